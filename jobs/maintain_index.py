@@ -1,0 +1,38 @@
+"""Delete passages from an index, or compact it."""
+
+from __future__ import annotations
+
+from _entry import run
+
+from schemas.jobs import MaintainJob
+
+
+def main(config: MaintainJob) -> None:
+    """Do what was asked, in one commit each, and say what is left."""
+    from diffretriever.index.table import PassageIndex
+    from diffretriever.index.writer import WriterLock
+
+    ids = [*config.delete, *_ids_of(config)]
+    if not ids and not config.compact:
+        raise ValueError("nothing to do: give --delete, --delete-from or --compact")
+    with WriterLock(config.index):
+        index = PassageIndex.open(config.index)
+        if ids:
+            print(f"deleted {index.delete(ids):,} of {len(set(ids)):,} ids given")
+        if config.compact:
+            index.compact()
+            print(f"compacted to {index.contents().fragments} fragments")
+        print(f"{config.index}: {len(index):,} passages, version {index.version}")
+
+
+def _ids_of(config: MaintainJob) -> list[str]:
+    if config.delete_from is None:
+        return []
+    try:
+        return config.delete_from.read_text("utf-8").split()
+    except OSError as error:
+        raise ValueError(f"--delete-from {config.delete_from}: {error.strerror}") from error
+
+
+if __name__ == "__main__":
+    run(MaintainJob, main)

@@ -1,0 +1,44 @@
+"""Ask an index one question."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import textwrap
+
+from _entry import run
+
+from schemas.jobs import SearchJob
+from schemas.retriever import Mode
+
+
+def main(config: SearchJob) -> None:
+    """Search, then print the ranked passages."""
+    from diffretriever.search import open_searcher
+
+    searcher = open_searcher(config.index, config)
+    mode: Mode = config.mode or searcher.modes[-1]
+    budgets = [config.query_budget] if config.query_budget else None
+    hits = searcher.search([config.query], top_k=config.top_k, modes=[mode], budgets=budgets)[mode][0]
+    passages = searcher.index.passages([passage_id for passage_id, _ in hits])
+    if config.json_output:
+        rows = [{"id": i, "score": score, "mode": mode, **passages[i]} for i, score in hits]
+        print(json.dumps(rows, ensure_ascii=False, indent=2))
+        return
+    print(f"{mode} scores of {len(searcher.index):,} passages")
+    if not hits:
+        print("nothing found")
+    for rank, (passage_id, score) in enumerate(hits, start=1):
+        print(_show(rank, passage_id, score, passages[passage_id]))
+
+
+def _show(rank: int, passage_id: str, score: float, passage: dict[str, str]) -> str:
+    width = min(100, shutil.get_terminal_size().columns)
+    title = f"  {passage['title']}" if passage["title"] else ""
+    text = textwrap.shorten(passage["text"], width=3 * (width - 6), placeholder=" …")
+    body = textwrap.fill(text, width=width, initial_indent="      ", subsequent_indent="      ")
+    return f"{rank:4}. {score:.4f}  [{passage_id}]{title}\n{body}"
+
+
+if __name__ == "__main__":
+    run(SearchJob, main)

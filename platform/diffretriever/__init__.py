@@ -1,0 +1,49 @@
+"""DiffRetriever: diffusion language models as retrievers, from corpus to served search.
+
+Public names load on first use, so importing the package alone imports neither torch nor Ray nor Lance.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from diffretriever.backbones import load_backbone
+    from diffretriever.collections import open_collection
+    from diffretriever.encoders import load_encoder
+    from diffretriever.index.table import PassageIndex
+    from diffretriever.presets import load_retriever
+    from diffretriever.search import open_searcher
+    from schemas.budget import Budget
+
+__version__ = "0.1.0"
+
+_PLACES = {
+    "Budget": "schemas.budget",
+    "PassageIndex": "diffretriever.index.table",
+    "load_backbone": "diffretriever.backbones",
+    "load_encoder": "diffretriever.encoders",
+    "load_retriever": "diffretriever.presets",
+    "open_collection": "diffretriever.collections",
+    "open_searcher": "diffretriever.search",
+}
+__all__ = [
+    "Budget",
+    "PassageIndex",
+    "load_backbone",
+    "load_encoder",
+    "load_retriever",
+    "open_collection",
+    "open_searcher",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'diffretriever' has no attribute '{name}'")
+    return getattr(import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,211 @@
+"""The contract of every backbone: hidden states at chosen positions, logits of chosen tokens.
+
+Shapes: B batch, L padded length, P positions read in a row, H hidden size, V vocabulary, T chosen tokens.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from diffretriever.backbones.checkpoint import Checkpoint
+from diffretriever.backbones.config_fields import ConfigFields
+from diffretriever.backbones.device import resolve_attention
+from diffretriever.backbones.head import chosen_logits
+from diffretriever.backbones.inputs import check_inputs, default_position_ids
+from diffretriever.backbones.vocabulary import Vocabulary
+from diffretriever.backbones.weights import load_model
+
+
+class BackboneOutput(NamedTuple):
+    """What one pass gives at the positions asked for, in the backbone's dtype and on its device."""
+
+    hidden: Tensor
+    """[B, P, H]: hidden states after the final norm, that is, what the output head reads."""
+    logits: Tensor
+    """[B, P, V], or [B, P, T] where token ids were given."""
+
+
+class Backbone(ABC):
+    """Weights that turn token ids into hidden states and logits, the same for a text in any batch."""
+
+    family: ClassVar[str]
+    """`model_type` of the checkpoints it reads."""
+    is_causal: ClassVar[bool]
+    """Whether a position sees only those before it."""
+    turn_end: ClassVar[str]
+    """The token that closes a turn of the family's chat template."""
+    vocabulary_class: ClassVar[type[Vocabulary]] = Vocabulary
+    fields: ClassVar[ConfigFields]
+    ignored_tensors: ClassVar[str]
+    """Pattern of tensors in a checkpoint that the model has no use for."""
+    prefers_flash: ClassVar[bool] = True
+
+    def __init__(self, model: Any, checkpoint: Checkpoint) -> None:
+        self.model = model
+        """The transformers module. PEFT adapts it in place, and `forward` then runs with the adapter."""
+        self.weights_digest: str = checkpoint.digest()
+        self.hidden_size: int = model.config.hidden_size
+        self.vocab_size: int = model.config.vocab_size
+        self.vocabulary = self.vocabulary_class(checkpoint.folder, checkpoint.config, self.turn_end)
+        self.max_length: int = self.vocabulary.max_length
+
+    @classmethod
+    def load(cls, checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device, attention: str) -> Self:
+        """Check the checkpoint against what this family understands, and load it in evaluation mode.
+
+        Raises:
+            ValueError: A config field or tensor is unknown, missing or of the wrong kind.
+        """
+        cls.fields.check(checkpoint.config, checkpoint.config_file)
+        model = load_model(
+            cls.model_class(checkpoint),
+            cls.model_config(checkpoint),
+            checkpoint,
+            checkpoint_name=lambda name: cls.checkpoint_name(name, checkpoint),
+            ignored=cls.ignored_tensors,
+            dtype=dtype,
+            attention=resolve_attention(attention, device, dtype, prefer_flash=cls.prefers_flash),
+        )
+        cls.check_loaded(model, checkpoint)
+        return cls(model.to(device), checkpoint)
+
+    @classmethod
+    @abstractmethod
+    def model_class(cls, checkpoint: Checkpoint) -> Any:
+        """Return the transformers class that computes this family."""
+
+    @classmethod
+    @abstractmethod
+    def model_config(cls, checkpoint: Checkpoint) -> Any:
+        """Return that class's config for a checkpoint whose fields passed the check."""
+
+    @classmethod
+    def checkpoint_name(cls, name: str, checkpoint: Checkpoint) -> str:
+        """Return the checkpoint's name of the model's tensor `name`."""
+        return name
+
+    @classmethod
+    @abstractmethod
+    def check_loaded(cls, model: Any, checkpoint: Checkpoint) -> None:
+        """Hold the loaded module against the checkpoint where a load can go wrong silently."""
+
+    def head_input(self, hidden_BPH: Tensor) -> Tensor:
+        """Return what the output projection reads: the hidden states, unless the family transforms them."""
+        return hidden_BPH
+
+    @property
+    def output_projection(self) -> nn.Module:
+        """The module from `head_input` to V logits."""
+        projection: nn.Module = self.model.get_output_embeddings()
+        return projection
+
+    @property
+    def tokenizer(self) -> Any:
+        """The transformers tokenizer, read on first use; a ValueError where the folder has none."""
+        return self.vocabulary.tokenizer
+
+    @property
+    def turn_end_id(self) -> int | None:
+        """Id of the token that ends a turn; None where the tokenizer has no such token."""
+        return self.vocabulary.turn_end_id
+
+    @property
+    def mask_token_id(self) -> int | None:
+        """Id of the token a slot is filled with; None for families trained without one."""
+        return self.vocabulary.mask_token_id
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """Id that ends a sequence."""
+        return self.vocabulary.eos_token_id
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """Id that starts a sequence."""
+        return self.vocabulary.bos_token_id
+
+    @property
+    def pad_token_id(self) -> int:
+        """Id to pad with; any would do, for pads are never attended."""
+        return self.vocabulary.pad_token_id
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        device: torch.device = self.model.device
+        return device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of the weights and of all results."""
+        dtype: torch.dtype = self.model.dtype
+        return dtype
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        positions: Tensor,
+        token_ids: Tensor | None = None,
+        *,
+        position_ids: Tensor | None = None,
+    ) -> BackboneOutput:
+        """Run the model once and read it at chosen positions. Gradients flow unless the caller forbids them.
+
+        Args:
+            input_ids: [B, L], integer token ids, padded left or right.
+            attention_mask: [B, L], 1 or True for a token, 0 or False for a pad. Pads are never attended.
+            positions: [B, P], columns of `input_ids` to read, row by row. What is read at a pad means nothing.
+            token_ids: None for the logits of the whole vocabulary; [T] for those of the same tokens in every
+                row; [B, T] for each row's own. T may be 0: no logits are computed.
+            position_ids: [B, L], position of each token, if not its count of tokens before it in the row.
+
+        Raises:
+            ValueError: Shapes do not fit each other; or, for tensors on the CPU (a look at values on a GPU
+                would stall it), a value is out of range or a row has no token.
+        """
+        check_inputs(
+            input_ids,
+            attention_mask,
+            positions,
+            token_ids,
+            position_ids,
+            vocab_size=self.vocab_size,
+            max_length=self.max_length,
+        )
+        hidden_BLH = self._hidden_states(input_ids, attention_mask, position_ids)
+        index_BPH = positions.to(self.device, torch.long).unsqueeze(-1).expand(-1, -1, self.hidden_size)
+        hidden_BPH = hidden_BLH.gather(1, index_BPH)
+        return BackboneOutput(hidden_BPH, self._logits(hidden_BPH, token_ids))
+
+    def _hidden_states(self, input_ids_BL: Tensor, mask_BL: Tensor, position_ids_BL: Tensor | None) -> Tensor:
+        own_positions = position_ids_BL is not None
+        if own_positions and self.model.config._attn_implementation == "flash_attention_2":  # noqa: SLF001 (no public name)
+            raise ValueError("position_ids do not work with flash attention: load with attention='sdpa'.")
+        unpadded = bool(mask_BL.all())
+        if not unpadded and not own_positions:
+            position_ids_BL = default_position_ids(mask_BL)
+        # No mask is the faster path. With positions of the caller's own one is always given: without it
+        # transformers would take a jump in the positions for the border of a packed sequence.
+        needs_mask = own_positions or not unpadded
+        output = self.model.base_model(
+            input_ids=input_ids_BL.to(self.device, torch.long),
+            attention_mask=mask_BL.to(self.device, torch.bool) if needs_mask else None,
+            position_ids=None if position_ids_BL is None else position_ids_BL.to(self.device, torch.long),
+            use_cache=False,
+        )
+        hidden_BLH: Tensor = output.last_hidden_state
+        return hidden_BLH
+
+    def _logits(self, hidden_BPH: Tensor, token_ids: Tensor | None) -> Tensor:
+        if token_ids is None:
+            logits_BPV: Tensor = self.output_projection(self.head_input(hidden_BPH))
+            return logits_BPV
+        if token_ids.shape[-1] == 0:
+            return hidden_BPH.new_empty(*hidden_BPH.shape[:2], 0)
+        token_ids = token_ids.to(self.device, torch.long)
+        return chosen_logits(self.output_projection, self.head_input(hidden_BPH), token_ids)

@@ -1,0 +1,107 @@
+"""A checkpoint folder: its config, its safetensors files, the names and shapes of its tensors, its digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+WHOLE_FILE = 64 * 2**20
+CHUNK = 2**20
+CHUNKS = 64
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a folder holds, known without reading any weights."""
+
+    folder: Path
+    config: dict[str, Any]
+    files: tuple[Path, ...]
+    shapes: dict[str, tuple[int, ...]]
+
+    @classmethod
+    def open(cls, folder: Path) -> Checkpoint:
+        """Read the config and the headers of the weight files.
+
+        Raises:
+            ValueError: A file is missing or unreadable, or the folder holds an adapter.
+        """
+        if (folder / "adapter_config.json").exists():
+            raise ValueError(f"{folder} holds an adapter, not a backbone: give its base model as the backbone.")
+        files = _weight_files(folder)
+        shapes: dict[str, tuple[int, ...]] = {}
+        for file in files:
+            shapes |= _shapes(file)
+        return cls(folder, read_json(folder / "config.json"), files, shapes)
+
+    @property
+    def config_file(self) -> Path:
+        """The path of config.json, for messages."""
+        return self.folder / "config.json"
+
+    def digest(self) -> str:
+        """Return a sha256 that identifies the weights, independent of the folder's path.
+
+        Over config.json and, for each weight file in name order, its name, its size and its bytes: all of
+        them up to 64 MiB; of a larger file the header and 64 evenly spaced chunks of 1 MiB.
+        """
+        digest = hashlib.sha256(self.config_file.read_bytes())
+        for path in self.files:
+            size = path.stat().st_size
+            digest.update(f"\n{path.name} {size}\n".encode())
+            with path.open("rb") as file:
+                for start, length in _sampled_ranges(size, header_bytes(file.read(8))):
+                    file.seek(start)
+                    digest.update(file.read(length))
+        return digest.hexdigest()
+
+
+def header_bytes(first_8_bytes: bytes) -> int:
+    """Return the length of a safetensors header, its length field included."""
+    return 8 + int.from_bytes(first_8_bytes, "little")
+
+
+def _sampled_ranges(size: int, header: int) -> list[tuple[int, int]]:
+    if size <= WHOLE_FILE:
+        return [(0, size)]
+    step = (size - CHUNK) / (CHUNKS - 1)
+    return [(0, header), *((round(index * step), CHUNK) for index in range(CHUNKS))]
+
+
+def _weight_files(folder: Path) -> tuple[Path, ...]:
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if single.is_file():
+        return (single,)
+    if not index.is_file():
+        raise ValueError(f"{folder} has neither {single.name} nor {index.name}: only safetensors are read.")
+    files = tuple(folder / name for name in sorted(set(read_json(index)["weight_map"].values())))
+    for file in files:
+        if not file.is_file():
+            raise ValueError(f"{index} names {file.name}, which is not there: fetch the checkpoint again.")
+    return files
+
+
+def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            return {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118 (not a dict)
+    except SafetensorError as error:
+        raise ValueError(f"{file} is not a whole safetensors file ({error}): fetch it again.") from error
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Return the object in a JSON file of a checkpoint; `ValueError` where there is none."""
+    if not file.is_file():
+        raise ValueError(f"{file} does not exist: this is not a checkpoint folder.")
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not valid JSON ({error}).") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} does not hold a JSON object.")  # noqa: TRY004 (a file's content, not an argument)
+    return content

@@ -1,0 +1,76 @@
+"""What Dream, LLaDA, Qwen2.5 and LLaMA 3 share: rotary decoders with a linear output head."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from diffretriever.backbones.base import Backbone
+from diffretriever.backbones.checkpoint import Checkpoint
+from diffretriever.backbones.config_fields import pick
+from diffretriever.backbones.rope import ROPE_FIELDS, assert_rope_base, plain_rope, rope_base
+
+REQUIRED = frozenset(
+    {
+        "hidden_size",
+        "intermediate_size",
+        "max_position_embeddings",
+        "num_attention_heads",
+        "num_hidden_layers",
+        "rms_norm_eps",
+        "vocab_size",
+    }
+)
+OPTIONAL = frozenset({"attention_dropout", "layer_types", "num_key_value_heads", "tie_word_embeddings"}) | ROPE_FIELDS
+"""`num_key_value_heads` absent means one for each head."""
+
+
+class DecoderBackbone(Backbone):
+    """A stack of rotary decoder layers, causal or not, whose rotary base is held against the checkpoint's."""
+
+    ignored_tensors = r"rotary_emb\.inv_freq$"
+
+    @classmethod
+    def model_config(cls, checkpoint: Checkpoint) -> Any:
+        """Return the config with the checkpoint's rotary base and the family's direction of attention."""
+        base = rope_base(checkpoint.config, checkpoint.config_file)
+        return cls.decoder_config(checkpoint, rope_parameters=plain_rope(base), is_causal=cls.is_causal)
+
+    @classmethod
+    @abstractmethod
+    def decoder_config(cls, checkpoint: Checkpoint, **computed: Any) -> Any:
+        """Return the transformers config: the checkpoint's fields and the `computed` ones."""
+
+    @classmethod
+    def check_loaded(cls, model: Any, checkpoint: Checkpoint) -> None:
+        """Check the rotary base, the direction of attention and the tying of the head.
+
+        Raises:
+            ValueError: The config ties the head to the embeddings but the weights hold another head.
+        """
+        base = rope_base(checkpoint.config, checkpoint.config_file)
+        assert_rope_base(model.base_model.rotary_emb.inv_freq, base)
+        assert model.config.is_causal is cls.is_causal
+        is_tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
+        if is_tied != model.config.tie_word_embeddings:
+            raise ValueError(
+                f"{checkpoint.config_file}: the output head and the embeddings should be tied: "
+                f"{model.config.tie_word_embeddings}; in the weights they are tied: {is_tied}."
+            )
+
+
+def shared_fields(config: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    """Return the fields that Qwen2's and Llama's configs spell alike.
+
+    Raises:
+        ValueError: A layer attends to anything less than the whole text.
+    """
+    if set(config.get("layer_types") or ["full_attention"]) != {"full_attention"}:
+        raise ValueError(f"{file}: field 'layer_types' has other than 'full_attention'; only that is supported.")
+    return {
+        "num_key_value_heads": config["num_attention_heads"],
+        "tie_word_embeddings": False,
+        **pick(config, REQUIRED | {"attention_dropout", "num_key_value_heads", "tie_word_embeddings"}),
+    }

@@ -1,0 +1,86 @@
+"""Device, precision and attention kernel: decided once, when a backbone is loaded."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import time
+from functools import cache
+
+import torch
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+ATTENTIONS = ("auto", "sdpa", "flash_attention_2", "eager")
+BF16_MARGIN = 1.3
+"""How many times faster bfloat16 must be on a CPU to be worth its rounding."""
+
+
+def resolve_device(device: str = "auto") -> torch.device:
+    """Return the device named `auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`.
+
+    Raises:
+        ValueError: Another name, or a GPU that this process does not see.
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "cpu":
+        return torch.device("cpu")
+    match = re.fullmatch(r"cuda(?::(\d+))?", device)
+    if match is None:
+        raise ValueError(f"unknown device {device!r}. Use auto, cpu, cuda or cuda:N.")
+    seen = torch.cuda.device_count()
+    if int(match[1] or 0) >= seen:
+        raise ValueError(f"device {device!r} asked for, but this process sees {seen} GPU(s). Use auto or cpu.")
+    return torch.device(device)
+
+
+def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
+    """Return the torch dtype named `dtype`; `auto` is bfloat16 on a GPU, and on a CPU what a probe finds.
+
+    The probe times one matrix product in float32 and bfloat16: bfloat16 is several times faster where the
+    CPU has instructions for it and slower where it has not.
+
+    Raises:
+        ValueError: Another name.
+    """
+    if dtype in DTYPES:
+        return DTYPES[dtype]
+    if dtype != "auto":
+        raise ValueError(f"unknown dtype {dtype!r}. Use auto, {', '.join(DTYPES)}.")
+    if device.type == "cuda":
+        return torch.bfloat16
+    return torch.bfloat16 if _bf16_speedup() >= BF16_MARGIN else torch.float32
+
+
+def resolve_attention(attention: str, device: torch.device, dtype: torch.dtype, *, prefer_flash: bool) -> str:
+    """Return the attention kernel to use; `auto` is flash attention where it can run and is preferred.
+
+    Raises:
+        ValueError: Another name, or flash attention where it cannot run.
+    """
+    if attention not in ATTENTIONS:
+        raise ValueError(f"unknown attention {attention!r}. Use {', '.join(ATTENTIONS)}.")
+    can_flash = device.type == "cuda" and dtype != torch.float32 and importlib.util.find_spec("flash_attn") is not None
+    if attention == "flash_attention_2" and not can_flash:
+        raise ValueError(
+            "attention 'flash_attention_2' needs a GPU, bfloat16 or float16, and the package flash-attn. Use auto."
+        )
+    if attention == "auto":
+        return "flash_attention_2" if can_flash and prefer_flash else "sdpa"
+    return attention
+
+
+@cache
+def _bf16_speedup() -> float:
+    return _gemm_seconds(torch.float32) / _gemm_seconds(torch.bfloat16)
+
+
+def _gemm_seconds(dtype: torch.dtype) -> float:
+    left, right = torch.ones(512, 768, dtype=dtype), torch.ones(768, 768, dtype=dtype)
+    best = float("inf")
+    # The best of several: the first runs set up kernels, and others may be using the machine.
+    for _ in range(8):
+        start = time.perf_counter()
+        left @ right
+        best = min(best, time.perf_counter() - start)
+    return best

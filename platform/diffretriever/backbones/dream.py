@@ -1,0 +1,22 @@
+"""Dream 7B (model card): Qwen2's architecture and tensor names, every position seeing all others."""
+
+from __future__ import annotations
+
+from diffretriever.backbones.config_fields import ConfigFields
+from diffretriever.backbones.qwen2 import Qwen2Backbone
+
+
+class DreamBackbone(Qwen2Backbone):
+    """Qwen2 without the causal mask, and with a mask token. Its head still predicts the *next* token.
+
+    The tokenizer of the public checkpoint is remote code over Qwen2's vocabulary; Qwen2's own reads it.
+    """
+
+    family = "Dream"
+    is_causal = False
+    fields = ConfigFields(
+        required=Qwen2Backbone.fields.required | {"mask_token_id"},
+        optional=Qwen2Backbone.fields.optional,
+        fixed=Qwen2Backbone.fields.fixed,
+        ignored=Qwen2Backbone.fields.ignored,
+    )

@@ -1,0 +1,69 @@
+"""Checks of what a caller hands to a backbone, and the positions it may leave out.
+
+Shapes: B batch, L padded length, P positions read in a row, T chosen tokens.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def check_inputs(
+    input_ids_BL: Tensor,
+    attention_mask_BL: Tensor,
+    positions_BP: Tensor,
+    token_ids: Tensor | None,
+    position_ids_BL: Tensor | None,
+    *,
+    vocab_size: int,
+    max_length: int,
+) -> None:
+    """Raise ValueError for shapes that do not fit and, on the CPU, for values out of range."""
+    if input_ids_BL.ndim != 2 or 0 in input_ids_BL.shape:
+        raise ValueError(f"input_ids must be [B, L] with at least one token, not {_shape(input_ids_BL)}.")
+    batch, length = input_ids_BL.shape
+    if attention_mask_BL.shape != (batch, length):
+        raise ValueError(f"attention_mask is {_shape(attention_mask_BL)}; input_ids are {[batch, length]}.")
+    if positions_BP.ndim != 2 or positions_BP.shape[0] != batch:
+        raise ValueError(f"positions must be [B, P] with B = {batch}, not {_shape(positions_BP)}.")
+    _check_integers(input_ids_BL, "input_ids", vocab_size)
+    _check_integers(attention_mask_BL, "attention_mask", 2)
+    _check_integers(positions_BP, "positions", length)
+    _check_lengths(attention_mask_BL, max_length)
+    if token_ids is not None:
+        if token_ids.ndim not in (1, 2) or (token_ids.ndim == 2 and token_ids.shape[0] != batch):
+            raise ValueError(f"token_ids must be [T] or [B, T] with B = {batch}, not {_shape(token_ids)}.")
+        _check_integers(token_ids, "token_ids", vocab_size)
+    if position_ids_BL is not None:
+        if position_ids_BL.shape != (batch, length):
+            raise ValueError(f"position_ids are {_shape(position_ids_BL)}; input_ids are {[batch, length]}.")
+        _check_integers(position_ids_BL, "position_ids", max_length)
+
+
+def default_position_ids(attention_mask_BL: Tensor) -> Tensor:
+    """Return each token's count of tokens before it in its row: the side of the pads does not matter."""
+    return (attention_mask_BL.long().cumsum(dim=1) - 1).clamp(min=0)
+
+
+def _check_integers(tensor: Tensor, name: str, end: int) -> None:
+    if tensor.is_floating_point():
+        raise ValueError(f"{name} must hold integers, not {tensor.dtype}.")
+    if tensor.numel() == 0 or tensor.device.type != "cpu":
+        return
+    low, high = int(tensor.min()), int(tensor.max())
+    if low < 0 or high >= end:
+        raise ValueError(f"{name} must lie in [0, {end}), found {low} to {high}.")
+
+
+def _check_lengths(attention_mask_BL: Tensor, max_length: int) -> None:
+    if attention_mask_BL.device.type != "cpu":
+        return
+    lengths_B = attention_mask_BL.sum(dim=1)
+    if int(lengths_B.min()) < 1:
+        raise ValueError("attention_mask has a row without a token.")
+    if int(lengths_B.max()) > max_length:
+        raise ValueError(f"a row has {int(lengths_B.max())} tokens; this backbone takes {max_length}: truncate it.")
+
+
+def _shape(tensor: Tensor) -> list[int]:
+    return list(tensor.shape)

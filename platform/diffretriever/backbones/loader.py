@@ -1,0 +1,65 @@
+"""From a source to a running backbone, or to its vocabulary alone."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from diffretriever.backbones import FAMILIES
+from diffretriever.backbones.base import Backbone
+from diffretriever.backbones.checkpoint import Checkpoint, read_json
+from diffretriever.backbones.device import resolve_device, resolve_dtype
+from diffretriever.backbones.source import resolve_source
+from diffretriever.backbones.vocabulary import Vocabulary
+
+
+def load_backbone(
+    source: str | Path,
+    *,
+    dtype: str = "float32",
+    device: str = "auto",
+    revision: str | None = None,
+    attention: str = "auto",
+) -> Backbone:
+    """Load a backbone in evaluation mode. Never runs code from a checkpoint.
+
+    Args:
+        source: A folder with config.json and safetensors, a hub id, or `minilm` (the embedded default).
+        dtype: `auto`, `float32`, `bfloat16` or `float16`; see `device.resolve_dtype`.
+        device: `auto`, `cpu`, `cuda` or `cuda:N`.
+        revision: Branch, tag or commit of a hub id.
+        attention: `auto`, `sdpa`, `flash_attention_2` or `eager`; `auto` takes flash attention where it is
+            installed, a GPU is used and the family gains from it.
+
+    Raises:
+        ValueError: The source cannot be found or fetched; its family or a field of its config.json is not
+            known; its tensors are not exactly those its config asks for; or an option cannot be met.
+    """
+    checkpoint = Checkpoint.open(resolve_source(source, revision))
+    family = _family(checkpoint.config, checkpoint.config_file)
+    target = resolve_device(device)
+    return family.load(checkpoint, dtype=resolve_dtype(dtype, target), device=target, attention=attention)
+
+
+def load_vocabulary(source: str | Path, *, revision: str | None = None) -> Vocabulary:
+    """Load a backbone's tokenizer and special tokens only; of a hub id no weights are fetched.
+
+    Raises:
+        ValueError: The source cannot be found or fetched, or its family is not known.
+    """
+    folder = resolve_source(source, revision, weights=False)
+    config = read_json(folder / "config.json")
+    family = _family(config, folder / "config.json")
+    return family.vocabulary_class(folder, config, family.turn_end)
+
+
+def _family(config: dict[str, Any], config_file: Path) -> type[Backbone]:
+    model_type = config.get("model_type")
+    if model_type not in FAMILIES:
+        raise ValueError(
+            f"{config_file}: model_type {model_type!r} is not supported. Supported: {', '.join(sorted(FAMILIES))}."
+        )
+    module, name = FAMILIES[model_type].split(":")
+    family: type[Backbone] = getattr(import_module(module), name)
+    return family

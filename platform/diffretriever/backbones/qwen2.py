@@ -1,0 +1,47 @@
+"""Qwen2.5: a causal decoder, the backbone of PromptReps and of the dense baselines (Qwen2.5 model card)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from diffretriever.backbones.checkpoint import Checkpoint
+from diffretriever.backbones.config_fields import ConfigFields
+from diffretriever.backbones.decoder import OPTIONAL, REQUIRED, DecoderBackbone, shared_fields
+from diffretriever.backbones.tokenizer_files import load_qwen2_tokenizer
+from diffretriever.backbones.vocabulary import Vocabulary
+
+
+class Qwen2Vocabulary(Vocabulary):
+    """Qwen2's vocabulary, as one file or as two."""
+
+    def read_tokenizer(self, folder: Path) -> Any:
+        """Return the tokenizer in tokenizer.json, or else in vocab.json and merges.txt."""
+        return load_qwen2_tokenizer(folder)
+
+
+class Qwen2Backbone(DecoderBackbone):
+    """Qwen2.5 as it is."""
+
+    family = "qwen2"
+    is_causal = True
+    turn_end = "<|im_end|>"
+    vocabulary_class = Qwen2Vocabulary
+    fields = ConfigFields(
+        required=REQUIRED,
+        optional=OPTIONAL,
+        fixed={"hidden_act": ("silu",), "use_sliding_window": (False,), "use_mrope": (False,)},
+        ignored=frozenset({"max_window_layers", "sliding_window"}),
+    )
+
+    @classmethod
+    def model_class(cls, checkpoint: Checkpoint) -> Any:
+        """Return Qwen2ForCausalLM."""
+        return Qwen2ForCausalLM
+
+    @classmethod
+    def decoder_config(cls, checkpoint: Checkpoint, **computed: Any) -> Any:
+        """Return a Qwen2Config."""
+        return Qwen2Config(**shared_fields(checkpoint.config, checkpoint.config_file), **computed)

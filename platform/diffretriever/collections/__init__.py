@@ -1,0 +1,86 @@
+"""Readers and writers: BEIR, MS MARCO, the built-in collection, runs and judgements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from diffretriever.collections import beir, msmarco
+from diffretriever.collections.base import (
+    BadInputError,
+    BadRecord,
+    Collection,
+    Passage,
+    Qrels,
+    Query,
+    Run,
+)
+from diffretriever.collections.datasets import FOLDERS, open_dataset
+from diffretriever.collections.files import FileCollection
+from diffretriever.collections.lines import TextFile, find_file
+from diffretriever.collections.pydoc import PYDOC, open_pydoc
+from diffretriever.collections.scan import BadInputPolicy, ScanResult, scan
+from diffretriever.collections.trec import read_qrels, read_run, write_qrels, write_run
+from schemas.base import suggest
+
+__all__ = [
+    "BadInputError",
+    "BadInputPolicy",
+    "BadRecord",
+    "Collection",
+    "Passage",
+    "Qrels",
+    "Query",
+    "Run",
+    "ScanResult",
+    "open_collection",
+    "read_qrels",
+    "read_run",
+    "scan",
+    "write_qrels",
+    "write_run",
+]
+
+_CORPUS_ENDS = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz")
+
+
+def open_collection(source: str) -> Collection:
+    """Open a collection by path or name; a path that exists comes first.
+
+    Paths: a BEIR folder or zip, an MS MARCO folder, or one corpus file, `.jsonl` or `.tsv`, plain or `.gz`,
+    which has no queries. Names: `pydoc`, or a public BEIR collection, which is downloaded once.
+
+    Raises:
+        ValueError: Nothing there can be read as a collection, or the name is not known.
+    """
+    path = Path(source).expanduser().absolute()
+    if source and path.exists():
+        return _open_path(path, source.rstrip("/") or source)
+    if source == PYDOC:
+        return open_pydoc()
+    if source in FOLDERS:
+        return open_dataset(source)
+    raise ValueError(f"no collection '{source}': no such file or folder, no such name.{suggest(source, _names())}")
+
+
+def _open_path(path: Path, shown: str) -> Collection:
+    name = path.resolve().name
+    if path.is_dir():
+        return _open_folder(path, name, shown)
+    if path.suffix == ".zip":
+        return beir.open_beir_zip(path, shown)
+    for end in _CORPUS_ENDS:
+        if name.endswith(end):
+            return FileCollection(name.removesuffix(end), TextFile(path, shown), {})
+    raise ValueError(f"{shown}: a file must end in .zip, {', '.join(_CORPUS_ENDS)}")
+
+
+def _open_folder(path: Path, name: str, shown: str) -> Collection:
+    if find_file(path, beir.CORPUS, shown):
+        return beir.open_beir_folder(path, name, shown)
+    if find_file(path, msmarco.CORPUS, shown):
+        return msmarco.open_msmarco_folder(path, name, shown)
+    raise ValueError(f"{shown}: neither {beir.CORPUS} (BEIR) nor {msmarco.CORPUS} (MS MARCO), nor .gz of them, there")
+
+
+def _names() -> list[str]:
+    return [PYDOC, *FOLDERS]

@@ -1,0 +1,96 @@
+"""A collection that lies in files: one corpus file and, per split, queries and judgements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from diffretriever.collections.base import BadRecord, Collection, Passage, Qrels, Query
+from diffretriever.collections.lines import TextFile, read_lines
+from diffretriever.collections.trec import read_qrels_file
+from diffretriever.collections.validation import (
+    MAX_PASSAGE_BYTES,
+    judge,
+    passage_from_json,
+    passage_from_tsv,
+    query_from_json,
+    query_from_tsv,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The files of one split; several splits may share their queries' file."""
+
+    queries: TextFile
+    qrels: TextFile
+
+
+@dataclass(frozen=True, slots=True)
+class FileCollection(Collection):
+    """Files named `.jsonl` hold JSON objects, others tab-separated columns; each may be `.gz`."""
+
+    name: str
+    corpus: TextFile
+    split_files: dict[str, Split]
+
+    def records(self) -> Iterator[Passage | BadRecord]:
+        """Stream the corpus file in its own order."""
+        for _, _, record in self.located_records():
+            yield record
+
+    def located_records(self) -> Iterator[tuple[str, int, Passage | BadRecord]]:
+        """Stream the corpus file with the line of each record."""
+        parse = passage_from_json if _is_json(self.corpus) else passage_from_tsv
+        for line in read_lines(self.corpus, MAX_PASSAGE_BYTES):
+            yield self.corpus.shown, line.number, judge(line, self.corpus, parse)
+
+    def splits(self) -> list[str]:
+        """Return the splits found when the collection was opened."""
+        return sorted(self.split_files)
+
+    def queries(self, split: str) -> list[Query]:
+        """Return the split's judged queries; a judged query without a text is an error as well."""
+        qrels = self.qrels(split)
+        file = self._split(split).queries
+        queries = [query for query in _read_queries(file) if query.id in qrels]
+        missing = qrels.keys() - {query.id for query in queries}
+        if missing:
+            example = min(missing)
+            raise ValueError(
+                f"{file.shown}: {len(missing)} queries judged in split '{split}' are not here, "
+                f"for example '{example}'. Add them, or remove their judgements."
+            )
+        return queries
+
+    def qrels(self, split: str) -> Qrels:
+        """Return the split's judgements."""
+        return read_qrels_file(self._split(split).qrels)
+
+    def source_state(self) -> str:
+        """Return name, size and modification time of the corpus file."""
+        status = self.corpus.path.stat()
+        return f"{self.corpus.path.name}:{status.st_size}:{status.st_mtime_ns}"
+
+    def _split(self, split: str) -> Split:
+        if split in self.split_files:
+            return self.split_files[split]
+        there = ", ".join(self.splits()) or "none"
+        raise ValueError(f"collection '{self.name}' has no split '{split}'. Splits: {there}.")
+
+
+def _is_json(file: TextFile) -> bool:
+    return file.path.name.removesuffix(".gz").endswith(".jsonl")
+
+
+def _read_queries(file: TextFile) -> Iterator[Query]:
+    parse = query_from_json if _is_json(file) else query_from_tsv
+    lines: dict[str, int] = {}
+    for line in read_lines(file, MAX_PASSAGE_BYTES):
+        query = judge(line, file, parse)
+        if isinstance(query, BadRecord):
+            raise ValueError(str(query))  # noqa: TRY004 - the type only says that the line is malformed
+        first = lines.setdefault(query.id, line.number)
+        if first != line.number:
+            raise ValueError(f"{file.shown}:{line.number}: duplicate query id '{query.id}', first on line {first}")
+        yield query

@@ -1,0 +1,172 @@
+"""What makes one record of a corpus, or one query, usable."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from diffretriever.collections.base import BadRecord, Passage, Query
+from diffretriever.collections.lines import Line, TextFile
+
+MAX_PASSAGE_BYTES = 1_000_000
+"""A longer line is refused unparsed: no encoder reads that far, and it is most often a broken file."""
+
+ID_FIELDS = ("id", "_id", "docid")
+TEXT_FIELDS = ("text", "contents")
+QUERY_ID_FIELDS = (*ID_FIELDS, "query_id")
+QUERY_TEXT_FIELDS = (*TEXT_FIELDS, "query")
+
+_RAW_CHARACTERS = 200
+_UTF8_BYTES_PER_CHARACTER = 4
+_UNFIT_FOR_ID = re.compile("[\\s\\x00-\\x1f\\x7f-\\x9f\\ufeff]")
+_TYPE_NAMES = {bool: "a boolean", int: "an integer", float: "a number", str: "a string", list: "an array"}
+
+T = TypeVar("T")
+
+
+class RefusedError(ValueError):
+    """A record is not usable; the message is the reason, as `kind` or `kind: detail`."""
+
+
+def judge(line: Line, file: TextFile, parse: Callable[[str], T]) -> T | BadRecord:
+    """Parse a line, or say why it cannot be used."""
+    try:
+        return parse(decode(line))
+    except RefusedError as refused:
+        head = line.data[: _RAW_CHARACTERS * _UTF8_BYTES_PER_CHARACTER]
+        raw = head.decode(errors="replace")[:_RAW_CHARACTERS]
+        return BadRecord(file.shown, line.number, str(refused), raw)
+
+
+def decode(line: Line) -> str:
+    """Return a line's text; raises `RefusedError` if it is too long or not UTF-8."""
+    if not line.complete:
+        raise RefusedError(f"too long: more than {MAX_PASSAGE_BYTES} bytes")
+    try:
+        return line.data.decode()
+    except UnicodeDecodeError as error:
+        byte = line.data[error.start]
+        raise RefusedError(f"invalid UTF-8: byte 0x{byte:02x} at byte {error.start + 1}") from error
+
+
+def passage_from_json(line: str) -> Passage:
+    """Read `{"id": ..., "title": ..., "text": ...}`; the title may be absent or null.
+
+    The id is the first field present of `ID_FIELDS`, a string or an integer; the text that of `TEXT_FIELDS`.
+    """
+    fields = _json_object(line)
+    title = fields.get("title")
+    return checked_passage(
+        _id_of(fields, ID_FIELDS),
+        "" if title is None else _string("title", title),
+        _text_of(fields, TEXT_FIELDS),
+    )
+
+
+def passage_from_tsv(line: str) -> Passage:
+    """Read `id<TAB>text`."""
+    passage_id, text = _two_columns(line)
+    return checked_passage(passage_id, "", text)
+
+
+def query_from_json(line: str) -> Query:
+    """Read `{"id": ..., "text": ...}`; fields are the first present of the names in `QUERY_..._FIELDS`."""
+    fields = _json_object(line)
+    return checked_query(_id_of(fields, QUERY_ID_FIELDS), _text_of(fields, QUERY_TEXT_FIELDS))
+
+
+def query_from_tsv(line: str) -> Query:
+    """Read `id<TAB>text`."""
+    return checked_query(*_two_columns(line))
+
+
+def checked_passage(passage_id: str, title: str, text: str) -> Passage:
+    """Return the passage; raises `RefusedError` for an unusable id, bad characters or nothing to read."""
+    check_id(passage_id)
+    _check_characters("title", title)
+    _check_characters("text", text)
+    if not title.strip() and not text.strip():
+        raise RefusedError("empty passage: title and text are blank")
+    return Passage(passage_id, title, text)
+
+
+def checked_query(query_id: str, text: str) -> Query:
+    """Return the query; raises `RefusedError` for an unusable id, bad characters or a blank text."""
+    check_id(query_id)
+    _check_characters("text", text)
+    if not text.strip():
+        raise RefusedError("empty query: the text is blank")
+    return Query(query_id, text)
+
+
+def check_id(value: str) -> None:
+    """Raise `RefusedError` for an id that a TREC run, whose columns are set apart by spaces, cannot carry."""
+    if not value:
+        raise RefusedError("bad id: it is empty")
+    if _UNFIT_FOR_ID.search(value):
+        raise RefusedError(f"bad id: {value[:40]!a} has whitespace or control characters")
+    _check_characters("id", value)
+
+
+def _json_object(line: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise RefusedError(f"malformed JSON: {error.msg} at column {error.colno}") from error
+    except RecursionError as error:
+        raise RefusedError("malformed JSON: nested too deeply") from error
+    except ValueError as error:
+        raise RefusedError("malformed JSON: a number with too many digits") from error
+    if not isinstance(value, dict):
+        raise RefusedError(f"not an object: the line is {_type_name(value)}")
+    return value
+
+
+def _id_of(fields: dict[str, Any], names: tuple[str, ...]) -> str:
+    name = _first_present(fields, names, "id")
+    value = fields[name]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return _string(name, value)
+
+
+def _text_of(fields: dict[str, Any], names: tuple[str, ...]) -> str:
+    name = _first_present(fields, names, "text")
+    return _string(name, fields[name])
+
+
+def _first_present(fields: dict[str, Any], names: tuple[str, ...], role: str) -> str:
+    for name in names:
+        if name in fields:
+            return name
+    raise RefusedError(f"no {role} field: none of {', '.join(names)}")
+
+
+def _string(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise RefusedError(f"wrong type: '{name}' is {_type_name(value)}")
+    return value
+
+
+def _type_name(value: Any) -> str:
+    if value is None:
+        return "null"
+    return _TYPE_NAMES.get(type(value), "an object")
+
+
+def _two_columns(line: str) -> tuple[str, str]:
+    columns = line.split("\t")
+    if len(columns) != 2:
+        raise RefusedError(f"wrong column count: {len(columns)} instead of 2 (id, tab, text)")
+    return columns[0], columns[1]
+
+
+def _check_characters(name: str, value: str) -> None:
+    if "\x00" in value:
+        raise RefusedError(f"NUL character: in {name}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise RefusedError(f"lone surrogate: in {name}") from error

@@ -1,0 +1,75 @@
+"""Texts made ready for a forward pass: token ids with slots and tail in place, and content ids. CPU work, Arrow form.
+
+Legend: N texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+PREPARED_SCHEMA = pa.schema(
+    [
+        ("input_ids", pa.list_(pa.int32())),
+        ("slots", pa.int32()),
+        ("content_ids", pa.list_(pa.int32())),
+        ("variant_ids", pa.list_(pa.int32())),
+        ("n_tokens", pa.int32()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedText:
+    """One text.
+
+    Attributes:
+        input_ids: int32 [L], everything the model sees.
+        slots: K, 0 for pooled encoders.
+        content_ids: int32 [T], ascending; see `ContentWords`.
+        variant_ids: int32 [T].
+        n_tokens: tokens of the text itself.
+    """
+
+    input_ids: np.ndarray
+    slots: int
+    content_ids: np.ndarray
+    variant_ids: np.ndarray
+    n_tokens: int
+
+
+def to_arrow(texts: Sequence[PreparedText]) -> pa.Table:
+    """Return `PREPARED_SCHEMA`, one row a text."""
+    return pa.table(
+        {
+            "input_ids": [t.input_ids for t in texts],
+            "slots": [t.slots for t in texts],
+            "content_ids": [t.content_ids for t in texts],
+            "variant_ids": [t.variant_ids for t in texts],
+            "n_tokens": [t.n_tokens for t in texts],
+        },
+        schema=PREPARED_SCHEMA,
+    )
+
+
+def from_arrow(table: pa.Table) -> list[PreparedText]:
+    """Read back what `to_arrow` made; other columns are ignored."""
+    rows = table.select(PREPARED_SCHEMA.names)
+    lists = {
+        name: [value.values.to_numpy(zero_copy_only=False) for value in rows.column(name)]
+        for name in ("input_ids", "content_ids", "variant_ids")
+    }
+    return [
+        PreparedText(input_ids, slots, content_ids, variant_ids, n_tokens)
+        for input_ids, slots, content_ids, variant_ids, n_tokens in zip(
+            lists["input_ids"],
+            rows.column("slots").to_pylist(),
+            lists["content_ids"],
+            lists["variant_ids"],
+            rows.column("n_tokens").to_pylist(),
+            strict=True,
+        )
+    ]

@@ -1,0 +1,145 @@
+"""What an encoder says about texts: ragged unit vectors, impacts, and their lossless Arrow form.
+
+Legend: N texts, M slots of all texts together, H hidden size, T impacts of all texts together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from schemas.passages import representation_fields
+
+
+@dataclass(frozen=True, slots=True)
+class Representations:
+    """The representations of N texts.
+
+    Attributes:
+        vectors_MH: float16 [M, H], L2-normalised; text i owns rows offsets[i] to offsets[i + 1].
+        offsets: int64 [N + 1].
+        slot_tokens: int32 [M], the content word (token id) each slot predicts most strongly, -1 where there is none.
+        impact_ids: int32 [T], vocabulary entries, ascending within a text.
+        impact_weights: float32 [T], positive.
+        impact_offsets: int64 [N + 1].
+        n_tokens: int32 [N], tokens of the text that the model saw, prompt and slots not counted.
+    """
+
+    vectors_MH: np.ndarray
+    offsets: np.ndarray
+    slot_tokens: np.ndarray
+    impact_ids: np.ndarray
+    impact_weights: np.ndarray
+    impact_offsets: np.ndarray
+    n_tokens: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.n_tokens)
+
+    @property
+    def hidden_size(self) -> int:
+        """H."""
+        return int(self.vectors_MH.shape[1])
+
+    def take(self, order: np.ndarray) -> Representations:
+        """Return the representations of the texts `order`, in that order."""
+        rows, offsets = _take_rows(self.offsets, order)
+        impacts, impact_offsets = _take_rows(self.impact_offsets, order)
+        return Representations(
+            self.vectors_MH[rows],
+            offsets,
+            self.slot_tokens[rows],
+            self.impact_ids[impacts],
+            self.impact_weights[impacts],
+            impact_offsets,
+            self.n_tokens[order],
+        )
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Representations]) -> Representations:
+        """Join `parts` (at least one) in order."""
+        return cls(
+            np.concatenate([p.vectors_MH for p in parts]),
+            _join_offsets([p.offsets for p in parts]),
+            np.concatenate([p.slot_tokens for p in parts]),
+            np.concatenate([p.impact_ids for p in parts]),
+            np.concatenate([p.impact_weights for p in parts]),
+            _join_offsets([p.impact_offsets for p in parts]),
+            np.concatenate([p.n_tokens for p in parts]),
+        )
+
+    def to_arrow(self) -> pa.Table:
+        """Return the columns of `schemas.passages.representation_fields`, one row a text; nothing is rounded."""
+        fields = representation_fields(self.hidden_size)
+        vectors = pa.FixedSizeListArray.from_arrays(pa.array(self.vectors_MH.reshape(-1)), self.hidden_size)
+        columns = [
+            pa.ListArray.from_arrays(pa.array(self.offsets, pa.int32()), vectors),
+            pa.ListArray.from_arrays(pa.array(self.offsets, pa.int32()), pa.array(self.slot_tokens)),
+            pa.ListArray.from_arrays(pa.array(self.impact_offsets, pa.int32()), pa.array(self.impact_ids)),
+            pa.ListArray.from_arrays(pa.array(self.impact_offsets, pa.int32()), pa.array(self.impact_weights)),
+            pa.array(self.n_tokens),
+        ]
+        return pa.Table.from_arrays(
+            [column.cast(field.type) for column, field in zip(columns, fields, strict=True)],
+            schema=pa.schema(fields),
+        )
+
+    @classmethod
+    def from_arrow(cls, table: pa.Table) -> Representations:
+        """Read back what `to_arrow` made; other columns are ignored."""
+        vectors_MH, offsets = read_vectors(table)
+        impact_ids, impact_weights, impact_offsets = read_impacts(table)
+        slots = _combined(table, "slot_tokens")
+        return cls(
+            vectors_MH,
+            offsets,
+            slots.flatten().to_numpy(zero_copy_only=False),
+            impact_ids,
+            impact_weights,
+            impact_offsets,
+            _combined(table, "n_tokens").to_numpy(zero_copy_only=False),
+        )
+
+
+def read_vectors(table: pa.Table | pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
+    """Return float16 [M, H] and int64 offsets [N + 1] of the column `reps`."""
+    column = _combined(table, "reps")
+    hidden_size = column.type.value_type.list_size
+    flat = column.flatten().flatten().to_numpy(zero_copy_only=False)
+    return flat.reshape(-1, hidden_size), _offsets(column)
+
+
+def read_impacts(table: pa.Table | pa.RecordBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return ids int32 [T], weights float32 [T] and int64 offsets [N + 1] of the impact columns."""
+    ids, weights = _combined(table, "impact_ids"), _combined(table, "impact_weights")
+    return (
+        ids.flatten().to_numpy(zero_copy_only=False),
+        weights.flatten().to_numpy(zero_copy_only=False),
+        _offsets(ids),
+    )
+
+
+def _combined(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
+    column = table.column(name)
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _offsets(column: pa.ListArray) -> np.ndarray:
+    # A sliced array keeps its parent's offsets: count from its own first row.
+    offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    return offsets - offsets[0]
+
+
+def _take_rows(offsets: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    counts = np.diff(offsets)[order]
+    taken = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    rows = np.repeat(offsets[:-1][order] - taken[:-1], counts) + np.arange(taken[-1])
+    return rows, taken
+
+
+def _join_offsets(parts: Sequence[np.ndarray]) -> np.ndarray:
+    counts = np.concatenate([np.diff(part) for part in parts])
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

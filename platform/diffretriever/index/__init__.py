@@ -1,0 +1,1 @@
+"""The passage index: a Lance table, its manifest, exactly-once writing."""

@@ -1,0 +1,156 @@
+"""A passage index: one Lance table per corpus and encoder, one row per passage, openable by LanceDB.
+
+Layout under the index's folder or URI: `passages.lance` is the table; LanceDB opens it as table `passages` of a
+connection on the folder. A reader holds one version and never sees a half-written state.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import lance
+import pyarrow as pa
+
+from schemas.manifest import MANIFEST_FORMAT, IndexContents, IndexManifest
+from schemas.passages import passage_schema
+
+_TABLE = "passages.lance"
+_MANIFEST_KEY = b"diffretriever.manifest"
+_FRAGMENT_BYTES = 4 << 30
+_IDS_PER_LOOKUP = 1000
+
+
+class PassageIndex:
+    """One version of an index, for reading and for small changes; bulk writing is `index.writer`."""
+
+    def __init__(self, uri: str, dataset: Any, manifest: IndexManifest) -> None:
+        self.uri = uri
+        self.dataset = dataset
+        self.manifest = manifest
+
+    @classmethod
+    def exists(cls, uri: str) -> bool:
+        """True if an index is there, empty or not."""
+        try:
+            lance.dataset(table_uri(uri))
+        except ValueError:
+            return False
+        return True
+
+    @classmethod
+    def create(cls, uri: str, manifest: IndexManifest) -> PassageIndex:
+        """Create an empty index; raises `ValueError` if one is there."""
+        metadata = {_MANIFEST_KEY: manifest.model_dump_json().encode()}
+        schema = passage_schema(manifest.hidden_size).with_metadata(metadata)
+        try:
+            lance.write_dataset(schema.empty_table(), table_uri(uri), schema=schema, mode="create")
+        except OSError as error:
+            raise ValueError(f"{uri} already holds an index") from error
+        return cls.open(uri)
+
+    @classmethod
+    def open(cls, uri: str, version: int | None = None) -> PassageIndex:
+        """Open the latest or a given version.
+
+        Raises:
+            ValueError: nothing is there, it is no index of this project, or a newer layout than this code reads.
+        """
+        try:
+            dataset = lance.dataset(table_uri(uri), version=version)
+        except ValueError as error:
+            raise ValueError(
+                f"no index at {uri}: make one with `python jobs/encode_beir.py --collection … --index {uri}`"
+            ) from error
+        text = (dataset.schema.metadata or {}).get(_MANIFEST_KEY)
+        if text is None:
+            raise ValueError(f"{table_uri(uri)} is a Lance table, but not one that this project made")
+        manifest = IndexManifest.model_validate_json(text)
+        if manifest.format > MANIFEST_FORMAT:
+            raise ValueError(f"{uri} has layout {manifest.format}; this version reads up to {MANIFEST_FORMAT}: upgrade")
+        return cls(uri, dataset, manifest)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The table's schema, manifest included."""
+        return self.dataset.schema
+
+    @property
+    def version(self) -> int:
+        """The version this object reads."""
+        return int(self.dataset.version)
+
+    def refresh(self) -> None:
+        """Move to the latest version."""
+        self.dataset = lance.dataset(table_uri(self.uri))
+
+    def __len__(self) -> int:
+        return int(self.dataset.count_rows())
+
+    def batches(self, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
+        """Stream `columns` of all passages in table order; memory is bounded by a few batches."""
+        yield from self.dataset.to_batches(columns=list(columns), batch_size=batch_size)
+
+    def digests(self) -> dict[str, bytes]:
+        """Return passage id to digest of all passages: about 200 bytes of memory each."""
+        pairs: dict[str, bytes] = {}
+        for batch in self.batches(["id", "digest"], 65536):
+            pairs.update(zip(batch.column("id").to_pylist(), batch.column("digest").to_pylist(), strict=True))
+        return pairs
+
+    def passages(self, ids: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Return id to its `title`, `text` and `collection`; ids that are not there are left out."""
+        found: dict[str, dict[str, str]] = {}
+        for start in range(0, len(ids), _IDS_PER_LOOKUP):
+            condition = ids_filter(ids[start : start + _IDS_PER_LOOKUP])
+            rows = self.dataset.to_table(columns=["id", "title", "text", "collection"], filter=condition).to_pylist()
+            found.update({row.pop("id"): row for row in rows})
+        return found
+
+    def delete(self, ids: Iterable[str]) -> int:
+        """Delete passages by id in one commit and return how many there were."""
+        wanted, before = list(ids), len(self)
+        if wanted:
+            self.dataset.delete(ids_filter(wanted))
+            self.refresh()
+        return before - len(self)
+
+    def compact(self, keep_versions_for: timedelta = timedelta(hours=1)) -> None:
+        """Join small fragments, drop deleted rows, and forget versions older than `keep_versions_for`.
+
+        Readers of a forgotten version must open the index anew. Files that no version owns, left by killed jobs, go
+        after seven days: a running job's uncommitted files look the same.
+        """
+        rows = max(1, len(self))
+        target = max(1024, int(_FRAGMENT_BYTES / max(1, self.contents().bytes / rows)))
+        self.dataset.optimize.compact_files(target_rows_per_fragment=target)
+        self.refresh()
+        self.dataset.cleanup_old_versions(older_than=keep_versions_for)
+
+    def contents(self) -> IndexContents:
+        """Count what this version holds."""
+        counts: Counter[str] = Counter()
+        for batch in self.batches(["collection"], 65536):
+            counts.update(batch.column("collection").to_pylist())
+        fragments = self.dataset.get_fragments()
+        return IndexContents(
+            rows=len(self),
+            collections=dict(sorted(counts.items())),
+            version=self.version,
+            fragments=len(fragments),
+            deleted_rows=sum(fragment.num_deletions for fragment in fragments),
+            bytes=sum(file.file_size_bytes or 0 for fragment in fragments for file in fragment.data_files()),
+        )
+
+
+def table_uri(uri: str) -> str:
+    """Return where the Lance table of the index at `uri` lies."""
+    return f"{uri.rstrip('/')}/{_TABLE}"
+
+
+def ids_filter(ids: Iterable[str]) -> str:
+    """Return the SQL condition that selects passages by id; quotes in ids are escaped."""
+    quoted = ", ".join("'" + passage_id.replace("'", "''") + "'" for passage_id in ids)
+    return f"id IN ({quoted})"

@@ -1,0 +1,112 @@
+"""Exactly-once bulk writing: workers write fragments that nobody sees, one committer makes them visible.
+
+A worker's `write_block` leaves data files and returns a small receipt. The committer adds receipts to the table in
+single atomic commits: rows of a block appear together with the removal of the rows they replace, or not at all. A
+receipt that never reaches the committer leaves only files that no version owns.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections import defaultdict
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+import lance
+import pyarrow as pa
+from lance.fragment import FragmentMetadata, write_fragments
+
+from diffretriever.files import is_local
+from diffretriever.index.table import PassageIndex, ids_filter, table_uri
+
+
+def write_block(uri: str, table: pa.Table) -> str:
+    """Write one block of passages as uncommitted fragments; return the receipt, a JSON text of about 400 bytes."""
+    dataset = lance.dataset(table_uri(uri))
+    fragments = write_fragments(table.select(dataset.schema.names).cast(dataset.schema), dataset, schema=dataset.schema)
+    return json.dumps([fragment.to_json() for fragment in fragments])
+
+
+class WriterLock:
+    """One writing job per index at a time. The operating system drops the lock when the job dies, however it dies.
+
+    Object stores have no such lock: there the committer still notices a foreign commit and stops.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._path = Path(uri) / ".writer.lock" if is_local(uri) else None
+        self._file: IO[str] | None = None
+
+    def __enter__(self) -> WriterLock:
+        if self._path is None:
+            return self
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self._path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.seek(0)
+            owner = self._file.read().strip() or "unknown"
+            self._file.close()
+            raise ValueError(
+                f"another job (process {owner}) is writing to {self._path.parent}: wait for its end, or stop it; "
+                "the same command then resumes its work"
+            ) from None
+        self._file.truncate(0)
+        self._file.write(str(os.getpid()))
+        self._file.flush()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+class Committer:
+    """Makes written blocks visible. Not for use by two processes at once: hold the `WriterLock`."""
+
+    def __init__(self, index: PassageIndex) -> None:
+        self._index = index
+        self._committed: set[str] = set()
+
+    def commit(self, receipts: dict[str, str], replaced_ids: list[str]) -> None:
+        """Commit blocks by task key, in one step with the removal of the rows that they replace.
+
+        A task key that was committed before is ignored, so a block that Ray delivers twice appears once.
+
+        Raises:
+            ValueError: another process committed to this index in between.
+        """
+        new = {key: receipt for key, receipt in receipts.items() if key not in self._committed}
+        if not new:
+            return
+        latest = lance.dataset(table_uri(self._index.uri))
+        if latest.version != self._index.version:
+            raise ValueError(
+                f"another process changed {self._index.uri} while this job was writing; nothing of it is lost: "
+                "run the same command again to go on"
+            )
+        fragments = [FragmentMetadata.from_json(json.dumps(item)) for text in new.values() for item in json.loads(text)]
+        operation = self._replace(replaced_ids, fragments) if replaced_ids else lance.LanceOperation.Append(fragments)
+        self._index.dataset = lance.LanceDataset.commit(
+            table_uri(self._index.uri), operation, read_version=self._index.version
+        )
+        self._committed |= new.keys()
+
+    def _replace(self, ids: list[str], fragments: list[FragmentMetadata]) -> lance.LanceOperation.Update:
+        dataset, condition = self._index.dataset, ids_filter(ids)
+        found = dataset.scanner(columns=["id"], filter=condition, with_row_address=True).to_table()
+        by_fragment: dict[int, list[str]] = defaultdict(list)
+        for passage_id, address in zip(found["id"].to_pylist(), found["_rowaddr"].to_pylist(), strict=True):
+            by_fragment[address >> 32].append(passage_id)
+        shrunk = {n: dataset.get_fragment(n).delete(ids_filter(gone)) for n, gone in by_fragment.items()}
+        return lance.LanceOperation.Update(
+            removed_fragment_ids=[n for n, rest in shrunk.items() if rest is None],
+            updated_fragments=[rest for rest in shrunk.values() if rest is not None],
+            new_fragments=fragments,
+        )

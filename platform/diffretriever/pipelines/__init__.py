@@ -1,0 +1,1 @@
+"""The only Ray Data code: encode a collection into an index."""

@@ -1,0 +1,95 @@
+"""Connecting to Ray, and how many encoders it has room for."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import ray
+
+from schemas.jobs import RayConfig
+
+# What reading and preparing take beside the encoders.
+READER_CPUS = 0.1
+PREPARE_CPUS = 0.15
+_CPUS_WITHOUT_GPU = 0.75
+_ROOT = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderPool:
+    """The actors a job asks Ray for."""
+
+    encoders: int
+    cpus: float
+    gpus: float
+    autoscale: bool
+
+    @property
+    def device(self) -> str:
+        """Where an encoder's weights go."""
+        return "cuda" if self.gpus else "cpu"
+
+
+@contextmanager
+def ray_session(config: RayConfig) -> Iterator[None]:
+    """Connect to the cluster that `config` names, or start a local one; what was started is stopped at the end."""
+    if ray.is_initialized():
+        yield
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray.init(
+        address=None if config.ray_address == "auto" else config.ray_address,
+        runtime_env={"env_vars": {"PYTHONPATH": _python_path()}},
+        log_to_driver=False,
+        logging_level=logging.WARNING,
+    )
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _python_path() -> str:
+    """Where workers find this package and `schemas`.
+
+    In a submitted job the driver runs in a copy of the working directory, and so does every worker, each machine
+    with its own copy: only relative paths hold on all of them.
+    """
+    here = [_ROOT / "platform", _ROOT]
+    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ and Path.cwd() == _ROOT:
+        return "platform:."
+    return ":".join([*map(str, here), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def size_pool(config: RayConfig) -> EncoderPool:
+    """Fit the encoders into the cluster.
+
+    Raises:
+        ValueError: the cluster has no room for what was asked, and may not grow.
+    """
+    cpu, gpu = _resource("CPU"), _resource("GPU")
+    gpus = config.gpus_per_encoder if config.gpus_per_encoder is not None else float(gpu > 0)
+    cpus = config.cpus_per_encoder or (1.0 if gpus else _CPUS_WITHOUT_GPU)
+    room = int((cpu - READER_CPUS - PREPARE_CPUS) / cpus + 1e-9)
+    if gpus:
+        room = min(room, int(gpu / gpus + 1e-9))
+    if config.autoscale:
+        return EncoderPool(config.encoders or max(1, room), cpus, gpus, autoscale=True)
+    encoders = config.encoders or room
+    if encoders > room or room < 1:
+        raise ValueError(
+            f"no room for {max(1, encoders)} encoders of {cpus:g} CPUs and {gpus:g} GPUs: the cluster has {cpu:g} CPUs and "
+            f"{gpu:g} GPUs, {READER_CPUS + PREPARE_CPUS:g} CPUs of it are for reading and tokenising, which leaves "
+            f"room for {max(0, room)}. Ask for less with --encoders, --cpus-per-encoder or --gpus-per-encoder, or "
+            "say --autoscale if the cluster adds machines by itself."
+        )
+    return EncoderPool(encoders, cpus, gpus, autoscale=False)
+
+
+def _resource(name: str) -> float:
+    return float(ray.cluster_resources().get(name, 0.0))

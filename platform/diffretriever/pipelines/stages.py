@@ -1,0 +1,137 @@
+"""What runs in Ray workers: reading, preparing, encoding and writing blocks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+import ray
+from ray.data import Datasource, ReadTask
+from ray.data.block import BlockMetadata
+
+from diffretriever.collections import Collection, ScanResult
+from diffretriever.index.writer import write_block
+from diffretriever.pipelines.blocks import pack, read_blocks, unpack
+from schemas.passages import TEXT_SCHEMA
+from schemas.retriever import RETRIEVER_ADAPTER, NeuralRetriever
+
+RECEIPT_SCHEMA = pa.schema(
+    [
+        ("key", pa.string()),
+        ("receipt", pa.string()),
+        ("ids", pa.list_(pa.string())),
+        ("tokens", pa.int64()),
+        ("padded_tokens", pa.int64()),
+        ("seconds", pa.float64()),
+    ]
+)
+
+
+class PassageSource(Datasource):
+    """Streams a scanned collection from the driver's machine, where its files are, in one long-running read."""
+
+    def __init__(self, collection: Collection, scanned: ScanResult, rows: int) -> None:
+        super().__init__()
+        self._arguments = (collection, scanned, rows)
+
+    def get_read_tasks(
+        self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
+    ) -> list[ReadTask]:
+        """Return the one task that reads everything."""
+        arguments = self._arguments
+        metadata = BlockMetadata(num_rows=None, size_bytes=None, exec_stats=None, input_files=None)
+        return [ReadTask(lambda: _read(*arguments), metadata)]
+
+    def estimate_inmemory_data_size(self) -> int | None:
+        """Not known, and not needed: the stream is read at the pace of the encoders."""
+        return None
+
+
+def _read(collection: Collection, scanned: ScanResult, rows: int) -> Iterable[pa.Table]:
+    return read_blocks(collection, scanned, rows)
+
+
+@cache
+def _preparer(retriever_json: str) -> Any:
+    from diffretriever.encoders import load_preparer
+
+    return load_preparer(RETRIEVER_ADAPTER.validate_json(retriever_json))  # type: ignore[arg-type]
+
+
+def prepare_blocks(rows: pa.Table, retriever_json: str) -> Iterator[pa.Table]:
+    """Tokenise each block's passages and find their content words."""
+    from diffretriever.encoders.prepared import to_arrow
+
+    preparer = _preparer(retriever_json)
+    for key, table in unpack(rows):
+        titles, texts = table.column("title").to_pylist(), table.column("text").to_pylist()
+        prepared = to_arrow(preparer.prepare_passages(titles, texts))
+        for name in prepared.schema.names:
+            table = table.append_column(name, prepared.column(name))
+        yield pack(key, table)
+
+
+class EncodeBlocks:
+    """An encoder actor: prepared blocks in, receipts of written fragments out."""
+
+    def __init__(self, retriever_json: str, uri: str, device: str, threads: int) -> None:
+        import torch
+
+        from diffretriever.encoders import load_encoder
+
+        torch.set_num_threads(threads)
+        config: NeuralRetriever = RETRIEVER_ADAPTER.validate_json(retriever_json)  # type: ignore[assignment]
+        self._encoder = load_encoder(config, device)
+        self._uri = uri
+
+    def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
+        """Encode and write each block; nothing becomes visible before the driver commits the receipt."""
+        from diffretriever.encoders.prepared import from_arrow
+
+        for key, table in unpack(rows):
+            start = time.perf_counter()
+            representations = self._encoder.encode(from_arrow(table)).to_arrow()
+            texts = table.select(TEXT_SCHEMA.names)
+            joined = pa.Table.from_arrays(
+                [*texts.columns, *representations.columns],
+                schema=pa.schema([*texts.schema, *representations.schema]),
+            )
+            receipt = write_block(self._uri, joined)
+            cost = self._encoder.cost
+            yield _receipt(key, receipt, table, cost.tokens, cost.padded_tokens, time.perf_counter() - start)
+
+
+def store_blocks(rows: pa.Table, uri: str) -> Iterator[pa.Table]:
+    """Write each block's texts as they are, for retrievers that encode nothing (BM25)."""
+    for key, table in unpack(rows):
+        start = time.perf_counter()
+        yield _receipt(key, write_block(uri, table), table, 0, 0, time.perf_counter() - start)
+
+
+def _receipt(key: str, receipt: str, table: pa.Table, tokens: int, padded: int, seconds: float) -> pa.Table:
+    ids = table.column("id").to_pylist()
+    return pa.table(
+        {
+            "key": [key],
+            "receipt": [receipt],
+            "ids": [ids],
+            "tokens": [tokens],
+            "padded_tokens": [padded],
+            "seconds": [seconds],
+        },
+        schema=RECEIPT_SCHEMA,
+    )
+
+
+@ray.remote
+def describe_encoder(retriever_json: str, device: str) -> str:
+    """Load an encoder where encoders run and return its manifest as JSON: fails early if it cannot be loaded."""
+    from diffretriever.encoders import load_encoder
+    from diffretriever.index.identity import manifest_of
+
+    config: NeuralRetriever = RETRIEVER_ADAPTER.validate_json(retriever_json)  # type: ignore[assignment]
+    encoder = load_encoder(config, device)
+    return manifest_of(encoder.config, encoder.backbone).model_dump_json()

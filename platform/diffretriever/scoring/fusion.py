@@ -1,0 +1,48 @@
+"""The hybrid score: the dense and the sparse list of one query in equal parts (Eq. 4 of arXiv 2605.07210)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from diffretriever.scoring.topk import top_k
+
+_NARROWEST_SPREAD = 1e-9
+"""Lists whose scores differ by less count as one score (all 0); the authors' code has the same bound."""
+
+
+def hybrid(
+    dense: Mapping[str, float], sparse: Mapping[str, float], k: int = 1000, *, depth: int = 1000
+) -> list[tuple[str, float]]:
+    """Fuse two lists of one query: Eq. 4 of the paper, arXiv 2605.07210.
+
+    Each list is cut to its `depth` best and scaled to 0..1 by its own minimum and maximum; a passage's
+    score is half of each. A passage that a list lacks counts 0 there, which is what the list's last passage
+    counts too; so does every passage of a list whose scores are all equal.
+
+    Args:
+        dense: score by passage id; may be empty.
+        sparse: score by passage id; may be empty.
+        k: passages to return.
+        depth: passages of each list that take part.
+
+    Returns:
+        At most k pairs (passage id, score in 0..1), score descending, then id ascending.
+
+    Raises:
+        ValueError: a score is NaN, or k or depth is below 1.
+    """
+    scaled_dense, scaled_sparse = _min_max(dense, depth), _min_max(sparse, depth)
+    ids = list(scaled_dense | scaled_sparse)
+    scores_P = np.array([0.5 * scaled_dense.get(i, 0.0) + 0.5 * scaled_sparse.get(i, 0.0) for i in ids])
+    return top_k(scores_P, ids, k)
+
+
+def _min_max(scores: Mapping[str, float], depth: int) -> dict[str, float]:
+    best = top_k(np.array(list(scores.values()), dtype=np.float64), list(scores), depth)
+    if not best:
+        return {}
+    highest, lowest = best[0][1], best[-1][1]
+    spread = max(highest - lowest, _NARROWEST_SPREAD)
+    return {passage: (score - lowest) / spread for passage, score in best}

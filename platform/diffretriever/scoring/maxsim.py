@@ -1,0 +1,104 @@
+"""The dense score of multi-vector representations, exact (Eq. 2 of arXiv 2605.07210).
+
+Legend: Q queries, P passages, M vectors of all queries together, N vectors of all passages together,
+H hidden size, B a block of query vectors.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import numpy as np
+import torch
+
+Reduction: TypeAlias = Literal["mean", "sum-floored"]
+ScoreDtype: TypeAlias = Literal["float32", "bfloat16-legacy"]
+
+_BLOCK_CELLS = 1 << 26
+"""Similarities held at once: 256 MiB of fp32, whatever the number of queries."""
+
+
+def maxsim(
+    query_vectors_MH: torch.Tensor,
+    query_offsets: np.ndarray,
+    passage_vectors_NH: torch.Tensor,
+    passage_offsets: np.ndarray,
+    *,
+    reduction: Reduction = "mean",
+    score_dtype: ScoreDtype = "float32",
+) -> torch.Tensor:
+    """Score every query against every passage: the 'maxsim' of Eq. 2 of the paper, arXiv 2605.07210.
+
+    `mean` is the paper's: the mean over a query's vectors of the largest inner product with a vector of the
+    passage. A query without vectors scores 0 everywhere; a passage without vectors scores -inf, so that it is
+    never retrieved. Differentiable with respect to both sides.
+
+    Args:
+        query_vectors_MH: [M, H] of any floating dtype; query i owns rows offsets[i] to offsets[i + 1].
+        query_offsets: int64 [Q + 1], on the host.
+        passage_vectors_NH: [N, H] of any floating dtype, on the same device.
+        passage_offsets: int64 [P + 1], on the host.
+        reduction: `sum-floored` is the authors' code: the sum over a query's vectors of that maximum, each
+            maximum at least 0.
+        score_dtype: `float32` casts both sides before the product. `bfloat16-legacy` multiplies and rounds in
+            bfloat16 as the authors' code does, so that many passages tie; only for comparisons with it.
+
+    Returns:
+        fp32 [Q, P], on that device.
+
+    Raises:
+        ValueError: the two sides have different hidden sizes.
+    """
+    if query_vectors_MH.shape[1] != passage_vectors_NH.shape[1]:
+        sizes = f"{query_vectors_MH.shape[1]} and {passage_vectors_NH.shape[1]}"
+        raise ValueError(f"queries and passages have vectors of {sizes} dimensions: encode both with one retriever")
+    query_counts = _counts(query_offsets, len(query_vectors_MH))
+    passage_counts = _counts(passage_offsets, len(passage_vectors_NH))
+    dtype = torch.float32 if score_dtype == "float32" else torch.bfloat16
+    query_MH, passage_NH = query_vectors_MH.to(dtype), passage_vectors_NH.to(dtype)
+    # Autocast would silently redo the product in half precision while training.
+    with torch.autocast(query_MH.device.type, enabled=False):
+        best_PM = _best_per_passage(query_MH, passage_NH, passage_counts)
+        if reduction == "sum-floored":
+            best_PM = best_PM.clamp(min=0)
+        scores_PQ = _sum_per_query(best_PM.float(), query_counts)
+    if reduction == "mean":
+        scores_PQ = scores_PQ / query_counts.clamp(min=1).to(scores_PQ.device)
+    empty_P1 = (passage_counts == 0).to(scores_PQ.device)[:, None]
+    return scores_PQ.masked_fill(empty_P1, -torch.inf).T.contiguous()
+
+
+def _counts(offsets: np.ndarray, n_vectors: int) -> torch.Tensor:
+    counts = np.diff(offsets)
+    assert offsets[0] == 0, "offsets start at 0"
+    assert offsets[-1] == n_vectors, "offsets end at the number of vectors"
+    assert (counts >= 0).all(), "offsets never decrease"
+    return torch.from_numpy(counts)
+
+
+def _best_per_passage(query_MH: torch.Tensor, passage_NH: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """Return [P, M]: each query vector's largest inner product with a vector of each passage."""
+    block = max(1, _BLOCK_CELLS // max(1, len(passage_NH)))
+    # Passages are rows, since a maximum over rows is several times faster than one over columns.
+    blocks_PB = [_segment_max(passage_NH @ query_BH.T, counts) for query_BH in query_MH.split(block)]
+    return torch.cat(blocks_PB, dim=1)
+
+
+def _segment_max(similarities_NB: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    n_passages, width = len(counts), similarities_NB.shape[1]
+    first = int(counts[0]) if n_passages else 0
+    if first > 0 and bool((counts == first).all()):
+        return similarities_NB.view(n_passages, first, width).amax(dim=1)
+    if len(similarities_NB) == 0:
+        return similarities_NB.new_full((n_passages, width), -torch.inf)
+    lengths = counts.to(similarities_NB.device)
+    return torch.segment_reduce(similarities_NB.contiguous(), "max", lengths=lengths, axis=0)
+
+
+def _sum_per_query(best_PM: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    n_passages, n_queries = len(best_PM), len(counts)
+    first = int(counts[0]) if n_queries else 0
+    if first > 0 and bool((counts == first).all()):
+        return best_PM.view(n_passages, n_queries, first).sum(dim=2)
+    owner_M = torch.repeat_interleave(torch.arange(n_queries), counts).to(best_PM.device)
+    return best_PM.new_zeros(n_passages, n_queries).index_add(1, owner_M, best_PM)

@@ -1,0 +1,40 @@
+"""Search: an index and its retriever's query side behind one interface."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from schemas.jobs import SearchOptions
+from schemas.retriever import Bm25Retriever
+
+if TYPE_CHECKING:
+    from diffretriever.search.base import Searcher
+
+__all__ = ["open_searcher"]
+
+
+def open_searcher(index: str, options: SearchOptions | None = None) -> Searcher:
+    """Open the index at a path or URI with the query encoder that its manifest describes.
+
+    Raises:
+        ValueError: no index there, or the backbone found is not the one that made it; the message names what differs.
+    """
+    from diffretriever.index.table import PassageIndex
+    from diffretriever.search.bm25 import Bm25Searcher
+
+    options = options or SearchOptions(index=index)
+    opened = PassageIndex.open(index)
+    retriever = opened.manifest.retriever
+    if isinstance(retriever, Bm25Retriever):
+        return Bm25Searcher(opened)
+
+    from diffretriever.encoders import load_encoder
+    from diffretriever.index.identity import check_same, manifest_of
+    from diffretriever.search.exact import ExactSearcher
+
+    if options.backbone is not None:
+        place = retriever.backbone.model_copy(update={"source": options.backbone, "revision": None})
+        retriever = retriever.model_copy(update={"backbone": place})
+    encoder = load_encoder(retriever, options.device)
+    check_same(opened.manifest, manifest_of(encoder.config, encoder.backbone), opened.uri)
+    return ExactSearcher(opened, encoder, options)

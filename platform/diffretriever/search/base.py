@@ -1,0 +1,64 @@
+"""The searcher interface: questions in, ranked passages out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from diffretriever.index.table import PassageIndex
+from schemas.base import suggest
+from schemas.retriever import Mode
+
+Hit: TypeAlias = tuple[str, float]
+Hits: TypeAlias = list[list[Hit]]
+
+
+class Searcher(ABC):
+    """Searches one version of an index.
+
+    Ties are ranked by score descending, then by passage id ascending.
+    """
+
+    supports_budgets: bool = False
+    """Whether queries may have their own K_q."""
+
+    def __init__(self, index: PassageIndex) -> None:
+        self.index = index
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """The scores offered."""
+        return self.index.manifest.retriever.modes
+
+    def search(
+        self,
+        queries: Sequence[str],
+        *,
+        top_k: int = 1000,
+        modes: Sequence[Mode] | None = None,
+        budgets: Sequence[int] | None = None,
+    ) -> dict[Mode, Hits]:
+        """Return, per mode, each query's best `top_k` passages as (id, score), best first.
+
+        Args:
+            queries: texts.
+            top_k: passages kept per query.
+            modes: scores wanted; None is all that the index offers.
+            budgets: K_q of each query; None is the retriever's own.
+
+        Raises:
+            ValueError: a mode the index does not offer, or budgets for a retriever without slots.
+        """
+        wanted = tuple(modes) if modes is not None else self.modes
+        for mode in wanted:
+            if mode not in self.modes:
+                raise ValueError(f"this index has no {mode} scores.{suggest(mode, self.modes)}")
+        if budgets is not None and not self.supports_budgets:
+            raise ValueError(f"the {self.index.manifest.retriever.method} method has no query budget")
+        return self._search(queries, top_k, wanted, budgets)
+
+    @abstractmethod
+    def _search(
+        self, queries: Sequence[str], top_k: int, modes: tuple[Mode, ...], budgets: Sequence[int] | None
+    ) -> dict[Mode, Hits]: ...

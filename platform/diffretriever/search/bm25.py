@@ -1,0 +1,108 @@
+"""BM25 by bm25s over an index's texts: Lucene's formula, English possessives, stop words and Porter stemming."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import bm25s
+import numpy as np
+import Stemmer
+
+from diffretriever.files import is_local
+from diffretriever.index.table import PassageIndex
+from diffretriever.search.base import Hits, Searcher
+from diffretriever.scoring.topk import TopK
+from schemas.retriever import Bm25Retriever, Mode
+
+# The 33 English stop words of Lucene's EnglishAnalyzer.
+LUCENE_STOP_WORDS = tuple(
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they "
+    "this to was will with".split()
+)
+_POSSESSIVE = re.compile(r"['\u2019\uff07]s\b")
+_JOINS = {"space": " ", "period-space": ". "}
+
+
+class Bm25Searcher(Searcher):
+    """Scores every passage; a passage that shares no term with the query is not retrieved."""
+
+    def __init__(self, index: PassageIndex) -> None:
+        super().__init__(index)
+        config = index.manifest.retriever
+        self._config = config if isinstance(config, Bm25Retriever) else Bm25Retriever()
+        self._ids = [i for batch in index.batches(["id"], 65536) for i in batch.column("id").to_pylist()]
+        self._model = self._load() or self._build()
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """BM25 is a sparse score, whatever retriever made the table."""
+        return ("sparse",)
+
+    def _search(
+        self, queries: Sequence[str], top_k: int, modes: tuple[Mode, ...], budgets: Sequence[int] | None
+    ) -> dict[Mode, Hits]:
+        best = TopK(len(queries), top_k, only_positive=True)
+        if self._ids:
+            terms = analyse(queries)
+            best.add(np.stack([self._scores(words) for words in terms]), self._ids)
+        return {mode: best.results() for mode in modes}
+
+    def _scores(self, words: list[str]) -> np.ndarray:
+        known = [word for word in words if word in self._model.vocab_dict]
+        return self._model.get_scores(known) if known else np.zeros(len(self._ids), np.float32)
+
+    def _folder(self) -> Path | None:
+        return Path(self.index.uri) / "bm25" / f"version-{self.index.version}" if is_local(self.index.uri) else None
+
+    def _load(self) -> bm25s.BM25 | None:
+        folder = self._folder()
+        if folder is None or not folder.is_dir() or not isinstance(self.index.manifest.retriever, Bm25Retriever):
+            return None
+        return bm25s.BM25.load(folder, show_progress=False, mmap=True)
+
+    def _build(self) -> bm25s.BM25:
+        model = bm25s.BM25(method="lucene", k1=self._config.k1, b=self._config.b)
+        if self._ids:
+            model.index(analyse(self._texts()), show_progress=False)
+        if isinstance(self.index.manifest.retriever, Bm25Retriever):
+            self._save(model)
+        return model
+
+    def _texts(self) -> list[str]:
+        texts: list[str] = []
+        join = _JOINS.get(self._config.title_join)
+        for batch in self.index.batches(["title", "text"], 8192):
+            titles, bodies = batch.column("title").to_pylist(), batch.column("text").to_pylist()
+            if join is None:
+                texts += bodies
+            else:
+                texts += [join.join(part for part in pair if part) for pair in zip(titles, bodies, strict=True)]
+        return texts
+
+    def _save(self, model: bm25s.BM25) -> None:
+        folder = self._folder()
+        if folder is None or not self._ids:
+            return
+        shutil.rmtree(folder.parent, ignore_errors=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+            model.save(Path(temporary) / "model", show_progress=False)
+            os.replace(Path(temporary) / "model", folder)
+
+
+def analyse(texts: Sequence[str]) -> list[list[str]]:
+    """Return the terms of each text as Lucene's EnglishAnalyzer makes them, but for its exotic word breaks."""
+    plain = [_POSSESSIVE.sub("", text.lower()) for text in texts]
+    return bm25s.tokenize(
+        plain,
+        token_pattern=r"\w+",
+        stopwords=list(LUCENE_STOP_WORDS),
+        stemmer=Stemmer.Stemmer("porter"),
+        return_ids=False,
+        show_progress=False,
+    )

@@ -1,0 +1,1 @@
+"""Everything that crosses a boundary: configs, manifests, reports (pydantic) and tables (Arrow)."""

@@ -1,0 +1,54 @@
+"""The representation budget (K_q, K_p): how many slots a query and a passage get (paper §4.4)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+_TEXT_FORM = re.compile(r"q([1-9]\d*)p([1-9]\d*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A pair of slot counts with the text form `q4p16`, used alike in code, columns and file names.
+
+    >>> Budget.parse("q4p16") == Budget(4, 16)
+    True
+    >>> str(Budget(4, 16))
+    'q4p16'
+    """
+
+    query: int
+    passage: int
+
+    def __post_init__(self) -> None:
+        if self.query < 1 or self.passage < 1:
+            raise ValueError(f"a budget needs at least one slot on each side, got {self.query} and {self.passage}")
+
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """Read the text form; raises `ValueError` for anything else."""
+        match = _TEXT_FORM.fullmatch(text)
+        if match is None:
+            raise ValueError(f"'{text}' is not a budget: write q<K_q>p<K_p>, for example q4p16")
+        return cls(int(match[1]), int(match[2]))
+
+    def __str__(self) -> str:
+        return f"q{self.query}p{self.passage}"
+
+    @classmethod
+    def _validate(cls, value: Any) -> Budget:
+        return value if isinstance(value, cls) else cls.parse(str(value))
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Accept the text form in configs and write it back (the hook pydantic asks for)."""
+        return core_schema.no_info_plain_validator_function(
+            cls._validate,
+            serialization=core_schema.to_string_ser_schema(),
+            json_schema_input_schema=core_schema.str_schema(pattern=_TEXT_FORM.pattern),
+        )

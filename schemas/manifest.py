@@ -1,0 +1,75 @@
+"""What an index says of itself. The manifest lives in the table's own schema metadata, so it cannot drift from it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from schemas.base import Model
+from schemas.retriever import Bm25Retriever, RetrieverConfig
+
+MANIFEST_FORMAT = 1
+
+
+class IndexManifest(Model):
+    """Which retriever made the table: fixed when the index is created."""
+
+    format: int = MANIFEST_FORMAT
+    """Version of the table layout."""
+    retriever: RetrieverConfig
+    """The resolved config, `auto` values replaced by what was used."""
+    weights: str | None = None
+    """Digest of the backbone's weights; None for BM25."""
+    hidden_size: int | None = None
+    """H, the dimension of the stored vectors; None for BM25."""
+    vocab_size: int | None = None
+    """Size of the vocabulary that impacts point into."""
+    created: str
+    """ISO 8601 time, UTC."""
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hex digits that change whenever a vector could: config, weights, layout; not names or places."""
+        text = json.dumps(self._identity(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def differences(self, other: IndexManifest) -> list[str]:
+        """Name the fields in which two retrievers differ, as `field: this != other`; empty when they agree."""
+        mine, theirs = _flatten(self._identity()), _flatten(other._identity())
+        keys = sorted(mine.keys() | theirs.keys())
+        return [f"{k}: {mine.get(k)} != {theirs.get(k)}" for k in keys if mine.get(k) != theirs.get(k)]
+
+    def _identity(self) -> dict[str, Any]:
+        config = self.retriever.model_dump(mode="json")
+        if not isinstance(self.retriever, Bm25Retriever):
+            for place in ("source", "revision", "attention"):
+                config["backbone"].pop(place)
+        return {"format": self.format, "weights": self.weights, "retriever": config}
+
+
+class IndexContents(Model):
+    """What is in an index now, counted from the table itself."""
+
+    rows: int
+    """Passages."""
+    collections: dict[str, int]
+    """Passages by the collection they came from."""
+    version: int
+    """The table version these counts are of."""
+    fragments: int
+    """Data files groups the table consists of; compaction joins them."""
+    deleted_rows: int
+    """Rows marked as deleted that compaction will drop."""
+    bytes: int
+    """Size of the data files of this version."""
+
+
+def _flatten(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        if isinstance(item, dict):
+            flat.update(_flatten(item, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = item
+    return flat

@@ -1,0 +1,113 @@
+"""Job configs: one frozen model filled by command line, environment and YAML file, in that order of precedence."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn, Self
+
+import yaml
+from pydantic import ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from schemas.base import Model, refuse_unknown_keys, suggest
+
+
+class JobConfig(Model):
+    """The base of job configs: a field is a flag, and the docstring below it is the flag's help."""
+
+    config: Path | None = None
+    """YAML file with any of these settings; flags and DIFFRETRIEVER_* variables win over it."""
+
+    @classmethod
+    def from_command_line(cls, arguments: Sequence[str] | None = None) -> Self:
+        """Build the config, or print what is wrong and how to mend it and exit with status 2."""
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        loader = type(cls.__name__, (_CommandLine, cls), {"__doc__": cls.__doc__})
+        try:
+            _refuse_unknown_flags(given, cls)
+            settings = loader(_cli_parse_args=given, _cli_prog_name=Path(sys.argv[0]).name, **cls._read_yaml(given))
+            return cls.model_validate(settings.model_dump())
+        except ValidationError as error:
+            _fail("\n".join(_explain(item) for item in error.errors()))
+        except ValueError as error:
+            _fail(str(error))
+
+    @classmethod
+    def _read_yaml(cls, arguments: list[str]) -> dict[str, Any]:
+        path = _flag_value(arguments, "--config")
+        if path is None:
+            return {}
+        try:
+            values = yaml.safe_load(Path(path).read_text("utf-8")) or {}
+        except OSError as error:
+            raise ValueError(f"--config {path}: {error.strerror}") from error
+        except yaml.YAMLError as error:
+            raise ValueError(f"--config {path} is not valid YAML: {error}") from error
+        if not isinstance(values, dict):
+            raise ValueError(f"--config {path} must hold `key: value` lines")
+        refuse_unknown_keys(values, cls.model_fields, path)
+        return values
+
+    def to_yaml(self) -> str:
+        """Return the resolved config; the same text is a valid `--config` file."""
+        values = self.model_dump(mode="json", exclude={"config"})
+        return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+class _CommandLine(BaseSettings):
+    model_config = SettingsConfigDict(
+        env_prefix="DIFFRETRIEVER_",
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_hide_none_type=True,
+        cli_avoid_json=True,
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Let the environment win over the YAML file, whose values arrive as init settings."""
+        return env_settings, init_settings
+
+
+def _flag_value(arguments: list[str], flag: str) -> str | None:
+    for index, argument in enumerate(arguments):
+        if argument.startswith(f"{flag}="):
+            return argument.partition("=")[2]
+        if argument == flag and index + 1 < len(arguments):
+            return arguments[index + 1]
+    return None
+
+
+def _refuse_unknown_flags(arguments: list[str], cls: type[JobConfig]) -> None:
+    names = [name.replace("_", "-") for name in cls.model_fields]
+    known = {f"--{name}" for name in names} | {f"--no-{name}" for name in names} | {"--help"}
+    for argument in arguments:
+        flag = argument.partition("=")[0]
+        if flag.startswith("--") and flag not in known:
+            offered = {name for name in known if not name.startswith("--no-")}
+            raise ValueError(f"unknown flag {flag}.{suggest(flag, offered)}")
+
+
+def _explain(item: Any) -> str:
+    message = str(item["msg"]).removeprefix("Value error, ")
+    if not item["loc"]:
+        return message
+    flag = "--" + ".".join(str(part) for part in item["loc"]).replace("_", "-")
+    if item["type"] == "missing":
+        return f"{flag} is required"
+    return f"{flag}: {message}"
+
+
+def _fail(message: str) -> NoReturn:
+    name = Path(sys.argv[0]).name
+    sys.stderr.write(f"{name}: {message}\nSee `{name} --help`.\n")
+    raise SystemExit(2)

@@ -1,0 +1,56 @@
+"""Random checkpoints of every family, written and loaded once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from diffretriever.backbones import Backbone, load_backbone
+from diffretriever.backbones.random_checkpoints import FAMILIES, write_random_checkpoint
+from tests.backbones.helpers import BackboneOf, FolderOf
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Models this small only wait for their threads on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> FolderOf:
+    """The folder of a family's random checkpoint: not to be changed."""
+    root = tmp_path_factory.mktemp("checkpoints")
+    for name in FAMILIES:
+        write_random_checkpoint(name, root / name)
+    return lambda name: root / name
+
+
+@pytest.fixture(scope="session")
+def backbone_of(folder_of: FolderOf) -> BackboneOf:
+    """The float32 backbone of a family, on the CPU."""
+    loaded = {name: load_backbone(folder_of(name), device="cpu") for name in FAMILIES}
+    return loaded.__getitem__
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def backbone(family: str, backbone_of: BackboneOf) -> Backbone:
+    return backbone_of(family)
+
+
+@pytest.fixture
+def copied(family: str, folder_of: FolderOf, tmp_path: Path) -> Path:
+    """A copy of the family's checkpoint, to be changed."""
+    return Path(shutil.copytree(folder_of(family), tmp_path / "copy"))

@@ -1,0 +1,155 @@
+"""What every backbone promises, held for every family.
+
+Shapes: B batch, L length, P positions, V vocabulary, T tokens.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from diffretriever.backbones import Backbone, load_backbone
+from tests.backbones.helpers import BackboneOf, FolderOf, hidden, pad, texts
+
+TOLERANCE = 2e-5
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_text_does_not_depend_on_its_batch(backbone: Backbone, side: str) -> None:
+    rows = texts(5, 23, 11)
+    together = hidden(backbone, pad(rows, side=side))
+    alone = torch.cat([hidden(backbone, pad([row])) for row in rows])
+    torch.testing.assert_close(together, alone, atol=TOLERANCE, rtol=0)
+
+
+def test_equal_lengths_are_bit_exact(backbone: Backbone) -> None:
+    rows = texts(12, 12, 12, 12)
+    others = texts(12, 12, 12, seed=1)
+    assert torch.equal(hidden(backbone, pad(rows))[0], hidden(backbone, pad([rows[0], *others]))[0])
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_pads_are_never_attended(backbone: Backbone, side: str) -> None:
+    rows = texts(4, 17)
+    first = hidden(backbone, pad(rows, side=side, pad_id=3))
+    assert torch.equal(first, hidden(backbone, pad(rows, side=side, pad_id=77)))
+    assert first.isfinite().all()
+
+
+def test_only_a_causal_model_ignores_what_follows(backbone: Backbone) -> None:
+    (row,) = texts(9)
+    changed = row.clone()
+    changed[-1] += 1
+    before = [hidden(backbone, pad([ids]), offsets=(-5,)) for ids in (row, changed)]
+    assert torch.equal(*before) == backbone.is_causal
+    padded = [hidden(backbone, pad([ids, *texts(14)]), offsets=(-5,))[0] for ids in (row, changed)]
+    assert torch.equal(*padded) == backbone.is_causal
+
+
+@torch.inference_mode()
+def test_logits_of_chosen_tokens_are_rows_of_all_logits(backbone: Backbone) -> None:
+    ids_BL, mask_BL, last_B1 = pad(texts(6, 9))
+    positions_BP = torch.cat([last_B1 - 3, last_B1], dim=1)
+    full = backbone.forward(ids_BL, mask_BL, positions_BP)
+    assert full.hidden.shape == (2, 2, backbone.hidden_size)
+    assert full.logits.shape == (2, 2, backbone.vocab_size)
+
+    shared_T = torch.tensor([5, 0, backbone.vocab_size - 1])
+    some = backbone.forward(ids_BL, mask_BL, positions_BP, shared_T)
+    assert torch.equal(some.hidden, full.hidden)
+    torch.testing.assert_close(some.logits, full.logits[..., shared_T], atol=TOLERANCE, rtol=0)
+
+    own_BT = torch.tensor([[1, 7, 7], [200, 3, 4]])
+    own = backbone.forward(ids_BL, mask_BL, positions_BP, own_BT)
+    expected = torch.stack([full.logits[row][:, own_BT[row]] for row in range(2)])
+    torch.testing.assert_close(own.logits, expected, atol=TOLERANCE, rtol=0)
+
+
+@torch.inference_mode()
+def test_an_adapter_on_the_head_counts(backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PEFT puts a module of its own in the head's place; its weight alone is not what it computes."""
+    batch = pad(texts(6, 9))
+    plain = backbone.output_projection
+    adapted = nn.Sequential(plain, nn.LayerNorm(backbone.vocab_size))
+    monkeypatch.setattr(type(backbone), "output_projection", property(lambda _: adapted))
+    full = backbone.forward(*batch).logits
+    for token_ids in (torch.tensor([3, 9, 1]), torch.tensor([[3, 9, 1], [4, 4, 0]])):
+        some = backbone.forward(*batch, token_ids).logits
+        expected = torch.stack([full[row][:, token_ids.expand(2, 3)[row]] for row in range(2)])
+        assert torch.equal(some, expected)
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0)])
+@torch.inference_mode()
+def test_no_tokens_no_logits(backbone: Backbone, shape: tuple[int, ...]) -> None:
+    ids_BL, mask_BL, last_B1 = pad(texts(6, 9))
+    output = backbone.forward(ids_BL, mask_BL, last_B1, torch.zeros(shape, dtype=torch.long))
+    assert output.logits.shape == (2, 1, 0)
+
+
+@torch.inference_mode()
+def test_given_position_ids_replace_the_default(backbone: Backbone) -> None:
+    ids_BL, mask_BL, last_B1 = pad(texts(8))
+    natural = backbone.forward(ids_BL, mask_BL, last_B1).hidden
+    counted = torch.arange(8)[None]
+    same = backbone.forward(ids_BL, mask_BL, last_B1, position_ids=counted).hidden
+    torch.testing.assert_close(natural, same, atol=TOLERANCE, rtol=0)
+
+    spread = counted.clone()
+    spread[0, 5:] = torch.tensor([500, 60, 470])
+    far = backbone.forward(ids_BL, mask_BL, last_B1, position_ids=spread).hidden
+    assert (far - natural).abs().max() > 1e-3
+    in_batch = pad([ids_BL[0], *texts(11)])
+    padded = torch.stack([torch.cat([torch.zeros(3, dtype=torch.long), spread[0]]), torch.arange(11)])
+    batched = backbone.forward(*in_batch, position_ids=padded).hidden[:1]
+    torch.testing.assert_close(far, batched, atol=TOLERANCE, rtol=0)
+
+
+@torch.inference_mode()
+def test_bfloat16(family: str, backbone: Backbone, folder_of: FolderOf) -> None:
+    half = load_backbone(folder_of(family), dtype="bfloat16", device="cpu")
+    batch = pad(texts(6, 13))
+    output = half.forward(*batch, torch.tensor([1, 2]))
+    assert half.dtype == output.hidden.dtype == output.logits.dtype == torch.bfloat16
+    exact = backbone.forward(*batch).hidden
+    assert torch.cosine_similarity(output.hidden.float(), exact, dim=-1).min() > 0.99
+
+
+def test_gradients_flow_and_evaluation_mode(backbone: Backbone) -> None:
+    ids_BL, mask_BL, last_B1 = pad(texts(5))
+    first, second = (backbone.forward(ids_BL, mask_BL, last_B1, torch.tensor([1])) for _ in range(2))
+    assert torch.equal(first.logits, second.logits)
+    first.logits.sum().backward()
+    embeddings = backbone.model.get_input_embeddings().weight
+    assert embeddings.grad is not None
+    assert embeddings.grad.abs().sum() > 0
+    backbone.model.zero_grad()
+
+
+def test_inputs_are_checked(backbone: Backbone) -> None:
+    ids, mask, last = pad(texts(4, 6))
+    with pytest.raises(ValueError, match=r"input_ids must be \[B, L\]"):
+        backbone.forward(ids[0], mask, last)
+    with pytest.raises(ValueError, match="attention_mask is"):
+        backbone.forward(ids, mask[:, 1:], last)
+    with pytest.raises(ValueError, match="row without a token"):
+        backbone.forward(ids, mask * torch.tensor([[0], [1]]), last)
+    with pytest.raises(ValueError, match=r"positions must lie in \[0, 6\)"):
+        backbone.forward(ids, mask, last + 1)
+    with pytest.raises(ValueError, match="input_ids must lie"):
+        backbone.forward(ids + backbone.vocab_size, mask, last)
+    with pytest.raises(ValueError, match=r"token_ids must be \[T\] or \[B, T\]"):
+        backbone.forward(ids, mask, last, torch.zeros(3, 2, dtype=torch.long))
+    assert backbone.forward(ids.int(), mask.bool(), last.int()).logits.isfinite().all()
+    with pytest.raises(ValueError, match="integers"):
+        backbone.forward(ids, mask.float(), last)
+    with pytest.raises(ValueError, match="position_ids must lie"):
+        backbone.forward(ids, mask, last, position_ids=ids * 0 + backbone.max_length)
+
+
+def test_a_text_that_is_too_long_is_refused(backbone_of: BackboneOf) -> None:
+    backbone = backbone_of("bert")
+    batch = pad(texts(513))
+    with pytest.raises(ValueError, match="a row has 513 tokens; this backbone takes 512"):
+        backbone.forward(*batch)

@@ -1,0 +1,200 @@
+"""What is accepted as a checkpoint, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from diffretriever.backbones import Backbone, load_backbone
+from diffretriever.backbones.random_checkpoints import write_random_checkpoint
+from tests.backbones.helpers import BackboneOf, FolderOf, edit_config, hidden, pad, texts
+
+
+def load(folder: Path) -> Backbone:
+    return load_backbone(folder, device="cpu")
+
+
+def rewrite_weights(folder: Path, *, drop: str = "", added: dict[str, torch.Tensor] | None = None) -> None:
+    file = folder / "model.safetensors"
+    tensors = {name: tensor.clone() for name, tensor in load_file(file).items() if name != drop}
+    save_file(tensors | (added or {}), file, metadata={"format": "pt"})
+
+
+def test_shards_make_no_difference(family: str, backbone: Backbone, tmp_path: Path) -> None:
+    sharded = load(write_random_checkpoint(family, tmp_path, shards=3, tokenizer=False))
+    batch = pad(texts(7, 12))
+    assert torch.equal(hidden(sharded, batch), hidden(backbone, batch))
+    assert sharded.weights_digest != backbone.weights_digest
+
+
+def test_the_attributes_are_the_checkpoints(family: str, backbone: Backbone) -> None:
+    assert backbone.family == {"dream": "Dream", "llama3": "llama"}.get(family, family)
+    assert backbone.is_causal == (family in {"qwen2", "llama3"})
+    assert backbone.hidden_size == 64
+    assert backbone.model.config.num_key_value_heads == 2 if family in {"dream", "qwen2", "llama3"} else True
+    assert backbone.device.type == "cpu"
+    assert 0 <= backbone.pad_token_id < backbone.vocab_size
+
+
+def test_a_larger_vocabulary_than_the_tokenizers(family: str, tmp_path: Path) -> None:
+    backbone = load(write_random_checkpoint(family, tmp_path, hidden_size=8, heads=2, layers=1, vocab_size=152064))
+    batch = pad([torch.tensor([1, 152063])])
+    with torch.inference_mode():
+        assert backbone.forward(*batch).logits.shape == (1, 1, 152064)
+
+
+def test_an_unknown_config_field_is_an_error(copied: Path) -> None:
+    edit_config(copied, query_norm=True)
+    with pytest.raises(ValueError, match=r"config\.json: unknown field 'query_norm' \(= True\)"):
+        load(copied)
+
+
+def test_a_missing_config_field_is_an_error(family: str, copied: Path) -> None:
+    name = {"llada": "n_layers"}.get(family, "num_hidden_layers")
+    edit_config(copied, **{name: ...})
+    with pytest.raises(ValueError, match=f"field '{name}' is missing"):
+        load(copied)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("dream", {"use_sliding_window": True}),
+        ("dream", {"rope_scaling": {"type": "yarn", "factor": 4.0}}),
+        ("dream", {"rope_theta": ...}),
+        ("dream", {"rope_parameters": {"rope_type": "default", "rope_theta": 5.0}}),
+        ("qwen2", {"hidden_act": "gelu"}),
+        ("qwen2", {"layer_types": ["full_attention", "sliding_attention"]}),
+        ("llama3", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}),
+        ("llama3", {"attention_bias": True}),
+        ("llada", {"block_group_size": 2}),
+        ("llada", {"attention_layer_norm": True}),
+        ("llada", {"layer_norm_type": "default"}),
+        ("llada", {"scale_logits": True}),
+        ("llada", {"activation_type": "swiglu"}),
+        ("bert", {"position_embedding_type": "relative_key"}),
+    ],
+)
+def test_a_field_that_changes_the_maths_is_an_error(
+    name: str, changes: dict[str, Any], folder_of: FolderOf, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(folder_of(name), tmp_path / "copy"))
+    edit_config(folder, **changes)
+    field = next(iter(changes))
+    with pytest.raises(ValueError, match=rf"config\.json: .*'{field}|rotary base 'rope_theta'"):
+        load(folder)
+
+
+def test_an_unknown_family_is_an_error(copied: Path) -> None:
+    edit_config(copied, model_type="llada2_moe")
+    with pytest.raises(ValueError, match=r"model_type 'llada2_moe' is not supported\. Supported: Dream, bert, llada"):
+        load(copied)
+
+
+MISSING = {
+    "dream": "model.layers.1.mlp.up_proj.weight",
+    "qwen2": "lm_head.weight",
+    "llama3": "model.norm.weight",
+    "llada": "model.transformer.blocks.1.ff_out.weight",
+    "bert": "bert.encoder.layer.0.attention.self.query.bias",
+}
+
+
+def test_a_missing_tensor_is_named_as_the_checkpoint_names_it(family: str, copied: Path) -> None:
+    rewrite_weights(copied, drop=MISSING[family])
+    with pytest.raises(ValueError, match=rf"1 tensor\(s\) '{MISSING[family]}' missing"):
+        load(copied)
+
+
+def test_an_unexpected_tensor_is_an_error(copied: Path) -> None:
+    rewrite_weights(copied, added={"model.layers.0.self_attn.q_norm.weight": torch.ones(16)})
+    with pytest.raises(ValueError, match=r"q_norm\.weight' in the weights but not in a model"):
+        load(copied)
+
+
+def test_a_wrong_shape_is_an_error(family: str, copied: Path) -> None:
+    edit_config(copied, **{"mlp_hidden_size" if family == "llada" else "intermediate_size": 96})
+    with pytest.raises(ValueError, match=r"has shape \[.*128.*\], the config says \[.*96.*\]"):
+        load(copied)
+
+
+def test_old_rotary_buffers_are_harmless(folder_of: FolderOf, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(folder_of("llama3"), tmp_path / "copy"))
+    rewrite_weights(folder, added={"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)})
+    load(folder)
+
+
+@pytest.mark.parametrize("name", ["dream", "qwen2", "llama3", "llada"])
+def test_the_rotary_base_is_the_checkpoints(name: str, folder_of: FolderOf, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(folder_of(name), tmp_path / "copy"))
+    edit_config(folder, rope_theta=77.0)
+    changed = load(folder)
+    assert changed.model.config.rope_parameters["rope_theta"] == 77.0
+    expected = 77.0 ** (-torch.arange(0, 16, 2) / 16)
+    torch.testing.assert_close(changed.model.model.rotary_emb.inv_freq, expected)
+    batch = pad(texts(12))
+    assert (hidden(changed, batch) - hidden(load(folder_of(name)), batch)).abs().max() > 1e-3
+
+
+def test_the_new_spelling_of_the_rotary_base(folder_of: FolderOf, backbone_of: BackboneOf, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(folder_of("dream"), tmp_path / "copy"))
+    edit_config(folder, rope_theta=..., rope_parameters={"rope_type": "default", "rope_theta": 1000000.0})
+    batch = pad(texts(9))
+    assert torch.equal(hidden(load(folder), batch), hidden(backbone_of("dream"), batch))
+
+
+@torch.inference_mode()
+def test_tied_embeddings(folder_of: FolderOf, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(folder_of("qwen2"), tmp_path / "copy"))
+    edit_config(folder, tie_word_embeddings=True)
+    with pytest.raises(ValueError, match="should be tied: True; in the weights they are tied: False"):
+        load(folder)
+    rewrite_weights(folder, drop="lm_head.weight")
+    output = load(folder).forward(*pad(texts(6)))
+    embeddings = load_file(folder / "model.safetensors")["model.embed_tokens.weight"]
+    torch.testing.assert_close(output.logits, output.hidden @ embeddings.T)
+
+
+def test_the_digest_follows_content_not_place(copied: Path, backbone: Backbone) -> None:
+    assert load(copied).weights_digest == backbone.weights_digest
+    edit_config(copied, use_cache="changed")
+    assert load(copied).weights_digest != backbone.weights_digest
+
+
+def test_folders_that_are_no_checkpoint(tmp_path: Path, folder_of: FolderOf) -> None:
+    with pytest.raises(ValueError, match="only safetensors are read"):
+        load(tmp_path)
+    shutil.copy(folder_of("bert") / "model.safetensors", tmp_path)
+    with pytest.raises(ValueError, match=r"config\.json does not exist"):
+        load(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match="not valid JSON"):
+        load(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"short")
+    with pytest.raises(ValueError, match="not a whole safetensors file"):
+        load(tmp_path)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ValueError, match="holds an adapter"):
+        load(tmp_path)
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    write_random_checkpoint("dream", tmp_path, shards=2)
+    (tmp_path / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"names model-00002-of-00002\.safetensors, which is not there"):
+        load(tmp_path)
+
+
+def test_random_checkpoints_repeat(tmp_path: Path, folder_of: FolderOf) -> None:
+    again = write_random_checkpoint("llada", tmp_path / "again")
+    for file in folder_of("llada").iterdir():
+        assert (again / file.name).read_bytes() == file.read_bytes()
+    other = write_random_checkpoint("llada", tmp_path / "other", seed=1, dtype="bfloat16")
+    assert json.loads((other / "config.json").read_text())["torch_dtype"] == "bfloat16"
+    assert load(other).dtype == torch.float32

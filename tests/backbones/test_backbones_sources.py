@@ -1,0 +1,115 @@
+"""Where checkpoints come from, on what they run, and what the package costs to import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from huggingface_hub.errors import LocalEntryNotFoundError
+
+from diffretriever.backbones import checkpoint, device, load_backbone, source
+from diffretriever.backbones.random_checkpoints import main, write_random_checkpoint
+from tests.backbones.helpers import FolderOf
+
+
+def test_importing_the_package_does_not_import_torch() -> None:
+    program = "import sys, diffretriever.backbones; print('torch' in sys.modules)"
+    root = Path(__file__).parents[2]
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=root / "platform"
+    )
+    assert result.stdout.strip() == "False"
+
+
+def test_a_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="does not exist"):
+        load_backbone(tmp_path / "nothing")
+    with pytest.raises(ValueError, match="not a hub id either"):
+        load_backbone("a/b/c")
+
+
+def test_a_hub_id_is_fetched_without_code(folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+
+    def fetch(hub_id: str, **options: Any) -> str:
+        asked.update(options, hub_id=hub_id)
+        return str(folder_of("dream"))
+
+    monkeypatch.setattr(source, "snapshot_download", fetch)
+    assert load_backbone("Dream-org/Dream", revision="abc", device="cpu").family == "Dream"
+    assert (asked["hub_id"], asked["revision"]) == ("Dream-org/Dream", "abc")
+    assert not any(pattern.endswith(("py", "bin", "*")) for pattern in asked["allow_patterns"])
+
+
+def test_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(hub_id: str, **_: Any) -> str:
+        raise LocalEntryNotFoundError(f"no connection for {hub_id}")
+
+    monkeypatch.setattr(source, "snapshot_download", fail)
+    with pytest.raises(ValueError, match="folder does not exist, and the hub has no such model or is unreachable"):
+        load_backbone("Dream-org/Dream")
+
+
+def test_a_revision_needs_the_hub(folder_of: FolderOf) -> None:
+    for local in ("minilm", folder_of("dream")):
+        with pytest.raises(ValueError, match="revision 'main' has no meaning"):
+            load_backbone(local, revision="main")
+
+
+def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert device.resolve_device("cpu").type == "cpu"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert device.resolve_device("cuda:0") == torch.device("cuda:0")
+    with pytest.raises(ValueError, match=r"sees 1 GPU"):
+        device.resolve_device("cuda:1")
+    with pytest.raises(ValueError, match="unknown device 'tpu'"):
+        device.resolve_device("tpu")
+
+
+def test_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert device.resolve_dtype("float16", cpu) == torch.float16
+    assert device.resolve_dtype("auto", gpu) == torch.bfloat16
+    assert device.resolve_dtype("auto", cpu) in {torch.bfloat16, torch.float32}
+    for speedup, chosen in ((1.1, torch.float32), (2.0, torch.bfloat16)):
+        monkeypatch.setattr(device, "_bf16_speedup", lambda speedup=speedup: speedup)
+        assert device.resolve_dtype("auto", cpu) == chosen
+    with pytest.raises(ValueError, match="unknown dtype 'int4'"):
+        device.resolve_dtype("int4", cpu)
+
+
+def test_attention_kernels() -> None:
+    cpu = torch.device("cpu")
+    assert device.resolve_attention("auto", cpu, torch.bfloat16, prefer_flash=True) == "sdpa"
+    with pytest.raises(ValueError, match="needs a GPU"):
+        device.resolve_attention("flash_attention_2", cpu, torch.bfloat16, prefer_flash=True)
+    with pytest.raises(ValueError, match="unknown attention 'fast'"):
+        device.resolve_attention("fast", cpu, torch.bfloat16, prefer_flash=True)
+
+
+def test_large_files_are_sampled(folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = checkpoint.Checkpoint.open(folder_of("llada"))
+    whole = opened.digest()
+    monkeypatch.setattr(checkpoint, "WHOLE_FILE", 1000)
+    monkeypatch.setattr(checkpoint, "CHUNK", 100)
+    size = opened.files[0].stat().st_size
+    ranges = checkpoint._sampled_ranges(size, 50)
+    assert ranges[0] == (0, 50)
+    assert ranges[1] == (0, 100)
+    assert ranges[-1] == (size - 100, 100)
+    assert len({opened.digest(), opened.digest(), whole}) == 2
+
+
+def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--family", "llada", "--output", str(tmp_path / "made"), "--hidden-size", "16", "--heads", "2"])
+    assert capsys.readouterr().out.strip() == str(tmp_path / "made")
+    assert load_backbone(tmp_path / "made", device="cpu").hidden_size == 16
+    with pytest.raises(SystemExit):
+        main(["--family", "llada", "--output", str(tmp_path / "bad"), "--hidden-size", "15"])
+    assert "hidden_size must be a multiple of heads" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="unknown family 'gpt'"):
+        write_random_checkpoint("gpt", tmp_path / "bad")

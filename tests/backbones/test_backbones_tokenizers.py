@@ -1,0 +1,83 @@
+"""Tokenizers from files alone, and the special tokens around them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from diffretriever.backbones import Backbone, load_backbone
+from tests.backbones.helpers import BackboneOf, FolderOf
+
+SPECIAL: dict[str, dict[str, str | None]] = {
+    "dream": {"mask": "<|mask|>", "eos": "<|endoftext|>", "turn_end": "<|im_end|>"},
+    "qwen2": {"mask": None, "eos": "<|im_end|>", "turn_end": "<|im_end|>"},
+    "llada": {"mask": "<|mdm_mask|>", "eos": "<|endoftext|>", "turn_end": "<|eot_id|>"},
+    "llama3": {"mask": None, "eos": "<|eot_id|>", "turn_end": "<|eot_id|>"},
+    "bert": {"mask": "[MASK]", "eos": "[SEP]", "turn_end": "[SEP]"},
+}
+CHATS = {
+    "dream": "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU <|im_end|>\n<|im_start|>assistant\n",
+    "llada": "<|startoftext|><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|>"
+    "<|start_header_id|>user<|end_header_id|>\n\nU<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+}
+CHATS["qwen2"] = CHATS["dream"]
+CHATS["llama3"] = CHATS["llada"].replace("<|startoftext|>", "<|begin_of_text|>")
+TEXT = 'Passage: "Bees store honey, naïve €5". The words are: "'
+
+
+def test_special_tokens(family: str, backbone: Backbone) -> None:
+    ids = {"mask": backbone.mask_token_id, "eos": backbone.eos_token_id, "turn_end": backbone.turn_end_id}
+    for role, token in SPECIAL[family].items():
+        assert ids[role] == (None if token is None else backbone.tokenizer.convert_tokens_to_ids(token))
+    assert len(backbone.tokenizer) <= backbone.vocab_size
+
+
+def test_special_tokens_are_one_token_in_text(family: str, backbone: Backbone) -> None:
+    token = SPECIAL[family]["turn_end"]
+    assert backbone.tokenizer(f"bees{token}", add_special_tokens=False)["input_ids"][-1] == backbone.turn_end_id
+
+
+@pytest.mark.parametrize("name", sorted(CHATS))
+def test_text_survives_byte_level_tokens(name: str, backbone_of: BackboneOf) -> None:
+    tokenizer = backbone_of(name).tokenizer
+    assert tokenizer.decode(tokenizer(TEXT, add_special_tokens=False)["input_ids"]) == TEXT
+
+
+@pytest.mark.parametrize("name", sorted(CHATS))
+def test_chat_templates(name: str, backbone_of: BackboneOf, folder_of: FolderOf, tmp_path: Path) -> None:
+    chat = [{"role": "system", "content": "S"}, {"role": "user", "content": "U "}]
+    tokenizer = backbone_of(name).tokenizer
+    assert tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) == CHATS[name]
+
+    folder = Path(shutil.copytree(folder_of(name), tmp_path / "copy"))
+    file = folder / "tokenizer_config.json"
+    config = json.loads(file.read_text())
+    (folder / "chat_template.jinja").write_text(config.pop("chat_template"))
+    file.write_text(json.dumps(config))
+    tokenizer = load_backbone(folder, device="cpu").tokenizer
+    assert tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) == CHATS[name]
+
+
+def test_dream_reads_tokenizer_json_where_there_is_one(
+    backbone_of: BackboneOf, folder_of: FolderOf, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(folder_of("dream"), tmp_path / "copy"))
+    published = backbone_of("dream").tokenizer
+    published.backend_tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "vocab.json").unlink()
+    other = load_backbone(folder, device="cpu").tokenizer
+    assert other(TEXT)["input_ids"] == published(TEXT)["input_ids"]
+
+
+def test_without_tokenizer_files_the_weights_still_load(family: str, copied: Path) -> None:
+    for file in ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "vocab.txt"):
+        (copied / file).unlink(missing_ok=True)
+    backbone = load_backbone(copied, device="cpu")
+    assert backbone.pad_token_id >= 0
+    if family != "bert":
+        assert (backbone.mask_token_id is None) == backbone.is_causal
+    with pytest.raises(ValueError, match="copy the checkpoint's tokenizer files there"):
+        _ = backbone.tokenizer

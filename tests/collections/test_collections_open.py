@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import gzip
+import hashlib
+import pickle
+import shutil
+import stat
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from diffretriever.collections import Passage, Query, datasets, open_collection, scan
+from diffretriever.collections.storage import cache_dir
+
+
+def zipped(folder: Path, target: Path, inside: str = "tiny") -> Path:
+    with zipfile.ZipFile(target, "w") as archive:
+        for path in sorted(folder.rglob("*")):
+            archive.write(path, f"{inside}/{path.relative_to(folder)}")
+    return target
+
+
+def gzip_all(folder: Path) -> None:
+    for path in [path for path in folder.rglob("*") if path.is_file()]:
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+
+
+@pytest.mark.parametrize("form", ["folder", "gz", "zip"])
+def test_beir(beir_folder: Path, tmp_path: Path, form: str) -> None:
+    source = beir_folder
+    if form == "gz":
+        gzip_all(beir_folder)
+    if form == "zip":
+        source = zipped(beir_folder, tmp_path / "tiny.zip")
+    collection = pickle.loads(pickle.dumps(open_collection(f"{source}/" if form == "folder" else str(source))))
+    assert collection.name == "tiny"
+    assert list(collection.records()) == [Passage(f"p{i}", f"Title {i}", f"Text {i}") for i in range(4)]
+    assert collection.splits() == ["test", "train"]
+    assert collection.queries("test") == [Query("q2", "query 2"), Query("q0", "query 0")]
+    assert collection.qrels("test") == {"q0": {"p0": 1}, "q2": {"p3": 2, "p1": 0}}
+    assert collection.qrels("train") == {"q1": {"p1": 1}}
+
+
+def test_a_missing_split_lists_those_there_are(beir_folder: Path) -> None:
+    collection = open_collection(str(beir_folder))
+    for ask in (collection.queries, collection.qrels):
+        with pytest.raises(ValueError, match=r"'tiny' has no split 'dev'\. Splits: test, train\."):
+            ask("dev")
+
+
+def test_a_single_file_has_no_splits(beir_folder: Path) -> None:
+    collection = open_collection(str(beir_folder / "corpus.jsonl"))
+    assert (collection.name, collection.splits()) == ("corpus", [])
+    with pytest.raises(ValueError, match="Splits: none"):
+        collection.queries("test")
+
+
+def test_a_corpus_alone_has_no_splits(beir_folder: Path) -> None:
+    shutil.rmtree(beir_folder / "qrels")
+    assert open_collection(str(beir_folder)).splits() == []
+    (beir_folder / "queries.jsonl").unlink()
+    assert open_collection(str(beir_folder)).splits() == []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"_id": "q0", "text": "a"}\n{\n', r"queries\.jsonl:2: malformed JSON"),
+        ('{"_id": "q0", "text": " "}\n', r"queries\.jsonl:1: empty query"),
+        (
+            '{"_id": "q0", "text": "a"}\n\n{"_id": "q0", "text": "b"}\n',
+            r":3: duplicate query id 'q0', first on line 1",
+        ),
+        (
+            '{"query_id": "q0", "query": "a"}\n',
+            r"1 queries judged in split 'test' are not here, for example 'q2'",
+        ),
+    ],
+)
+def test_bad_queries(beir_folder: Path, content: str, message: str) -> None:
+    (beir_folder / "queries.jsonl").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        open_collection(str(beir_folder)).queries("test")
+
+
+def test_msmarco(tmp_path: Path) -> None:
+    folder = tmp_path / "marco"
+    folder.mkdir()
+    (folder / "collection.tsv").write_bytes(b"0\tfirst\n1\tsecond\n")
+    (folder / "queries.dev.small.tsv").write_bytes(b"20\tunjudged\n10\twhat\n")
+    (folder / "qrels.dev.small.tsv").write_bytes(b"10\t0\t1\t1\n")
+    (folder / "queries.test.tsv").write_bytes(b"30\twithout judgements\n")
+    for _ in range(2):
+        collection = open_collection(str(folder))
+        assert collection.name == "marco"
+        assert list(collection.records()) == [Passage("0", "", "first"), Passage("1", "", "second")]
+        assert collection.splits() == ["dev.small"]
+        assert collection.queries("dev.small") == [Query("10", "what")]
+        assert collection.qrels("dev.small") == {"10": {"1": 1}}
+        gzip_all(folder)
+
+
+def test_source_state_changes_with_the_corpus_only(beir_folder: Path) -> None:
+    collection = open_collection(str(beir_folder))
+    before = collection.source_state()
+    (beir_folder / "queries.jsonl").write_text("")
+    assert collection.source_state() == before == open_collection(str(beir_folder)).source_state()
+    (beir_folder / "corpus.jsonl").write_text('{"id": "new", "text": "x"}\n')
+    assert collection.source_state() != before
+
+
+def test_messages_show_paths_as_they_were_given(
+    beir_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (beir_folder / "corpus.jsonl").write_text("{\n")
+    zipped(beir_folder, tmp_path / "tiny.zip")
+    monkeypatch.chdir(tmp_path)
+    folder, archive = open_collection("tiny"), open_collection("tiny.zip")
+    monkeypatch.chdir("/")
+    with pytest.raises(ValueError, match=r"\n  tiny/corpus\.jsonl:1: malformed"):
+        scan(folder, "error", None)
+    with pytest.raises(ValueError, match=r"\n  tiny\.zip/tiny/corpus\.jsonl:1: malformed"):
+        scan(archive, "error", None)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("", "no collection ''"),
+        ("scifct", "Did you mean 'scifact'"),
+        ("pydocs", "Did you mean 'pydoc'"),
+        ("zzzzz", "Known: arguana, .*pydoc"),
+        ("empty", "neither corpus.jsonl"),
+        ("a.txt", "must end in .zip, .jsonl"),
+        ("no.zip", "cannot be unpacked: File is not a zip file"),
+    ],
+)
+def test_sources_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, message: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    Path("a.txt").touch()
+    Path("no.zip").write_bytes(b"no")
+    with pytest.raises(ValueError, match=message):
+        open_collection(source)
+
+
+def test_a_zip_is_unpacked_once_and_again_when_it_changes(beir_folder: Path, tmp_path: Path, cache: Path) -> None:
+    path = zipped(beir_folder, tmp_path / "z.zip")
+    state = open_collection(str(path)).source_state()
+    unpacked = sorted((cache / "unpacked").iterdir())
+    assert open_collection(str(path)).source_state() == state
+    assert sorted((cache / "unpacked").iterdir()) == unpacked
+    shutil.rmtree(cache)
+    assert open_collection(str(path)).source_state() == state
+    (beir_folder / "corpus.jsonl").write_text('{"id": "new", "text": "x"}\n')
+    zipped(beir_folder, path)
+    assert list(open_collection(str(path)).records()) == [Passage("new", "", "x")]
+    assert len(list((cache / "unpacked").iterdir())) == 2
+
+
+@pytest.mark.parametrize("name", ["../out.txt", "tiny/../../out.txt", "/out.txt", "..\\out.txt", "C:\\out.txt", "link"])
+def test_a_zip_cannot_write_outside(beir_folder: Path, tmp_path: Path, cache: Path, name: str) -> None:
+    path = zipped(beir_folder, tmp_path / "evil.zip")
+    member = zipfile.ZipInfo(name)
+    if name == "link":
+        member.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(member, "/etc")
+    with pytest.raises(ValueError, match="refused: member"):
+        open_collection(str(path))
+    assert list(cache.rglob("*")) == [cache / "unpacked"]
+    assert not list(tmp_path.rglob("out.txt"))
+
+
+def test_a_damaged_zip(beir_folder: Path, tmp_path: Path, cache: Path) -> None:
+    path = zipped(beir_folder, tmp_path / "bad.zip")
+    path.write_bytes(path.read_bytes().replace(b"Title 2", b"Title 9"))
+    with pytest.raises(ValueError, match="cannot be unpacked: Bad CRC"):
+        open_collection(str(path))
+    assert list((cache / "unpacked").iterdir()) == []
+
+
+def test_a_zip_without_or_with_several_collections(beir_folder: Path, tmp_path: Path) -> None:
+    path = zipped(beir_folder / "qrels", tmp_path / "a.zip")
+    with pytest.raises(ValueError, match=r"the zip has no corpus\.jsonl"):
+        open_collection(str(path))
+    shutil.copytree(beir_folder, tmp_path / "two" / "x")
+    shutil.copytree(beir_folder, tmp_path / "two" / "y")
+    with pytest.raises(ValueError, match=r"2 collections \(all/x, all/y\)"):
+        open_collection(str(zipped(tmp_path / "two", tmp_path / "b.zip", "all")))
+
+
+def test_a_zip_with_the_files_at_its_top(beir_folder: Path, tmp_path: Path) -> None:
+    collection = open_collection(str(zipped(beir_folder, tmp_path / "top.zip", ".")))
+    assert (collection.name, collection.splits()) == ("top", ["test", "train"])
+
+
+@pytest.fixture
+def mirror(tmp_path: Path, beir_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A place to download `scifact` and a forum of cqadupstack from."""
+    folder = tmp_path / "mirror"
+    folder.mkdir()
+    monkeypatch.setattr(datasets, "BASE_URL", folder.as_uri())
+    for name, inside in (("scifact", "scifact"), ("cqadupstack", "cqadupstack/gis")):
+        content = zipped(beir_folder, folder / f"{name}.zip", inside).read_bytes()
+        monkeypatch.setitem(datasets.ARCHIVE_MD5, name, hashlib.md5(content).hexdigest())
+    return folder
+
+
+@pytest.mark.parametrize("name", ["scifact", "cqadupstack-gis"])
+def test_a_named_collection_is_downloaded_once(mirror: Path, name: str) -> None:
+    assert open_collection(name).splits() == ["test", "train"]
+    shutil.rmtree(mirror)
+    collection = open_collection(name)
+    assert collection.name == name
+    assert len(list(collection.records())) == 4
+
+
+def test_a_download_with_another_md5_is_refused(mirror: Path, cache: Path) -> None:
+    path = mirror / "scifact.zip"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"MD5 is \w+, not the published"):
+        open_collection("scifact")
+    assert list((cache / "downloads").iterdir()) == []
+
+
+def test_no_network(mirror: Path, cache: Path) -> None:
+    shutil.rmtree(mirror)
+    with pytest.raises(ValueError, match=r"cannot download .*scifact\.zip: .*Where there is no network"):
+        open_collection("scifact")
+    assert list((cache / "downloads").iterdir()) == []
+
+
+def test_published_archives() -> None:
+    assert {folder.partition("/")[0] for folder in datasets.FOLDERS.values()} == set(datasets.ARCHIVE_MD5)
+    assert all(len(bytes.fromhex(digest)) == 16 for digest in datasets.ARCHIVE_MD5.values())
+    assert not datasets.BASE_URL.endswith("/")
+
+
+def test_cache_dir(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIFFRETRIEVER_CACHE", "~/x")
+    assert cache_dir() == Path.home() / "x"
+    monkeypatch.delenv("DIFFRETRIEVER_CACHE")
+    assert cache_dir() == Path.home() / ".cache" / "diffretriever"
+
+
+def test_importing_is_light() -> None:
+    code = "import sys, diffretriever.collections; print({'torch', 'ray', 'lance', 'numpy'} & set(sys.modules))"
+    paths = [str(Path(__file__).parents[2] / "platform"), str(Path(__file__).parents[2])]
+    shown = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:0] = {paths}; {code}"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert shown.stdout == "set()\n"

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diffretriever.collections import (
+    BadInputError,
+    BadRecord,
+    Collection,
+    Passage,
+    Qrels,
+    Query,
+    ScanResult,
+    scan,
+)
+
+Corpus = Callable[[bytes], Collection]
+
+
+def line(passage_id: str, text: str = "x") -> bytes:
+    return json.dumps({"id": passage_id, "text": text}).encode() + b"\n"
+
+
+class Memory(Collection):
+    """A collection without files."""
+
+    name = "memory"
+
+    def __init__(self, records: list[Passage | BadRecord]) -> None:
+        self._records = records
+
+    def records(self) -> Iterator[Passage | BadRecord]:
+        return iter(self._records)
+
+    def splits(self) -> list[str]:
+        return []
+
+    def queries(self, split: str) -> list[Query]:
+        raise ValueError(split)
+
+    def qrels(self, split: str) -> Qrels:
+        raise ValueError(split)
+
+    def source_state(self) -> str:
+        return "same"
+
+
+def test_error_lists_the_first_problems_and_what_to_do(corpus: Corpus) -> None:
+    collection = corpus(line("a") + b"{\n" * 4 + line("b") + line("a") + b"[]\n\xff\n")
+    with pytest.raises(BadInputError) as caught:
+        scan(collection, "error", None)
+    message = str(caught.value).splitlines()
+    assert message[0] == (
+        "collection 'corpus': 7 of 9 records are bad "
+        "(1 duplicate id, 1 invalid UTF-8, 4 malformed JSON, 1 not an object)"
+    )
+    assert [entry.split(":")[1] for entry in message[1:6]] == ["2", "3", "4", "5", "7"]
+    assert message[5].endswith("corpus.jsonl:7: duplicate id: 'a' is first on line 1")
+    assert message[6] == "  ... and 2 more"
+    assert message[7].endswith("--on-bad-input quarantine.")
+    assert isinstance(caught.value, ValueError)
+
+
+def test_quarantine_lists_every_bad_record(corpus: Corpus, tmp_path: Path) -> None:
+    collection = corpus(line("a") + b"\n{ \xff\n" + line("b") + line("a", "é") + line("c"))
+    path = tmp_path / "deep" / "bad.jsonl"
+    result = scan(collection, "quarantine", path, keep=lambda passage: passage.id != "b")
+    assert (result.n_records, result.n_good, result.n_bad, result.n_kept) == (5, 3, 2, 2)
+    assert result.reasons == {"invalid UTF-8": 1, "duplicate id": 1}
+    assert result.kept_bitmap == bytes([0b10001])
+    assert [passage.id for passage in result.kept(collection)] == ["a", "c"]
+    bad = [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()]
+    assert [(entry["line"], entry["reason"]) for entry in bad] == [
+        (3, "invalid UTF-8: byte 0xff at byte 3"),
+        (5, "duplicate id: 'a' is first on line 1"),
+    ]
+    assert bad[0]["raw"] == "{ \ufffd"
+    assert "é" in bad[1]["raw"]
+    assert all(entry["file"].endswith("corpus.jsonl") for entry in bad)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_clean_scan_replaces_an_old_quarantine_file(corpus: Corpus, tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text("old")
+    assert scan(corpus(line("a")), "quarantine", path).n_bad == 0
+    assert path.read_bytes() == b""
+
+
+def test_a_failing_scan_leaves_no_quarantine_file(corpus: Corpus, tmp_path: Path) -> None:
+    def fail(passage: Passage) -> bool:
+        raise KeyError(passage.id)
+
+    path = tmp_path / "out" / "bad.jsonl"
+    with pytest.raises(KeyError):
+        scan(corpus(line("a")), "quarantine", path, keep=fail)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_quarantine_needs_a_file(corpus: Corpus) -> None:
+    with pytest.raises(ValueError, match="needs a file"):
+        scan(corpus(line("a")), "quarantine", None)
+
+
+def test_a_bad_record_does_not_take_its_id(corpus: Corpus, tmp_path: Path) -> None:
+    assert scan(corpus(line("a", "") + line("a")), "quarantine", tmp_path / "bad").n_good == 1
+
+
+def test_kept_refuses_a_changed_file(corpus: Corpus) -> None:
+    collection = corpus(line("a") + line("b"))
+    result = scan(collection, "error", None)
+    corpus(line("a") + line("b") + line("c"))
+    with pytest.raises(ValueError, match="changed while it was read"):
+        result.kept(collection)
+
+
+def test_scan_refuses_a_file_that_changes_meanwhile(corpus: Corpus) -> None:
+    collection = corpus(line("a"))
+
+    def append(_: Passage) -> bool:
+        corpus(line("a") + line("b"))
+        return True
+
+    with pytest.raises(ValueError, match="changed while it was read"):
+        scan(collection, "error", None, keep=append)
+
+
+def test_a_collection_without_lines_counts_records() -> None:
+    records: list[Passage | BadRecord] = [Passage("a", "", "x"), Passage("b", "", "y"), Passage("a", "", "z")]
+    with pytest.raises(BadInputError, match="memory:3: duplicate id: 'a' is first on line 1"):
+        scan(Memory(records), "error", None)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    ids=st.lists(st.sampled_from(["a", "b", "c", "d", "e", "f", None]), max_size=40),
+    wanted=st.sets(st.sampled_from(["a", "b", "c", "d", "e", "f"])),
+)
+def test_counts_add_up(tmp_path_factory: pytest.TempPathFactory, ids: list[str | None], wanted: set[str]) -> None:
+    records: list[Passage | BadRecord] = [
+        BadRecord("f", 1, "odd", "") if name is None else Passage(name, "", "x") for name in ids
+    ]
+    path = tmp_path_factory.getbasetemp() / "fuzz-quarantine.jsonl"
+    collection = Memory(records)
+    result: ScanResult = pickle.loads(
+        pickle.dumps(scan(collection, "quarantine", path, keep=lambda passage: passage.id in wanted))
+    )
+    good = list(dict.fromkeys(name for name in ids if name is not None))
+    assert result.n_records == len(ids) == result.n_good + result.n_bad
+    assert result.n_good == len(good)
+    assert sum(result.reasons.values()) == result.n_bad == len(path.read_text().splitlines())
+    assert [passage.id for passage in result.kept(collection)] == [name for name in good if name in wanted]
+    assert result.n_kept == sum(byte.bit_count() for byte in result.kept_bitmap)
+    assert len(result.kept_bitmap) == (len(ids) + 7) // 8

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import gzip
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diffretriever.collections import Qrels, Run, read_qrels, read_run, write_qrels, write_run
+
+IDS = st.text(st.characters(exclude_categories=("Cs", "Cc", "Zs", "Zl", "Zp"), exclude_characters="\ufeff"), min_size=1)
+SCORES = st.floats(allow_nan=False, allow_infinity=False)
+RUNS = st.dictionaries(IDS, st.dictionaries(IDS, SCORES, min_size=1, max_size=6), max_size=4)
+QRELS = st.dictionaries(IDS, st.dictionaries(IDS, st.integers(-2, 5), min_size=1, max_size=6), max_size=4)
+
+
+def ranked(run: Run) -> list[tuple[str, list[tuple[str, float]]]]:
+    return [(query, sorted(hits.items(), key=lambda hit: -hit[1])) for query, hits in run.items()]
+
+
+@settings(max_examples=150, deadline=None)
+@given(run=RUNS)
+def test_runs_round_trip(tmp_path_factory: pytest.TempPathFactory, run: Run) -> None:
+    path = tmp_path_factory.getbasetemp() / "round.trec"
+    write_run(path, ranked(run), "tag")
+    back = read_run(path)
+    assert [(query, list(hits.items())) for query, hits in back.items()] == ranked(run)
+    bits = {(query, name): struct.pack("d", score) for query, hits in run.items() for name, score in hits.items()}
+    assert bits == {(q, name): struct.pack("d", score) for q, hits in back.items() for name, score in hits.items()}
+    for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
+        columns = line.split(" ")
+        assert len(columns) == 6
+        assert set(columns[4]) <= set("-0123456789.")
+
+
+@settings(max_examples=60, deadline=None)
+@given(qrels=QRELS)
+def test_qrels_round_trip(tmp_path_factory: pytest.TempPathFactory, qrels: Qrels) -> None:
+    path = tmp_path_factory.getbasetemp() / "round.qrels"
+    write_qrels(path, qrels)
+    assert read_qrels(path) == qrels
+
+
+def test_the_form_of_a_run(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "run.trec"
+    write_run(path, [("q", [("a", 1.0), ("b", 1e-07)]), ("none", []), ("r", [("a", -0.1)])], "hybrid")
+    assert path.read_text() == "q Q0 a 1 1.0 hybrid\nq Q0 b 2 0.0000001 hybrid\nr Q0 a 1 -0.1 hybrid\n"
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("hits", "tag", "message"),
+    [
+        ([("q", [("a", float("nan"))])], "t", "not finite"),
+        ([("q", [("a", float("inf"))])], "t", "not finite"),
+        ([("q", [("a", 2.0), ("a", 1.0)])], "t", "'a' occurs twice"),
+        ([("q", []), ("q", [])], "t", "query 'q' occurs twice"),
+        ([("q q", [])], "t", "bad id"),
+        ([("q", [("", 1.0)])], "t", "bad id"),
+        ([], "my tag", "bad id"),
+    ],
+)
+def test_what_cannot_be_written(
+    tmp_path: Path, hits: list[tuple[str, list[tuple[str, float]]]], tag: str, message: str
+) -> None:
+    path = tmp_path / "run.trec"
+    path.write_text("old")
+    with pytest.raises(ValueError, match=message):
+        write_run(path, hits, tag)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_hits_must_be_ranked(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="not ranked"):
+        write_run(tmp_path / "run", [("q", [("a", 1.0), ("b", 2.0)])], "t")
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("q Q0 a 1 0.5", "5 columns instead of 6"),
+        ("q Q0 a b 1 0.5 t", "7 columns instead of 6"),
+        ("q Q0 a one 0.5 t", "rank 'one' is not an integer"),
+        ("q Q0 a 1 nan t", "score 'nan' is not a finite number"),
+        ("q Q0 a 1 -inf t", "score '-inf' is not"),
+        ("q Q0 a 1 1e999 t", "score '1e999' is not"),
+        ("q Q0 a 1 1_0 t", "score '1_0' is not"),
+        ("q Q0 a 1 ٣ t", "score '٣' is not"),
+        ("x Q0 b 2 0.5 t", "passage 'b' occurs twice"),
+        ("q Q0 a\x00 1 0.5 t", "bad id"),
+    ],
+)
+def test_malformed_runs(tmp_path: Path, line: str, reason: str) -> None:
+    path = tmp_path / "run.trec"
+    path.write_text(f"x Q0 b 1 0.5 t\n\n{line}\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=rf"run\.trec:3: .*{reason}"):
+        read_run(path)
+
+
+def test_runs_of_other_tools(tmp_path: Path) -> None:
+    path = tmp_path / "run.gz"
+    path.write_bytes(gzip.compress(b"\xef\xbb\xbfq\tQ0\ta\t0\t1.5e-3\tt\r\nq   Q0   b   1   +.5   t\r\n"))
+    assert read_run(path) == {"q": {"a": 0.0015, "b": 0.5}}
+
+
+def test_invalid_utf8_names_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "qrels"
+    path.write_bytes(b"q a 1\nq \xff 1\n")
+    with pytest.raises(ValueError, match="qrels:2: invalid UTF-8"):
+        read_qrels(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "q\ta\t1\nq\tb\t-1\n",
+        "query-id\tcorpus-id\tscore\r\nq\ta\t1\r\n\r\nq\tb\t-1\r\n",
+        "\ufeffquery-id\tcorpus-id\tscore\nq\ta\t1\nq\tb\t-1",
+        "q 0 a 1\nq 0 b -1\n",
+        "qid iter docid rel\nq 0 a 1\nq 0 b -1\n",
+    ],
+)
+def test_forms_of_qrels(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "qrels.tsv"
+    path.write_bytes(content.encode())
+    assert read_qrels(path) == {"q": {"a": 1, "b": -1}}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("q a\n", "1: 2 columns instead of 3"),
+        ("q\t\t1\n", "1: 2 columns instead of 3"),
+        ("q 0 a 1 1\n", "1: 5 columns instead of 3"),
+        ("q a 1\nq 0 b 1\n", "2: 4 columns, but the first line has 3"),
+        ("q a 1\nquery-id corpus-id score\n", "2: relevance 'score' is not an integer"),
+        ("q a yes\n", "1: relevance 'yes' is not an integer"),
+        ("q a 1.0\n", "1: relevance '1.0' is not an integer"),
+        ("q a nan\n", "1: relevance 'nan' is not an integer"),
+        ("q a 1\nq a 0\n", "2: passage 'a' occurs twice"),
+    ],
+)
+def test_malformed_qrels(tmp_path: Path, content: str, reason: str) -> None:
+    path = tmp_path / "qrels.tsv"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=rf"qrels\.tsv:{reason}"):
+        read_qrels(path)
+
+
+def test_qrels_ids_are_checked_when_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="bad id"):
+        write_qrels(tmp_path / "qrels", {"q": {"a b": 1}})
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,68 @@
+"""The content-word filter on quotes, contractions, empty text, subwords and space variants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from diffretriever.encoders.content_words import ContentWords, stop_words
+from schemas.retriever import ContentWordsConfig
+
+
+class WordTokenizer:
+    """A vocabulary of whole words, with and without a leading space; other words fall into letters."""
+
+    unk_token_id = 0
+
+    def __init__(self, *words: str) -> None:
+        letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+        self.ids = {word: number for number, word in enumerate(["", *letters, *words])}
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        if text in self.ids:
+            return {"input_ids": [self.ids[text]]}
+        return {"input_ids": [self.ids.get(letter, 0) for letter in text]}
+
+
+def words(text: str, tokenizer: WordTokenizer, **config: bool) -> list[str]:
+    names = {number: word for word, number in tokenizer.ids.items()}
+    ids, _ = ContentWords(tokenizer, ContentWordsConfig(**config))(text)
+    assert list(ids) == sorted(set(ids.tolist()))
+    return [names[i] for i in ids.tolist()]
+
+
+def test_stop_words_and_punctuation_are_removed() -> None:
+    tokenizer = WordTokenizer("dog", "runs", "the", "don")
+    assert words("The DOG -- it's `runs`; don't!", tokenizer) == ["dog", "runs"]
+
+
+@pytest.mark.parametrize("text", ["", "   ", "...!?", "the of and", '"" \'s'])
+def test_texts_without_content_words_have_no_ids(text: str) -> None:
+    assert words(text, WordTokenizer()) == []
+
+
+def test_fragments_are_removed_as_in_the_paper_or_kept_as_in_the_code() -> None:
+    tokenizer = WordTokenizer("dog")
+    assert words("dog cab", tokenizer) == ["dog"]
+    assert words("dog cab", tokenizer, subwords=True) == ["a", "b", "c", "dog"]
+
+
+def test_unknown_tokens_never_count() -> None:
+    assert words("日", WordTokenizer(), subwords=True) == []
+
+
+def test_space_variants_fold_into_the_word() -> None:
+    tokenizer = WordTokenizer("dog", " dog", " cat")
+    ids, variants = ContentWords(tokenizer, ContentWordsConfig(fold_space_variants=True))("dog cat")
+    pairs = dict(zip(ids.tolist(), variants.tolist(), strict=True))
+    assert pairs == {
+        tokenizer.ids["dog"]: tokenizer.ids[" dog"],
+        tokenizer.ids[" cat"]: tokenizer.ids[" cat"],
+    }
+
+
+def test_the_shipped_list_has_what_it_says() -> None:
+    assert {"the", "of", "don't", "wouldn"} <= stop_words()
+    assert len(stop_words()) == 179
+    assert all(word == word.lower() for word in stop_words())

@@ -1,0 +1,60 @@
+"""The paper's prompt table, the authors' variants, and framing with and without a chat template."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from diffretriever.prompts import SYSTEM, build_prompt, frame
+from schemas.retriever import PromptConfig, Side
+
+
+def whole(side: Side, slots: int, **config: Any) -> str:
+    prompt = build_prompt(PromptConfig(**config), side, slots)
+    return f"{prompt.before}x{prompt.after} {prompt.assistant}"
+
+
+@pytest.mark.parametrize("side", ["query", "passage"])
+def test_the_papers_table(side: Side) -> None:
+    name = side.capitalize()
+    assert whole(side, 1) == (
+        f'{name}: "x". Use one word to represent the {side} in a retrieval task. '
+        'Make sure your word is in lowercase. The word is "'
+    )
+    for slots in (2, 16):
+        assert whole(side, slots) == (
+            f'{name}: "x". Use a few words to represent the {side} in a retrieval task. '
+            'Make sure your words are in lowercase. The words are "'
+        )
+
+
+def test_the_authors_colon_and_three_words() -> None:
+    assert whole("query", 1, colon=True).endswith('The word is: "')
+    three = whole("query", 4, variant="three")
+    assert "Use three words to represent" in three
+    assert "words are in lowercase and split them by space." in three
+
+
+@pytest.mark.parametrize(("slots", "count"), [(4, "four words"), (10, "ten words"), (16, "16 words")])
+def test_rewritten_numbers(slots: int, count: str) -> None:
+    for variant in ("one", "three"):
+        text = whole("passage", slots, variant=variant, rewrite_numbers=True, colon=True)
+        assert f"Use {count} to represent" in text
+        assert "word is" not in text
+        assert text.endswith('The words are: "')
+    assert whole("passage", slots, rewrite_numbers=True) == whole("passage", slots)
+    assert whole("passage", 1, variant="one", rewrite_numbers=True) == whole("passage", 1)
+
+
+def test_plain_frame_without_a_chat_template() -> None:
+    left, right = frame(build_prompt(PromptConfig(), "query", 1), SimpleNamespace(chat_template=None), "[CLS]")
+    assert left == f'[CLS]{SYSTEM}\nQuery: "'
+    assert right.endswith('lowercase.\nThe word is "')
+
+
+def test_a_template_that_drops_the_user_is_an_error() -> None:
+    tokenizer = SimpleNamespace(chat_template="x", apply_chat_template=lambda *_, **__: "nothing")
+    with pytest.raises(ValueError, match="drops the user's message"):
+        frame(build_prompt(PromptConfig(), "query", 1), tokenizer)

@@ -1,0 +1,130 @@
+import math
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diffretriever.evaluation.measures import DEFAULT_MEASURES, evaluate, parse_measures, remove_self
+
+QRELS = {
+    "graded": {"a": 2, "b": 1, "c": 0},
+    "second": {"x": 1},
+    "late": {"z": 1},
+    "absent": {"y": 1},
+    "nothing-relevant": {"n": 0},
+}
+RUN = {
+    "graded": {"b": 0.9, "c": 0.8, "a": 0.7},
+    "second": {"w": 2.0, "x": 1.0},
+    "late": {**{f"d{i:02}": 1.0 - i / 100 for i in range(10)}, "z": 0.5},
+    "nothing-relevant": {"n": 1.0},
+    "not judged": {"a": 1.0},
+}
+
+
+def test_values_computed_by_hand() -> None:
+    result = evaluate(RUN, QRELS, ("nDCG@10", "MRR@10", "Recall@100", "P@1"))
+    # Linear gain, discount 1 / log2(rank + 1): b at 1, a at 3, against a at 1, b at 2.
+    graded = (1 + 2 / 2) / (2 + 1 / math.log2(3))
+    ndcg = {"graded": graded, "second": 1 / math.log2(3), "late": 0.0, "absent": 0.0, "nothing-relevant": 0.0}
+    assert result.per_query["nDCG@10"] == pytest.approx(ndcg)
+    assert result.mean["nDCG@10"] == pytest.approx(sum(ndcg.values()) / 5)
+    assert result.per_query["MRR@10"] == pytest.approx(
+        {"graded": 1.0, "second": 0.5, "late": 0.0, "absent": 0.0, "nothing-relevant": 0.0}
+    )
+    assert result.mean["MRR@10"] == pytest.approx(1.5 / 5)
+    assert result.mean["Recall@100"] == pytest.approx(3 / 5)
+    assert result.mean["P@1"] == pytest.approx(1 / 5)
+
+
+def test_measures_keep_the_names_that_the_user_wrote() -> None:
+    names = ("MRR@10", "RR@10", "Recall@100")
+    result = evaluate(RUN, QRELS, names)
+    assert tuple(result.mean) == tuple(result.per_query) == names
+    assert result.per_query["MRR@10"] == result.per_query["RR@10"]
+    assert tuple(evaluate(RUN, QRELS).mean) == DEFAULT_MEASURES
+
+
+@pytest.mark.parametrize("run", [{}, {"graded": {}}, {"not judged": {"a": 1.0}}])
+def test_a_run_without_a_judged_query_scores_zero(run: dict[str, dict[str, float]]) -> None:
+    result = evaluate(run, QRELS)
+    assert set(result.mean.values()) == {0.0}
+    assert all(values.keys() == QRELS.keys() for values in result.per_query.values())
+
+
+@pytest.mark.parametrize("measure", ["MRR@10", "RR", "nDCG@10", "P@1", "Judged@1", "Success@1"])
+def test_ties_are_ranked_by_ascending_id_whatever_the_measure(measure: str) -> None:
+    run = {"q": {"b": 1.0, "a": 1.0}}
+    assert evaluate(run, {"q": {"a": 1}}, [measure]).mean[measure] == 1.0
+    assert evaluate(run, {"q": {"b": 1}}, [measure]).mean[measure] < 1.0
+
+
+def test_scores_closer_than_float32_are_told_apart() -> None:
+    run = {"q": {"a": 1.0, "b": 1.0 + 1e-12}}
+    assert evaluate(run, {"q": {"b": 1}}, ["nDCG@1", "MRR@10"]).mean == {"nDCG@1": 1.0, "MRR@10": 1.0}
+
+
+hits = st.dictionaries(st.sampled_from("abcdefgh"), st.sampled_from([0.0, 0.5, 1.0]), max_size=8)
+
+
+@settings(deadline=None, max_examples=40)
+@given(found=hits, relevant=st.sets(st.sampled_from("abcdefgh"), min_size=1))
+def test_equals_the_definitions(found: dict[str, float], relevant: set[str]) -> None:
+    result = evaluate({"q": found}, {"q": dict.fromkeys(relevant, 1)}, ("MRR@2", "Recall@3", "nDCG@10"))
+    ranking = sorted(found, key=lambda i: (-found[i], i))
+    ranks = [rank for rank, i in enumerate(ranking, start=1) if i in relevant]
+    ideal = sum(1 / math.log2(rank + 1) for rank in range(1, len(relevant) + 1))
+    expected = {
+        "MRR@2": 1 / ranks[0] if ranks and ranks[0] <= 2 else 0.0,
+        "Recall@3": sum(rank <= 3 for rank in ranks) / len(relevant),
+        "nDCG@10": sum(1 / math.log2(rank + 1) for rank in ranks) / ideal,
+    }
+    assert result.mean == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("nDCG10", "Did you mean 'nDCG@10'"),
+        ("Recal@100", "Did you mean 'Recall'"),
+        ("nDCG@ten", "nDCG"),
+        ("nDCG(", "nDCG"),
+        ("Recall", "Recall"),
+        ("", "Known:"),
+        ("alpha_nDCG@10", "cannot|not a measure"),
+    ],
+)
+def test_wrong_measures_are_refused_with_a_suggestion(name: str, hint: str) -> None:
+    with pytest.raises(ValueError, match=hint) as caught:
+        parse_measures(["nDCG@10", name])
+    assert f"'{name}'" in str(caught.value)
+
+
+def test_a_measure_that_its_provider_cannot_compute_is_named() -> None:
+    with pytest.raises(ValueError, match="could not compute Accuracy"):
+        evaluate({"q": {"a": 1.0}}, {"q": {"a": 1}}, ["Accuracy"])
+
+
+def test_nan_and_empty_qrels_are_refused() -> None:
+    with pytest.raises(ValueError, match="NaN"):
+        evaluate({"graded": {"a": math.nan}}, QRELS)
+    with pytest.raises(ValueError, match="no query"):
+        evaluate(RUN, {})
+
+
+def test_remove_self() -> None:
+    run = {"a": {"a": 1.0, "b": 0.5}, "c": {"b": 1.0}, "d": {"d": 1.0}}
+    assert remove_self(run) == {"a": {"b": 0.5}, "c": {"b": 1.0}, "d": {}}
+
+
+def test_importing_the_package_is_cheap() -> None:
+    code = (
+        "import sys, diffretriever.evaluation, diffretriever.scoring\n"
+        "print(sorted({'ir_measures', 'matplotlib', 'torch', 'pyarrow'} & sys.modules.keys()))"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": ":".join(sys.path)}
+    )
+    assert loaded.stdout.strip() == "[]"

@@ -1,0 +1,178 @@
+"""The index: versions, deletes, replacement, exactly-once commits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import lancedb
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from diffretriever.collections import Passage
+from diffretriever.encoders.representations import Representations
+from diffretriever.index.identity import check_same
+from diffretriever.index.table import PassageIndex
+from diffretriever.index.writer import Committer, WriterLock, write_block
+from schemas.manifest import IndexManifest
+from schemas.passages import TEXT_SCHEMA
+from schemas.retriever import BackboneConfig, MaskedRetriever, PooledRetriever, TextConfig
+
+HIDDEN = 4
+
+
+def manifest() -> IndexManifest:
+    config = MaskedRetriever(backbone=BackboneConfig(source="x", dtype="float32"))
+    return IndexManifest(retriever=config, weights="w", hidden_size=HIDDEN, vocab_size=50, created="2026-01-01")
+
+
+def block(ids: list[str], text: str = "some text", collection: str = "c") -> pa.Table:
+    n = len(ids)
+    passages = [Passage(i, "", text) for i in ids]
+    rng = np.random.default_rng(0)
+    reps = Representations(
+        vectors_MH=rng.normal(size=(2 * n, HIDDEN)).astype(np.float16),
+        offsets=np.arange(0, 2 * n + 1, 2, dtype=np.int64),
+        slot_tokens=np.arange(2 * n, dtype=np.int32),
+        impact_ids=np.arange(n, dtype=np.int32),
+        impact_weights=np.ones(n, np.float32),
+        impact_offsets=np.arange(n + 1, dtype=np.int64),
+        n_tokens=np.full(n, 3, np.int32),
+    ).to_arrow()
+    texts = [
+        [p.id for p in passages],
+        [collection] * n,
+        [""] * n,
+        [p.text for p in passages],
+        [p.digest for p in passages],
+    ]
+    columns = [pa.array(column, field.type) for column, field in zip(texts, TEXT_SCHEMA, strict=True)]
+    return pa.Table.from_arrays([*columns, *reps.columns], schema=pa.schema([*TEXT_SCHEMA, *reps.schema]))
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> PassageIndex:
+    return PassageIndex.create(str(tmp_path / "index"), manifest())
+
+
+def add(index: PassageIndex, ids: list[str], replaced: list[str] | None = None, **kwargs: str) -> None:
+    receipt = write_block(index.uri, block(ids, **kwargs))
+    Committer(index).commit({receipt: receipt}, replaced or [])
+
+
+def test_written_blocks_are_invisible_until_committed(index: PassageIndex) -> None:
+    receipt = write_block(index.uri, block(["a", "b"]))
+    assert len(PassageIndex.open(index.uri)) == 0
+    Committer(index).commit({"key": receipt}, [])
+    assert len(PassageIndex.open(index.uri)) == 2
+
+
+def test_a_block_delivered_twice_appears_once(index: PassageIndex) -> None:
+    committer = Committer(index)
+    committer.commit({"key": write_block(index.uri, block(["a", "b"]))}, [])
+    committer.commit({"key": write_block(index.uri, block(["a", "b"]))}, [])
+    assert len(PassageIndex.open(index.uri)) == 2
+
+
+def test_replacing_is_one_step(index: PassageIndex) -> None:
+    add(index, ["a", "b", "c"])
+    before = index.version
+    add(index, ["b", "d"], replaced=["b"], text="new")
+    assert index.version == before + 1
+    assert sorted(index.digests()) == ["a", "b", "c", "d"]
+    assert index.passages(["b"])["b"]["text"] == "new"
+
+
+def test_replacing_all_rows_of_a_fragment(index: PassageIndex) -> None:
+    add(index, ["a", "b"])
+    add(index, ["a", "b"], replaced=["a", "b"], text="new")
+    assert {row["text"] for row in index.passages(["a", "b"]).values()} == {"new"}
+    assert len(index) == 2
+
+
+def test_a_foreign_commit_is_noticed(index: PassageIndex) -> None:
+    committer = Committer(index)
+    add(PassageIndex.open(index.uri), ["x"])
+    with pytest.raises(ValueError, match="another process changed"):
+        committer.commit({"key": write_block(index.uri, block(["a"]))}, [])
+
+
+def test_only_one_writer_at_a_time(index: PassageIndex) -> None:
+    with (
+        WriterLock(index.uri),
+        pytest.raises(ValueError, match="another job .* is writing"),
+        WriterLock(index.uri),
+    ):
+        pass
+    with WriterLock(index.uri):
+        pass
+
+
+def test_readers_keep_their_version(index: PassageIndex) -> None:
+    add(index, ["a"])
+    reader = PassageIndex.open(index.uri)
+    add(index, ["b"])
+    index.compact()
+    assert list(reader.digests()) == ["a"]
+    reader.refresh()
+    assert sorted(reader.digests()) == ["a", "b"]
+
+
+@pytest.mark.parametrize("passage_id", ["it's", 'say "x"', "日本", "a'; DROP TABLE --", "%", "\\"])
+def test_ids_of_all_kinds_can_be_found_replaced_and_deleted(index: PassageIndex, passage_id: str) -> None:
+    add(index, [passage_id, "other"])
+    assert passage_id in index.passages([passage_id])
+    add(index, [passage_id], replaced=[passage_id], text="new")
+    assert index.passages([passage_id])[passage_id]["text"] == "new"
+    assert index.delete([passage_id, "not there"]) == 1
+    assert list(index.digests()) == ["other"]
+
+
+def test_contents_and_compaction(index: PassageIndex) -> None:
+    add(index, ["a", "b"], collection="first")
+    add(index, ["c"], collection="second")
+    index.delete(["a"])
+    contents = index.contents()
+    assert (contents.rows, contents.collections, contents.fragments) == (2, {"first": 1, "second": 1}, 2)
+    assert contents.deleted_rows == 1
+    assert contents.bytes > 0
+    index.compact()
+    assert (index.contents().fragments, index.contents().deleted_rows) == (1, 0)
+    assert sorted(index.digests()) == ["b", "c"]
+    assert index.manifest == PassageIndex.open(index.uri).manifest
+
+
+def test_lancedb_opens_the_table(index: PassageIndex) -> None:
+    add(index, ["a", "b"])
+    assert lancedb.connect(index.uri).open_table("passages").count_rows() == 2
+
+
+def test_representations_survive_the_table(index: PassageIndex) -> None:
+    table = block(["a", "b", "c"])
+    Committer(index).commit({"key": write_block(index.uri, table)}, [])
+    stored = Representations.from_arrow(index.dataset.to_table())
+    written = Representations.from_arrow(table)
+    for name in Representations.__slots__:
+        np.testing.assert_array_equal(getattr(stored, name), getattr(written, name))
+
+
+def test_missing_index_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no index at .*encode_beir"):
+        PassageIndex.open(str(tmp_path))
+
+
+def test_creating_over_an_index_is_refused(index: PassageIndex) -> None:
+    with pytest.raises(ValueError, match="already holds an index"):
+        PassageIndex.create(index.uri, manifest())
+
+
+def test_another_retriever_is_refused_by_name_of_the_field() -> None:
+    mine = manifest()
+    config = MaskedRetriever(backbone=BackboneConfig(source="elsewhere", dtype="float32"))
+    check_same(mine, mine.model_copy(update={"retriever": config}), "here")
+    other = config.model_copy(update={"text": TextConfig(max_query_tokens=32), "read_offset": -1})
+    with pytest.raises(ValueError, match=r"retriever.read_offset: 0 != -1\n.*max_query_tokens: 512 != 32"):
+        check_same(mine, mine.model_copy(update={"retriever": other}), "here")
+    pooled = PooledRetriever(backbone=BackboneConfig(source="x", dtype="float32"))
+    with pytest.raises(ValueError, match="retriever.method: masked != pooled"):
+        check_same(mine, mine.model_copy(update={"retriever": pooled}), "here")

@@ -1,0 +1,136 @@
+"""Configs: round trips, suggestions, precedence of command line, environment and file."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from diffretriever.presets import load_retriever, preset_names
+from schemas.budget import Budget
+from schemas.jobs import EncodeJob, EvaluateJob
+from schemas.retriever import RETRIEVER_ADAPTER, MaskedRetriever
+
+
+@given(st.integers(1, 999), st.integers(1, 999))
+def test_budget_round_trips(query: int, passage: int) -> None:
+    budget = Budget(query, passage)
+    assert Budget.parse(str(budget)) == budget
+    assert pickle.loads(pickle.dumps(budget)) == budget
+
+
+@pytest.mark.parametrize("text", ["", "q4", "4,16", "q0p4", "q4p16 ", "p4q16", "q-1p1"])
+def test_bad_budgets_say_what_one_looks_like(text: str) -> None:
+    with pytest.raises(ValueError, match="q4p16"):
+        Budget.parse(text)
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_is_complete_and_round_trips(name: str) -> None:
+    config = load_retriever(name)
+    assert RETRIEVER_ADAPTER.validate_json(config.model_dump_json()) == config
+
+
+def test_paper_presets_name_the_papers_checkpoints_and_budgets() -> None:
+    dream, llada = load_retriever("diffretriever-dream"), load_retriever("diffretriever-llada")
+    assert isinstance(dream, MaskedRetriever)
+    assert isinstance(llada, MaskedRetriever)
+    assert (dream.backbone.source, dream.budget) == ("Dream-org/Dream-v0-Instruct-7B", Budget(4, 16))
+    assert (llada.backbone.source, llada.budget) == ("GSAI-ML/LLaDA-8B-Instruct", Budget(4, 4))
+
+
+def test_unknown_preset_suggests() -> None:
+    with pytest.raises(ValueError, match="Did you mean 'diffretriever-dream'"):
+        load_retriever("diffretriever-drem")
+
+
+def test_unknown_key_in_a_retriever_file_suggests(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("method: masked\nbackbone: {source: minilm}\nbuget: q2p2\n")
+    with pytest.raises(ValueError, match="unknown key 'buget'.*Did you mean 'budget'"):
+        load_retriever(str(file))
+
+
+def test_parts_a_method_lacks_are_refused() -> None:
+    with pytest.raises(ValueError, match="no slots"):
+        load_retriever("minilm-pooled", budget=Budget(2, 2))
+    with pytest.raises(ValueError, match="no backbone"):
+        load_retriever("bm25", backbone="minilm")
+
+
+def test_a_local_backbone_becomes_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "weights").mkdir()
+    monkeypatch.chdir(tmp_path)
+    config = load_retriever("diffretriever-dream", backbone="weights")
+    assert isinstance(config, MaskedRetriever)
+    assert config.backbone.source == str(tmp_path / "weights")
+
+
+def test_models_are_frozen() -> None:
+    with pytest.raises(ValidationError):
+        load_retriever("bm25").k1 = 2.0  # type: ignore[union-attr,misc]
+
+
+def test_command_line_wins_over_environment_over_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("collection: from-file\nindex: from-file\nretriever: from-file\nencoders: 3\n")
+    monkeypatch.setenv("DIFFRETRIEVER_INDEX", "from-environment")
+    monkeypatch.setenv("DIFFRETRIEVER_RETRIEVER", "from-environment")
+    job = EncodeJob.from_command_line(["--config", str(file), "--retriever", "from-flag", "--budget", "q2p8"])
+    assert (job.collection, job.index, job.retriever) == ("from-file", "from-environment", "from-flag")
+    assert (job.encoders, job.budget) == (3, Budget(2, 8))
+
+
+def test_the_resolved_config_is_a_config_file(tmp_path: Path) -> None:
+    job = EncodeJob(collection="c", index="i", budget=Budget(2, 8))
+    (tmp_path / "job.yaml").write_text(job.to_yaml())
+    again = EncodeJob.from_command_line(["--config", str(tmp_path / "job.yaml")])
+    assert again.model_copy(update={"config": None}) == job
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--colection", "x"], "unknown flag --colection. Did you mean '--collection'?"),
+        (["--collection", "x"], "--index is required"),
+        (
+            ["--collection", "x", "--index", "y", "--encoders", "two"],
+            "--encoders: Input should be a valid integer",
+        ),
+        (["--collection", "x", "--index", "y", "--budget", "4x4"], "'4x4' is not a budget"),
+        (["--collection", "x", "--index", "y", "--on-bad-input", "drop"], "--on-bad-input"),
+    ],
+)
+def test_wrong_command_lines_end_with_status_2_and_the_reason(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        EncodeJob.from_command_line(arguments)
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_unknown_key_in_a_job_file_names_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("colection: x\n")
+    with pytest.raises(SystemExit):
+        EncodeJob.from_command_line(["--config", str(file)])
+    assert f"unknown key 'colection' in {file}. Did you mean 'collection'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"run": "a.trec"}, "needs --qrels"),
+        ({"run": "a.trec", "index": "i"}, "not both"),
+        ({"index": "i"}, "--index and --collection"),
+        ({"index": "i", "collection": "c", "qrels": "q"}, "--qrels goes with --run"),
+    ],
+)
+def test_evaluate_wants_one_source(values: dict[str, str], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        EvaluateJob.model_validate({"output": "o", **values})

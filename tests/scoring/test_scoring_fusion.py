@@ -1,0 +1,62 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diffretriever.scoring.fusion import hybrid
+
+lists = st.dictionaries(st.sampled_from("abcdefghij"), st.integers(-8, 8).map(lambda n: n / 4), max_size=10)
+
+
+def hybrid_reference(dense: dict[str, float], sparse: dict[str, float], k: int, depth: int) -> list[tuple[str, float]]:
+    """Eq. 4, written out with plain sorting."""
+
+    def scaled(scores: dict[str, float]) -> dict[str, float]:
+        kept = sorted(scores, key=lambda i: (-scores[i], i))[:depth]
+        if not kept:
+            return {}
+        low, high = scores[kept[-1]], scores[kept[0]]
+        return {i: (scores[i] - low) / (high - low) if high > low else 0.0 for i in kept}
+
+    d, s = scaled(dense), scaled(sparse)
+    fused = {i: 0.5 * d.get(i, 0.0) + 0.5 * s.get(i, 0.0) for i in {*d, *s}}
+    return sorted(fused.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
+
+
+@given(dense=lists, sparse=lists, k=st.integers(1, 12), depth=st.integers(1, 12))
+def test_equals_the_reference(dense: dict[str, float], sparse: dict[str, float], k: int, depth: int) -> None:
+    assert hybrid(dense, sparse, k, depth=depth) == hybrid_reference(dense, sparse, k, depth)
+
+
+@given(dense=lists, sparse=lists)
+def test_counting_a_missing_passage_as_the_minimum_changes_nothing(
+    dense: dict[str, float], sparse: dict[str, float]
+) -> None:
+    everything = {*dense, *sparse}
+    with_dense = {i: dense.get(i, min(dense.values())) for i in everything} if dense else {}
+    with_sparse = {i: sparse.get(i, min(sparse.values())) for i in everything} if sparse else {}
+    assert hybrid(with_dense, with_sparse) == hybrid(dense, sparse)
+
+
+def test_hand_computed() -> None:
+    dense = {"a": 0.9, "b": 0.7, "c": 0.5}
+    sparse = {"b": 30.0, "d": 10.0}
+    fused = dict(hybrid(dense, sparse))
+    assert fused == pytest.approx({"b": 0.75, "a": 0.5, "c": 0.0, "d": 0.0})
+    assert list(fused) == ["b", "a", "c", "d"]
+
+
+def test_empty_lists() -> None:
+    assert hybrid({}, {}) == []
+    assert hybrid({"a": 2.0, "b": 1.0}, {}) == [("a", 0.5), ("b", 0.0)]
+    assert hybrid({}, {"a": 2.0, "b": 1.0}) == [("a", 0.5), ("b", 0.0)]
+
+
+def test_a_list_of_equal_scores_says_nothing() -> None:
+    assert hybrid({"b": 3.0, "a": 3.0}, {"b": 1.0, "c": 0.0}) == [("b", 0.5), ("a", 0.0), ("c", 0.0)]
+
+
+def test_nan_is_refused() -> None:
+    with pytest.raises(ValueError, match="NaN"):
+        hybrid({"a": math.nan}, {})

@@ -1,0 +1,85 @@
+import math
+from typing import Literal
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diffretriever.scoring.sparse import (
+    impact_matrix,
+    keep_topk,
+    log_relu,
+    max_pool,
+    quantise,
+    sparse_scores,
+)
+
+
+def test_log_relu_by_hand() -> None:
+    values = log_relu(torch.tensor([-3.0, 0.0, math.e - 1]))
+    torch.testing.assert_close(values, torch.tensor([0.0, 0.0, 1.0]))
+
+
+def test_max_pool_ignores_slots_that_a_text_does_not_have() -> None:
+    weights = torch.tensor([[[1.0, 5.0], [2.0, 0.0]], [[1.0, 1.0], [9.0, 9.0]], [[1.0, 1.0], [1.0, 1.0]]])
+    valid = torch.tensor([[True, True], [True, False], [False, False]])
+    assert max_pool(weights, valid).tolist() == [[2.0, 5.0], [1.0, 1.0], [0.0, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("rounding", "expected"),
+    [("none", [0.128, 0.125, 0.004]), ("trunc100", [12.0, 12.0, 0.0]), ("round100", [13.0, 12.0, 0.0])],
+)
+def test_quantise(rounding: Literal["none", "trunc100", "round100"], expected: list[float]) -> None:
+    values = quantise(np.array([0.128, 0.125, 0.004], dtype=np.float32), rounding)
+    assert values.dtype == np.float32
+    np.testing.assert_array_equal(values, np.array(expected, dtype=np.float32))
+
+
+def test_keep_topk_keeps_the_order_by_id_and_the_smaller_id_of_a_tie() -> None:
+    ids, weights = np.array([2, 5, 7, 9]), np.array([1.0, 3.0, 1.0, 2.0])
+    kept_ids, kept_weights = keep_topk(ids, weights, 3)
+    assert kept_ids.tolist() == [2, 5, 9]
+    assert kept_weights.tolist() == [1.0, 3.0, 2.0]
+    assert keep_topk(ids, weights, 4)[0].tolist() == ids.tolist()
+
+
+bags = st.lists(
+    st.dictionaries(st.integers(0, 9), st.integers(1, 8).map(lambda n: n / 4), max_size=5),
+    min_size=1,
+    max_size=4,
+)
+
+
+def matrix(texts: list[dict[int, float]]) -> scipy.sparse.csr_array:
+    pairs = [pair for text in texts for pair in sorted(text.items())]
+    ids, weights = np.array([i for i, _ in pairs], dtype=np.int32), np.array([w for _, w in pairs])
+    return impact_matrix(ids, weights, np.cumsum([0, *map(len, texts)]), vocab_size=10)
+
+
+@settings(deadline=None)
+@given(queries=bags, passages=bags)
+def test_scores_equal_the_inner_product_over_shared_tokens(
+    queries: list[dict[int, float]], passages: list[dict[int, float]]
+) -> None:
+    scores = sparse_scores(matrix(queries), matrix(passages))
+    expected = [[sum(w * p.get(i, 0.0) for i, w in q.items()) for p in passages] for q in queries]
+    assert scores.dtype == np.float32
+    assert scores.toarray().tolist() == expected
+    assert scores.nnz == np.count_nonzero(expected)
+
+
+def test_ids_outside_the_vocabulary_are_refused() -> None:
+    with pytest.raises(ValueError, match="token id 10 is outside a vocabulary of 10"):
+        impact_matrix(np.array([3, 10]), np.ones(2), np.array([0, 2]), vocab_size=10)
+    with pytest.raises(ValueError, match="token id -1"):
+        impact_matrix(np.array([-1, 3]), np.ones(2), np.array([0, 2]), vocab_size=10)
+
+
+def test_different_vocabularies_are_refused() -> None:
+    other = impact_matrix(np.array([3]), np.ones(1), np.array([0, 1]), vocab_size=4)
+    with pytest.raises(ValueError, match="10 and 4 tokens"):
+        sparse_scores(matrix([{1: 1.0}]), other)

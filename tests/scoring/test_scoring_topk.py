@@ -1,0 +1,77 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diffretriever.scoring.topk import TopK, top_k
+
+few_scores = st.sampled_from([-math.inf, -1.0, 0.0, 0.25, 0.5, 1.0, math.inf])
+"""Few distinct values, so that ties at the boundary are the rule."""
+
+
+def ranked(scores: list[float], ids: list[str], k: int, floor: float = -math.inf) -> list[tuple[str, float]]:
+    pairs = [(i, s) for i, s in zip(ids, scores, strict=True) if s > floor]
+    return sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:k]
+
+
+@settings(deadline=None)
+@given(
+    ids=st.lists(st.text(max_size=3), unique=True, min_size=1, max_size=30),
+    k=st.integers(1, 8),
+    data=st.data(),
+    only_positive=st.booleans(),
+    dtype=st.sampled_from([np.float32, np.float64]),
+)
+def test_batches_give_what_one_sort_gives(
+    ids: list[str],
+    k: int,
+    data: st.DataObject,
+    only_positive: bool,
+    dtype: type[np.floating],
+) -> None:
+    row = st.lists(few_scores, min_size=len(ids), max_size=len(ids))
+    scores = np.array(data.draw(st.lists(row, min_size=1, max_size=3)), dtype=dtype)
+    step = data.draw(st.integers(1, len(ids)))
+    ranking = TopK(len(scores), k, only_positive=only_positive)
+    for start in range(0, len(ids), step):
+        ranking.add(scores[:, start : start + step], ids[start : start + step])
+    floor = 0.0 if only_positive else -math.inf
+    assert ranking.results() == [ranked(row.tolist(), ids, k, floor) for row in scores]
+
+
+@given(k=st.integers(1, 8), data=st.data())
+def test_top_k_gives_what_one_sort_gives(k: int, data: st.DataObject) -> None:
+    ids = data.draw(st.lists(st.text(max_size=3), unique=True, max_size=20))
+    scores = data.draw(st.lists(few_scores, min_size=len(ids), max_size=len(ids)))
+    assert top_k(np.array(scores), ids, k) == ranked(scores, ids, k)
+
+
+def test_ids_are_compared_by_code_point() -> None:
+    ids = ["é", "a", "Z", "10", "9", "\U0001f600", "\uffff"]
+    assert [i for i, _ in top_k(np.ones(7), ids, 7)] == ["10", "9", "Z", "a", "é", "\uffff", "\U0001f600"]
+
+
+def test_a_later_smaller_id_takes_the_place_of_a_tie() -> None:
+    ranking = TopK(1, 2)
+    ranking.add(np.array([[1.0, 1.0]]), ["c", "b"])
+    ranking.add(np.array([[1.0, 0.5]]), ["a", "0"])
+    assert ranking.results() == [[("a", 1.0), ("b", 1.0)]]
+
+
+def test_nothing_added_and_empty_batches() -> None:
+    ranking = TopK(2, 3)
+    assert ranking.results() == [[], []]
+    ranking.add(np.empty((2, 0)), [])
+    assert ranking.results() == [[], []]
+
+
+def test_nan_is_refused_with_its_place() -> None:
+    with pytest.raises(ValueError, match="passage 'b' for query number 1 is NaN"):
+        TopK(2, 1).add(np.array([[0.0, 0.0], [0.0, math.nan]]), ["a", "b"])
+
+
+def test_k_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="k is 0"):
+        top_k(np.ones(1), ["a"], 0)
