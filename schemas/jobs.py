@@ -38,7 +38,7 @@ class EncodeJob(RayConfig):
     """Encode a collection into an index: exactly once, resumable by running the same command again."""
 
     collection: str
-    """BEIR folder or zip, MS MARCO folder, corpus file, or a name: `pydoc` (built in), or a BEIR data set to download."""
+    """BEIR folder or zip, MS MARCO folder, corpus file, or a name: `pydoc` (built in) or a BEIR set to download."""
     retriever: str = "diffretriever-minilm"
     """Name of a preset, or a YAML file that describes a retriever."""
     index: str
@@ -113,7 +113,7 @@ class EvaluateJob(SearchOptions):
     query_budget: PositiveInt | None = None
     """K_q of all queries; default: the retriever's own."""
     exclude_self: bool = True
-    """Drop a query's own document (same id) from its results, as BEIR does for ArguAna and Quora; off matches the paper."""
+    """Drop a query's own document (same id), as BEIR does for ArguAna and Quora; off matches the paper."""
 
     @model_validator(mode="after")
     def _one_source(self) -> EvaluateJob:

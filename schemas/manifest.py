@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from schemas.base import Model
-from schemas.retriever import Bm25Retriever, RetrieverConfig
+from schemas.retriever import Bm25Retriever, MaskedRetriever, RetrieverConfig
 
 MANIFEST_FORMAT = 1
 
@@ -27,6 +27,15 @@ class IndexManifest(Model):
     """Size of the vocabulary that impacts point into."""
     created: str
     """ISO 8601 time, UTC."""
+
+    @property
+    def title(self) -> str:
+        """A name for people: method, backbone and budget."""
+        config = self.retriever
+        if isinstance(config, Bm25Retriever):
+            return f"bm25 k1={config.k1:g} b={config.b:g}"
+        budget = f" {config.budget}" if isinstance(config, MaskedRetriever) else ""
+        return f"{config.method} {config.backbone.source}{budget}"
 
     @property
     def fingerprint(self) -> str:

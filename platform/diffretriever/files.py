@@ -1,33 +1,79 @@
-"""Small files at a local path or an object-store URI, written whole or not at all."""
+"""Where files are kept, and writing so that nobody sees half a file or half a folder."""
 
 from __future__ import annotations
 
 import os
-import tempfile
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
-from pyarrow import fs
+
+def cache_dir() -> Path:
+    """Return `$DIFFRETRIEVER_CACHE`, or else `~/.cache/diffretriever`."""
+    chosen = os.environ.get("DIFFRETRIEVER_CACHE") or "~/.cache/diffretriever"
+    return Path(chosen).expanduser().absolute()
 
 
 def is_local(uri: str) -> bool:
-    """True for a plain path."""
+    """Return whether this is a plain path and no object-store URI."""
     return "://" not in uri
 
 
-def write_text(uri: str, text: str) -> None:
-    """Write `text`; a local file is written beside its place and renamed, an object-store put is atomic itself."""
-    if is_local(uri):
-        _write_local(Path(uri), text)
+def write_text(place: str | Path, text: str) -> None:
+    """Write `text` as UTF-8 to a local path or an object-store URI; a put to a store is whole by itself."""
+    write_bytes(place, text.encode())
+
+
+def write_bytes(place: str | Path, data: bytes) -> None:
+    """Write `data` to a local path or an object-store URI."""
+    if is_local(str(place)):
+        with whole_file(Path(place)) as stream:
+            stream.write(data)
         return
-    filesystem, path = fs.FileSystem.from_uri(uri)
+    from pyarrow import fs
+
+    filesystem, path = fs.FileSystem.from_uri(str(place))
     with filesystem.open_output_stream(path) as stream:
-        stream.write(text.encode())
+        stream.write(data)
 
 
-def _write_local(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(handle, "w", encoding="utf-8") as stream:
-        stream.write(text)
-    Path(temporary).chmod(0o644)
-    Path(temporary).replace(path)
+@contextmanager
+def whole_file(target: Path) -> Iterator[IO[bytes]]:
+    """Open a file for writing that replaces `target` only if the block succeeds."""
+    temporary = _temporary_beside(target)
+    try:
+        with temporary.open("wb") as stream:
+            yield stream
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_folder(target: Path) -> Iterator[Path]:
+    """Give a folder to fill that appears at `target` only if the block succeeds."""
+    temporary = _temporary_beside(target)
+    temporary.mkdir()
+    try:
+        yield temporary
+        _move_unless_there(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _temporary_beside(target: Path) -> Path:
+    # mkstemp would make it readable by its owner only, and renaming keeps that.
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target.parent / f".{uuid.uuid4().hex}.tmp"
+
+
+def _move_unless_there(folder: Path, target: Path) -> None:
+    try:
+        folder.rename(target)
+    except OSError:
+        # Another process built the same folder first: its content is as good as ours.
+        if not target.is_dir():
+            raise

@@ -20,9 +20,9 @@ FolderOf = Callable[[str], Path]
 
 
 class Batch(NamedTuple):
-    ids_BL: Tensor  # noqa: N815 (shape suffix)
-    mask_BL: Tensor  # noqa: N815 (shape suffix)
-    last_B1: Tensor  # noqa: N815 (shape suffix)
+    ids_BL: Tensor
+    mask_BL: Tensor
+    last_B1: Tensor
 
 
 def texts(*lengths: int, seed: int = 0, vocab: int = 250) -> list[Tensor]:

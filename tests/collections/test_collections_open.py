@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from diffretriever.collections import Passage, Query, datasets, open_collection, scan
-from diffretriever.collections.storage import cache_dir
+from diffretriever.files import cache_dir
 
 
 def zipped(folder: Path, target: Path, inside: str = "tiny") -> Path:

@@ -100,7 +100,7 @@ def test_a_foreign_commit_is_noticed(index: PassageIndex) -> None:
 def test_only_one_writer_at_a_time(index: PassageIndex) -> None:
     with (
         WriterLock(index.uri),
-        pytest.raises(ValueError, match="another job .* is writing"),
+        pytest.raises(ValueError, match=r"another job .* is writing"),
         WriterLock(index.uri),
     ):
         pass
@@ -157,7 +157,7 @@ def test_representations_survive_the_table(index: PassageIndex) -> None:
 
 
 def test_missing_index_says_how_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no index at .*encode_beir"):
+    with pytest.raises(ValueError, match=r"no index at .*encode_beir"):
         PassageIndex.open(str(tmp_path))
 
 
@@ -174,5 +174,5 @@ def test_another_retriever_is_refused_by_name_of_the_field() -> None:
     with pytest.raises(ValueError, match=r"retriever.read_offset: 0 != -1\n.*max_query_tokens: 512 != 32"):
         check_same(mine, mine.model_copy(update={"retriever": other}), "here")
     pooled = PooledRetriever(backbone=BackboneConfig(source="x", dtype="float32"))
-    with pytest.raises(ValueError, match="retriever.method: masked != pooled"):
+    with pytest.raises(ValueError, match=r"retriever.method: masked != pooled"):
         check_same(mine, mine.model_copy(update={"retriever": pooled}), "here")

@@ -51,7 +51,7 @@ def test_unknown_preset_suggests() -> None:
 def test_unknown_key_in_a_retriever_file_suggests(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("method: masked\nbackbone: {source: minilm}\nbuget: q2p2\n")
-    with pytest.raises(ValueError, match="unknown key 'buget'.*Did you mean 'budget'"):
+    with pytest.raises(ValueError, match=r"unknown key 'buget'.*Did you mean 'budget'"):
         load_retriever(str(file))
 
 

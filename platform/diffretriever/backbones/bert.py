@@ -156,7 +156,7 @@ class BertBackbone(Backbone):
         return states_BPH
 
 
-class _BertWithoutPooler(BertModel):  # type: ignore[misc]  # transformers is not typed here
+class _BertWithoutPooler(BertModel):  # transformers is not typed here
     """BertModel without the layer over [CLS], which nothing here reads and some checkpoints lack."""
 
     def __init__(self, config: Any) -> None:

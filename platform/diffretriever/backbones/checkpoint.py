@@ -103,5 +103,5 @@ def read_json(file: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{file} is not valid JSON ({error}).") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{file} does not hold a JSON object.")  # noqa: TRY004 (a file's content, not an argument)
+        raise ValueError(f"{file} does not hold a JSON object.")
     return content

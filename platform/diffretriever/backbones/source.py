@@ -15,7 +15,9 @@ WEIGHT_FILES = ["*.safetensors"]
 
 
 def resolve_source(source: str | Path, revision: str | None = None, *, weights: bool = True) -> Path:
-    """Return the folder that holds the checkpoint, fetching it from the hub where it must (`weights` False: all but them).
+    """Return the folder that holds the checkpoint, fetching it from the hub where it must.
+
+    `weights` False leaves the weights where they are.
 
     Raises:
         ValueError: No such folder, and the hub does not know it or cannot be reached; or `revision` was

@@ -10,7 +10,7 @@ import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
 
-from diffretriever.collections.storage import cache_dir, whole_folder
+from diffretriever.files import cache_dir, whole_folder
 
 
 def unpack(path: Path) -> Path:

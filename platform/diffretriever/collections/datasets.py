@@ -11,7 +11,7 @@ from urllib.request import urlopen
 from diffretriever.collections.archive import unpack
 from diffretriever.collections.beir import open_beir_folder
 from diffretriever.collections.files import FileCollection
-from diffretriever.collections.storage import cache_dir, whole_file
+from diffretriever.files import cache_dir, whole_file
 
 BASE_URL = "https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets"
 

@@ -89,7 +89,7 @@ def _read_queries(file: TextFile) -> Iterator[Query]:
     for line in read_lines(file, MAX_PASSAGE_BYTES):
         query = judge(line, file, parse)
         if isinstance(query, BadRecord):
-            raise ValueError(str(query))  # noqa: TRY004 - the type only says that the line is malformed
+            raise ValueError(str(query))
         first = lines.setdefault(query.id, line.number)
         if first != line.number:
             raise ValueError(f"{file.shown}:{line.number}: duplicate query id '{query.id}', first on line {first}")

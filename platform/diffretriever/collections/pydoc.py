@@ -12,8 +12,8 @@ from diffretriever.collections.base import Passage, Query
 from diffretriever.collections.beir import CORPUS, open_beir_folder, write_beir_folder
 from diffretriever.collections.docstrings import documented_objects
 from diffretriever.collections.files import FileCollection
-from diffretriever.collections.storage import cache_dir, whole_folder
 from diffretriever.collections.validation import RefusedError, checked_passage
+from diffretriever.files import cache_dir, whole_folder
 
 PYDOC = "pydoc"
 SPLIT = "test"

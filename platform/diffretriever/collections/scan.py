@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from diffretriever.collections.base import BadInputError, BadRecord, Collection, Passage
-from diffretriever.collections.storage import whole_file
+from diffretriever.files import whole_file
 
 BadInputPolicy: TypeAlias = Literal["error", "quarantine"]
 

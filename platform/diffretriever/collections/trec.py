@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from diffretriever.collections.base import Qrels, Run
 from diffretriever.collections.lines import TextFile, read_lines
-from diffretriever.collections.storage import whole_file
 from diffretriever.collections.validation import MAX_PASSAGE_BYTES, RefusedError, check_id, decode
+from diffretriever.files import whole_file
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,9}")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")

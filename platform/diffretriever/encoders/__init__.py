@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from schemas.retriever import MaskedRetriever, NeuralRetriever, PooledRetriever
 
 if TYPE_CHECKING:
-    from diffretriever.encoders.base import Encoder, Preparer, Vocabulary
+    from diffretriever.backbones import Vocabulary
+    from diffretriever.encoders.base import Encoder, Preparer
 
 __all__ = ["load_encoder", "load_preparer", "make_preparer"]
 
@@ -45,7 +46,7 @@ def load_encoder(config: NeuralRetriever, device: str = "auto") -> Encoder:
     backbone = load_backbone(
         place.source, dtype=place.dtype, device=device, revision=place.revision, attention=place.attention
     )
-    preparer = make_preparer(config, backbone)
+    preparer = make_preparer(config, backbone.vocabulary)
     match config:
         case MaskedRetriever():
             return MaskedEncoder(config, backbone, preparer)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,28 +18,13 @@ from diffretriever.encoders.representations import Representations
 from schemas.retriever import Mode, NeuralRetriever, Side, TextConfig
 
 if TYPE_CHECKING:
-    from diffretriever.backbones import Backbone
+    from diffretriever.backbones import Backbone, Vocabulary
 
 # Subwords are rarely longer than this; longer texts are cut before they are tokenised, so that a passage of a
 # megabyte costs no more than one of the length that the model can see.
 _CHARACTERS_PER_TOKEN = 64
 TOKENS_PER_BATCH_CPU = 4096
 TOKENS_PER_BATCH_GPU = 65536
-
-
-class Vocabulary(Protocol):
-    """What preparing a text needs to know of a backbone: its tokenizer and special tokens, no weights."""
-
-    @property
-    def tokenizer(self) -> Any: ...
-    @property
-    def mask_token_id(self) -> int | None: ...
-    @property
-    def eos_token_id(self) -> int | None: ...
-    @property
-    def turn_end_id(self) -> int | None: ...
-    @property
-    def max_length(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,12 @@ T most content ids of the batch, H hidden size, M slots of all texts.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from diffretriever.encoders.base import Encoder, Preparer, Vocabulary
+from diffretriever.encoders.base import Encoder, Preparer
 from diffretriever.encoders.content_words import ContentWords
 from diffretriever.encoders.prepared import PreparedText
 from diffretriever.encoders.representations import Representations
@@ -19,6 +20,9 @@ from diffretriever.encoders.tensors import offsets_of, pad_right, unit_float16
 from diffretriever.prompts import build_prompt, frame
 from diffretriever.scoring.sparse import keep_topk, log_relu, max_pool, quantise
 from schemas.retriever import MaskedRetriever, Side
+
+if TYPE_CHECKING:
+    from diffretriever.backbones import Vocabulary
 
 # Spread slots lie this far apart and from the end of the position table. Measured on the embedded backbone, which
 # never saw a run of masks: neighbouring slots at natural positions all give the same vector.
@@ -63,8 +67,8 @@ class MaskedPreparer(Preparer):
         room = self.vocabulary.max_length - framing - slots - len(self.tail)
         if min(limit, room) < 1:
             raise ValueError(
-                f"no room for the text: the prompt takes {framing} tokens, {slots} slots and {len(self.tail)} tail tokens "
-                f"follow, the {side} limit is {self._limit(side)} and the model's is {self.vocabulary.max_length}. "
+                f"no room for the text: the prompt takes {framing} tokens, {slots} slots and {len(self.tail)} tail "
+                f"tokens follow, the {side} limit is {self._limit(side)}, the model's {self.vocabulary.max_length}. "
                 "Raise the limit, or take a smaller budget or a shorter prompt."
             )
         return min(limit, room)

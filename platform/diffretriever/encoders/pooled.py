@@ -32,7 +32,10 @@ class PooledPreparer(Preparer):
         limit = self._limit(side) + (added if self.text.length_semantics == "text" else 0)
         limit = min(limit, self.vocabulary.max_length)
         rows = self._tokenise(texts, limit, special=True)
-        return [PreparedText(np.array(row, np.int32), 0, _NO_IDS, _NO_IDS, len(row)) for row in rows]
+        # A tokenizer without special tokens makes nothing of an empty text: a pad then stands for it, as every text
+        # has a vector.
+        nothing = [self.vocabulary.pad_token_id]
+        return [PreparedText(np.array(row or nothing, np.int32), 0, _NO_IDS, _NO_IDS, len(row)) for row in rows]
 
 
 class PooledEncoder(Encoder):

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from diffretriever.evaluation.figure import draw_measures
-from diffretriever.evaluation.files import write_file
 from diffretriever.evaluation.intervals import intervals_of
 from diffretriever.evaluation.measures import EvaluationResult
 from diffretriever.evaluation.page import INTERVAL_NOTE, interval_table, summary_of
 from diffretriever.evaluation.tables import format_table
+from diffretriever.files import write_bytes, write_text
 from schemas.report import ComparisonReport
 
 _T = TypeVar("_T")
@@ -38,7 +38,7 @@ def write_comparison(
     report = _report(title, systems, command)
     means, intervals = _labelled(report.measures), _labelled(report.intervals)
     figure = draw_measures(means, intervals, title, summary_of(report.queries))
-    write_file(output / "comparison.png", figure)
+    write_bytes(output / "comparison.png", figure)
     page = [
         f"# {title}",
         f"Means over the same {report.queries:,} queries, {INTERVAL_NOTE}.",
@@ -47,8 +47,8 @@ def write_comparison(
         "## Command",
         f"```\n{command}\n```",
     ]
-    write_file(output / "comparison.md", "\n\n".join(page) + "\n")
-    write_file(output / "comparison.json", report.model_dump_json(indent=2) + "\n")
+    write_text(output / "comparison.md", "\n\n".join(page) + "\n")
+    write_text(output / "comparison.json", report.model_dump_json(indent=2) + "\n")
     return report
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from diffretriever.collections import Qrels, Query, Run, open_collection, read_qrels, read_run, write_run
 from diffretriever.evaluation.measures import EvaluationResult, evaluate, parse_measures, remove_self
@@ -35,7 +34,7 @@ def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
         write_run(job.output / f"{mode}.trec", run.items(), mode)
     manifest = searcher.index.manifest
     evaluation = Evaluation(
-        retriever=str(manifest.retriever.method),
+        retriever=manifest.title,
         command=command,
         config={**job.model_dump(mode="json"), "retriever": manifest.retriever.model_dump(mode="json")},
         collection=collection.name,
@@ -93,5 +92,5 @@ def _as_run(ranked: Mapping[str, list[tuple[str, float]]]) -> Run:
 
 
 def _write(job: EvaluateJob, evaluation: Evaluation, results: dict[str, EvaluationResult]) -> None:
-    write_evaluation(Path(job.output), evaluation, results)
-    write_text(str(Path(job.output) / "evaluate.yaml"), job.to_yaml())
+    write_evaluation(job.output, evaluation, results)
+    write_text(job.output / "evaluate.yaml", job.to_yaml())

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyarrow import parquet
 
 from diffretriever.evaluation.figure import draw_measures
-from diffretriever.evaluation.files import write_file, write_parquet
 from diffretriever.evaluation.intervals import intervals_of
 from diffretriever.evaluation.measures import EvaluationResult
 from diffretriever.evaluation.page import evaluation_page, summary_of, title_of
 from diffretriever.evaluation.tables import format_table
+from diffretriever.files import whole_file, write_bytes, write_text
 from schemas.report import EvaluationReport
 
 
@@ -56,10 +57,11 @@ def write_evaluation(output: Path, evaluation: Evaluation, results: Mapping[str,
     """
     report = _report(evaluation, results)
     figure = draw_measures(report.measures, report.intervals, title_of(report), summary_of(report.queries))
-    write_file(output / "report.png", figure)
-    write_parquet(output / "per_query.parquet", _per_query_table(results))
-    write_file(output / "report.md", evaluation_page(report, results, evaluation.query_texts))
-    write_file(output / "metrics.json", report.model_dump_json(indent=2) + "\n")
+    write_bytes(output / "report.png", figure)
+    with whole_file(output / "per_query.parquet") as stream:
+        parquet.write_table(_per_query_table(results), stream)
+    write_text(output / "report.md", evaluation_page(report, results, evaluation.query_texts))
+    write_text(output / "metrics.json", report.model_dump_json(indent=2) + "\n")
     return report
 
 

@@ -83,8 +83,8 @@ def size_pool(config: RayConfig) -> EncoderPool:
     encoders = config.encoders or room
     if encoders > room or room < 1:
         raise ValueError(
-            f"no room for {max(1, encoders)} encoders of {cpus:g} CPUs and {gpus:g} GPUs: the cluster has {cpu:g} CPUs and "
-            f"{gpu:g} GPUs, {READER_CPUS + PREPARE_CPUS:g} CPUs of it are for reading and tokenising, which leaves "
+            f"no room for {max(1, encoders)} encoders of {cpus:g} CPUs and {gpus:g} GPUs: the cluster has {cpu:g} CPUs "
+            f"and {gpu:g} GPUs, {READER_CPUS + PREPARE_CPUS:g} CPUs of it are for reading and tokenising, which leaves "
             f"room for {max(0, room)}. Ask for less with --encoders, --cpus-per-encoder or --gpus-per-encoder, or "
             "say --autoscale if the cluster adds machines by itself."
         )

@@ -95,8 +95,8 @@ class _Wanted:
             return False
         if self.job.on_existing == "error":
             raise ValueError(
-                f"passage '{passage.id}' is in {self.job.index} with another text: say --on-existing replace to replace "
-                "such passages, or --on-existing skip to leave them as they are"
+                f"passage '{passage.id}' is in {self.job.index} with another text: say --on-existing replace to "
+                "replace such passages, or --on-existing skip to leave them as they are"
             )
         if self.job.on_existing == "skip":
             self.skipped += 1

@@ -6,7 +6,7 @@ import sys
 import time
 from collections import deque
 from types import TracebackType
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 from tqdm import tqdm
 
@@ -24,7 +24,7 @@ class Progress:
         self._done = self._tokens = self._padded = 0
         self._started = self._logged = time.monotonic()
         self._recent: deque[tuple[float, int, int]] = deque()
-        self._bar: tqdm[None] | None = None
+        self._bar: tqdm[NoReturn] | None = None
 
     def __enter__(self) -> Progress:
         if self._stream.isatty():

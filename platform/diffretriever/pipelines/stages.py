@@ -69,9 +69,12 @@ def prepare_blocks(rows: pa.Table, retriever_json: str) -> Iterator[pa.Table]:
     for key, table in unpack(rows):
         titles, texts = table.column("title").to_pylist(), table.column("text").to_pylist()
         prepared = to_arrow(preparer.prepare_passages(titles, texts))
-        for name in prepared.schema.names:
-            table = table.append_column(name, prepared.column(name))
-        yield pack(key, table)
+        yield pack(key, beside(table, prepared))
+
+
+def beside(left: pa.Table, right: pa.Table) -> pa.Table:
+    """Return one table with the columns of both."""
+    return pa.Table.from_arrays([*left.columns, *right.columns], schema=pa.schema([*left.schema, *right.schema]))
 
 
 class EncodeBlocks:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import tempfile
@@ -15,15 +14,17 @@ import Stemmer
 
 from diffretriever.files import is_local
 from diffretriever.index.table import PassageIndex
-from diffretriever.search.base import Hits, Searcher
 from diffretriever.scoring.topk import TopK
+from diffretriever.search.base import Hits, Searcher
 from schemas.retriever import Bm25Retriever, Mode
 
 # The 33 English stop words of Lucene's EnglishAnalyzer.
-LUCENE_STOP_WORDS = tuple(
-    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they "
-    "this to was will with".split()
-)
+# fmt: off
+LUCENE_STOP_WORDS = [
+    "a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of",
+    "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to", "was", "will", "with",
+]
+# fmt: on
 _POSSESSIVE = re.compile(r"['\u2019\uff07]s\b")
 _JOINS = {"space": " ", "period-space": ". "}
 
@@ -92,7 +93,7 @@ class Bm25Searcher(Searcher):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
             model.save(Path(temporary) / "model", show_progress=False)
-            os.replace(Path(temporary) / "model", folder)
+            (Path(temporary) / "model").replace(folder)
 
 
 def analyse(texts: Sequence[str]) -> list[list[str]]:
@@ -100,8 +101,8 @@ def analyse(texts: Sequence[str]) -> list[list[str]]:
     plain = [_POSSESSIVE.sub("", text.lower()) for text in texts]
     return bm25s.tokenize(
         plain,
-        token_pattern=r"\w+",
-        stopwords=list(LUCENE_STOP_WORDS),
+        token_pattern=r"\w+",  # noqa: S106 (no password)
+        stopwords=LUCENE_STOP_WORDS,
         stemmer=Stemmer.Stemmer("porter"),
         return_ids=False,
         show_progress=False,
