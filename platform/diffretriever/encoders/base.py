@@ -66,11 +66,12 @@ class Preparer(ABC):
         joined = [join_title(title, text, self.text) for title, text in zip(titles, texts, strict=True)]
         return self.prepare(joined, "passage", [self.default_slots("passage")] * len(joined))
 
-    def _tokenise(self, texts: Sequence[str], limit: int, *, special: bool) -> list[list[int]]:
+    def _tokenise(self, texts: Sequence[str], limits: Sequence[int], *, special: bool) -> list[list[int]]:
+        """Token ids of each text, at most the largest of `limits`; characters are cut at each text's own."""
         if not texts:
             return []
-        cut = [text[: limit * _CHARACTERS_PER_TOKEN] for text in texts]
-        encoded = self.vocabulary.tokenizer(cut, add_special_tokens=special, truncation=True, max_length=limit)
+        cut = [text[: limit * _CHARACTERS_PER_TOKEN] for text, limit in zip(texts, limits, strict=True)]
+        encoded = self.vocabulary.tokenizer(cut, add_special_tokens=special, truncation=True, max_length=max(limits))
         return list(encoded["input_ids"])
 
     def _limit(self, side: Side) -> int:

@@ -41,7 +41,9 @@ class ContentWords:
         """
         pairs: dict[int, int] = {}
         for word in set(_WORD.findall(text.lower())) - stop_words():
-            pairs.update(self._pairs(word))
+            for own, variant in self._pairs(word):
+                # A word that is also a fragment of another keeps its variant, whichever of them comes first.
+                pairs[own] = variant if variant != own else pairs.get(own, own)
         ids = np.fromiter(sorted(pairs), dtype=np.int32, count=len(pairs))
         return ids, np.fromiter((pairs[i] for i in ids.tolist()), dtype=np.int32, count=len(pairs))
 
@@ -55,11 +57,11 @@ class ContentWords:
     def _look_up(self, word: str) -> tuple[tuple[int, int], ...]:
         ids = self._encode(word)
         unknown = getattr(self._tokenizer, "unk_token_id", None)
-        if not self._config.subwords and len(ids) != 1:
-            ids = []
         spaced = self._encode(f" {word}") if self._config.fold_space_variants else []
-        if len(spaced) == 1:
-            return ((ids[0] if len(ids) == 1 else spaced[0], spaced[0]),)
+        if len(spaced) == 1 and spaced[0] != unknown:
+            return ((ids[0] if len(ids) == 1 and ids[0] != unknown else spaced[0], spaced[0]),)
+        if not self._config.subwords and len(ids) != 1:
+            return ()
         return tuple((i, i) for i in ids if i != unknown)
 
     def _encode(self, text: str) -> list[int]:

@@ -49,7 +49,7 @@ class MaskedPreparer(Preparer):
     def prepare(self, texts: Sequence[str], side: Side, slots: Sequence[int]) -> list[PreparedText]:
         """Prepare `texts`; only the text is ever truncated."""
         limits = [self._text_limit(side, k) for k in slots]
-        rows = self._tokenise(texts, max(limits, default=1), special=False)
+        rows = self._tokenise(texts, limits, special=False)
         cut = [row[:limit] for row, limit in zip(rows, limits, strict=True)]
         return [self._place(text, row, side, k) for text, row, k in zip(texts, cut, slots, strict=True)]
 

@@ -31,7 +31,9 @@ class PooledPreparer(Preparer):
         added = self.vocabulary.tokenizer.num_special_tokens_to_add()
         limit = self._limit(side) + (added if self.text.length_semantics == "text" else 0)
         limit = min(limit, self.vocabulary.max_length)
-        rows = self._tokenise(texts, limit, special=True)
+        if limit <= added:
+            raise ValueError(f"no room for the text: {added} of {limit} tokens are special. Raise the {side} limit.")
+        rows = self._tokenise(texts, [limit] * len(texts), special=True)
         # A tokenizer without special tokens makes nothing of an empty text: a pad then stands for it, as every text
         # has a vector.
         nothing = [self.vocabulary.pad_token_id]

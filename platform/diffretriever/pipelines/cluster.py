@@ -44,7 +44,7 @@ def ray_session(config: RayConfig) -> Iterator[None]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray.init(
         address=None if config.ray_address == "auto" else config.ray_address,
-        runtime_env={"env_vars": {"PYTHONPATH": _python_path()}},
+        runtime_env={"env_vars": {"PYTHONPATH": python_path()}},
         log_to_driver=False,
         logging_level=logging.WARNING,
     )
@@ -54,7 +54,7 @@ def ray_session(config: RayConfig) -> Iterator[None]:
         ray.shutdown()
 
 
-def _python_path() -> str:
+def python_path() -> str:
     """Where workers find this package and `schemas`.
 
     In a submitted job the driver runs in a copy of the working directory, and so does every worker, each machine

@@ -1,0 +1,81 @@
+"""Tiny random checkpoints, written once, and encoders over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from diffretriever.backbones.random_checkpoints import write_random_checkpoint
+from diffretriever.encoders import load_encoder
+from diffretriever.encoders.base import Encoder
+from diffretriever.encoders.masked import MaskedEncoder
+from diffretriever.encoders.pooled import PooledEncoder
+from schemas.retriever import BackboneConfig, MaskedRetriever, PooledRetriever
+from tests.encoders.encoder_cases import CASES, FAMILIES, MASKED, FolderOf, Make, case_config
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Models this small only wait for their threads on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> FolderOf:
+    """The folder of a family's random checkpoint: not to be changed."""
+    root = tmp_path_factory.mktemp("encoder-checkpoints")
+    for name in FAMILIES:
+        write_random_checkpoint(name, root / name, hidden_size=32)
+    return lambda name: root / name
+
+
+@pytest.fixture(scope="session")
+def encoder_of(folder_of: FolderOf) -> dict[str, Encoder]:
+    """The encoder of each case: not to be changed."""
+    return {case: load_encoder(case_config(case, folder_of), "cpu") for case in CASES}
+
+
+@pytest.fixture(params=CASES)
+def encoder(request: pytest.FixtureRequest, encoder_of: dict[str, Encoder]) -> Encoder:
+    """Every encoder in turn."""
+    return encoder_of[request.param]
+
+
+@pytest.fixture(params=MASKED)
+def masked(request: pytest.FixtureRequest, encoder_of: dict[str, Encoder]) -> MaskedEncoder:
+    """Every encoder with slots in turn."""
+    found = encoder_of[request.param]
+    assert isinstance(found, MaskedEncoder)
+    return found
+
+
+@pytest.fixture(scope="session")
+def make_masked(folder_of: FolderOf) -> Make[MaskedEncoder]:
+    """A masked encoder with a config of its own."""
+
+    def make(backbone: str, **fields: Any) -> MaskedEncoder:
+        place = BackboneConfig(source=str(folder_of(backbone)), dtype="float32")
+        found = load_encoder(MaskedRetriever(backbone=place, **fields), "cpu")
+        assert isinstance(found, MaskedEncoder)
+        return found
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_pooled(folder_of: FolderOf) -> Make[PooledEncoder]:
+    """A pooled encoder with a config of its own."""
+
+    def make(backbone: str, **fields: Any) -> PooledEncoder:
+        place = BackboneConfig(source=str(folder_of(backbone)), dtype="float32")
+        found = load_encoder(PooledRetriever(backbone=place, **fields), "cpu")
+        assert isinstance(found, PooledEncoder)
+        return found
+
+    return make

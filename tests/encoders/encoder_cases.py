@@ -1,0 +1,90 @@
+"""The encoders under test, the texts they are given, and how two results are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from diffretriever.encoders.base import Encoder
+from diffretriever.encoders.representations import Representations
+from diffretriever.presets import load_retriever
+from schemas.budget import Budget
+from schemas.retriever import BackboneConfig, MaskedRetriever, NeuralRetriever, PooledRetriever
+
+FAMILIES = ("dream", "llada", "qwen2", "bert")
+CASES = (
+    *(f"masked-{name}" for name in ("dream", "llada", "bert", "minilm")),
+    *(f"pooled-{name}" for name in ("dream", "llada", "qwen2", "bert", "minilm")),
+)
+MASKED = tuple(case for case in CASES if case.startswith("masked"))
+
+# Words that are single entries of the random checkpoints' small vocabularies, so that texts have impacts.
+WORDS = ("honey", "water", "winter", "summer", "river", "copper", "query", "passage", "word")
+TEXTS = (
+    "honey bees store water in winter",
+    "A river of copper: 'water', honey and sand!",
+    "",
+    " \t\n ",
+    "river",
+    "winter\x00summer \x00",
+    "🐝 honey 蜂蜜 עברית مرحبا e\u0301te\u0301 \u200d\ufeff 👩\u200d🔬",
+    " ".join(WORDS * 5),
+)
+HUGE = " ".join(WORDS[i % len(WORDS)] for i in range(50_000))
+
+FolderOf = Callable[[str], Path]
+EncoderT_co = TypeVar("EncoderT_co", bound=Encoder, covariant=True)
+
+
+class Make(Protocol[EncoderT_co]):
+    """Makes an encoder over a backbone; the config's other fields are given by name."""
+
+    def __call__(self, backbone: str, **fields: Any) -> EncoderT_co: ...
+
+
+class Impacts(NamedTuple):
+    ids: np.ndarray
+    weights: np.ndarray
+
+
+def case_config(case: str, folder_of: FolderOf) -> NeuralRetriever:
+    method, name = case.split("-")
+    if name == "minilm":
+        config = load_retriever("diffretriever-minilm" if method == "masked" else "minilm-pooled")
+        assert isinstance(config, MaskedRetriever | PooledRetriever)
+        return config.model_copy(update={"backbone": BackboneConfig(source="minilm", dtype="float32")})
+    backbone = BackboneConfig(source=str(folder_of(name)), dtype="float32")
+    if method == "masked":
+        return MaskedRetriever(backbone=backbone, budget=Budget(2, 3))
+    return PooledRetriever(backbone=backbone)
+
+
+def impacts(found: Representations, row: int) -> Impacts:
+    own = slice(found.impact_offsets[row], found.impact_offsets[row + 1])
+    return Impacts(found.impact_ids[own], found.impact_weights[own])
+
+
+def assert_close(found: Representations, expected: Representations) -> None:
+    """Equal but for the last bits, which depend on how many texts went through a matrix product together."""
+    for field in ("offsets", "impact_offsets", "impact_ids", "n_tokens"):
+        np.testing.assert_array_equal(getattr(found, field), getattr(expected, field), err_msg=field)
+    np.testing.assert_array_equal(found.slot_tokens, expected.slot_tokens)
+    np.testing.assert_allclose(found.impact_weights, expected.impact_weights, atol=1e-4, rtol=0)
+    np.testing.assert_allclose(
+        found.vectors_MH.astype(np.float32), expected.vectors_MH.astype(np.float32), atol=1e-3, rtol=0
+    )
+
+
+def assert_identical(found: Representations, expected: Representations) -> None:
+    for field in Representations.__dataclass_fields__:
+        ours, theirs = getattr(found, field), getattr(expected, field)
+        assert ours.dtype == theirs.dtype, field
+        assert ours.shape == theirs.shape, field
+        assert ours.tobytes() == theirs.tobytes(), field
+
+
+def sequences(encoder: Encoder, texts: list[str], **kwargs: Any) -> list[list[int]]:
+    return [text.input_ids.tolist() for text in encoder.preparer.prepare_queries(texts, **kwargs)]

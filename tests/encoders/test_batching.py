@@ -1,0 +1,42 @@
+"""Batches by a token budget, for any lengths and any budget."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diffretriever.encoders.batching import token_budget_batches
+
+LENGTHS = st.lists(st.integers(0, 600), max_size=60)
+BUDGETS = st.integers(1, 5000)
+
+
+@settings(deadline=None)
+@given(LENGTHS, BUDGETS)
+def test_every_text_once_longest_first_within_the_budget(lengths: list[int], budget: int) -> None:
+    array = np.array(lengths, np.int64)
+    batches = list(token_budget_batches(array, budget))
+    order = np.concatenate([np.zeros(0, np.int64), *batches])
+    assert sorted(order.tolist()) == list(range(len(lengths)))
+    assert (np.diff(array[order]) <= 0).all()
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * array[batch].max() <= budget
+
+
+@settings(deadline=None)
+@given(LENGTHS, BUDGETS)
+def test_a_batch_is_as_full_as_its_longest_text_allows(lengths: list[int], budget: int) -> None:
+    array = np.array(lengths, np.int64)
+    for batch in list(token_budget_batches(array, budget))[:-1]:
+        assert (len(batch) + 1) * max(1, array[batch].max()) > budget
+
+
+@settings(deadline=None)
+@given(LENGTHS, BUDGETS)
+def test_equal_lengths_keep_their_order(lengths: list[int], budget: int) -> None:
+    array = np.array(lengths, np.int64)
+    order = np.concatenate([np.zeros(0, np.int64), *token_budget_batches(array, budget)])
+    assert all(a < b for a, b in pairwise(order) if array[a] == array[b])

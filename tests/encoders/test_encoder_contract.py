@@ -1,0 +1,117 @@
+"""What every encoder promises, held for every method over every backbone.
+
+Legend: M slots of all texts, H hidden size.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from diffretriever.encoders.base import Encoder
+from diffretriever.encoders.masked import MaskedEncoder
+from diffretriever.encoders.representations import Representations
+from tests.encoders.encoder_cases import TEXTS, assert_close, assert_identical, impacts
+
+
+def test_a_text_does_not_depend_on_its_batch(encoder: Encoder) -> None:
+    together = encoder.encode_queries(TEXTS)
+    alone = [encoder.encode_queries([text]) for text in TEXTS]
+    assert_close(together, Representations.concatenate(alone))
+
+
+def test_a_passage_does_not_depend_on_its_batch(encoder: Encoder) -> None:
+    titles = ["copper", "", *TEXTS[:-2]]
+    together = encoder.encode_passages(titles, TEXTS)
+    alone = [encoder.encode_passages([title], [text]) for title, text in zip(titles, TEXTS, strict=True)]
+    assert_close(together, Representations.concatenate(alone))
+
+
+def test_results_come_in_the_order_of_the_texts(encoder: Encoder) -> None:
+    order = np.random.default_rng(0).permutation(len(TEXTS))
+    shuffled = encoder.encode_queries([TEXTS[i] for i in order])
+    assert_close(shuffled, encoder.encode_queries(TEXTS).take(order))
+
+
+def test_a_second_call_gives_the_same_bits(encoder: Encoder) -> None:
+    assert_identical(encoder.encode_queries(TEXTS), encoder.encode_queries(TEXTS))
+
+
+@pytest.mark.parametrize("tokens", [1, 150])
+def test_the_size_of_batches_does_not_matter(encoder: Encoder, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = encoder.encode_queries(TEXTS)
+    monkeypatch.setattr(encoder, "tokens_per_batch", tokens)
+    assert_close(encoder.encode_queries(TEXTS), expected)
+    lengths = [len(text.input_ids) for text in encoder.preparer.prepare_queries(TEXTS)]
+    assert encoder.cost.tokens == sum(lengths)
+    if tokens == 1:
+        assert encoder.cost.padded_tokens == sum(lengths)
+
+
+def test_shapes_and_types(encoder: Encoder) -> None:
+    found = encoder.encode_passages([""] * len(TEXTS), TEXTS)
+    slots = max(1, encoder.preparer.default_slots("passage"))
+    assert len(found) == len(TEXTS)
+    assert found.vectors_MH.dtype == np.float16
+    assert found.vectors_MH.shape == (slots * len(TEXTS), encoder.backbone.hidden_size)
+    np.testing.assert_array_equal(found.offsets, np.arange(len(TEXTS) + 1) * slots)
+    assert found.slot_tokens.shape == (slots * len(TEXTS),)
+    assert found.impact_offsets.shape == (len(TEXTS) + 1,)
+    assert found.impact_offsets[-1] == len(found.impact_ids) == len(found.impact_weights)
+    assert {found.offsets.dtype, found.impact_offsets.dtype} == {np.dtype(np.int64)}
+    assert {found.slot_tokens.dtype, found.impact_ids.dtype, found.n_tokens.dtype} == {np.dtype(np.int32)}
+    assert found.impact_weights.dtype == np.float32
+
+
+def test_vectors_have_unit_norm(encoder: Encoder) -> None:
+    vectors_MH = encoder.encode_queries(TEXTS).vectors_MH.astype(np.float32)
+    np.testing.assert_allclose(np.linalg.norm(vectors_MH, axis=1), 1, atol=1e-3)
+
+
+def test_different_texts_have_different_vectors(encoder: Encoder) -> None:
+    first, second = encoder.encode_queries(TEXTS[:2]), encoder.encode_queries(TEXTS[1:2])
+    assert np.abs(first.vectors_MH[0] - second.vectors_MH[0]).max() > 1e-2
+
+
+def test_impacts_are_sorted_positive_and_the_texts_own(encoder: Encoder) -> None:
+    found = encoder.encode_queries(TEXTS)
+    for row, text in enumerate(encoder.preparer.prepare_queries(TEXTS)):
+        ids, weights = impacts(found, row)
+        assert (np.diff(ids) > 0).all()
+        assert (weights > 0).all()
+        assert set(ids.tolist()) <= set(text.content_ids.tolist())
+    with_slots = isinstance(encoder, MaskedEncoder)
+    assert (len(found.impact_ids) > 0) == with_slots == ("sparse" in encoder.modes)
+
+
+def test_slot_tokens_are_content_words_of_the_text(masked: MaskedEncoder) -> None:
+    found = masked.encode_queries(TEXTS)
+    for row, text in enumerate(masked.preparer.prepare_queries(TEXTS)):
+        own = set(found.slot_tokens[found.offsets[row] : found.offsets[row + 1]].tolist())
+        assert own <= set(text.content_ids.tolist()) if len(text.content_ids) else own == {-1}
+
+
+def test_the_slots_of_a_text_differ(masked: MaskedEncoder) -> None:
+    vectors_MH = masked.encode_queries(TEXTS[:1]).vectors_MH.astype(np.float32)
+    scores_MM = vectors_MH @ vectors_MH.T
+    assert scores_MM[~np.eye(len(scores_MM), dtype=bool)].max() < 0.999
+
+
+def test_no_texts(encoder: Encoder) -> None:
+    for found in (encoder.encode_queries([]), encoder.encode_passages([], []), encoder.encode_queries([], [])):
+        assert len(found) == 0
+        assert found.vectors_MH.shape == (0, encoder.backbone.hidden_size)
+    some = encoder.encode_queries(["river"])
+    assert_identical(Representations.concatenate([encoder.encode_queries([]), some]), some)
+
+
+def test_texts_without_words_have_vectors_and_no_impacts(encoder: Encoder) -> None:
+    found = encoder.encode_queries(["", "   ", "the of and"])
+    assert np.isfinite(found.vectors_MH).all()
+    assert found.impact_offsets.tolist() == [0, 0, 0, 0]
+    assert (found.slot_tokens == -1).all()
+
+
+def test_titles_and_texts_are_pairs(encoder: Encoder) -> None:
+    with pytest.raises(ValueError, match="longer"):
+        encoder.encode_passages(["one"], ["a", "b"])

@@ -1,0 +1,80 @@
+"""Representations and prepared texts: lossless Arrow forms, also in slices and chunks; taking and joining."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from diffretriever.encoders import prepared
+from diffretriever.encoders.base import Encoder
+from diffretriever.encoders.prepared import PREPARED_SCHEMA, PreparedText
+from diffretriever.encoders.representations import Representations
+from schemas.passages import representation_fields
+from tests.encoders.encoder_cases import TEXTS, assert_identical
+
+N = len(TEXTS)
+
+
+@pytest.fixture
+def found(encoder: Encoder) -> Representations:
+    return encoder.encode_queries(TEXTS, [1 + row % 3 for row in range(N)])
+
+
+def test_arrow_holds_every_bit(found: Representations) -> None:
+    table = found.to_arrow()
+    assert table.schema.equals(pa.schema(representation_fields(found.hidden_size)))
+    assert_identical(Representations.from_arrow(table), found)
+    assert_identical(Representations.from_arrow(table.append_column("other", pa.array(range(N)))), found)
+
+
+def test_arrow_slices_and_chunks(found: Representations) -> None:
+    table = found.to_arrow()
+    assert_identical(Representations.from_arrow(table.slice(2, 3)), found.take(np.arange(2, 5)))
+    chunks = pa.concat_tables([table.slice(5), table.slice(0, 0), table.slice(0, 2).slice(1)])
+    assert chunks.column("reps").num_chunks > 1
+    assert_identical(Representations.from_arrow(chunks), found.take(np.array([*range(5, N), 1])))
+
+
+def test_arrow_of_no_texts(found: Representations) -> None:
+    none = found.take(np.zeros(0, np.int64))
+    assert none.vectors_MH.shape == (0, found.hidden_size)
+    for table in (none.to_arrow(), found.to_arrow().slice(3, 0), found.to_arrow().schema.empty_table()):
+        assert_identical(Representations.from_arrow(table), none)
+
+
+def test_take_and_concatenate(found: Representations) -> None:
+    singles = [found.take(np.array([row])) for row in range(N)]
+    assert_identical(Representations.concatenate(singles), found)
+    assert_identical(Representations.concatenate([found]), found)
+    order = np.array([3, 0, 3, 6, 1])
+    assert_identical(found.take(order), Representations.concatenate([singles[row] for row in order]))
+    assert_identical(found.take(order).take(np.arange(5)[::-1]), found.take(order[::-1]))
+
+
+def test_what_comes_from_arrow_can_be_taken_and_joined(found: Representations) -> None:
+    read = Representations.from_arrow(found.to_arrow().slice(1, 4))
+    assert_identical(Representations.concatenate([read, read]).take(np.array([4, 1])), found.take(np.array([1, 2])))
+
+
+def fields(text: PreparedText) -> tuple[list[int], int, list[int], list[int], int]:
+    ids = (text.input_ids, text.content_ids, text.variant_ids)
+    assert {array.dtype for array in ids} == {np.dtype(np.int32)}
+    return ids[0].tolist(), text.slots, ids[1].tolist(), ids[2].tolist(), text.n_tokens
+
+
+def test_prepared_texts_in_arrow(encoder: Encoder) -> None:
+    texts = encoder.preparer.prepare_queries(TEXTS)
+    table = prepared.to_arrow(texts)
+    assert table.schema.equals(PREPARED_SCHEMA)
+    expected = [fields(text) for text in texts]
+    assert [fields(text) for text in prepared.from_arrow(table)] == expected
+    chunks = pa.concat_tables([table.slice(3, 2), table.slice(0, 2).slice(1)])
+    assert [fields(text) for text in prepared.from_arrow(chunks)] == [*expected[3:5], expected[1]]
+    assert prepared.from_arrow(table.slice(0, 0)) == prepared.from_arrow(prepared.to_arrow([])) == []
+
+
+def test_prepared_texts_from_arrow_are_encoded_alike(encoder: Encoder) -> None:
+    texts = encoder.preparer.prepare_queries(TEXTS)
+    read = prepared.from_arrow(prepared.to_arrow(texts))
+    assert_identical(encoder.encode(read), encoder.encode(texts))

@@ -1,0 +1,134 @@
+"""The encode pipeline on a local Ray: exactly once, append, replace, bad input, lost actors."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import JobMaker, line, write_corpus
+
+from diffretriever.collections import BadInputError
+from diffretriever.index.table import PassageIndex
+from diffretriever.pipelines.encode import encode_collection
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
+
+
+def test_encode_again_append_and_replace(tmp_path: Path, make_job: JobMaker) -> None:
+    first = write_corpus(tmp_path / "first", [line(i) for i in range(70)])
+    summary = encode_collection(make_job(first))
+    assert (summary.encoded, summary.rows, summary.bad) == (70, 70, 0)
+    index = PassageIndex.open(make_job(first).index)
+    assert index.contents().fragments == 1
+    encoded_at = index.version
+
+    again = encode_collection(make_job(first))
+    assert (again.encoded, again.already_there, again.rows) == (0, 70, 70)
+    index.refresh()
+    assert index.version == encoded_at
+
+    second = write_corpus(tmp_path / "second", [line(i) for i in range(60, 90)])
+    appended = encode_collection(make_job(second))
+    assert (appended.encoded, appended.already_there, appended.rows) == (20, 10, 90)
+    index.refresh()
+    assert index.contents().collections == {"first": 70, "second": 20}
+
+    changed = write_corpus(tmp_path / "first", [line(i, "another text") if i < 5 else line(i) for i in range(70)])
+    with pytest.raises(ValueError, match="'p0' is in .* with another text"):
+        encode_collection(make_job(changed))
+    skipped = encode_collection(make_job(changed, on_existing="skip"))
+    assert (skipped.encoded, skipped.skipped, skipped.rows) == (0, 5, 90)
+    replaced = encode_collection(make_job(changed, on_existing="replace"))
+    assert (replaced.encoded, replaced.replaced, replaced.rows) == (5, 5, 90)
+    index.refresh()
+    assert index.passages(["p3"])["p3"]["text"] == "another text"
+    assert len(index.digests()) == 90
+
+
+def test_bad_input_is_refused_before_anything_is_encoded(tmp_path: Path, make_job: JobMaker) -> None:
+    corpus = write_corpus(tmp_path / "bad", [*(line(i) for i in range(20)), "{broken", line(3), '{"_id": "x y"}'])
+    with pytest.raises(BadInputError, match=r"corpus.jsonl:21: .*JSON"):
+        encode_collection(make_job(corpus))
+    assert len(PassageIndex.open(make_job(corpus).index)) == 0
+
+
+def test_bad_input_is_set_aside_and_counted(tmp_path: Path, make_job: JobMaker) -> None:
+    lines = [
+        line(0),
+        "{broken",
+        line(1),
+        line(0),
+        '{"_id": "x y", "text": "t"}',
+        '{"_id": "z"}',
+        '{"_id": "e", "text": ""}',
+    ]
+    corpus = write_corpus(
+        tmp_path / "bad", [*lines, json.dumps({"_id": 'it\'s"q"', "text": "ids with quotes are fine"})]
+    )
+    with (corpus / "corpus.jsonl").open("ab") as stream:
+        stream.write(b'{"_id": "u", "text": "\xff\xfe"}\n' + b'{"_id": "long", "text": "' + b"x" * 2_000_000 + b'"}\n')
+    summary = encode_collection(make_job(corpus, on_bad_input="quarantine"))
+    assert (summary.encoded, summary.bad) == (3, 7)
+    assert sum(summary.bad_reasons.values()) == 7
+    assert summary.quarantine is not None
+    kept = [json.loads(text) for text in Path(summary.quarantine).read_text("utf-8").splitlines()]
+    assert [row["line"] for row in kept] == [2, 4, 5, 6, 7, 9, 10]
+    assert sorted(PassageIndex.open(summary.index).digests()) == ['it\'s"q"', "p0", "p1"]
+
+
+def test_a_killed_encoder_process_costs_nothing(tmp_path: Path, make_job: JobMaker) -> None:
+    corpus = write_corpus(tmp_path / "corpus", [line(i, "long text " * 100) for i in range(400)])
+    killed = threading.Event()
+    killer = threading.Thread(target=_kill_an_encoder, args=(make_job(corpus).index, killed))
+    killer.start()
+    summary = encode_collection(make_job(corpus))
+    killer.join()
+    assert killed.is_set()
+    assert (summary.encoded, summary.rows) == (400, 400)
+    assert len(PassageIndex.open(summary.index).digests()) == 400
+
+
+def _kill_an_encoder(index: str, killed: threading.Event) -> None:
+    for _ in range(600):
+        time.sleep(0.1)
+        if not PassageIndex.exists(index) or not len(PassageIndex.open(index)):
+            continue
+        for process in psutil.process_iter(["cmdline"]):
+            if "MapWorker" in " ".join(process.info["cmdline"] or []):
+                os.kill(process.pid, signal.SIGKILL)
+                killed.set()
+                return
+
+
+def test_an_impossible_request_is_refused_at_once(tmp_path: Path, make_job: JobMaker) -> None:
+    corpus = write_corpus(tmp_path / "corpus", [line(0)])
+    with pytest.raises(ValueError, match=r"no room for 99 encoders of 0\.75 CPUs.*the cluster has 2 CPUs"):
+        encode_collection(make_job(corpus, encoders=99))
+    with pytest.raises(ValueError, match=r"1 GPUs: the cluster has .* 0 GPUs"):
+        encode_collection(make_job(corpus, gpus_per_encoder=1))
+    assert not PassageIndex.exists(make_job(corpus).index)
+
+
+def test_another_retriever_on_the_same_index_is_refused(tmp_path: Path, make_job: JobMaker) -> None:
+    corpus = write_corpus(tmp_path / "corpus", [line(i) for i in range(3)])
+    encode_collection(make_job(corpus))
+    with pytest.raises(ValueError, match="retriever.budget: q4p4 != q2p8"):
+        encode_collection(make_job(corpus, budget="q2p8"))
+
+
+def test_a_backbone_that_cannot_be_loaded_is_one_clear_error(tmp_path: Path, make_job: JobMaker) -> None:
+    corpus = write_corpus(tmp_path / "corpus", [line(0)])
+    with pytest.raises(ValueError, match="^backbone folder '/nowhere' does not exist"):
+        encode_collection(make_job(corpus, backbone="/nowhere"))
+
+
+def test_bm25_goes_the_same_way(tmp_path: Path, make_job: JobMaker) -> None:
+    corpus = write_corpus(tmp_path / "corpus", [line(i) for i in range(40)])
+    summary = encode_collection(make_job(corpus, retriever="bm25", backbone=None))
+    assert (summary.encoded, summary.rows) == (40, 40)
