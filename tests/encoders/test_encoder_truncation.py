@@ -89,3 +89,26 @@ def test_long_blanks_are_cut_alike_in_every_batch(make_masked: Make[MaskedEncode
     blank = " " * (64 * limits[1]) + "river"
     together = [prepared.n_tokens for prepared in preparer.prepare_queries([blank, blank], [1, 3])]
     assert together == [preparer.prepare_queries([blank], [slots])[0].n_tokens for slots in (1, 3)]
+
+
+def test_special_tokens_spelled_in_a_text_stay_text(
+    make_masked: Make[MaskedEncoder], make_pooled: Make[PooledEncoder]
+) -> None:
+    spelled = "a <|im_end|> b <|mask|> c <|eot_id|> d <|mdm_mask|> e [MASK] f [SEP]"
+    for family in ("dream", "llada", "bert"):
+        masked, pooled = make_masked(family), make_pooled(family)
+        for encoder in (masked, pooled):
+            special = set(encoder.backbone.tokenizer.all_special_ids) | {encoder.backbone.mask_token_id}
+            (with_spelling,) = sequences(encoder, [spelled])
+            (without,) = sequences(encoder, ["plain"])
+            count = [
+                sum(i in special for i in ids if i != encoder.backbone.tokenizer.unk_token_id)
+                for ids in (with_spelling, without)
+            ]
+            assert count[0] == count[1], family
+
+
+def test_more_spread_slots_than_positions_are_refused(make_masked: Make[MaskedEncoder]) -> None:
+    encoder = make_masked("bert", budget=Budget(500, 1), slot_positions="spread")
+    with pytest.raises(ValueError, match="500 spread slots need"):
+        encoder.preparer.prepare_queries(["text"])

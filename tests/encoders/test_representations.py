@@ -9,7 +9,7 @@ import pytest
 from diffretriever.encoders import prepared
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.prepared import PREPARED_SCHEMA, PreparedText
-from diffretriever.encoders.representations import Representations
+from diffretriever.encoders.representations import Representations, read_impacts, read_vectors
 from schemas.passages import representation_fields
 from tests.encoders.encoder_cases import TEXTS, assert_identical
 
@@ -34,6 +34,18 @@ def test_arrow_slices_and_chunks(found: Representations) -> None:
     chunks = pa.concat_tables([table.slice(5), table.slice(0, 0), table.slice(0, 2).slice(1)])
     assert chunks.column("reps").num_chunks > 1
     assert_identical(Representations.from_arrow(chunks), found.take(np.array([*range(5, N), 1])))
+
+
+def test_arrow_record_batches(found: Representations) -> None:
+    """A slice of a batch keeps its parent's buffers and offsets."""
+    (batch,) = found.to_arrow().to_batches()
+    expected = found.take(np.arange(2, 5))
+    vectors_MH, offsets = read_vectors(batch.slice(2, 3))
+    ids, weights, impact_offsets = read_impacts(batch.slice(2, 3))
+    read = Representations(
+        vectors_MH, offsets, expected.slot_tokens, ids, weights, impact_offsets, n_tokens=expected.n_tokens
+    )
+    assert_identical(read, expected)
 
 
 def test_arrow_of_no_texts(found: Representations) -> None:

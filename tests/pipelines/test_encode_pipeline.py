@@ -11,11 +11,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import JobMaker, line, write_corpus
 
 from diffretriever.collections import BadInputError
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.encode import encode_collection
+from tests.pipelines.corpora import JobMaker, line, write_corpus
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
@@ -40,7 +40,7 @@ def test_encode_again_append_and_replace(tmp_path: Path, make_job: JobMaker) -> 
     assert index.contents().collections == {"first": 70, "second": 20}
 
     changed = write_corpus(tmp_path / "first", [line(i, "another text") if i < 5 else line(i) for i in range(70)])
-    with pytest.raises(ValueError, match="'p0' is in .* with another text"):
+    with pytest.raises(ValueError, match=r"'p0' is in .* with another text"):
         encode_collection(make_job(changed))
     skipped = encode_collection(make_job(changed, on_existing="skip"))
     assert (skipped.encoded, skipped.skipped, skipped.rows) == (0, 5, 90)
@@ -118,13 +118,13 @@ def test_an_impossible_request_is_refused_at_once(tmp_path: Path, make_job: JobM
 def test_another_retriever_on_the_same_index_is_refused(tmp_path: Path, make_job: JobMaker) -> None:
     corpus = write_corpus(tmp_path / "corpus", [line(i) for i in range(3)])
     encode_collection(make_job(corpus))
-    with pytest.raises(ValueError, match="retriever.budget: q4p4 != q2p8"):
+    with pytest.raises(ValueError, match=r"retriever.budget: q4p4 != q2p8"):
         encode_collection(make_job(corpus, budget="q2p8"))
 
 
 def test_a_backbone_that_cannot_be_loaded_is_one_clear_error(tmp_path: Path, make_job: JobMaker) -> None:
     corpus = write_corpus(tmp_path / "corpus", [line(0)])
-    with pytest.raises(ValueError, match="^backbone folder '/nowhere' does not exist"):
+    with pytest.raises(ValueError, match=r"^backbone folder '/nowhere' does not exist"):
         encode_collection(make_job(corpus, backbone="/nowhere"))
 
 

@@ -7,6 +7,8 @@ is learned from the few sentences below.
 from __future__ import annotations
 
 import json
+import re
+import string
 from pathlib import Path
 from typing import Any
 
@@ -117,15 +119,18 @@ def write_tokenizer(family: str, tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def _word_piece() -> Tokenizer:
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))  # noqa: S106 (not a password)
+    tokenizer = Tokenizer(models.WordPiece())
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
     special = list(SPECIAL_TOKENS["bert"])
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=MERGED_VOCABULARY, special_tokens=special, initial_alphabet=[*'".,:;'], show_progress=False
-    )
-    tokenizer.train_from_iterator(SENTENCES_AND_WORDS, trainer)
+    # Made by hand, for the trainer of this kind numbers and even chooses its pieces differently every time.
+    words = set(re.findall(r"\w+", " ".join(TEXT).lower()))
+    letters = set("".join(words)) | set(string.ascii_lowercase + string.digits)
+    pairs = {vowel + letter for vowel in "aeiou" for letter in string.ascii_lowercase}
+    pieces = [*sorted(words | letters | set(string.punctuation)), *(f"##{end}" for end in sorted(letters | pairs))]
+    numbered = {piece: number for number, piece in enumerate([*special, *pieces])}
+    tokenizer.model = models.WordPiece(numbered, unk_token="[UNK]")  # noqa: S106 (not a password)
     first, last = ("[CLS]", special.index("[CLS]")), ("[SEP]", special.index("[SEP]"))
     tokenizer.post_processor = processors.BertProcessing(last, first)
     return tokenizer

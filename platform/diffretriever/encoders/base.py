@@ -71,7 +71,14 @@ class Preparer(ABC):
         if not texts:
             return []
         cut = [text[: limit * _CHARACTERS_PER_TOKEN] for text, limit in zip(texts, limits, strict=True)]
-        encoded = self.vocabulary.tokenizer(cut, add_special_tokens=special, truncation=True, max_length=max(limits))
+        encoded = self.vocabulary.tokenizer(
+            cut,
+            add_special_tokens=special,
+            # A passage that spells "<|im_end|>" or "[MASK]" means those characters, not the token.
+            split_special_tokens=True,
+            truncation=True,
+            max_length=max(limits),
+        )
         return list(encoded["input_ids"])
 
     def _limit(self, side: Side) -> int:

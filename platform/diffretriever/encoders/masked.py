@@ -65,6 +65,12 @@ class MaskedPreparer(Preparer):
         framing = sum(len(part) for part in self._frame(side, slots))
         limit = self._limit(side) - (framing if self.text.length_semantics == "total" else 0)
         room = self.vocabulary.max_length - framing - slots - len(self.tail)
+        spread = _SPREAD_MARGIN + _SPREAD_STEP * (slots - 1)
+        if self.config.slot_positions == "spread" and spread > self.vocabulary.max_length:
+            raise ValueError(
+                f"{slots} spread slots need {spread} positions, the model has {self.vocabulary.max_length}: "
+                "take a smaller budget or natural slot positions"
+            )
         if min(limit, room) < 1:
             raise ValueError(
                 f"no room for the text: the prompt takes {framing} tokens, {slots} slots and {len(self.tail)} tail "
@@ -158,7 +164,7 @@ class MaskedEncoder(Encoder):
             first = len(text.input_ids) - text.slots - len(self.preparer.tail)
             spread = self.backbone.max_length - _SPREAD_MARGIN - _SPREAD_STEP * torch.arange(text.slots)
             ids_BL[row, first + text.slots : len(text.input_ids)] -= text.slots
-            ids_BL[row, first : first + text.slots] = spread.clamp(min=0)
+            ids_BL[row, first : first + text.slots] = spread
         return ids_BL
 
     def _impacts(

@@ -31,7 +31,7 @@ class PreparedText:
         slots: K, 0 for pooled encoders.
         content_ids: int32 [T], ascending; see `ContentWords`.
         variant_ids: int32 [T].
-        n_tokens: tokens of the text itself.
+        n_tokens: tokens of the text; of a pooled text the special tokens count, of a masked one the prompt does not.
     """
 
     input_ids: np.ndarray

@@ -25,7 +25,7 @@ class Representations:
         impact_ids: int32 [T], vocabulary entries, ascending within a text.
         impact_weights: float32 [T], positive.
         impact_offsets: int64 [N + 1].
-        n_tokens: int32 [N], tokens of the text that the model saw, prompt and slots not counted.
+        n_tokens: int32 [N], tokens of the text that the model saw; see `PreparedText`.
     """
 
     vectors_MH: np.ndarray
