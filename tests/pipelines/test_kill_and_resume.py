@@ -16,7 +16,7 @@ from diffretriever.index.table import PassageIndex
 from tests.pipelines.corpora import line, write_corpus
 
 ROOT = Path(__file__).resolve().parents[2]
-N = 640
+N = 480
 PATIENCE_SECONDS = 120
 
 pytestmark = pytest.mark.cluster
@@ -58,7 +58,6 @@ MOMENTS: dict[str, Callable[[Path], bool]] = {
         ("driver", "the index is made"),
         ("machine", "the first commit"),
         ("driver", "the middle"),
-        ("machine", "the middle"),
     ],
 )
 def test_killed_and_run_again(victim: str, moment: str, corpus: Path, checkpoint: Path, tmp_path: Path) -> None:
