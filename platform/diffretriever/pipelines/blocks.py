@@ -47,10 +47,11 @@ def read_blocks(collection: Collection, scanned: ScanResult, rows: int) -> Itera
     """Yield the wanted passages of a scanned collection, a packed block at a time."""
     passages = scanned.kept(collection)
     while chunk := list(islice(passages, rows)):
-        yield pack(_task_key(chunk), _text_table(chunk, collection.name))
+        yield pack(_task_key(chunk), text_table(chunk, collection.name))
 
 
-def _text_table(passages: list[Passage], collection: str) -> pa.Table:
+def text_table(passages: list[Passage], collection: str) -> pa.Table:
+    """Return the passages with their digests, as `TEXT_SCHEMA`."""
     columns = [
         [p.id for p in passages],
         [collection] * len(passages),

@@ -1,0 +1,53 @@
+"""An index over random representations, without Ray."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diffretriever.backbones.random_checkpoints import write_random_checkpoint
+from diffretriever.collections import Passage
+from diffretriever.encoders import load_encoder
+from diffretriever.encoders.base import Encoder
+from diffretriever.index.identity import bm25_manifest, manifest_of
+from diffretriever.index.table import PassageIndex
+from diffretriever.index.writer import Committer, write_block
+from diffretriever.pipelines.blocks import text_table
+from diffretriever.pipelines.stages import beside
+from diffretriever.presets import load_retriever
+from schemas.retriever import Bm25Retriever
+
+WORDS = ["slot", "passage", "query", "vector", "mask", "corpus", "shard", "lance", "table", "heat", "wing", "slab"]
+PASSAGES = [
+    Passage(f"d{i}", f"title {WORDS[i % 12]}", " ".join(WORDS[(i * k) % 12] for k in range(1, 4 + i % 9)))
+    for i in range(60)
+]
+QUERIES = ["heat in a slab", "mask slot vector", "the of and", "lance table shard corpus wing"]
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    folder = write_random_checkpoint("llada", tmp_path_factory.mktemp("llada"))
+    config = load_retriever("diffretriever-llada", str(folder))
+    assert not isinstance(config, Bm25Retriever)
+    place = config.backbone.model_copy(update={"dtype": "float32"})
+    return load_encoder(config.model_copy(update={"backbone": place}), "cpu")
+
+
+@pytest.fixture(scope="session")
+def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> PassageIndex:
+    made = PassageIndex.create(str(tmp_path_factory.mktemp("index")), manifest_of(encoder.config, encoder.backbone))
+    committer = Committer(made)
+    for start in range(0, len(PASSAGES), 25):
+        chunk = PASSAGES[start : start + 25]
+        reps = encoder.encode_passages([p.title for p in chunk], [p.text for p in chunk])
+        committer.commit({str(start): write_block(made.uri, beside(text_table(chunk, "c"), reps.to_arrow()))}, [])
+    return made
+
+
+@pytest.fixture
+def bm25_index(tmp_path: Path) -> PassageIndex:
+    made = PassageIndex.create(str(tmp_path / "bm25"), bm25_manifest(Bm25Retriever()))
+    Committer(made).commit({"all": write_block(made.uri, text_table(PASSAGES, "c"))}, [])
+    return made

@@ -1,0 +1,119 @@
+"""Exact search against a double loop over the stored values, for every mode, budget and memory setting."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import lancedb
+import numpy as np
+import pytest
+
+from diffretriever.encoders.base import Encoder
+from diffretriever.encoders.representations import Representations
+from diffretriever.index.table import PassageIndex
+from diffretriever.search import open_searcher
+from diffretriever.search.exact import ExactSearcher
+from schemas.jobs import SearchOptions
+from tests.search.conftest import QUERIES
+
+
+def searcher(index: PassageIndex, encoder: Encoder, **options: object) -> ExactSearcher:
+    return ExactSearcher(index, encoder, SearchOptions.model_validate({"index": index.uri, **options}))
+
+
+def stored(index: PassageIndex) -> tuple[list[str], Representations]:
+    table = index.dataset.to_table()
+    return table["id"].to_pylist(), Representations.from_arrow(table)
+
+
+def vectors(reps: Representations, row: int) -> np.ndarray:
+    return reps.vectors_MH[reps.offsets[row] : reps.offsets[row + 1]].astype(np.float64)
+
+
+def impacts(reps: Representations, row: int) -> dict[int, float]:
+    span = slice(reps.impact_offsets[row], reps.impact_offsets[row + 1])
+    return dict(zip(reps.impact_ids[span].tolist(), reps.impact_weights[span].tolist(), strict=True))
+
+
+def by_hand(index: PassageIndex, queries: Representations, mode: str) -> list[dict[str, float]]:
+    ids, reps = stored(index)
+    found = []
+    for q in range(len(queries)):
+        if mode == "dense":
+            scores = {i: float((vectors(queries, q) @ vectors(reps, p).T).max(1).mean()) for p, i in enumerate(ids)}
+        else:
+            asked = impacts(queries, q)
+            scores = {i: sum(asked.get(t, 0) * w for t, w in impacts(reps, p).items()) for p, i in enumerate(ids)}
+            scores = {i: s for i, s in scores.items() if s > 0}
+        found.append(scores)
+    return found
+
+
+@pytest.mark.parametrize("memory_mb", [1, 1024])
+@pytest.mark.parametrize("mode", ["dense", "sparse"])
+def test_equals_a_double_loop(
+    mode: Literal["dense", "sparse"], memory_mb: int, index: PassageIndex, encoder: Encoder
+) -> None:
+    budgets = [1, 4, 2, 7]
+    queries = encoder.encode_queries(QUERIES, budgets)
+    found = searcher(index, encoder, memory_mb=memory_mb).search(QUERIES, top_k=10, modes=[mode], budgets=budgets)[mode]
+    for hits, scores in zip(found, by_hand(index, queries, mode), strict=True):
+        expected = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))[:10]
+        assert [s for _, s in hits] == pytest.approx([s for _, s in expected], abs=2e-6)
+        for passage_id, score in hits:
+            assert score == pytest.approx(scores[passage_id], abs=2e-6)
+
+
+def test_hybrid_is_half_and_half_after_min_max(index: PassageIndex, encoder: Encoder) -> None:
+    found = searcher(index, encoder).search(QUERIES, top_k=1000)
+    for dense, sparse, hybrid in zip(found["dense"], found["sparse"], found["hybrid"], strict=True):
+        scaled = []
+        for scores in (dict(dense), dict(sparse)):
+            low, high = min(scores.values(), default=0.0), max(scores.values(), default=0.0)
+            scaled.append({i: (s - low) / max(high - low, 1e-9) for i, s in scores.items()})
+        assert len(hybrid) == len({*scaled[0], *scaled[1]})
+        for passage_id, score in hybrid:
+            assert score == pytest.approx((scaled[0].get(passage_id, 0) + scaled[1].get(passage_id, 0)) / 2, abs=1e-6)
+
+
+def test_a_query_without_content_words_still_has_dense_and_hybrid(index: PassageIndex, encoder: Encoder) -> None:
+    found = searcher(index, encoder).search(["the of and"], top_k=5)
+    assert found["sparse"] == [[]]
+    assert [i for i, _ in found["hybrid"][0]] == [i for i, _ in found["dense"][0]]
+
+
+def test_lancedb_flat_search_agrees(index: PassageIndex, encoder: Encoder) -> None:
+    queries = encoder.encode_queries(QUERIES[:1])
+    table = lancedb.connect(index.uri).open_table("passages")
+    rows = table.search(queries.vectors_MH, vector_column_name="reps").distance_type("cosine").limit(60).to_list()
+    ours = dict(searcher(index, encoder).search(QUERIES[:1], modes=["dense"])["dense"][0])
+    assert len(rows) == len(ours)
+    for row in rows:
+        n_slots = len(queries.vectors_MH)
+        assert (n_slots - row["_distance"]) / n_slots == pytest.approx(ours[row["id"]], abs=2e-3)
+
+
+def test_authors_switches_change_scores_not_defaults(index: PassageIndex, encoder: Encoder) -> None:
+    default = searcher(index, encoder).search(QUERIES, modes=["dense"])["dense"][0]
+    summed = searcher(index, encoder, maxsim="sum-floored").search(QUERIES, modes=["dense"])["dense"][0]
+    rough = searcher(index, encoder, score_dtype="bfloat16-legacy").search(QUERIES, modes=["dense"])["dense"][0]
+    assert dict(summed)[default[0][0]] == pytest.approx(4 * default[0][1], abs=1e-5)
+    assert len({s for _, s in rough}) < len({s for _, s in default})
+
+
+def test_opening_finds_the_encoder_of_the_manifest(index: PassageIndex, encoder: Encoder) -> None:
+    opened = open_searcher(index.uri)
+    assert opened.search(QUERIES, top_k=3) == searcher(index, encoder).search(QUERIES, top_k=3)
+
+
+def test_other_weights_are_refused(index: PassageIndex) -> None:
+    with pytest.raises(ValueError, match=r"made by another retriever(.|\n)*weights: "):
+        open_searcher(index.uri, SearchOptions(index=index.uri, backbone="minilm"))
+
+
+def test_modes_and_budgets_that_are_not_there(index: PassageIndex, encoder: Encoder) -> None:
+    with pytest.raises(ValueError, match="no fuzzy scores"):
+        searcher(index, encoder).search(["x"], modes=["fuzzy"])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="2 queries but 1 budgets"):
+        searcher(index, encoder).search(["x", "y"], budgets=[1])
+    assert searcher(index, encoder).search([]) == {"dense": [], "sparse": [], "hybrid": []}

@@ -1,0 +1,101 @@
+"""The picture of imports: one direction only, Ray and Lance in their places, a light package."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+LIBRARY = ROOT / "platform" / "diffretriever"
+
+# A part may import parts of lower levels, and itself. `schemas` is below all.
+LEVELS = {
+    "schemas": 0,
+    "files": 1,
+    "scoring": 1,
+    "prompts": 1,
+    "presets": 1,
+    "backbones": 1,
+    "collections": 2,
+    "encoders": 2,
+    "index": 3,
+    "search": 4,
+    "evaluation": 5,
+    "pipelines": 5,
+    "jobs": 6,
+    "serve": 6,
+}
+RAY_ALLOWED = {"pipelines", "jobs", "serve"}
+LANCE_ALLOWED = {"index"}
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for folder, places in (
+        (LIBRARY, None),
+        (ROOT / "schemas", "schemas"),
+        (ROOT / "jobs", "jobs"),
+        (ROOT / "serve", "serve"),
+    ):
+        for file in folder.rglob("*.py"):
+            inside = file.relative_to(folder).parts[0].removesuffix(".py")
+            if places or inside != "__init__":
+                yield places or inside, file
+
+
+def imports(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def part_of(module: str) -> str | None:
+    first, _, rest = module.partition(".")
+    if first == "diffretriever":
+        return rest.partition(".")[0] or None
+    return first if first in {"schemas", "jobs", "serve"} else None
+
+
+def test_every_part_has_a_level() -> None:
+    assert {place for place, _ in modules()} <= LEVELS.keys()
+
+
+def test_imports_point_one_way() -> None:
+    wrong = [
+        f"{file.relative_to(ROOT)}: {place} (level {LEVELS[place]}) imports {target} (level {LEVELS[target]})"
+        for place, file in modules()
+        for target in map(part_of, imports(file))
+        if target and target != place and LEVELS[target] >= LEVELS[place]
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("library", "allowed"), [("ray", RAY_ALLOWED), ("lance", LANCE_ALLOWED), ("lancedb", LANCE_ALLOWED)]
+)
+def test_libraries_stay_in_their_places(library: str, allowed: set[str]) -> None:
+    users = {place for place, file in modules() for name in imports(file) if name.partition(".")[0] == library}
+    assert users <= allowed
+
+
+def test_nothing_runs_remote_code() -> None:
+    wrong = [str(file) for _, file in modules() if "trust_remote_code=True" in file.read_text("utf-8")]
+    assert not wrong
+
+
+def test_platform_is_no_package() -> None:
+    assert not (ROOT / "platform" / "__init__.py").exists(), "it would hide the standard library's `platform`"
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    heavy = ["torch", "ray", "lance", "lancedb", "transformers", "pyarrow"]
+    code = f"import sys, diffretriever; print([m for m in {heavy!r} if m in sys.modules])"
+    path = {"PYTHONPATH": f"{LIBRARY.parent}:{ROOT}"}
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=path)
+    assert found.stdout.strip() == "[]"
