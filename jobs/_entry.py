@@ -32,6 +32,11 @@ def run(config_class: type[C], main: Callable[[C], None]) -> None:
     except ValueError as error:
         sys.stderr.write(f"error: {error}\n")
         raise SystemExit(1) from None
+    except OSError as error:
+        if error.filename is None:
+            raise
+        sys.stderr.write(f"error: {error.filename}: {error.strerror}\n")
+        raise SystemExit(1) from None
     except KeyboardInterrupt:
         sys.stderr.write("interrupted: what was committed is safe, the same command goes on from there\n")
         raise SystemExit(130) from None

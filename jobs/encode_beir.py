@@ -10,12 +10,10 @@ from schemas.jobs import EncodeJob
 
 def main(config: EncodeJob) -> None:
     """Encode, then say what happened."""
-    from diffretriever.pipelines.cluster import ray_session
     from diffretriever.pipelines.encode import encode_collection
 
     job = config.model_copy(update={"index": lasting(config.index, "--index")})
-    with ray_session(job):
-        print(describe(encode_collection(job)))
+    print(describe(encode_collection(job)))
 
 
 def describe(summary: EncodeSummary) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import ray
+from ray._private.utils import read_ray_address
 
 from schemas.jobs import RayConfig
 
@@ -17,6 +19,7 @@ from schemas.jobs import RayConfig
 READER_CPUS = 0.1
 PREPARE_CPUS = 0.15
 _CPUS_WITHOUT_GPU = 0.75
+_SECONDS_TO_ANSWER = 3.0
 _ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -43,7 +46,7 @@ def ray_session(config: RayConfig) -> Iterator[None]:
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray.init(
-        address=None if config.ray_address == "auto" else config.ray_address,
+        address=_running_cluster() if config.ray_address == "auto" else config.ray_address,
         runtime_env={"env_vars": {"PYTHONPATH": python_path()}},
         log_to_driver=False,
         logging_level=logging.WARNING,
@@ -52,6 +55,26 @@ def ray_session(config: RayConfig) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _running_cluster() -> str:
+    """Return the cluster that `ray.init` would find, or `local` where there is none that answers.
+
+    A head that was killed leaves its address behind, and Ray then tries it for minutes before it gives up.
+    """
+    found = os.environ.get("RAY_ADDRESS") or read_ray_address()
+    if not found:
+        return "local"
+    host, _, port = found.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():
+        return found
+    try:
+        socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
+    except OSError:
+        if "RAY_ADDRESS" in os.environ:
+            raise ValueError(f"no Ray answers at RAY_ADDRESS={found}: start it, or unset RAY_ADDRESS") from None
+        return "local"
+    return found
 
 
 def python_path() -> str:

@@ -18,7 +18,7 @@ from diffretriever.index.identity import bm25_manifest, check_same
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, WriterLock
 from diffretriever.pipelines.blocks import rows_per_block
-from diffretriever.pipelines.cluster import PREPARE_CPUS, READER_CPUS, EncoderPool, size_pool
+from diffretriever.pipelines.cluster import PREPARE_CPUS, READER_CPUS, EncoderPool, ray_session, size_pool
 from diffretriever.pipelines.progress import Progress
 from diffretriever.pipelines.stages import (
     EncodeBlocks,
@@ -39,7 +39,7 @@ _COMMIT_SHARE = 0.02
 
 
 def encode_collection(job: EncodeJob) -> EncodeSummary:
-    """Run an encode job in the Ray session at hand.
+    """Run an encode job in the Ray session at hand, or in one of its own.
 
     A job that is killed leaves a valid index with what it had committed; the same job run again adds the rest.
 
@@ -50,8 +50,8 @@ def encode_collection(job: EncodeJob) -> EncodeSummary:
     started = time.monotonic()
     collection = open_collection(job.collection)
     retriever = load_retriever(job.retriever, job.backbone, job.budget)
-    pool = size_pool(job)
-    with WriterLock(job.index):
+    with ray_session(job), WriterLock(job.index):
+        pool = size_pool(job)
         index = _open_index(job.index, retriever, pool)
         wanted = _Wanted(job, index.digests())
         quarantine = _quarantine_path(job)

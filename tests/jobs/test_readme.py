@@ -1,0 +1,141 @@
+"""Every command of the README is executed here, in order, in a copy of what git tracks."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.pipelines.corpora import line, write_corpus
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
+
+pytestmark = pytest.mark.cluster
+
+
+def commands() -> list[str]:
+    blocks = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+    return [command for block in blocks for command in block.strip().splitlines()]
+
+
+LOCAL = [c for c in commands() if not c.startswith(("make ", "ray ", "export "))]
+SUBMITTED = [c for c in commands() if c.startswith("ray job submit")]
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a stranger has after cloning, with a corpus beside it."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in ("platform", "schemas", "jobs"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    write_corpus(folder / "my-corpus", [line(i) for i in range(40)])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def environment() -> dict[str, str]:
+    tools = str(Path(sys.executable).parent)
+    own = {"PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": "platform:.", "RAY_AUTH_MODE": "token"}
+    return {**{k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}, **own}
+
+
+def run(command: str, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+def test_the_readme_has_the_commands() -> None:
+    assert len(LOCAL) >= 9
+    assert len(SUBMITTED) == 2
+    assert {c for c in commands() if c.startswith("make ")} == {"make demo", "make test"}
+
+
+def test_make_demo_is_the_demo_job(checkout: Path, environment: dict[str, str]) -> None:
+    """`make demo` on a small collection; the built-in one takes minutes."""
+    recipe = run("make -n demo VENV=.none", ROOT, environment).stdout.splitlines()[-1]
+    assert recipe == ".none/bin/python jobs/demo.py --output demo"
+    done = run(f"{recipe.replace('.none/bin/', '')} --collection my-corpus", checkout, environment)
+    assert done.returncode == 0, done.stderr
+    for system in ("BM25", "MiniLM mean-pooled", "DiffRetriever MiniLM hybrid"):
+        assert re.search(rf"^{system} +\d\.\d{{4}}", done.stdout, re.MULTILINE), done.stdout
+    assert (checkout / "demo" / "comparison.md").is_file()
+
+
+@pytest.mark.parametrize("command", LOCAL)
+def test_local_command(command: str, checkout: Path, environment: dict[str, str]) -> None:
+    done = run(command, checkout, environment)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert done.stdout
+
+
+def test_python_example(checkout: Path, environment: dict[str, str]) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    (checkout / "example.py").write_text(example)
+    done = run("python example.py", checkout, environment)
+    assert done.returncode == 0, done.stderr
+    assert re.match(r"torch.Size\(\[1, 1, 64\]\) torch.Size\(\[1, 1, \d+\]\)", done.stdout)
+
+
+@pytest.fixture(scope="module")
+def cluster(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """`ray start --head` on ports of its own; ended by a signal, since `ray stop` would end every Ray there is."""
+    port, dashboard = _free_port(), _free_port()
+    flags = f"--port {port} --dashboard-port {dashboard} --num-cpus 2 --disable-usage-stats --block"
+    log = tmp_path_factory.mktemp("ray") / "log"
+    with log.open("w") as stream:
+        head = subprocess.Popen(
+            ["bash", "-c", f"exec ray start --head {flags}"], env=environment, stdout=stream, stderr=subprocess.STDOUT
+        )
+    own = {**environment, "RAY_ADDRESS": f"http://127.0.0.1:{dashboard}"}
+    _wait_for(own, head, log)
+    yield own
+    head.terminate()
+    head.wait(timeout=60)
+
+
+def test_submitted_commands(checkout: Path, cluster: dict[str, str]) -> None:
+    for command in SUBMITTED:
+        done = run(command, checkout, cluster)
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    metrics = json.loads((checkout / "results" / "cluster" / "metrics.json").read_text("utf-8"))
+    assert set(metrics["measures"]) == {"sparse"}
+
+
+def test_a_submitted_encoder_runs_in_the_clusters_workers(checkout: Path, cluster: dict[str, str]) -> None:
+    index = checkout / "indexes" / "submitted"
+    command = f"python jobs/encode_beir.py --collection {checkout}/my-corpus --retriever minilm-pooled --index {index}"
+    done = run(f"ray job submit --working-dir . -- {command}", checkout, cluster)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    refused = run(f"ray job submit --working-dir . -- {command} --encoders 50", checkout, cluster)
+    assert refused.returncode != 0
+    assert "no room for 50 encoders" in refused.stdout + refused.stderr
+    lost = run(f"ray job submit --working-dir . -- {command.replace(str(index), 'relative')}", checkout, cluster)
+    assert lost.returncode != 0
+    assert "give an absolute path or a URI" in lost.stdout + lost.stderr
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_for(environment: dict[str, str], head: subprocess.Popen[bytes], log: Path) -> None:
+    """The job server answers before it has an agent to run jobs, so only a job that ran is proof."""
+    for _ in range(60):
+        assert head.poll() is None, log.read_text()
+        if run("ray job submit -- true", Path.cwd(), environment).returncode == 0:
+            return
+        time.sleep(1)
+    raise AssertionError(log.read_text())
