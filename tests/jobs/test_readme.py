@@ -90,8 +90,10 @@ def test_python_example(checkout: Path, environment: dict[str, str]) -> None:
 @pytest.fixture(scope="module")
 def cluster(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """`ray start --head` on ports of its own; ended by a signal, since `ray stop` would end every Ray there is."""
-    port, dashboard = _free_port(), _free_port()
-    flags = f"--port {port} --dashboard-port {dashboard} --num-cpus 2 --disable-usage-stats --block"
+    port, dashboard, agent = _free_port(), _free_port(), _free_port()
+    # Without a port of its own the agent that runs jobs would stay silent beside another Ray on this machine.
+    ports = f"--port {port} --dashboard-port {dashboard} --dashboard-agent-listen-port {agent}"
+    flags = f"{ports} --num-cpus 2 --disable-usage-stats --block"
     log = tmp_path_factory.mktemp("ray") / "log"
     with log.open("w") as stream:
         head = subprocess.Popen(
