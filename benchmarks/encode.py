@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pydantic import PositiveInt
+from pydantic import PositiveInt, model_validator
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
@@ -38,6 +38,12 @@ class EncodeBenchmark(JobConfig):
     output: Path | None = None
     """JSON file for all figures."""
 
+    @model_validator(mode="after")
+    def _enough_blocks(self) -> EncodeBenchmark:
+        if self.passages <= 2 * self.rows_per_block:
+            raise ValueError("--passages must be more than two blocks (--rows-per-block): the first is not counted")
+        return self
+
 
 def main(config: EncodeBenchmark) -> None:
     """Run both comparisons, print a table, write JSON if asked to."""
@@ -54,6 +60,7 @@ def main(config: EncodeBenchmark) -> None:
     if config.output is not None:
         details = [{**result.model_dump(), "ratio": result.ratio, "ratios": result.ratios} for result in results]
         content = {**about, "settings": config.model_dump(mode="json"), "dtype": dtype, "results": details}
+        config.output.parent.mkdir(parents=True, exist_ok=True)
         config.output.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
@@ -63,8 +70,6 @@ def _job_over_bare(config: EncodeBenchmark, folder: Path, dtype: str) -> Compari
     retriever = load_retriever("diffretriever-minilm")
     assert isinstance(retriever, MaskedRetriever)
     retriever = retriever.model_copy(update={"backbone": retriever.backbone.model_copy(update={"dtype": dtype})})
-    if config.passages <= 2 * config.rows_per_block:
-        raise SystemExit("--passages must be more than two blocks (--rows-per-block): the first is not counted")
     arguments: dict[str, str | int] = {
         "collection": _write_corpus(folder / "job.jsonl", config.passages),
         "retriever": _write_retriever(folder / "job.yaml", retriever),
