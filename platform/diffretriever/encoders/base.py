@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Subwords are rarely longer than this; longer texts are cut before they are tokenised, so that a passage of a
 # megabyte costs no more than one of the length that the model can see.
 _CHARACTERS_PER_TOKEN = 64
-TOKENS_PER_BATCH_CPU = 4096
+TOKENS_PER_BATCH_CPU = 2048
 TOKENS_PER_BATCH_GPU = 65536
 
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import ray
-from ray.data import ActorPoolStrategy, DataContext, Dataset
 
 from diffretriever.collections import Collection, Passage, ScanResult, open_collection, scan
 from diffretriever.files import is_local, write_text
@@ -18,15 +14,10 @@ from diffretriever.index.identity import bm25_manifest, check_same
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, WriterLock
 from diffretriever.pipelines.blocks import rows_per_block
-from diffretriever.pipelines.cluster import PREPARE_CPUS, READER_CPUS, EncoderPool, ray_session, size_pool
+from diffretriever.pipelines.cluster import EncoderPool, ray_session, size_pool
+from diffretriever.pipelines.graph import read, receipts
 from diffretriever.pipelines.progress import Progress
-from diffretriever.pipelines.stages import (
-    EncodeBlocks,
-    PassageSource,
-    describe_encoder,
-    prepare_blocks,
-    store_blocks,
-)
+from diffretriever.pipelines.stages import describe_encoder
 from diffretriever.presets import load_retriever
 from schemas.encode import EncodeSummary
 from schemas.jobs import EncodeJob
@@ -146,13 +137,13 @@ def _run(
     """Encode the kept passages and commit them as they come; return the steady rate in passages per second."""
     manifest = index.manifest
     rows = job.rows_per_block or rows_per_block(manifest.retriever, manifest.hidden_size)
-    stream = _receipts(_source(collection, scanned, rows), index, pool, job.threads_per_encoder)
+    stream = receipts(read(collection, scanned, rows), index, pool, job.threads_per_encoder)
     committer, clock = Committer(index), _CommitClock()
     pending: dict[str, str] = {}
     replaced: list[str] = []
     finished: list[tuple[float, int]] = []
     with Progress(f"{collection.name} → {job.index}", scanned.n_kept) as progress:
-        for receipt in _rows(stream):
+        for receipt in stream:
             pending[receipt["key"]] = receipt["receipt"]
             replaced += [i for i in receipt["ids"] if i in wanted.replaced]
             if clock.due():
@@ -184,46 +175,6 @@ class _CommitClock:
     def __exit__(self, *_: object) -> None:
         end = time.monotonic()
         self._next = end + max(_COMMIT_EVERY_SECONDS, (end - self._start) / _COMMIT_SHARE)
-
-
-def _source(collection: Collection, scanned: ScanResult, rows: int) -> Dataset:
-    context = DataContext.get_current()
-    context.enable_progress_bars = False
-    # Every row is a whole block: Ray must pass each on at once and never wait to merge several.
-    context.target_max_block_size = 1
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    here = ray.get_runtime_context().get_node_id()
-    return ray.data.read_datasource(
-        PassageSource(collection, scanned, rows),
-        override_num_blocks=1,
-        num_cpus=READER_CPUS,
-        label_selector={"ray.io/node-id": here},
-    )
-
-
-def _receipts(source: Dataset, index: PassageIndex, pool: EncoderPool, threads: int) -> Dataset:
-    arrow: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
-    retriever = index.manifest.retriever
-    if isinstance(retriever, Bm25Retriever):
-        return source.map_batches(store_blocks, fn_kwargs={"uri": index.uri}, num_cpus=PREPARE_CPUS, **arrow)
-    text = retriever.model_dump_json()
-    prepared = source.map_batches(prepare_blocks, fn_kwargs={"retriever_json": text}, num_cpus=PREPARE_CPUS, **arrow)
-    compute = ActorPoolStrategy(min_size=1 if pool.autoscale else pool.encoders, max_size=pool.encoders)
-    constructor = {"retriever_json": text, "uri": index.uri, "device": pool.device, "threads": threads}
-    return prepared.map_batches(
-        EncodeBlocks,
-        fn_constructor_kwargs=constructor,
-        compute=compute,
-        num_cpus=pool.cpus,
-        num_gpus=pool.gpus,
-        **arrow,
-    )
-
-
-def _rows(stream: Dataset) -> Any:
-    for batch in stream.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-        assert isinstance(batch, pa.Table)
-        yield from batch.to_pylist()
 
 
 def _steady_rate(finished: list[tuple[float, int]]) -> float:
