@@ -15,7 +15,7 @@ import numpy as np
 from diffretriever.encoders.batching import token_budget_batches
 from diffretriever.encoders.prepared import PreparedText
 from diffretriever.encoders.representations import Representations
-from schemas.retriever import Mode, NeuralRetriever, Side, TextConfig
+from schemas.retriever import Bm25Retriever, Mode, NeuralRetriever, Side, TextConfig
 
 if TYPE_CHECKING:
     from diffretriever.backbones import Backbone, Vocabulary
@@ -129,7 +129,7 @@ class Encoder(ABC):
         return Representations(vectors, zero, none, none, np.zeros(0, np.float32), zero, none)
 
 
-def join_title(title: str, text: str, config: TextConfig) -> str:
+def join_title(title: str, text: str, config: TextConfig | Bm25Retriever) -> str:
     """Return the passage's one text; an empty title or text adds no separator."""
     if config.title_join == "none":
         return text

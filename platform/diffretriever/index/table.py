@@ -73,11 +73,6 @@ class PassageIndex:
         return cls(uri, dataset, manifest)
 
     @property
-    def schema(self) -> pa.Schema:
-        """The table's schema, manifest included."""
-        return self.dataset.schema
-
-    @property
     def version(self) -> int:
         """The version this object reads."""
         return int(self.dataset.version)

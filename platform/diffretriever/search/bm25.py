@@ -12,6 +12,7 @@ import bm25s
 import numpy as np
 import Stemmer
 
+from diffretriever.encoders.base import join_title
 from diffretriever.files import is_local
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.topk import TopK
@@ -26,7 +27,6 @@ LUCENE_STOP_WORDS = [
 ]
 # fmt: on
 _POSSESSIVE = re.compile(r"['\u2019\uff07]s\b")
-_JOINS = {"space": " ", "period-space": ". "}
 
 
 class Bm25Searcher(Searcher):
@@ -35,14 +35,10 @@ class Bm25Searcher(Searcher):
     def __init__(self, index: PassageIndex) -> None:
         super().__init__(index)
         config = index.manifest.retriever
-        self._config = config if isinstance(config, Bm25Retriever) else Bm25Retriever()
+        assert isinstance(config, Bm25Retriever), "open_searcher chooses by method"
+        self._config = config
         self._ids = [i for batch in index.batches(["id"], 65536) for i in batch.column("id").to_pylist()]
         self._model = self._load() or self._build()
-
-    @property
-    def modes(self) -> tuple[Mode, ...]:
-        """BM25 is a sparse score, whatever retriever made the table."""
-        return ("sparse",)
 
     def _search(
         self, queries: Sequence[str], top_k: int, modes: tuple[Mode, ...], budgets: Sequence[int] | None
@@ -62,7 +58,7 @@ class Bm25Searcher(Searcher):
 
     def _load(self) -> bm25s.BM25 | None:
         folder = self._folder()
-        if folder is None or not folder.is_dir() or not isinstance(self.index.manifest.retriever, Bm25Retriever):
+        if folder is None or not folder.is_dir():
             return None
         return bm25s.BM25.load(folder, show_progress=False, mmap=True)
 
@@ -70,19 +66,14 @@ class Bm25Searcher(Searcher):
         model = bm25s.BM25(method="lucene", k1=self._config.k1, b=self._config.b)
         if self._ids:
             model.index(analyse(self._texts()), show_progress=False)
-        if isinstance(self.index.manifest.retriever, Bm25Retriever):
-            self._save(model)
+        self._save(model)
         return model
 
     def _texts(self) -> list[str]:
         texts: list[str] = []
-        join = _JOINS.get(self._config.title_join)
         for batch in self.index.batches(["title", "text"], 8192):
-            titles, bodies = batch.column("title").to_pylist(), batch.column("text").to_pylist()
-            if join is None:
-                texts += bodies
-            else:
-                texts += [join.join(part for part in pair if part) for pair in zip(titles, bodies, strict=True)]
+            pairs = zip(batch.column("title").to_pylist(), batch.column("text").to_pylist(), strict=True)
+            texts += [join_title(title, text, self._config) for title, text in pairs]
         return texts
 
     def _save(self, model: bm25s.BM25) -> None:

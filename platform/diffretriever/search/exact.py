@@ -66,21 +66,23 @@ class ExactSearcher(Searcher):
         columns = ["id", *(_DENSE_COLUMNS if dense else ()), *(_SPARSE_COLUMNS if sparse else ())]
         vocab_size = self.index.manifest.vocab_size or 0
         query_matrix = impact_matrix(queries.impact_ids, queries.impact_weights, queries.impact_offsets, vocab_size)
+        query_vectors_MH = torch.from_numpy(queries.vectors_MH.astype(np.float32)).to(self.encoder.backbone.device)
         for batch in self.index.batches(columns, self._batch_rows(queries)):
             ids = batch.column("id").to_pylist()
             if dense:
-                dense.add(self._dense_scores(queries, batch), ids)
+                dense.add(self._dense_scores(query_vectors_MH, queries.offsets, batch), ids)
             if sparse:
                 passages = impact_matrix(*read_impacts(batch), vocab_size)
                 sparse.add(sparse_scores(query_matrix, passages).toarray(), ids)
 
-    def _dense_scores(self, queries: Representations, batch: pa.RecordBatch) -> np.ndarray:
+    def _dense_scores(
+        self, query_vectors_MH: torch.Tensor, query_offsets: np.ndarray, batch: pa.RecordBatch
+    ) -> np.ndarray:
         vectors_NH, offsets = read_vectors(batch)
-        device = self.encoder.backbone.device
         scores_QP = maxsim(
-            torch.from_numpy(queries.vectors_MH.astype(np.float32)).to(device),
-            queries.offsets,
-            torch.from_numpy(vectors_NH.astype(np.float32)).to(device),
+            query_vectors_MH,
+            query_offsets,
+            torch.from_numpy(vectors_NH.astype(np.float32)).to(query_vectors_MH.device),
             offsets,
             reduction=self.options.maxsim,
             score_dtype=self.options.score_dtype,
