@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from diffretriever.backbones import Backbone, load_backbone
 from diffretriever.backbones.random_checkpoints import FAMILIES, write_random_checkpoint
 from tests.backbones.helpers import BackboneOf, FolderOf
-
-
-@pytest.fixture(scope="package", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Models this small only wait for their threads on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

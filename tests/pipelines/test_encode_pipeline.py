@@ -40,7 +40,7 @@ def test_encode_again_append_and_replace(tmp_path: Path, make_job: JobMaker) -> 
     assert index.contents().collections == {"first": 70, "second": 20}
 
     changed = write_corpus(tmp_path / "first", [line(i, "another text") if i < 5 else line(i) for i in range(70)])
-    with pytest.raises(ValueError, match=r"'p0' is in .* with another text"):
+    with pytest.raises(ValueError, match=r"5 passages are in .* with another text \('p0', .*'p4'\)"):
         encode_collection(make_job(changed))
     skipped = encode_collection(make_job(changed, on_existing="skip"))
     assert (skipped.encoded, skipped.skipped, skipped.rows) == (0, 5, 90)

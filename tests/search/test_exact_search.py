@@ -117,3 +117,8 @@ def test_modes_and_budgets_that_are_not_there(index: PassageIndex, encoder: Enco
     with pytest.raises(ValueError, match="2 queries but 1 budgets"):
         searcher(index, encoder).search(["x", "y"], budgets=[1])
     assert searcher(index, encoder).search([]) == {"dense": [], "sparse": [], "hybrid": []}
+
+
+def test_a_query_that_is_no_text_is_named(index: PassageIndex, encoder: Encoder) -> None:
+    with pytest.raises(ValueError, match="query number 1 holds a lone surrogate at character 3"):
+        searcher(index, encoder).search(["heat", "bad\ud800"])

@@ -27,6 +27,7 @@ from schemas.retriever import Bm25Retriever, NeuralRetriever, RetrieverConfig
 _COMMIT_EVERY_SECONDS = 2.0
 # A commit rewrites the list of fragments: on a table with many, commit less often rather than spend time on it.
 _COMMIT_SHARE = 0.02
+_CONFLICTS_NAMED = 5
 
 
 def encode_collection(job: EncodeJob) -> EncodeSummary:
@@ -47,6 +48,7 @@ def encode_collection(job: EncodeJob) -> EncodeSummary:
         wanted = _Wanted(job, index.digests())
         quarantine = _quarantine_path(job)
         scanned = scan(collection, job.on_bad_input, quarantine, keep=wanted)
+        wanted.refuse_conflicts()
         write_text(f"{job.index.rstrip('/')}/encode.yaml", job.to_yaml())
         rate = _run(job, index, collection, scanned, wanted, pool) if scanned.n_kept else 0.0
         if job.compact and scanned.n_kept:
@@ -76,6 +78,8 @@ class _Wanted:
     already_there: int = 0
     skipped: int = 0
     replaced: set[str] = field(default_factory=set)
+    conflicts: int = 0
+    first_conflicts: list[str] = field(default_factory=list)
 
     def __call__(self, passage: Passage) -> bool:
         digest = self.present.get(passage.id)
@@ -84,16 +88,25 @@ class _Wanted:
         if digest == passage.digest:
             self.already_there += 1
             return False
-        if self.job.on_existing == "error":
-            raise ValueError(
-                f"passage '{passage.id}' is in {self.job.index} with another text: say --on-existing replace to "
-                "replace such passages, or --on-existing skip to leave them as they are"
-            )
+        if self.job.on_existing == "replace":
+            self.replaced.add(passage.id)
+            return True
         if self.job.on_existing == "skip":
             self.skipped += 1
             return False
-        self.replaced.add(passage.id)
-        return True
+        self.conflicts += 1
+        self.first_conflicts += [passage.id] if self.conflicts <= _CONFLICTS_NAMED else []
+        return False
+
+    def refuse_conflicts(self) -> None:
+        """Stop before anything is encoded if passages changed and the job does not say what to do with them."""
+        if self.conflicts == 0:
+            return
+        names = ", ".join(f"'{i}'" for i in self.first_conflicts) + (", …" if self.conflicts > _CONFLICTS_NAMED else "")
+        raise ValueError(
+            f"{self.conflicts} passages are in {self.job.index} with another text ({names}): say --on-existing replace "
+            "to replace such passages, or --on-existing skip to leave them as they are"
+        )
 
 
 def _open_index(uri: str, retriever: RetrieverConfig, pool: EncoderPool) -> PassageIndex:

@@ -48,7 +48,8 @@ class Searcher(ABC):
             budgets: K_q of each query; None is the retriever's own.
 
         Raises:
-            ValueError: a mode the index does not offer, or budgets for a retriever without slots.
+            ValueError: a mode the index does not offer, budgets for a retriever without slots, or a query that is
+                no valid Unicode.
         """
         wanted = tuple(modes) if modes is not None else self.modes
         for mode in wanted:
@@ -56,9 +57,21 @@ class Searcher(ABC):
                 raise ValueError(f"this index has no {mode} scores.{suggest(mode, self.modes)}")
         if budgets is not None and not self.supports_budgets:
             raise ValueError(f"the {self.index.manifest.retriever.method} method has no query budget")
+        _check_texts(queries)
         return self._search(queries, top_k, wanted, budgets)
 
     @abstractmethod
     def _search(
         self, queries: Sequence[str], top_k: int, modes: tuple[Mode, ...], budgets: Sequence[int] | None
     ) -> dict[Mode, Hits]: ...
+
+
+def _check_texts(queries: Sequence[str]) -> None:
+    for number, query in enumerate(queries):
+        try:
+            query.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"query number {number} holds a lone surrogate at character {error.start}, so it is no valid Unicode: "
+                "decode it from UTF-8, or remove that character"
+            ) from None

@@ -43,15 +43,17 @@ class Bm25Searcher(Searcher):
     def _search(
         self, queries: Sequence[str], top_k: int, modes: tuple[Mode, ...], budgets: Sequence[int] | None
     ) -> dict[Mode, Hits]:
-        best = TopK(len(queries), top_k, only_positive=True)
-        if self._ids:
-            terms = analyse(queries)
-            best.add(np.stack([self._scores(words) for words in terms]), self._ids)
-        return {mode: best.results() for mode in modes}
+        hits: Hits = []
+        for words in analyse(queries):
+            # One query at a time: the scores of all queries over all passages need not fit in memory.
+            best = TopK(1, top_k, only_positive=True)
+            best.add(self._scores(words)[None, :], self._ids)
+            hits += best.results()
+        return dict.fromkeys(modes, hits)
 
     def _scores(self, words: list[str]) -> np.ndarray:
         known = [word for word in words if word in self._model.vocab_dict]
-        return self._model.get_scores(known) if known else np.zeros(len(self._ids), np.float32)
+        return np.asarray(self._model.get_scores(known)) if known else np.zeros(len(self._ids), np.float32)
 
     def _folder(self) -> Path | None:
         return Path(self.index.uri) / "bm25" / f"version-{self.index.version}" if is_local(self.index.uri) else None
