@@ -15,7 +15,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 
 from benchmarks._common import COLUMNS, Comparison, Sample, compare, header, in_child  # noqa: E402  (found through it)
 from schemas.budget import Budget  # noqa: E402
-from schemas.retriever import BackboneConfig, ContentWordsConfig, MaskedRetriever, TextConfig  # noqa: E402
+from schemas.retriever import MaskedRetriever  # noqa: E402
+from schemas.retriever_parts import BackboneConfig, ContentWordsConfig, TextConfig  # noqa: E402
 from schemas.settings import JobConfig  # noqa: E402
 
 JOB_GOAL = 0.90

@@ -9,7 +9,7 @@ import textwrap
 from _entry import run
 
 from schemas.jobs import SearchJob
-from schemas.retriever import Mode
+from schemas.retriever_parts import Mode
 
 
 def main(config: SearchJob) -> None:

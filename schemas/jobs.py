@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from schemas.budget import Budget
-from schemas.retriever import Mode
+from schemas.retriever_parts import Mode
 from schemas.settings import JobConfig
 
 NonNegative = Annotated[float, Field(ge=0)]
@@ -45,6 +45,8 @@ class EncodeJob(RayConfig):
     """Folder or object-store URI of the index; made if it is not there, added to if it is."""
     backbone: str | None = None
     """Local folder or hub id to use in place of the retriever's own backbone."""
+    adapter: str | None = None
+    """Local folder or hub id of a LoRA adapter to use in place of the retriever's own."""
     budget: Budget | None = None
     """Slots as q<K_q>p<K_p>, for example q4p16, in place of the retriever's own."""
     on_bad_input: Literal["error", "quarantine"] = "error"
@@ -66,6 +68,8 @@ class SearchOptions(JobConfig):
     """Folder or object-store URI of the index."""
     backbone: str | None = None
     """Where the index's backbone lies now, if it has moved; it must be the same weights."""
+    adapter: str | None = None
+    """Where its adapter lies now, likewise."""
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1`; `auto`: a GPU if there is one."""
     memory_mb: PositiveInt = 1024

@@ -35,7 +35,8 @@ class IndexManifest(Model):
         if isinstance(config, Bm25Retriever):
             return f"bm25 k1={config.k1:g} b={config.b:g}"
         budget = f" {config.budget}" if isinstance(config, MaskedRetriever) else ""
-        return f"{config.method} {config.backbone.source}{budget}"
+        adapter = f" + {config.backbone.adapter}" if config.backbone.adapter else ""
+        return f"{config.method} {config.backbone.source}{adapter}{budget}"
 
     @property
     def fingerprint(self) -> str:
@@ -52,7 +53,7 @@ class IndexManifest(Model):
     def _identity(self) -> dict[str, Any]:
         config = self.retriever.model_dump(mode="json")
         if not isinstance(self.retriever, Bm25Retriever):
-            for place in ("source", "revision", "attention"):
+            for place in ("source", "revision", "attention", "adapter", "adapter_revision"):
                 config["backbone"].pop(place)
         return {"format": self.format, "weights": self.weights, "retriever": config}
 

@@ -8,73 +8,24 @@ from pydantic import Field, PositiveInt, TypeAdapter
 
 from schemas.base import Model
 from schemas.budget import Budget
-
-Mode: TypeAlias = Literal["dense", "sparse", "hybrid"]
-Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
-Side: TypeAlias = Literal["query", "passage"]
-
-
-class BackboneConfig(Model):
-    """Where the weights are and how they are held."""
-
-    source: str
-    """Local folder, hub id, or `minilm` for the embedded default."""
-    revision: str | None = None
-    """Branch, tag or commit on the hub; None is its default branch."""
-    dtype: Dtype = "auto"
-    """Precision of the weights; `auto`: bfloat16 on a GPU, on a CPU whichever a short probe finds faster."""
-    attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = "auto"
-    """Attention kernel; `auto`: flash attention where it is installed and a GPU is used, else SDPA."""
+from schemas.retriever_parts import (
+    BackboneConfig,
+    ContentWordsConfig,
+    Mode,
+    PromptConfig,
+    Side,
+    TextConfig,
+    TitleJoin,
+)
 
 
-class PromptConfig(Model):
-    """The retrieval prompt around a text (paper Table 1; reference §1.1)."""
+class PromptedRetriever(Model):
+    """What the retrievers with a retrieval prompt and sparse scores share."""
 
-    variant: Literal["paper", "one", "few", "three", "bare"] = "paper"
-    """`paper`: one word for K=1, a few words for K>1. `three`: the original PromptReps phrasing.
-    `bare`: no words at all, only the text and its slots."""
-    colon: bool = False
-    """The authors' code writes a colon after `is`/`are` in the assistant's prefix; the paper prints none."""
-    rewrite_numbers: bool = False
-    """The authors' code turns a number of words in the prompt into K when K>1."""
-
-
-class TextConfig(Model):
-    """How a passage's fields become one text, and how long texts may be, in subword tokens."""
-
-    title_join: Literal["space", "period-space", "none"] = "space"
-    """What stands between title and text; `none` leaves the title out."""
-    max_query_tokens: PositiveInt = 512
-    max_passage_tokens: PositiveInt = 512
-    length_semantics: Literal["text", "total"] = "text"
-    """What the two limits count: the text's own tokens, or text and prompt together (never slots or tail)."""
-
-
-class ContentWordsConfig(Model):
-    """The content-word filter of the sparse representation (paper §3.3; reference §3.1)."""
-
-    subwords: bool = False
-    """Keep every subword piece of a content word, as the authors' code does; the paper removes fragments."""
-    fold_space_variants: bool = False
-    """Let a word's form with a leading space (` dog`) count for the word itself (`dog`), the larger weight winning."""
-
-
-class MaskedRetriever(Model):
-    """DiffRetriever: K mask slots after a retrieval prompt, read in one bidirectional pass (paper §3.2)."""
-
-    method: Literal["masked"] = "masked"
     backbone: BackboneConfig
-    budget: Budget = Budget(1, 1)
     prompt: PromptConfig = PromptConfig()
     text: TextConfig = TextConfig()
     content_words: ContentWordsConfig = ContentWordsConfig()
-    read_offset: Literal[0, -1] = 0
-    """Position read for a slot, relative to it. 0: the paper. -1: Dream's own decoding (reference §2.2)."""
-    tail_length: Literal[0, 1, 3] = 3
-    """Tokens after the slots: 3 is closing quote, turn end, end of sequence (paper Eq. 1); 1 is the last alone."""
-    slot_positions: Literal["natural", "spread"] = "natural"
-    """`spread` places slots at far position ids, apart from each other: for absolute-position encoders
-    that were never trained to fill slots."""
     sparse_topk: PositiveInt | None = None
     """Keep at most this many impacts a text; the authors keep 128 or 256."""
     sparse_rounding: Literal["none", "trunc100", "round100"] = "none"
@@ -86,17 +37,100 @@ class MaskedRetriever(Model):
         return ("dense", "sparse", "hybrid")
 
 
+class MaskedRetriever(PromptedRetriever):
+    """DiffRetriever: K mask slots after a retrieval prompt, read in one bidirectional pass (paper §3.2)."""
+
+    method: Literal["masked"] = "masked"
+    budget: Budget = Budget(1, 1)
+    read_offset: Literal[0, -1] = 0
+    """Position read for a slot, relative to it. 0: the paper. -1: Dream's own decoding (reference §2.2)."""
+    tail_length: Literal[0, 1, 3] = 3
+    """Tokens after the slots: 3 is closing quote, turn end, end of sequence (paper Eq. 1); 1 is the last alone."""
+    slot_positions: Literal["natural", "spread"] = "natural"
+    """`spread` places slots at far position ids, apart from each other: for absolute-position encoders
+    that were never trained to fill slots."""
+    steps: PositiveInt = 1
+    """S, forward passes: with more than one, each pass fills the slots it is most confident of (paper App. A)."""
+    schedule: Literal["time-grid", "even"] = "time-grid"
+    """How many slots a pass fills. `time-grid`: Dream's times from 1 to 0.001; `even`: K/S (reference §2.4)."""
+    confidence: Literal["entropy", "max-probability"] = "entropy"
+    """What a pass is confident of: slots of low entropy (Dream) or of a high maximum (LLaDA)."""
+    stop_truncation: Literal["none", "special", "turn-end", "quote"] = "none"
+    """Leave out slots from the first one on that predicts a stop token, unless it is the first slot. `special`: the
+    tokenizer's special tokens, as in the authors' zero-shot code; `turn-end` adds the turn's end, `quote` also the
+    closing quote (reference §2.5)."""
+
+    def max_vectors(self, side: Side) -> int:
+        """Most vectors of a text: K_q or K_p."""
+        return self.budget.query if side == "query" else self.budget.passage
+
+
+class GeneratedRetriever(PromptedRetriever):
+    """PromptReps: the state that predicts the next token, one for each token decoded greedily (paper §3.4)."""
+
+    method: Literal["generated"] = "generated"
+    max_tokens: PositiveInt = 1
+    """N, the cap on vectors of a text. 1 is the single representation; the paper has 20 zero-shot, 4 fine-tuned."""
+    stop: Literal["quote", "cap-then-cut", "cap"] = "quote"
+    """`quote`: a text stops at the closing quote (paper). `cap-then-cut`: all N are decoded, then cut at the first
+    token that is special or the bare quote (the authors' zero-shot code). `cap`: always N (their fine-tuned code)."""
+
+    def max_vectors(self, side: Side) -> int:
+        """Most vectors of a text: N on both sides."""
+        return self.max_tokens
+
+
 class PooledRetriever(Model):
-    """One vector a text: the mean of its tokens' final hidden states (DiffEmbed; all-MiniLM's own use)."""
+    """One vector a text: the mean of its final hidden states (DiffEmbed, all-MiniLM) or the last of them (RepLLaMA)."""
 
     method: Literal["pooled"] = "pooled"
     backbone: BackboneConfig
+    pooling: Literal["mean", "last"] = "mean"
+    query_prefix: str = ""
+    """Written before every query, inside the limit."""
+    passage_prefix: str = ""
+    append_eos: bool = False
+    """End every text with the backbone's end-of-sequence token, inside the limit."""
     text: TextConfig = TextConfig()
 
     @property
     def modes(self) -> tuple[Mode, ...]:
         """The scores this retriever offers."""
         return ("dense",)
+
+    def max_vectors(self, side: Side) -> int:
+        """One vector a text."""
+        return 1
+
+
+class LibraryRetriever(Model):
+    """A published embedding model, run as its card says by sentence-transformers (the extra `models`)."""
+
+    method: Literal["library"] = "library"
+    backbone: BackboneConfig
+    vectors: Literal["single", "token"] = "single"
+    """One vector a text, or one a token scored by MaxSim (ColBERT and its kin)."""
+    query_prompt: str = ""
+    """Written before every query."""
+    passage_prompt: str = ""
+    pool_prompt: bool = True
+    """Whether the prompt's tokens count in the pooling."""
+    similarity: Literal["cosine", "dot"] = "cosine"
+    """`dot` stores vectors as they are, for models trained without normalisation."""
+    remote_code: bool = False
+    """Run the Python code that the model's repository brings. Off: models that need it are refused."""
+    text: TextConfig = TextConfig()
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """The scores this retriever offers."""
+        return ("dense",)
+
+    def max_vectors(self, side: Side) -> int:
+        """Most vectors of a text."""
+        if self.vectors == "single":
+            return 1
+        return self.text.max_query_tokens if side == "query" else self.text.max_passage_tokens
 
 
 class Bm25Retriever(Model):
@@ -105,7 +139,7 @@ class Bm25Retriever(Model):
     method: Literal["bm25"] = "bm25"
     k1: Annotated[float, Field(ge=0)] = 0.9
     b: Annotated[float, Field(ge=0, le=1)] = 0.4
-    title_join: Literal["space", "period-space", "none"] = "space"
+    title_join: TitleJoin = "space"
 
     @property
     def modes(self) -> tuple[Mode, ...]:
@@ -113,6 +147,8 @@ class Bm25Retriever(Model):
         return ("sparse",)
 
 
-NeuralRetriever: TypeAlias = MaskedRetriever | PooledRetriever
-RetrieverConfig: TypeAlias = Annotated[MaskedRetriever | PooledRetriever | Bm25Retriever, Field(discriminator="method")]
+BackboneRetriever: TypeAlias = MaskedRetriever | GeneratedRetriever | PooledRetriever
+"""Retrievers over our own backbones."""
+NeuralRetriever: TypeAlias = BackboneRetriever | LibraryRetriever
+RetrieverConfig: TypeAlias = Annotated[NeuralRetriever | Bm25Retriever, Field(discriminator="method")]
 RETRIEVER_ADAPTER: TypeAdapter[RetrieverConfig] = TypeAdapter(RetrieverConfig)

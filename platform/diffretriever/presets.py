@@ -12,13 +12,7 @@ from pydantic import ValidationError
 
 from schemas.base import suggest
 from schemas.budget import Budget
-from schemas.retriever import (
-    RETRIEVER_ADAPTER,
-    Bm25Retriever,
-    MaskedRetriever,
-    NeuralRetriever,
-    RetrieverConfig,
-)
+from schemas.retriever import RETRIEVER_ADAPTER, Bm25Retriever, MaskedRetriever, NeuralRetriever, RetrieverConfig
 
 
 @cache
@@ -31,17 +25,17 @@ def preset_names() -> list[str]:
     return list(_presets())
 
 
-def load_retriever(name: str, backbone: str | None = None, budget: Budget | None = None) -> RetrieverConfig:
+def load_retriever(
+    name: str, backbone: str | None = None, budget: Budget | None = None, adapter: str | None = None
+) -> RetrieverConfig:
     """Return the retriever called `name`, or described by the YAML file `name`, with parts replaced where given.
 
     Raises:
         ValueError: no such preset or file, an unknown key, or a part that this method does not have.
     """
     config = _validate(_read(name), name)
-    if backbone is not None:
-        if isinstance(config, Bm25Retriever):
-            raise ValueError("BM25 has no backbone: leave --backbone out")
-        config = _with_backbone(config, backbone)
+    if backbone is not None or adapter is not None:
+        config = with_places(config, backbone, adapter)
     if budget is not None:
         if not isinstance(config, MaskedRetriever):
             raise ValueError(f"the {config.method} method has no slots: leave --budget out")
@@ -49,11 +43,25 @@ def load_retriever(name: str, backbone: str | None = None, budget: Budget | None
     return config
 
 
-def _with_backbone(config: NeuralRetriever, source: str) -> NeuralRetriever:
+def with_places(config: RetrieverConfig, backbone: str | None, adapter: str | None) -> NeuralRetriever:
+    """Return `config` with its backbone or adapter, where given, taken from another folder or hub id.
+
+    Raises:
+        ValueError: BM25 has neither.
+    """
+    if isinstance(config, Bm25Retriever):
+        raise ValueError("BM25 has no backbone: leave --backbone and --adapter out")
+    places: dict[str, str | None] = {}
+    if backbone is not None:
+        places |= {"source": _place(backbone), "revision": None}
+    if adapter is not None:
+        places |= {"adapter": _place(adapter), "adapter_revision": None}
+    return config.model_copy(update={"backbone": config.backbone.model_copy(update=places)})
+
+
+def _place(source: str) -> str:
     # Workers run in other directories, so a local folder must be absolute.
-    place = str(Path(source).absolute()) if Path(source).is_dir() else source
-    backbone = config.backbone.model_copy(update={"source": place, "revision": None})
-    return config.model_copy(update={"backbone": backbone})
+    return str(Path(source).absolute()) if Path(source).is_dir() else source
 
 
 def _read(name: str) -> Any:

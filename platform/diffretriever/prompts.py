@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from schemas.retriever import PromptConfig, Side
+from schemas.retriever_parts import PromptConfig, Side
 
 SYSTEM = "You are an AI assistant that can understand human language."
 _NUMBER_NAMES = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")

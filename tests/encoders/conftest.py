@@ -11,7 +11,8 @@ from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.pooled import PooledEncoder
-from schemas.retriever import BackboneConfig, MaskedRetriever, PooledRetriever
+from schemas.retriever import MaskedRetriever, PooledRetriever
+from schemas.retriever_parts import BackboneConfig
 from tests.encoders.encoder_cases import CASES, FAMILIES, MASKED, FolderOf, Make, case_config
 
 

@@ -11,14 +11,19 @@ import numpy as np
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import Representations
 from diffretriever.presets import load_retriever
-from schemas.budget import Budget
-from schemas.retriever import BackboneConfig, MaskedRetriever, NeuralRetriever, PooledRetriever
+from schemas.retriever import RETRIEVER_ADAPTER, Bm25Retriever, NeuralRetriever
+from schemas.retriever_parts import BackboneConfig
 
 FAMILIES = ("dream", "llada", "qwen2", "bert")
-CASES = (
-    *(f"masked-{name}" for name in ("dream", "llada", "bert", "minilm")),
-    *(f"pooled-{name}" for name in ("dream", "llada", "qwen2", "bert", "minilm")),
-)
+_REPLLAMA = {"pooling": "last", "append_eos": True, "query_prefix": "query: ", "passage_prefix": "passage: "}
+CASES: dict[str, dict[str, Any]] = {
+    **{f"masked-{family}": {"budget": "q2p3"} for family in ("dream", "llada", "bert")},
+    "masked-minilm": {"preset": "diffretriever-minilm"},
+    **{f"pooled-{family}": {} for family in ("dream", "llada", "qwen2", "bert")},
+    "pooled-minilm": {"preset": "minilm-pooled"},
+    "pooled-qwen2-last": _REPLLAMA,
+}
+"""Encoders under test, METHOD-FAMILY and anything after: the fields of their configs, or a preset's name."""
 MASKED = tuple(case for case in CASES if case.startswith("masked"))
 
 # Words that are single entries of the random checkpoints' small vocabularies, so that texts have impacts.
@@ -51,15 +56,16 @@ class Impacts(NamedTuple):
 
 
 def case_config(case: str, folder_of: FolderOf) -> NeuralRetriever:
-    method, name = case.split("-")
-    if name == "minilm":
-        config = load_retriever("diffretriever-minilm" if method == "masked" else "minilm-pooled")
-        assert isinstance(config, MaskedRetriever | PooledRetriever)
+    fields = dict(CASES[case])
+    if preset := fields.pop("preset", None):
+        config = load_retriever(preset)
+        assert not isinstance(config, Bm25Retriever)
         return config.model_copy(update={"backbone": BackboneConfig(source="minilm", dtype="float32")})
-    backbone = BackboneConfig(source=str(folder_of(name)), dtype="float32")
-    if method == "masked":
-        return MaskedRetriever(backbone=backbone, budget=Budget(2, 3))
-    return PooledRetriever(backbone=backbone)
+    method, family, *_ = case.split("-")
+    fields |= {"method": method, "backbone": {"source": str(folder_of(family)), "dtype": "float32"}}
+    config = RETRIEVER_ADAPTER.validate_python(fields)
+    assert not isinstance(config, Bm25Retriever)
+    return config
 
 
 def impacts(found: Representations, row: int) -> Impacts:

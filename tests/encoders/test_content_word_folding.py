@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from diffretriever.encoders.content_words import ContentWords
-from schemas.retriever import ContentWordsConfig
+from schemas.retriever_parts import ContentWordsConfig
 
 
 class PartsTokenizer:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from diffretriever.encoders.content_words import ContentWords, stop_words
-from schemas.retriever import ContentWordsConfig
+from schemas.retriever_parts import ContentWordsConfig
 
 
 class WordTokenizer:

@@ -8,12 +8,12 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.pooled import PooledEncoder
 from schemas.budget import Budget
-from schemas.retriever import TextConfig
+from schemas.retriever_parts import TextConfig
 from tests.encoders.encoder_cases import HUGE, Make, sequences
 
 
 def words_of(encoder: Encoder, text: str) -> list[int]:
-    return list(encoder.backbone.tokenizer(text, add_special_tokens=False)["input_ids"])
+    return list(encoder.preparer.vocabulary.tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def test_a_huge_text_leaves_prompt_slots_and_tail_whole(masked: MaskedEncoder) -> None:
@@ -112,3 +112,13 @@ def test_more_spread_slots_than_positions_are_refused(make_masked: Make[MaskedEn
     encoder = make_masked("bert", budget=Budget(500, 1), slot_positions="spread")
     with pytest.raises(ValueError, match="500 spread slots need"):
         encoder.preparer.prepare_queries(["text"])
+
+
+def test_a_prefix_and_an_appended_end_survive_truncation(make_pooled: Make[PooledEncoder]) -> None:
+    for semantics, length in (("text", 20 + 1 + 1), ("total", 20)):
+        text = TextConfig(max_query_tokens=20, length_semantics=semantics)
+        encoder = make_pooled("qwen2", text=text, pooling="last", query_prefix="river ", append_eos=True)
+        (ids,) = sequences(encoder, [HUGE])
+        assert ids[:1] == words_of(encoder, "river")
+        assert ids[-1] == encoder.backbone.eos_token_id
+        assert len(ids) == length

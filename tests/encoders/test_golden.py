@@ -18,7 +18,8 @@ from diffretriever.backbones.random_checkpoints import write_random_checkpoint
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.representations import Representations
 from schemas.budget import Budget
-from schemas.retriever import BackboneConfig, MaskedRetriever, NeuralRetriever, PooledRetriever
+from schemas.retriever import MaskedRetriever, NeuralRetriever, PooledRetriever
+from schemas.retriever_parts import BackboneConfig
 
 GOLDEN = Path(__file__).parent / "golden"
 NAMES = ("masked-dream-q2p3", "pooled-llada", "masked-bert-q1p2")

@@ -13,7 +13,7 @@ from diffretriever.backbones import BackboneOutput
 from diffretriever.encoders.base import join_title
 from diffretriever.encoders.masked import MaskedEncoder
 from schemas.budget import Budget
-from schemas.retriever import ContentWordsConfig, PromptConfig, TextConfig
+from schemas.retriever_parts import ContentWordsConfig, PromptConfig, TextConfig
 from tests.encoders.encoder_cases import TEXTS, WORDS, Make, impacts, sequences
 
 ALL_WORDS = " ".join(WORDS)

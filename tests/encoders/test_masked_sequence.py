@@ -14,7 +14,7 @@ import torch
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.prompts import SYSTEM
 from schemas.budget import Budget
-from schemas.retriever import PromptConfig
+from schemas.retriever_parts import PromptConfig
 from tests.encoders.encoder_cases import Make, sequences
 
 TEXT = "honey and river water"

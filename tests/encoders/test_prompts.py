@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from diffretriever.prompts import SYSTEM, build_prompt, frame
-from schemas.retriever import PromptConfig, Side
+from schemas.retriever_parts import PromptConfig, Side
 
 
 def whole(side: Side, slots: int, **config: Any) -> str:

@@ -16,7 +16,8 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, WriterLock, write_block
 from schemas.manifest import IndexManifest
 from schemas.passages import TEXT_SCHEMA
-from schemas.retriever import BackboneConfig, MaskedRetriever, PooledRetriever, TextConfig
+from schemas.retriever import MaskedRetriever, PooledRetriever
+from schemas.retriever_parts import BackboneConfig, TextConfig
 
 HIDDEN = 4
 

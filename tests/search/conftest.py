@@ -37,7 +37,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
 
 @pytest.fixture(scope="session")
 def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> PassageIndex:
-    made = PassageIndex.create(str(tmp_path_factory.mktemp("index")), manifest_of(encoder.config, encoder.backbone))
+    made = PassageIndex.create(str(tmp_path_factory.mktemp("index")), manifest_of(encoder))
     committer = Committer(made)
     for start in range(0, len(PASSAGES), 25):
         chunk = PASSAGES[start : start + 25]

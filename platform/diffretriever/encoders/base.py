@@ -8,16 +8,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from diffretriever.encoders.batching import token_budget_batches
 from diffretriever.encoders.prepared import PreparedText
 from diffretriever.encoders.representations import Representations
-from schemas.retriever import Bm25Retriever, Mode, NeuralRetriever, Side, TextConfig
+from schemas.retriever import BackboneRetriever, Bm25Retriever, NeuralRetriever
+from schemas.retriever_parts import Mode, Side, TextConfig
 
 if TYPE_CHECKING:
+    import torch
+
     from diffretriever.backbones import Backbone, Vocabulary
 
 # Subwords are rarely longer than this; longer texts are cut before they are tokenised, so that a passage of a
@@ -35,6 +38,21 @@ class BatchCost:
     """Real tokens, prompt and slots included."""
     padded_tokens: int
     """The same with padding."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What the rest of the platform needs to know of an encoder's model."""
+
+    device: torch.device
+    dtype: str
+    """Precision of the weights, such as `bfloat16`."""
+    hidden_size: int
+    """H of the vectors."""
+    vocab_size: int | None
+    """Size of the vocabulary that impacts point into; None without sparse scores."""
+    weights: str
+    """Digest of the weights, adapter included."""
 
 
 class Preparer(ABC):
@@ -86,15 +104,24 @@ class Preparer(ABC):
 
 
 class Encoder(ABC):
-    """Texts to representations. One pass per batch; a text's result does not depend on its batch."""
+    """Texts to representations. A text's result does not depend on its batch."""
 
-    def __init__(self, config: NeuralRetriever, backbone: Backbone, preparer: Preparer) -> None:
+    def __init__(self, config: NeuralRetriever, preparer: Preparer, facts: ModelFacts) -> None:
         self.config = config
-        self.backbone = backbone
         self.preparer = preparer
-        on_gpu = backbone.device.type != "cpu"
-        self.tokens_per_batch = TOKENS_PER_BATCH_GPU if on_gpu else TOKENS_PER_BATCH_CPU
+        self.facts = facts
+        self.tokens_per_batch = TOKENS_PER_BATCH_CPU if facts.device.type == "cpu" else TOKENS_PER_BATCH_GPU
         self.cost = BatchCost(0, 0)
+
+    @classmethod
+    @abstractmethod
+    def load_preparer(cls, config: Any) -> Preparer:
+        """Return what prepares texts for `config`, without loading any weights."""
+
+    @classmethod
+    @abstractmethod
+    def load(cls, config: Any, device: str) -> Self:
+        """Load the model of `config` onto `device`; see `load_encoder`."""
 
     @property
     def modes(self) -> tuple[Mode, ...]:
@@ -121,12 +148,50 @@ class Encoder(ABC):
 
     @abstractmethod
     def encode_batch(self, texts: Sequence[PreparedText]) -> Representations:
-        """Represent one batch in one forward pass."""
+        """Represent one batch."""
 
     def _empty(self) -> Representations:
         none, zero = np.zeros(0, np.int32), np.zeros(1, np.int64)
-        vectors = np.zeros((0, self.backbone.hidden_size), np.float16)
+        vectors = np.zeros((0, self.facts.hidden_size), np.float16)
         return Representations(vectors, zero, none, none, np.zeros(0, np.float32), zero, none)
+
+
+class BackboneEncoder(Encoder):
+    """An encoder over one of the native backbones."""
+
+    def __init__(self, config: BackboneRetriever, backbone: Backbone, preparer: Preparer) -> None:
+        facts = ModelFacts(
+            device=backbone.device,
+            dtype=str(backbone.dtype).removeprefix("torch."),
+            hidden_size=backbone.hidden_size,
+            vocab_size=backbone.vocab_size,
+            weights=backbone.weights_digest,
+        )
+        super().__init__(config, preparer, facts)
+        self.backbone = backbone
+
+    @classmethod
+    @abstractmethod
+    def make_preparer(cls, config: Any, vocabulary: Vocabulary) -> Preparer:
+        """Return what prepares texts for `config`, given the backbone's tokenizer side."""
+
+    @classmethod
+    def load_preparer(cls, config: BackboneRetriever) -> Preparer:
+        """Read the tokenizer only."""
+        from diffretriever.backbones import load_vocabulary
+
+        return cls.make_preparer(config, load_vocabulary(config.backbone.source, revision=config.backbone.revision))
+
+    @classmethod
+    def load(cls, config: BackboneRetriever, device: str) -> Self:
+        """Load the backbone, its adapter if there is one, and its tokenizer."""
+        from diffretriever.backbones import load_backbone
+
+        place = config.backbone
+        backbone = load_backbone(
+            place.source, dtype=place.dtype, device=device, revision=place.revision, attention=place.attention
+        )
+        return cls(config, backbone, cls.make_preparer(config, backbone.vocabulary))
 
 
 def join_title(title: str, text: str, config: TextConfig | Bm25Retriever) -> str:

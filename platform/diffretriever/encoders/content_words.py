@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from schemas.retriever import ContentWordsConfig
+from schemas.retriever_parts import ContentWordsConfig
 
 _WORD = re.compile(r"[^\W_]+")
 

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from diffretriever.encoders.base import Encoder, Preparer
+from diffretriever.encoders.base import BackboneEncoder, Preparer
 from diffretriever.encoders.content_words import ContentWords
 from diffretriever.encoders.prepared import PreparedText
 from diffretriever.encoders.representations import Representations
 from diffretriever.encoders.tensors import offsets_of, pad_right, unit_float16
 from diffretriever.prompts import build_prompt, frame
 from diffretriever.scoring.sparse import keep_topk, log_relu, max_pool, quantise
-from schemas.retriever import MaskedRetriever, Side
+from schemas.retriever import MaskedRetriever
+from schemas.retriever_parts import Side
 
 if TYPE_CHECKING:
     from diffretriever.backbones import Vocabulary
@@ -114,11 +115,16 @@ def _tail(vocabulary: Vocabulary, length: int) -> list[int]:
     return (tail + [end] * length)[:length]
 
 
-class MaskedEncoder(Encoder):
+class MaskedEncoder(BackboneEncoder):
     """Reads hidden states and the logits of content ids at the slots."""
 
     config: MaskedRetriever
     preparer: MaskedPreparer
+
+    @classmethod
+    def make_preparer(cls, config: MaskedRetriever, vocabulary: Vocabulary) -> MaskedPreparer:
+        """Return the preparer that puts slots after the prompt."""
+        return MaskedPreparer(vocabulary, config)
 
     def encode_batch(self, texts: Sequence[PreparedText]) -> Representations:
         """One forward pass for all slots of all texts; logits of content ids only."""

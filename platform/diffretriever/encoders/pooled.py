@@ -1,58 +1,88 @@
-"""Mean pooling: one vector a text, from all its tokens (DiffEmbed, paper §4.2; the way all-MiniLM is meant to be used).
+"""Pooling: one vector a text (paper §4.2).
 
-Legend: B texts of a batch, L padded length, H hidden size.
+The mean of all tokens' states (DiffEmbed; the way all-MiniLM is meant to be used) or the last one (RepLLaMA).
+
+Legend: B texts of a batch, L padded length, P positions read, H hidden size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from diffretriever.encoders.base import Encoder, Preparer
+from diffretriever.encoders.base import BackboneEncoder, Preparer
 from diffretriever.encoders.prepared import PreparedText
 from diffretriever.encoders.representations import Representations
 from diffretriever.encoders.tensors import offsets_of, pad_right, unit_float16
-from schemas.retriever import Side
+from schemas.retriever import PooledRetriever
+from schemas.retriever_parts import Side
+
+if TYPE_CHECKING:
+    from diffretriever.backbones import Vocabulary
 
 _NO_IDS = np.zeros(0, np.int32)
 
 
 class PooledPreparer(Preparer):
-    """The tokenizer's own form of a text, special tokens included, no prompt."""
+    """The tokenizer's own form of prefix and text, special tokens included."""
+
+    def __init__(self, vocabulary: Vocabulary, config: PooledRetriever) -> None:
+        super().__init__(vocabulary, config.text)
+        self.config = config
+        self._end: list[int] = []
+        if config.append_eos:
+            if vocabulary.eos_token_id is None:
+                raise ValueError("append_eos: this backbone has no end-of-sequence token")
+            self._end = [vocabulary.eos_token_id]
 
     def default_slots(self, side: Side) -> int:
         """Pooled texts have no slots."""
         return 0
 
     def prepare(self, texts: Sequence[str], side: Side, slots: Sequence[int]) -> list[PreparedText]:
-        """Tokenise; `length_semantics: total` counts the special tokens, `text` does not."""
-        added = self.vocabulary.tokenizer.num_special_tokens_to_add()
-        limit = self._limit(side) + (added if self.text.length_semantics == "text" else 0)
+        """Tokenise; `length_semantics: total` counts prefix and special tokens, `text` does not."""
+        prefix = self.config.query_prefix if side == "query" else self.config.passage_prefix
+        # The space that ends a prefix becomes part of the text's first word.
+        framing = len(self._tokenise([prefix.rstrip()], [self.vocabulary.max_length], special=True)[0]) + len(self._end)
+        limit = self._limit(side) + (framing if self.text.length_semantics == "text" else 0)
         limit = min(limit, self.vocabulary.max_length)
-        if limit <= added:
-            raise ValueError(f"no room for the text: {added} of {limit} tokens are special. Raise the {side} limit.")
-        rows = self._tokenise(texts, [limit] * len(texts), special=True)
+        if limit <= framing:
+            raise ValueError(
+                f"no room for the text: prefix and special tokens take {framing} of {limit} tokens. "
+                f"Raise the {side} limit."
+            )
+        rows = self._tokenise([prefix + t for t in texts], [limit - len(self._end)] * len(texts), special=True)
         # A tokenizer without special tokens makes nothing of an empty text: a pad then stands for it, as every text
         # has a vector.
         nothing = [self.vocabulary.pad_token_id]
-        return [PreparedText(np.array(row or nothing, np.int32), 0, _NO_IDS, _NO_IDS, len(row)) for row in rows]
+        ids = [row + self._end or nothing for row in rows]
+        counts = [len(row) + len(self._end) for row in rows]
+        return [PreparedText(np.array(i, np.int32), 0, _NO_IDS, _NO_IDS, n) for i, n in zip(ids, counts, strict=True)]
 
 
-class PooledEncoder(Encoder):
-    """Mean of the final hidden states over the text's tokens, in fp32, then L2-normalised."""
+class PooledEncoder(BackboneEncoder):
+    """Mean of the final hidden states over the text's tokens in fp32, or the last state, then L2-normalised."""
+
+    config: PooledRetriever
+
+    @classmethod
+    def make_preparer(cls, config: PooledRetriever, vocabulary: Vocabulary) -> PooledPreparer:
+        """Return the preparer that writes the prefix."""
+        return PooledPreparer(vocabulary, config)
 
     def encode_batch(self, texts: Sequence[PreparedText]) -> Representations:
         """One forward pass; no logits are computed."""
         ids_BL, mask_BL = pad_right([text.input_ids for text in texts], self.backbone.pad_token_id)
-        positions_BL = torch.arange(ids_BL.shape[1]).expand(ids_BL.shape)
+        mean = self.config.pooling == "mean"
+        positions_BP = torch.arange(ids_BL.shape[1]).expand(ids_BL.shape) if mean else mask_BL.sum(1, keepdim=True) - 1
         no_tokens = torch.zeros(0, dtype=torch.int64)
         with torch.inference_mode():
-            hidden_BLH, _ = self.backbone.forward(ids_BL, mask_BL, positions_BL, no_tokens)
-            hidden_BLH = hidden_BLH.float()
-            weights_BL1 = mask_BL[..., None].to(hidden_BLH)
-            pooled_BH = (hidden_BLH * weights_BL1).sum(1) / weights_BL1.sum(1).clamp(min=1)
+            hidden_BPH, _ = self.backbone.forward(ids_BL, mask_BL, positions_BP, no_tokens)
+            weights_BP1 = mask_BL.gather(1, positions_BP)[..., None].to(hidden_BPH.device, torch.float32)
+            pooled_BH = (hidden_BPH.float() * weights_BP1).sum(1) / weights_BP1.sum(1).clamp(min=1)
         one_each = offsets_of(np.ones(len(texts), np.int64))
         n_tokens = np.array([text.n_tokens for text in texts], np.int32)
         return Representations(

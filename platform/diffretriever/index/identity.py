@@ -6,21 +6,21 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from schemas.manifest import IndexManifest
-from schemas.retriever import Bm25Retriever, NeuralRetriever
+from schemas.retriever import Bm25Retriever
 
 if TYPE_CHECKING:
-    from diffretriever.backbones import Backbone
+    from diffretriever.encoders.base import Encoder
 
 
-def manifest_of(config: NeuralRetriever, backbone: Backbone) -> IndexManifest:
+def manifest_of(encoder: Encoder) -> IndexManifest:
     """Describe a loaded encoder, its `auto` precision replaced by the one that was used."""
-    dtype = str(backbone.dtype).removeprefix("torch.")
-    resolved = config.model_copy(update={"backbone": config.backbone.model_copy(update={"dtype": dtype})})
+    config, facts = encoder.config, encoder.facts
+    resolved = config.model_copy(update={"backbone": config.backbone.model_copy(update={"dtype": facts.dtype})})
     return IndexManifest(
         retriever=resolved,
-        weights=backbone.weights_digest,
-        hidden_size=backbone.hidden_size,
-        vocab_size=backbone.vocab_size,
+        weights=facts.weights,
+        hidden_size=facts.hidden_size,
+        vocab_size=facts.vocab_size,
         created=_now(),
     )
 

@@ -41,7 +41,7 @@ def encode_collection(job: EncodeJob) -> EncodeSummary:
     """
     started = time.monotonic()
     collection = open_collection(job.collection)
-    retriever = load_retriever(job.retriever, job.backbone, job.budget)
+    retriever = load_retriever(job.retriever, job.backbone, job.budget, job.adapter)
     with ray_session(job), WriterLock(job.index):
         pool = size_pool(job)
         index = _open_index(job.index, retriever, pool)

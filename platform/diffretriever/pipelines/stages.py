@@ -137,4 +137,4 @@ def describe_encoder(retriever_json: str, device: str) -> str:
 
     config: NeuralRetriever = RETRIEVER_ADAPTER.validate_json(retriever_json)  # type: ignore[assignment]
     encoder = load_encoder(config, device)
-    return manifest_of(encoder.config, encoder.backbone).model_dump_json()
+    return manifest_of(encoder).model_dump_json()

@@ -30,11 +30,10 @@ def open_searcher(index: str, options: SearchOptions | None = None) -> Searcher:
 
     from diffretriever.encoders import load_encoder
     from diffretriever.index.identity import check_same, manifest_of
+    from diffretriever.presets import with_places
     from diffretriever.search.exact import ExactSearcher
 
-    if options.backbone is not None:
-        place = retriever.backbone.model_copy(update={"source": options.backbone, "revision": None})
-        retriever = retriever.model_copy(update={"backbone": place})
+    retriever = with_places(retriever, options.backbone, options.adapter)
     encoder = load_encoder(retriever, options.device)
-    check_same(opened.manifest, manifest_of(encoder.config, encoder.backbone), opened.uri)
+    check_same(opened.manifest, manifest_of(encoder), opened.uri)
     return ExactSearcher(opened, encoder, options)

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from diffretriever.index.table import PassageIndex
 from schemas.base import suggest
-from schemas.retriever import Mode
+from schemas.retriever_parts import Mode
 
 Hit: TypeAlias = tuple[str, float]
 Hits: TypeAlias = list[list[Hit]]

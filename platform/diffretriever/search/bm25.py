@@ -17,7 +17,8 @@ from diffretriever.files import is_local
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.topk import TopK
 from diffretriever.search.base import Hits, Searcher
-from schemas.retriever import Bm25Retriever, Mode
+from schemas.retriever import Bm25Retriever
+from schemas.retriever_parts import Mode
 
 # The 33 English stop words of Lucene's EnglishAnalyzer.
 # fmt: off

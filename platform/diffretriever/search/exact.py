@@ -20,7 +20,8 @@ from diffretriever.scoring.sparse import impact_matrix, sparse_scores
 from diffretriever.scoring.topk import TopK
 from diffretriever.search.base import Hits, Searcher
 from schemas.jobs import SearchOptions
-from schemas.retriever import Mode
+from schemas.retriever import MaskedRetriever
+from schemas.retriever_parts import Mode
 
 FUSION_DEPTH = 1000
 _MAX_BATCH_ROWS = 16384
@@ -31,10 +32,9 @@ _SPARSE_COLUMNS = ("impact_ids", "impact_weights")
 class ExactSearcher(Searcher):
     """Dense MaxSim, sparse impacts and their hybrid (paper Eqs. 2-4), one pass over the table for all queries."""
 
-    supports_budgets = True
-
     def __init__(self, index: PassageIndex, encoder: Encoder, options: SearchOptions) -> None:
         super().__init__(index)
+        self.supports_budgets = isinstance(encoder.config, MaskedRetriever)
         self.encoder = encoder
         self.options = options
 
@@ -66,7 +66,7 @@ class ExactSearcher(Searcher):
         columns = ["id", *(_DENSE_COLUMNS if dense else ()), *(_SPARSE_COLUMNS if sparse else ())]
         vocab_size = self.index.manifest.vocab_size or 0
         query_matrix = impact_matrix(queries.impact_ids, queries.impact_weights, queries.impact_offsets, vocab_size)
-        query_vectors_MH = torch.from_numpy(queries.vectors_MH.astype(np.float32)).to(self.encoder.backbone.device)
+        query_vectors_MH = torch.from_numpy(queries.vectors_MH.astype(np.float32)).to(self.encoder.facts.device)
         for batch in self.index.batches(columns, self._batch_rows(queries)):
             ids = batch.column("id").to_pylist()
             if dense:
@@ -92,7 +92,7 @@ class ExactSearcher(Searcher):
 
     def _batch_rows(self, queries: Representations) -> int:
         """Passages scored at once, from the memory that their vectors and products take."""
-        slots = getattr(getattr(self.index.manifest.retriever, "budget", None), "passage", 1)
+        slots = self.encoder.config.max_vectors("passage")
         per_vector = queries.hidden_size * 6 + len(queries.vectors_MH) * 4
         per_row = slots * per_vector + len(queries) * 16
         return max(1, min(_MAX_BATCH_ROWS, (self.options.memory_mb << 20) // per_row))
