@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from schemas.budget import Budget
+from schemas.candidates import ProposerName, Share
 from schemas.retriever_parts import Mode
 from schemas.settings import JobConfig
 
@@ -76,6 +77,9 @@ class SearchOptions(JobConfig):
     """Memory that scoring may use beside the model."""
     maxsim: Literal["mean", "sum-floored"] = "mean"
     """Dense score: mean over query slots (paper), or sum with negative maxima as 0 (the authors' code)."""
+    search_budget: PositiveInt | Literal["auto", "exact"] = "auto"
+    """Passages that a candidate index may name for scoring; `exact` asks for all; `auto` is the calibrated number
+    where accelerate_index.py made a candidate index, and otherwise all."""
     score_dtype: Literal["float32", "bfloat16-legacy"] = "float32"
     """Precision of dense products; the authors' bfloat16 loses 2-5 % of the true top 10."""
 
@@ -135,10 +139,12 @@ class EvaluateJob(SearchOptions):
 
 
 class InspectJob(JobConfig):
-    """Say what is in an index: its retriever, passages by collection, versions, size."""
+    """Say what is in an index: its retriever, passages by collection, versions, size; check it if asked."""
 
     index: str
     """Folder or object-store URI of the index."""
+    verify: bool = False
+    """Read all of it and check it: ids, digests, vectors, impacts, codes, counts. Exit status 1 if anything is wrong."""
     json_output: bool = False
     """Print JSON instead of text."""
 
@@ -154,6 +160,26 @@ class MaintainJob(JobConfig):
     """File with ids of passages to delete, one a line."""
     compact: bool = False
     """Join small fragments, drop deleted rows, forget versions older than an hour."""
+
+
+class AccelerateJob(JobConfig):
+    """Make an index fast to search: 8-bit codes, and a candidate index where asked for; results stay the same."""
+
+    index: str
+    """Local folder of the index."""
+    candidates: Literal["none"] | ProposerName = "none"
+    """Candidate index to calibrate: only what it names is scored, exactly. `mean` goes by passages' mean vectors.
+    Worth it from about a hundred thousand passages on; below, the exact scan of the codes is fast enough."""
+    recall: Share = 0.99
+    """Recall@top_k that the search budget is chosen for, on queries made from the index's own passages."""
+    top_k: PositiveInt = 100
+    """Depth of that recall."""
+    sample: PositiveInt = 200
+    """Queries to calibrate with."""
+    backbone: str | None = None
+    """Where the index's backbone lies now, if it has moved."""
+    adapter: str | None = None
+    """Where its adapter lies now, likewise."""
 
 
 class DemoJob(RayConfig):

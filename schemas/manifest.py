@@ -53,7 +53,7 @@ class IndexManifest(Model):
     def _identity(self) -> dict[str, Any]:
         config = self.retriever.model_dump(mode="json")
         if not isinstance(self.retriever, Bm25Retriever):
-            for place in ("source", "revision", "attention", "adapter", "adapter_revision"):
+            for place in ("source", "revision", "attention", "adapter", "adapter_revision", "merge_adapter"):
                 config["backbone"].pop(place)
         return {"format": self.format, "weights": self.weights, "retriever": config}
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import Field, PositiveInt, TypeAdapter
+from pydantic import Field, PositiveInt, TypeAdapter, model_validator
 
 from schemas.base import Model
 from schemas.budget import Budget
@@ -66,7 +66,7 @@ class MaskedRetriever(PromptedRetriever):
 
 
 class GeneratedRetriever(PromptedRetriever):
-    """PromptReps: the state that predicts the next token, one for each token decoded greedily (paper §3.4)."""
+    """PromptReps: the state that predicts the next token, one for each token decoded greedily (paper §3.2, end)."""
 
     method: Literal["generated"] = "generated"
     max_tokens: PositiveInt = 1
@@ -108,18 +108,39 @@ class LibraryRetriever(Model):
 
     method: Literal["library"] = "library"
     backbone: BackboneConfig
+    """The model's folder or hub id. `adapter` is refused: merge it into the weights first."""
     vectors: Literal["single", "token"] = "single"
     """One vector a text, or one a token scored by MaxSim (ColBERT and its kin)."""
-    query_prompt: str = ""
-    """Written before every query."""
-    passage_prompt: str = ""
+    query_prompt: str | None = None
+    """Written before every query, inside the limit. None: the prompt in the model's own files, if there is one."""
+    passage_prompt: str | None = None
     pool_prompt: bool = True
-    """Whether the prompt's tokens count in the pooling."""
+    """False: the prompt's tokens do not count in the pooling. True: as the model's files say, which is mostly yes."""
+    append_eos: bool = False
+    """End every text with the end-of-sequence token, inside the limit, where the tokenizer does not do so itself."""
+    pooling: Literal["auto", "mean", "cls", "last"] = "auto"
+    """For models without a `modules.json`; `auto` there is the library's choice: `last` for causal decoders,
+    else `mean`. With a `modules.json` only `auto` is allowed: pooling is what that says."""
+    bidirectional: bool = False
+    """Run a decoder without its causal mask and by transformers' own class. For models whose repository has code that
+    does no more than that: the code is then not needed, and never run."""
     similarity: Literal["cosine", "dot"] = "cosine"
     """`dot` stores vectors as they are, for models trained without normalisation."""
     remote_code: bool = False
     """Run the Python code that the model's repository brings. Off: models that need it are refused."""
     text: TextConfig = TextConfig()
+    """Its limits apply besides the model's own."""
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> Self:
+        if self.vectors == "token":
+            sentence_only = {"pool_prompt": True, "pooling": "auto", "similarity": "cosine", "append_eos": False}
+            wrong = [name for name, default in sentence_only.items() if getattr(self, name) != default]
+            if wrong:
+                raise ValueError(f"vectors: token has one unit vector a token: leave {' and '.join(wrong)} out")
+        if self.bidirectional and self.remote_code:
+            raise ValueError("bidirectional runs transformers' own class: leave remote_code out, or bidirectional")
+        return self
 
     @property
     def modes(self) -> tuple[Mode, ...]:

@@ -16,19 +16,24 @@ LIBRARY = ROOT / "platform" / "diffretriever"
 # A part may import parts of lower levels, and itself. `schemas` is below all.
 LEVELS = {
     "schemas": 0,
+    "kernels": 0,
     "files": 1,
     "scoring": 1,
     "prompts": 1,
     "presets": 1,
     "backbones": 1,
+    "codecs": 2,
     "collections": 2,
+    "postings": 2,
     "encoders": 2,
     "index": 3,
+    "rerank": 3,
     "search": 4,
     "evaluation": 5,
     "pipelines": 5,
-    "jobs": 6,
-    "serve": 6,
+    "reproduction": 6,
+    "jobs": 7,
+    "serve": 7,
 }
 RAY_ALLOWED = {"pipelines", "jobs", "serve"}
 LANCE_ALLOWED = {"index"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -26,21 +28,21 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory) -> FolderOf:
 
 
 @pytest.fixture(scope="session")
-def encoder_of(folder_of: FolderOf) -> dict[str, Encoder]:
-    """The encoder of each case: not to be changed."""
-    return {case: load_encoder(case_config(case, folder_of), "cpu") for case in CASES}
+def encoder_of(folder_of: FolderOf) -> Callable[[str], Encoder]:
+    """The encoder of a case, loaded on first use: not to be changed."""
+    return cache(lambda case: load_encoder(case_config(case, folder_of), "cpu"))
 
 
 @pytest.fixture(params=CASES)
-def encoder(request: pytest.FixtureRequest, encoder_of: dict[str, Encoder]) -> Encoder:
+def encoder(request: pytest.FixtureRequest, encoder_of: Callable[[str], Encoder]) -> Encoder:
     """Every encoder in turn."""
-    return encoder_of[request.param]
+    return encoder_of(request.param)
 
 
 @pytest.fixture(params=MASKED)
-def masked(request: pytest.FixtureRequest, encoder_of: dict[str, Encoder]) -> MaskedEncoder:
+def masked(request: pytest.FixtureRequest, encoder_of: Callable[[str], Encoder]) -> MaskedEncoder:
     """Every encoder with slots in turn."""
-    found = encoder_of[request.param]
+    found = encoder_of(request.param)
     assert isinstance(found, MaskedEncoder)
     return found
 

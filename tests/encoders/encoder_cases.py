@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -14,16 +15,24 @@ from diffretriever.presets import load_retriever
 from schemas.retriever import RETRIEVER_ADAPTER, Bm25Retriever, NeuralRetriever
 from schemas.retriever_parts import BackboneConfig
 
-FAMILIES = ("dream", "llada", "qwen2", "bert")
+FAMILIES = ("dream", "llada", "qwen2", "llama3", "bert")
 _REPLLAMA = {"pooling": "last", "append_eos": True, "query_prefix": "query: ", "passage_prefix": "passage: "}
 CASES: dict[str, dict[str, Any]] = {
     **{f"masked-{family}": {"budget": "q2p3"} for family in ("dream", "llada", "bert")},
     "masked-minilm": {"preset": "diffretriever-minilm"},
+    "masked-dream-2step": {"budget": "q2p3", "steps": 2},
+    "masked-llada-stop": {"budget": "q2p3", "stop_truncation": "quote"},
     **{f"pooled-{family}": {} for family in ("dream", "llada", "qwen2", "bert")},
+    "generated-qwen2": {"max_tokens": 3},
+    "generated-qwen2-single": {},
+    "generated-llama3": {"max_tokens": 5, "stop": "cap-then-cut"},
     "pooled-minilm": {"preset": "minilm-pooled"},
     "pooled-qwen2-last": _REPLLAMA,
 }
 """Encoders under test, METHOD-FAMILY and anything after: the fields of their configs, or a preset's name."""
+if find_spec("sentence_transformers"):  # an extra, tested where it is installed
+    CASES["library-bert"] = {"query_prompt": "query: ", "pool_prompt": False}
+    CASES["library-qwen2"] = {"passage_prompt": "passage: ", "append_eos": True}
 MASKED = tuple(case for case in CASES if case.startswith("masked"))
 
 # Words that are single entries of the random checkpoints' small vocabularies, so that texts have impacts.

@@ -14,18 +14,23 @@ from diffretriever.index.identity import bm25_manifest
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, write_block
 from diffretriever.pipelines.blocks import text_table
-from schemas.jobs import DemoJob, EncodeJob, EvaluateJob, InspectJob, MaintainJob, SearchJob
+from schemas.jobs import AccelerateJob, DemoJob, EncodeJob, EvaluateJob, InspectJob, MaintainJob, SearchJob
+from schemas.reproduce import ReproduceJob
+from schemas.rerank import RerankJob
 from schemas.retriever import Bm25Retriever
 from schemas.settings import JobConfig
 from tests.search.conftest import PASSAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 JOBS: dict[str, type[JobConfig]] = {
+    "accelerate_index": AccelerateJob,
     "demo": DemoJob,
     "encode_beir": EncodeJob,
     "evaluate": EvaluateJob,
     "inspect_index": InspectJob,
     "maintain_index": MaintainJob,
+    "reproduce": ReproduceJob,
+    "rerank": RerankJob,
     "search": SearchJob,
 }
 

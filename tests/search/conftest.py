@@ -37,10 +37,17 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
 
 @pytest.fixture(scope="session")
 def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> PassageIndex:
-    made = PassageIndex.create(str(tmp_path_factory.mktemp("index")), manifest_of(encoder))
+    """Not to be changed."""
+    return fill(encoder, str(tmp_path_factory.mktemp("index")))
+
+
+def fill(encoder: Encoder, uri: str, prefix: str = "d") -> PassageIndex:
+    """Write the passages in three fragments, to an index that is there or a new one."""
+    made = PassageIndex.open(uri) if PassageIndex.exists(uri) else PassageIndex.create(uri, manifest_of(encoder))
     committer = Committer(made)
-    for start in range(0, len(PASSAGES), 25):
-        chunk = PASSAGES[start : start + 25]
+    passages = [Passage(prefix + p.id[1:], p.title, p.text) for p in PASSAGES]
+    for start in range(0, len(passages), 25):
+        chunk = passages[start : start + 25]
         reps = encoder.encode_passages([p.title for p in chunk], [p.text for p in chunk])
         committer.commit({str(start): write_block(made.uri, beside(text_table(chunk, "c"), reps.to_arrow()))}, [])
     return made

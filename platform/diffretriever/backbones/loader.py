@@ -7,20 +7,26 @@ from pathlib import Path
 from typing import Any
 
 from diffretriever.backbones import FAMILIES
+from diffretriever.backbones.adapter import AdapterHead, apply_adapter
+from diffretriever.backbones.adapter_files import AdapterFiles
 from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.checkpoint import Checkpoint, read_json
 from diffretriever.backbones.device import resolve_device, resolve_dtype
-from diffretriever.backbones.source import resolve_source
+from diffretriever.backbones.source import resolve_adapter, resolve_source
 from diffretriever.backbones.vocabulary import Vocabulary
 
 
-def load_backbone(
+def load_backbone(  # noqa: PLR0913 (a backbone's place and its adapter's)
     source: str | Path,
     *,
     dtype: str = "float32",
     device: str = "auto",
     revision: str | None = None,
     attention: str = "auto",
+    adapter: str | Path | None = None,
+    adapter_revision: str | None = None,
+    adapter_head: AdapterHead = "include",
+    merge_adapter: bool = True,
 ) -> Backbone:
     """Load a backbone in evaluation mode. Never runs code from a checkpoint.
 
@@ -31,15 +37,31 @@ def load_backbone(
         revision: Branch, tag or commit of a hub id.
         attention: `auto`, `sdpa`, `flash_attention_2` or `eager`; `auto` takes flash attention where it is
             installed, a GPU is used and the family gains from it.
+        adapter: A LoRA adapter to put on it: a folder with adapter_config.json and adapter_model.safetensors in
+            PEFT's format, or a hub id. Modules are named as in transformers or as in the family's checkpoints.
+        adapter_revision: Branch, tag or commit of an adapter's hub id.
+        adapter_head: `drop` leaves out the adapter's part on the output head, which touches logits only.
+        merge_adapter: Whether the adapter is added into the weights, or stands beside them and can be trained.
 
     Raises:
         ValueError: The source cannot be found or fetched; its family or a field of its config.json is not
-            known; its tensors are not exactly those its config asks for; or an option cannot be met.
+            known; its tensors are not exactly those its config asks for; the same of the adapter; or an option
+            cannot be met.
     """
+    files = _open_adapter(adapter, adapter_revision)
     checkpoint = Checkpoint.open(resolve_source(source, revision))
     family = _family(checkpoint.config, checkpoint.config_file)
     target = resolve_device(device)
-    return family.load(checkpoint, dtype=resolve_dtype(dtype, target), device=target, attention=attention)
+    backbone = family.load(checkpoint, dtype=resolve_dtype(dtype, target), device=target, attention=attention)
+    if files is not None:
+        apply_adapter(
+            backbone,
+            files,
+            lambda name: family.checkpoint_name(name, checkpoint),
+            head=adapter_head,
+            merge=merge_adapter,
+        )
+    return backbone
 
 
 def load_vocabulary(source: str | Path, *, revision: str | None = None) -> Vocabulary:
@@ -52,6 +74,14 @@ def load_vocabulary(source: str | Path, *, revision: str | None = None) -> Vocab
     config = read_json(folder / "config.json")
     family = _family(config, folder / "config.json")
     return family.vocabulary_class(folder, config, family.turn_end)
+
+
+def _open_adapter(adapter: str | Path | None, revision: str | None) -> AdapterFiles | None:
+    if adapter is not None:
+        return AdapterFiles.open(resolve_adapter(adapter, revision))
+    if revision is not None:
+        raise ValueError(f"adapter_revision {revision!r} has no meaning without an adapter.")
+    return None
 
 
 def _family(config: dict[str, Any], config_file: Path) -> type[Backbone]:

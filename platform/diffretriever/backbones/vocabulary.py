@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from diffretriever.backbones.config_fields import first_id
 from diffretriever.backbones.tokenizer_files import load_tokenizer_json
+
+# Subwords are rarely longer than this; longer texts are cut before they are tokenised, so that a passage of a
+# megabyte costs no more than one of the length that the model can see.
+_CHARACTERS_PER_TOKEN = 64
 
 
 class Vocabulary:
@@ -31,6 +36,30 @@ class Vocabulary:
     def tokenizer(self) -> Any:
         """The transformers tokenizer, read on first use; a ValueError where the folder has none."""
         return self.read_tokenizer(self._folder)
+
+    def tokenise(self, texts: Sequence[str], limits: Sequence[int], *, special: bool = False) -> list[list[int]]:
+        """Token ids of each text, at most the largest of `limits`; characters are cut at each text's own.
+
+        `special` adds the tokenizer's own special tokens, inside the limit. Spelled in a text they are only text.
+        """
+        if not texts:
+            return []
+        cut = [text[: limit * _CHARACTERS_PER_TOKEN] for text, limit in zip(texts, limits, strict=True)]
+        encoded = self.tokenizer(
+            cut,
+            add_special_tokens=special,
+            # A passage that spells "<|im_end|>" or "[MASK]" means those characters, not the token.
+            split_special_tokens=True,
+            truncation=True,
+            max_length=max(limits),
+        )
+        return list(encoded["input_ids"])
+
+    @cached_property
+    def quote_id(self) -> int | None:
+        """Id of the token that is a double quote and nothing else; None where a quote takes several."""
+        quote = self.tokenizer('"', add_special_tokens=False)["input_ids"]
+        return int(quote[0]) if len(quote) == 1 else None
 
     @cached_property
     def turn_end_id(self) -> int | None:

@@ -14,7 +14,9 @@ __all__ = ["ENCODERS", "load_encoder", "load_preparer"]
 
 ENCODERS: dict[str, str] = {
     "masked": "diffretriever.encoders.masked:MaskedEncoder",
+    "generated": "diffretriever.encoders.generated:GeneratedEncoder",
     "pooled": "diffretriever.encoders.pooled:PooledEncoder",
+    "library": "diffretriever.encoders.library:LibraryEncoder",
 }
 """`method` of a retriever config → the class that runs it, as "module:class"."""
 

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
     from diffretriever.backbones import Backbone, Vocabulary
 
-# Subwords are rarely longer than this; longer texts are cut before they are tokenised, so that a passage of a
-# megabyte costs no more than one of the length that the model can see.
-_CHARACTERS_PER_TOKEN = 64
 TOKENS_PER_BATCH_CPU = 2048
 TOKENS_PER_BATCH_GPU = 65536
 
@@ -83,21 +80,6 @@ class Preparer(ABC):
         """Prepare passages from their two fields, joined as the config says."""
         joined = [join_title(title, text, self.text) for title, text in zip(titles, texts, strict=True)]
         return self.prepare(joined, "passage", [self.default_slots("passage")] * len(joined))
-
-    def _tokenise(self, texts: Sequence[str], limits: Sequence[int], *, special: bool) -> list[list[int]]:
-        """Token ids of each text, at most the largest of `limits`; characters are cut at each text's own."""
-        if not texts:
-            return []
-        cut = [text[: limit * _CHARACTERS_PER_TOKEN] for text, limit in zip(texts, limits, strict=True)]
-        encoded = self.vocabulary.tokenizer(
-            cut,
-            add_special_tokens=special,
-            # A passage that spells "<|im_end|>" or "[MASK]" means those characters, not the token.
-            split_special_tokens=True,
-            truncation=True,
-            max_length=max(limits),
-        )
-        return list(encoded["input_ids"])
 
     def _limit(self, side: Side) -> int:
         return self.text.max_query_tokens if side == "query" else self.text.max_passage_tokens
@@ -177,21 +159,24 @@ class BackboneEncoder(Encoder):
 
     @classmethod
     def load_preparer(cls, config: BackboneRetriever) -> Preparer:
-        """Read the tokenizer only."""
+        """Read the tokenizer, and what an adapter's folder says of its training; see `released.check_released`."""
         from diffretriever.backbones import load_vocabulary
+        from diffretriever.encoders.released import check_released
 
-        return cls.make_preparer(config, load_vocabulary(config.backbone.source, revision=config.backbone.revision))
+        vocabulary = load_vocabulary(config.backbone.source, revision=config.backbone.revision)
+        preparer = cls.make_preparer(config, vocabulary)
+        check_released(config, preparer)
+        return preparer
 
     @classmethod
     def load(cls, config: BackboneRetriever, device: str) -> Self:
         """Load the backbone, its adapter if there is one, and its tokenizer."""
         from diffretriever.backbones import load_backbone
 
-        place = config.backbone
-        backbone = load_backbone(
-            place.source, dtype=place.dtype, device=device, revision=place.revision, attention=place.attention
-        )
-        return cls(config, backbone, cls.make_preparer(config, backbone.vocabulary))
+        # First, as an adapter for another prompt is refused before any weights are read.
+        preparer = cls.load_preparer(config)
+        backbone = load_backbone(**config.backbone.model_dump(), device=device)
+        return cls(config, backbone, preparer)
 
 
 def join_title(title: str, text: str, config: TextConfig | Bm25Retriever) -> str:

@@ -46,7 +46,9 @@ class PooledPreparer(Preparer):
         """Tokenise; `length_semantics: total` counts prefix and special tokens, `text` does not."""
         prefix = self.config.query_prefix if side == "query" else self.config.passage_prefix
         # The space that ends a prefix becomes part of the text's first word.
-        framing = len(self._tokenise([prefix.rstrip()], [self.vocabulary.max_length], special=True)[0]) + len(self._end)
+        framing = len(self.vocabulary.tokenise([prefix.rstrip()], [self.vocabulary.max_length], special=True)[0]) + len(
+            self._end
+        )
         limit = self._limit(side) + (framing if self.text.length_semantics == "text" else 0)
         limit = min(limit, self.vocabulary.max_length)
         if limit <= framing:
@@ -54,7 +56,9 @@ class PooledPreparer(Preparer):
                 f"no room for the text: prefix and special tokens take {framing} of {limit} tokens. "
                 f"Raise the {side} limit."
             )
-        rows = self._tokenise([prefix + t for t in texts], [limit - len(self._end)] * len(texts), special=True)
+        rows = self.vocabulary.tokenise(
+            [prefix + t for t in texts], [limit - len(self._end)] * len(texts), special=True
+        )
         # A tokenizer without special tokens makes nothing of an empty text: a pad then stands for it, as every text
         # has a vector.
         nothing = [self.vocabulary.pad_token_id]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ PREPARED_SCHEMA = pa.schema(
         ("content_ids", pa.list_(pa.int32())),
         ("variant_ids", pa.list_(pa.int32())),
         ("n_tokens", pa.int32()),
+        ("prefix_tokens", pa.int32()),
     ]
 )
 
@@ -28,10 +30,11 @@ class PreparedText:
 
     Attributes:
         input_ids: int32 [L], everything the model sees.
-        slots: K, 0 for pooled encoders.
+        slots: K, the most vectors of a generated text, 0 for pooled encoders.
         content_ids: int32 [T], ascending; see `ContentWords`.
         variant_ids: int32 [T].
-        n_tokens: tokens of the text; of a pooled text the special tokens count, of a masked one the prompt does not.
+        n_tokens: tokens of the text; of a pooled text the special tokens count, of others the prompt does not.
+        prefix_tokens: tokens at the start that every text of this side shares, where the method can use that.
     """
 
     input_ids: np.ndarray
@@ -39,6 +42,7 @@ class PreparedText:
     content_ids: np.ndarray
     variant_ids: np.ndarray
     n_tokens: int
+    prefix_tokens: int = 0
 
 
 def to_arrow(texts: Sequence[PreparedText]) -> pa.Table:
@@ -50,6 +54,7 @@ def to_arrow(texts: Sequence[PreparedText]) -> pa.Table:
             "content_ids": [t.content_ids for t in texts],
             "variant_ids": [t.variant_ids for t in texts],
             "n_tokens": [t.n_tokens for t in texts],
+            "prefix_tokens": [t.prefix_tokens for t in texts],
         },
         schema=PREPARED_SCHEMA,
     )
@@ -57,19 +62,11 @@ def to_arrow(texts: Sequence[PreparedText]) -> pa.Table:
 
 def from_arrow(table: pa.Table) -> list[PreparedText]:
     """Read back what `to_arrow` made; other columns are ignored."""
-    rows = table.select(PREPARED_SCHEMA.names)
-    lists = {
-        name: [value.values.to_numpy(zero_copy_only=False) for value in rows.column(name)]
-        for name in ("input_ids", "content_ids", "variant_ids")
-    }
-    return [
-        PreparedText(input_ids, slots, content_ids, variant_ids, n_tokens)
-        for input_ids, slots, content_ids, variant_ids, n_tokens in zip(
-            lists["input_ids"],
-            rows.column("slots").to_pylist(),
-            lists["content_ids"],
-            lists["variant_ids"],
-            rows.column("n_tokens").to_pylist(),
-            strict=True,
-        )
-    ]
+    columns = {name: _values(table.column(name).combine_chunks()) for name in PREPARED_SCHEMA.names}
+    return [PreparedText(**dict(zip(columns, fields, strict=True))) for fields in zip(*columns.values(), strict=True)]
+
+
+def _values(column: pa.Array) -> list[Any]:
+    if pa.types.is_list(column.type):
+        return [value.values.to_numpy(zero_copy_only=False) for value in column]
+    return column.to_pylist()

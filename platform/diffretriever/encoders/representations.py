@@ -1,4 +1,4 @@
-"""What an encoder says about texts: ragged unit vectors, impacts, and their lossless Arrow form.
+"""What an encoder says about texts: ragged vectors, impacts, and their lossless Arrow form.
 
 Legend: N texts, M slots of all texts together, H hidden size, T impacts of all texts together.
 """
@@ -19,7 +19,8 @@ class Representations:
     """The representations of N texts.
 
     Attributes:
-        vectors_MH: float16 [M, H], L2-normalised; text i owns rows offsets[i] to offsets[i + 1].
+        vectors_MH: float16 [M, H]; text i owns rows offsets[i] to offsets[i + 1]. L2-normalised, except those of the
+            library method with `similarity: dot`, which are as long as the model makes them.
         offsets: int64 [N + 1].
         slot_tokens: int32 [M], the content word (token id) each slot predicts most strongly, -1 where there is none.
         impact_ids: int32 [T], vocabulary entries, ascending within a text.

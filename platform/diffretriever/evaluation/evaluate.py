@@ -9,7 +9,8 @@ from diffretriever.evaluation.measures import EvaluationResult, evaluate, parse_
 from diffretriever.evaluation.report import Evaluation, write_evaluation
 from diffretriever.files import write_text
 from diffretriever.search import open_searcher
-from diffretriever.search.base import Hits, Searcher
+from diffretriever.scoring.topk import Hits
+from diffretriever.search.base import Searcher
 from schemas.jobs import EvaluateJob
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
+from pathlib import PurePosixPath
 from typing import Any
 
 import lance
+import numpy as np
 import pyarrow as pa
 
 from schemas.manifest import MANIFEST_FORMAT, IndexContents, IndexManifest
@@ -81,12 +83,29 @@ class PassageIndex:
         """Move to the latest version."""
         self.dataset = lance.dataset(table_uri(self.uri))
 
+    def versions(self) -> Iterator[PassageIndex]:
+        """Yield every version that is kept, oldest first."""
+        for version in self.dataset.versions():
+            yield PassageIndex.open(self.uri, version["version"])
+
     def __len__(self) -> int:
         return int(self.dataset.count_rows())
 
     def batches(self, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
         """Stream `columns` of all passages in table order; memory is bounded by a few batches."""
         yield from self.dataset.to_batches(columns=list(columns), batch_size=batch_size)
+
+    def fragments(self) -> list[Any]:
+        """Return the Lance fragments in table order."""
+        return list(self.dataset.get_fragments())
+
+    def fragment_batches(self, fragment: Any, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
+        """Stream columns of one fragment's live rows, with `_rowaddr` (uint64; the low half is the row written)."""
+        yield from fragment.scanner(columns=list(columns), batch_size=batch_size, with_row_address=True).to_batches()
+
+    def take(self, rows: np.ndarray, columns: Sequence[str]) -> pa.Table:
+        """Return `columns` of the passages at the positions `rows` (int64, ascending) of table order."""
+        return self.dataset.take(rows.tolist(), columns=list(columns))
 
     def digests(self) -> dict[str, bytes]:
         """Return passage id to digest of all passages: about 200 bytes of memory each."""
@@ -143,6 +162,11 @@ class PassageIndex:
 def table_uri(uri: str) -> str:
     """Return where the Lance table of the index at `uri` lies."""
     return f"{uri.rstrip('/')}/{_TABLE}"
+
+
+def fragment_key(fragment: Any) -> str:
+    """Return a name for what a fragment holds; deletions and added columns leave it as it is."""
+    return PurePosixPath(fragment.data_files()[0].path).stem
 
 
 def ids_filter(ids: Iterable[str]) -> str:

@@ -6,11 +6,17 @@ Legend: Q queries, P passages of one batch, C candidates of one query.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
+Hit: TypeAlias = tuple[str, float]
+"""A passage id and its score."""
+Hits: TypeAlias = list[list[Hit]]
+"""Each query's passages, best first."""
 
-def top_k(scores_P: np.ndarray, ids: Sequence[str], k: int) -> list[tuple[str, float]]:
+
+def top_k(scores_P: np.ndarray, ids: Sequence[str], k: int) -> list[Hit]:
     """Return the k best passages as (id, score), best first; a score of -inf is never returned.
 
     Args:
@@ -45,7 +51,7 @@ class TopK:
         """
         if k < 1:
             raise ValueError(f"k is {k}: ask for at least one passage")
-        self._k = k
+        self.k = k
         self._floor = 0.0 if only_positive else -np.inf
         self._scores = [np.empty(0) for _ in range(n_queries)]
         self._ids = [np.empty(0, dtype=object) for _ in range(n_queries)]
@@ -62,12 +68,8 @@ class TopK:
             ValueError: a score is NaN.
         """
         assert scores_QP.shape == (len(self._scores), len(ids)), "one row a query, one column a passage"
-        if np.isnan(scores_QP).any():
-            row, column = np.argwhere(np.isnan(scores_QP))[0]
-            raise ValueError(
-                f"the score of passage '{ids[column]}' for query number {row} is NaN: "
-                "look for NaN in the stored vectors, or encode again in float32"
-            )
+        for query in np.flatnonzero(np.isnan(scores_QP).any(axis=1)):
+            self._check(scores_QP[query], ids, int(query))
         # Scores equal to the k-th best survive: their ids decide.
         survives_QP = (scores_QP >= self._thresholds_Q[:, None]) & (scores_QP > self._floor)
         ids_P = np.array(ids, dtype=object)
@@ -75,17 +77,37 @@ class TopK:
             survivors_C = np.flatnonzero(survives_QP[query])
             self._merge(int(query), scores_QP[query, survivors_C], ids_P[survivors_C])
 
-    def results(self) -> list[list[tuple[str, float]]]:
+    def add_for(self, query: int, scores_C: np.ndarray, ids_C: np.ndarray) -> None:
+        """Take in passages of one query alone: floating [C] and their ids, an object array [C]."""
+        self._check(scores_C, ids_C, query)
+        survivors_C = np.flatnonzero((scores_C >= self._thresholds_Q[query]) & (scores_C > self._floor))
+        if len(survivors_C):
+            self._merge(query, scores_C[survivors_C], ids_C[survivors_C])
+
+    def threshold(self, query: int) -> float:
+        """Return the score that a passage must reach to be kept now; -inf while there is room."""
+        return float(self._thresholds_Q[query])
+
+    def results(self) -> Hits:
         """Return for each query its passages as (id, score), best first."""
         return [_ranked(scores, ids) for scores, ids in zip(self._scores, self._ids, strict=True)]
+
+    @staticmethod
+    def _check(scores_C: np.ndarray, ids_C: Sequence[str] | np.ndarray, query: int) -> None:
+        wrong = np.flatnonzero(np.isnan(scores_C))
+        if len(wrong):
+            raise ValueError(
+                f"the score of passage '{ids_C[wrong[0]]}' for query number {query} is NaN: "
+                "look for NaN in the stored vectors, or encode again in float32"
+            )
 
     def _merge(self, query: int, scores_C: np.ndarray, ids_C: np.ndarray) -> None:
         scores_C = np.concatenate([self._scores[query], scores_C])
         ids_C = np.concatenate([self._ids[query], ids_C])
-        if len(scores_C) > self._k:
-            kept = _best(scores_C, ids_C, self._k)
+        if len(scores_C) > self.k:
+            kept = _best(scores_C, ids_C, self.k)
             scores_C, ids_C = scores_C[kept], ids_C[kept]
-        if len(scores_C) == self._k:
+        if len(scores_C) == self.k:
             self._thresholds_Q[query] = scores_C.min()
         self._scores[query], self._ids[query] = scores_C, ids_C
 
@@ -98,6 +120,6 @@ def _best(scores_C: np.ndarray, ids_C: np.ndarray, k: int) -> np.ndarray:
     return np.concatenate([above, np.array(tied[: k - len(above)], dtype=np.int64)])
 
 
-def _ranked(scores_C: np.ndarray, ids_C: np.ndarray) -> list[tuple[str, float]]:
+def _ranked(scores_C: np.ndarray, ids_C: np.ndarray) -> list[Hit]:
     pairs = zip(ids_C.tolist(), scores_C.tolist(), strict=True)
     return sorted(pairs, key=lambda pair: (-pair[1], pair[0]))

@@ -31,9 +31,9 @@ def open_searcher(index: str, options: SearchOptions | None = None) -> Searcher:
     from diffretriever.encoders import load_encoder
     from diffretriever.index.identity import check_same, manifest_of
     from diffretriever.presets import with_places
-    from diffretriever.search.exact import ExactSearcher
+    from diffretriever.search.neural import NeuralSearcher
 
     retriever = with_places(retriever, options.backbone, options.adapter)
     encoder = load_encoder(retriever, options.device)
     check_same(opened.manifest, manifest_of(encoder), opened.uri)
-    return ExactSearcher(opened, encoder, options)
+    return NeuralSearcher(opened, encoder, options)

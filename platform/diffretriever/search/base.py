@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TypeAlias
 
 from diffretriever.index.table import PassageIndex
+from diffretriever.scoring.topk import Hits
 from schemas.base import suggest
 from schemas.retriever_parts import Mode
-
-Hit: TypeAlias = tuple[str, float]
-Hits: TypeAlias = list[list[Hit]]
 
 
 class Searcher(ABC):

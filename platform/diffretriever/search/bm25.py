@@ -15,8 +15,8 @@ import Stemmer
 from diffretriever.encoders.base import join_title
 from diffretriever.files import is_local
 from diffretriever.index.table import PassageIndex
-from diffretriever.scoring.topk import TopK
-from diffretriever.search.base import Hits, Searcher
+from diffretriever.scoring.topk import Hits, TopK
+from diffretriever.search.base import Searcher
 from schemas.retriever import Bm25Retriever
 from schemas.retriever_parts import Mode
 

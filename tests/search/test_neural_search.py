@@ -12,13 +12,13 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.search import open_searcher
-from diffretriever.search.exact import ExactSearcher
+from diffretriever.search.neural import NeuralSearcher
 from schemas.jobs import SearchOptions
 from tests.search.conftest import QUERIES
 
 
-def searcher(index: PassageIndex, encoder: Encoder, **options: object) -> ExactSearcher:
-    return ExactSearcher(index, encoder, SearchOptions.model_validate({"index": index.uri, **options}))
+def searcher(index: PassageIndex, encoder: Encoder, **options: object) -> NeuralSearcher:
+    return NeuralSearcher(index, encoder, SearchOptions.model_validate({"index": index.uri, **options}))
 
 
 def stored(index: PassageIndex) -> tuple[list[str], Representations]:

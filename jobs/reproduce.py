@@ -1,0 +1,35 @@
+"""Run those rows of the paper's tables that can be run here, and print ours beside the paper's."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+from _entry import lasting, run
+
+from schemas.reproduce import ReproduceJob
+
+
+def main(config: ReproduceJob) -> None:
+    """List what can be run, or run it, print what was measured and say where the report is."""
+    from diffretriever.reproduction.page import listing, terminal_table
+    from diffretriever.reproduction.plan import make_plan
+
+    job = config.model_copy(update={"output": Path(lasting(config.output, "--output"))})
+    plan = make_plan(job)
+    if job.dry_run:
+        print(listing(plan))
+        return
+
+    from diffretriever.reproduction.report import write_report
+    from diffretriever.reproduction.runner import run_plan
+
+    command = shlex.join(["python", *sys.argv])
+    failed = run_plan(plan, job, command, lambda line: print(line, flush=True))
+    print(f"\n{terminal_table(write_report(plan, job, failed, command))}")
+    print(f"report: {job.output / 'reproduction.md'}")
+
+
+if __name__ == "__main__":
+    run(ReproduceJob, main)

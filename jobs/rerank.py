@@ -1,0 +1,42 @@
+"""Rerank a TREC run with a masked diffusion backbone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from _entry import lasting, run
+
+from schemas.rerank import RerankJob
+
+if TYPE_CHECKING:
+    from diffretriever.collections import BadRecord, Passage
+
+
+def main(config: RerankJob) -> None:
+    """Rerank, then say what happened."""
+    from diffretriever.rerank.run import rerank_run
+
+    job = config.model_copy(update={"output": Path(lasting(config.output, "--output"))})
+    summary = rerank_run(job, _records(job))
+    rate = f" ({summary.passages / summary.seconds:.1f} passages/s)" if summary.passages else ""
+    print(f"{job.output}: {summary.queries:,} queries, {summary.passages:,} passages scored now{rate}")
+    if summary.resumed:
+        print(f"  {summary.resumed:,} queries had been scored by an earlier attempt")
+
+
+def _records(job: RerankJob) -> Iterator[Passage | BadRecord]:
+    from diffretriever.collections import Passage, open_collection
+
+    if job.index is None:
+        yield from open_collection(job.collection).records()
+        return
+    from diffretriever.index.table import PassageIndex
+
+    for batch in PassageIndex.open(job.index).batches(["id", "title", "text"], 8192):
+        yield from (Passage(**row) for row in batch.to_pylist())
+
+
+if __name__ == "__main__":
+    run(RerankJob, main)

@@ -1,0 +1,134 @@
+"""The files of a published embedding model: what they ask for, whether that is allowed, and their digest.
+
+Weights are read from safetensors only, and Python code of a model's repository runs only where the config allows it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from diffretriever.backbones.checkpoint import Checkpoint, read_json
+from diffretriever.encoders.library_source import (
+    CODE_FILES,
+    MODULE_FILES,
+    ROOT_FILES,
+    WEIGHT_FILES,
+    Module,
+    find_folder,
+    read_modules,
+)
+from schemas.retriever import LibraryRetriever
+
+EXTRA = "sentence_transformers"
+_LIBRARY_TYPES = ("sentence_transformers.", "pylate.models.Dense.")
+"""Modules that the library itself has; the second it replaces with its own."""
+
+
+@dataclass(frozen=True)
+class LibraryFiles:
+    """A model's folder."""
+
+    folder: Path
+    remote_code: bool
+
+    @classmethod
+    def open(cls, config: LibraryRetriever, *, weights: bool) -> LibraryFiles:
+        """Find the folder, fetching it from the hub where it must, and check that it can be used as `config` says.
+
+        `weights` False leaves the weights where they are.
+
+        Raises:
+            ValueError: The extra is not installed; the source cannot be found or fetched; the model needs code of
+                its repository, or has its weights in pickles only; or `config` contradicts its files.
+        """
+        if importlib.util.find_spec(EXTRA) is None:
+            raise ValueError("the library method needs an extra: pip install 'diffretriever[models]'")
+        if config.backbone.adapter is not None:
+            raise ValueError("the library method takes no adapter: merge it into the weights, and leave adapter out")
+        files = cls(find_folder(config, weights=weights), config.remote_code)
+        _check_code(files, config)
+        if config.pooling != "auto" and files.modules:
+            raise ValueError(f"{files.folder / 'modules.json'} says how to pool: leave pooling: {config.pooling} out")
+        if weights:
+            _check_weights(files)
+        return files
+
+    @cached_property
+    def modules(self) -> tuple[Module, ...]:
+        """The modules in order; none where the folder is a plain transformers checkpoint."""
+        return read_modules(self.folder)
+
+    @property
+    def transformer(self) -> Path:
+        """The folder of the transformer, which is the first module."""
+        return self.modules[0].folder if self.modules else self.folder
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The transformer's `config.json`."""
+        return read_json(self.transformer / "config.json")
+
+    @cached_property
+    def library_config(self) -> dict[str, Any]:
+        """The library's `config_sentence_transformers.json`, empty where there is none."""
+        return self.optional("config_sentence_transformers.json")
+
+    @property
+    def is_stanford_colbert(self) -> bool:
+        """Whether this is a late-interaction model as Stanford's ColBERT saves it."""
+        return not self.modules and "HF_ColBERT" in (self.config.get("architectures") or [])
+
+    def optional(self, name: str, folder: Path | None = None) -> dict[str, Any]:
+        """Return the object in a JSON file of the folder, empty where there is no such file."""
+        file = (folder or self.folder) / name
+        return read_json(file) if file.is_file() else {}
+
+    def digest(self) -> str:
+        """Return a sha256 over the weights, as `Checkpoint.digest` has it, and name and bytes of every other file.
+
+        Files that the model does not use (its card, weights in other formats) do not count.
+        """
+        checkpoint = Checkpoint.open(self.transformer)
+        digest = hashlib.sha256(checkpoint.digest().encode())
+        own = MODULE_FILES + WEIGHT_FILES
+        patterns = ROOT_FILES + (CODE_FILES if self.remote_code else [])
+        found = {file for pattern in patterns for file in self.folder.glob(pattern)}
+        found |= {file for module in self.modules for pattern in own for file in module.folder.glob(pattern)}
+        for file in sorted(found - set(checkpoint.files)):
+            digest.update(f"\n{file.relative_to(self.folder).as_posix()} {file.stat().st_size}\n".encode())
+            digest.update(file.read_bytes())
+        return digest.hexdigest()
+
+
+def _check_code(files: LibraryFiles, config: LibraryRetriever) -> None:
+    foreign = [module.type for module in files.modules if not module.type.startswith(_LIBRARY_TYPES)]
+    mapped = files.config.get("auto_map") or {}
+    if config.remote_code or not (foreign or (mapped and not config.bidirectional)):
+        return
+    named = ", ".join(foreign or sorted(set(map(str, mapped.values()))))
+    wanted = config.model_copy(update={"remote_code": True, "bidirectional": False})
+    described = yaml.safe_dump({"method": "library", **wanted.model_dump(exclude_defaults=True)}, sort_keys=False)
+    raise ValueError(
+        f"'{config.backbone.source}' runs by Python code of its own repository ({named}), which could do anything "
+        "that you can do on this machine. If you have read that code and trust it, put this into a YAML file and "
+        f"name the file as the retriever; `remote_code: true` allows it:\n{described}"
+    )
+
+
+def _check_weights(files: LibraryFiles) -> None:
+    # Without this, transformers and the library would read pickles where there is nothing else.
+    needed = [files.transformer, *(module.folder for module in files.modules if module.type.endswith(".Dense"))]
+    for folder in needed:
+        if not any(folder.glob("*.safetensors")):
+            raise ValueError(
+                f"{folder} has no safetensors, and pickles are not read. Many models on the hub have them in a pull "
+                "request of the conversion service: name it as the backbone's revision (`revision: refs/pr/1`, or its "
+                "number). Or load the model where you trust it and save it anew with save_pretrained."
+            )

@@ -1,0 +1,146 @@
+"""A released adapter says how it was trained: held against the retriever that is to run it (reference §6.1).
+
+The authors' folders hold `retriever_config.json` beside the adapter, with the prompt as token ids. A retriever that
+frames its texts otherwise runs, and gives vectors the adapter was never trained for.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diffretriever.backbones.checkpoint import read_json
+from diffretriever.backbones.source import resolve_adapter
+from schemas.budget import Budget
+from schemas.retriever import BackboneRetriever, MaskedRetriever
+from schemas.retriever_parts import PromptConfig, Side
+
+if TYPE_CHECKING:
+    from diffretriever.encoders.base import Preparer
+    from diffretriever.encoders.masked import MaskedPreparer
+
+TRAINED_FOR = {
+    "retriever_config.json": "masked",
+    "matryoshka_config.json": "masked",
+    "ar_retriever_config.json": "generated",
+    "diffembed_config.json": "pooled",
+    "repllama_config.json": "pooled",
+}
+"""File in an adapter's folder → the method whose training writes it; the second is the first's old name."""
+_PARTS: tuple[tuple[str, Side, int], ...] = (
+    ("query_prefix_ids", "query", 0),
+    ("query_suffix_ids", "query", 1),
+    ("passage_prefix_ids", "passage", 0),
+    ("passage_suffix_ids", "passage", 1),
+)
+"""Field → the side it is of, and whether it stands left (0) or right (1) of the text."""
+
+
+def check_released(config: BackboneRetriever, preparer: Preparer) -> None:
+    """Hold `config` against what the adapter's folder says of its training, where it says anything.
+
+    Another budget or number of steps than trained is a `UserWarning`: the config's count.
+
+    Raises:
+        ValueError: The adapter cannot be fetched, was trained for another method, needs what is not supported here,
+            or was trained with another mask token, tail or prompt. Names file and field, and the fix.
+    """
+    place = config.backbone
+    if place.adapter is None:
+        return
+    folder = resolve_adapter(place.adapter, place.adapter_revision, weights=False)
+    file = next((folder / name for name in TRAINED_FOR if (folder / name).is_file()), None)
+    if file is None:
+        return
+    trained = {name: value for name, value in read_json(file).items() if value is not None}
+    if TRAINED_FOR[file.name] != config.method:
+        raise ValueError(
+            f"{file}: this adapter (model_type {trained.get('model_type')!r}) was trained for method "
+            f"'{TRAINED_FOR[file.name]}', the retriever's is '{config.method}': use the former, or another adapter."
+        )
+    if isinstance(config, MaskedRetriever):
+        _check_masked(trained, file, config, preparer)  # type: ignore[arg-type] # a masked config makes a masked preparer
+
+
+def _check_masked(trained: dict[str, Any], file: Path, config: MaskedRetriever, preparer: MaskedPreparer) -> None:
+    for name in ("use_k_adapter", "use_k_pre_encoder"):
+        if trained.get(name):
+            raise ValueError(f"{file}: {name} is true: adapters that choose the number of slots are not supported.")
+    if trained.get("normalize") is False:
+        raise ValueError(f"{file}: normalize is false: only adapters trained on normalised vectors are supported.")
+    mask = preparer.vocabulary.mask_token_id
+    if trained.get("mask_token_id", mask) != mask:
+        raise ValueError(
+            f"{file}: mask_token_id is {trained['mask_token_id']}, the backbone's is {mask}: "
+            "is `backbone.source` the model that the adapter was trained on?"
+        )
+    tail = trained.get("n_tail", config.tail_length)
+    if tail != config.tail_length:
+        raise ValueError(
+            f"{file}: n_tail is {tail}, the retriever's tail_length is {config.tail_length}: set `tail_length: {tail}`."
+        )
+    _warn_of_differences(trained, file, config)
+    _check_prompt(trained, file, config, preparer)
+
+
+def _warn_of_differences(trained: Mapping[str, Any], file: Path, config: MaskedRetriever) -> None:
+    both = trained.get("n_gen_tokens")
+    query = trained.get("n_gen_q_tokens") or both or config.budget.query
+    passage = trained.get("n_gen_p_tokens") or both or config.budget.passage
+    steps = trained.get("num_denoise_steps") or config.steps
+    for name, theirs, ours in (("budget", Budget(query, passage), config.budget), ("steps", steps, config.steps)):
+        if theirs != ours:
+            warnings.warn(
+                f"{file}: the adapter was trained with {name} {theirs}; the retriever's config asks for {ours}, "
+                "which is what runs.",
+                UserWarning,
+                stacklevel=4,
+            )
+
+
+def _check_prompt(trained: Mapping[str, Any], file: Path, config: MaskedRetriever, preparer: MaskedPreparer) -> None:
+    ours = _frames(config, preparer)
+    theirs = {name: list(trained[name]) for name in ours if name in trained}
+    differing = [name for name, ids in theirs.items() if ids != ours[name]]
+    if not differing:
+        return
+    decode = preparer.vocabulary.tokenizer.decode
+    shown = "".join(
+        f"\n  {name}\n    trained: {decode(theirs[name])!r}\n    here:    {decode(ours[name])!r}" for name in differing
+    )
+    raise ValueError(
+        f"{file}: the adapter was trained with another prompt than this retriever builds:{shown}\n"
+        f"{_remedy(theirs, config, preparer)}"
+    )
+
+
+def _frames(config: MaskedRetriever, preparer: MaskedPreparer) -> dict[str, list[int]]:
+    return {
+        name: preparer._frame(side, config.max_vectors(side))[where]  # noqa: SLF001 (what goes around every text)
+        for name, side, where in _PARTS
+    }
+
+
+def _remedy(theirs: Mapping[str, list[int]], config: MaskedRetriever, preparer: MaskedPreparer) -> str:
+    """Name the smallest change of `config.prompt` that builds the trained prompt."""
+    current = config.prompt.model_dump()
+    remedies: list[list[str]] = []
+    for prompt in _prompts():
+        other = config.model_copy(update={"prompt": prompt})
+        frames = _frames(other, type(preparer)(preparer.vocabulary, other))
+        if all(frames[name] == ids for name, ids in theirs.items()):
+            changed = {name: value for name, value in prompt.model_dump().items() if value != current[name]}
+            remedies.append([f"`prompt.{name}: {str(value).lower()}`" for name, value in changed.items()])
+    if not remedies:
+        return "No prompt option builds the trained one for this budget: check the budget and the backbone's tokenizer."
+    fewest = min(remedies, key=len)
+    return f"Set {' and '.join(fewest)}."
+
+
+def _prompts() -> Iterator[PromptConfig]:
+    """Yield the prompts a retriever can have, the usual ones first."""
+    for rewrite, variant, colon in product((False, True), ("paper", "one", "few", "three", "bare"), (True, False)):
+        yield PromptConfig(variant=variant, colon=colon, rewrite_numbers=rewrite)

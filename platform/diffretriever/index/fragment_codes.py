@@ -1,0 +1,133 @@
+"""8-bit codes of one fragment's vectors, kept in memory-mapped files beside the table, for fast scans.
+
+A fragment's data file never changes, so neither do its codes: deletions are looked up in the table at search time,
+compaction and replacement make new fragments, which get codes of their own. Codes only narrow a search down; scores
+come from the table's own vectors.
+
+Legend: N vectors of the fragment, P passages, H hidden size.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from diffretriever.encoders.representations import read_vectors
+from diffretriever.files import whole_folder
+from diffretriever.kernels.maxsim import encode
+from diffretriever.scoring.coded import Codes
+
+FORMAT = 1
+_FILES = {
+    "codes": np.int8,
+    "scales": np.float32,
+    "counts": np.int32,
+    "errors": np.float32,
+    "norms": np.float32,
+    "rows": np.uint32,
+    "mean_codes": np.int8,
+    "mean_scales": np.float32,
+}
+
+
+@dataclass(frozen=True)
+class FragmentCodes:
+    """The codes of a fragment.
+
+    Attributes:
+        vectors: codes of all N vectors, memory-mapped.
+        means: codes of the mean of each passage's vectors, memory-mapped.
+        errors_P: float32 [P], longest rounding error of a passage's vectors.
+        norms_P: float32 [P], length of its longest vector.
+        rows_P: uint32 [P], ascending: the passage's place among the rows that the fragment was written with.
+    """
+
+    vectors: Codes
+    means: Codes
+    errors_P: np.ndarray
+    norms_P: np.ndarray
+    rows_P: np.ndarray
+
+    @classmethod
+    def open(cls, folder: Path) -> FragmentCodes | None:
+        """Map the codes in `folder`; None where there are none, or of another format."""
+        try:
+            header = json.loads((folder / "header.json").read_text("utf-8"))
+        except FileNotFoundError:
+            return None
+        if header["format"] != FORMAT:
+            return None
+        hidden_size = header["hidden_size"]
+        arrays = {name: _mapped(folder / f"{name}.bin", dtype) for name, dtype in _FILES.items()}
+        offsets = np.concatenate([[0], np.cumsum(arrays["counts"])]).astype(np.int64)
+        return cls(
+            vectors=Codes(arrays["codes"].reshape(-1, hidden_size), arrays["scales"], offsets),
+            means=Codes(arrays["mean_codes"].reshape(-1, hidden_size), arrays["mean_scales"], np.arange(len(offsets))),
+            errors_P=arrays["errors"],
+            norms_P=arrays["norms"],
+            rows_P=arrays["rows"],
+        )
+
+    @classmethod
+    def build(cls, folder: Path, batches: Iterable[pa.RecordBatch], hidden_size: int) -> None:
+        """Write the codes of a fragment, streamed as batches with `reps` and `_rowaddr`; all of them or nothing."""
+        with whole_folder(folder) as temporary:
+            streams = {name: (temporary / f"{name}.bin").open("wb") for name in _FILES}
+            try:
+                for batch in batches:
+                    for name, array in _encode_batch(batch).items():
+                        streams[name].write(np.ascontiguousarray(array, _FILES[name]).tobytes())
+            finally:
+                for stream in streams.values():
+                    stream.close()
+            header = {"format": FORMAT, "hidden_size": hidden_size}
+            (temporary / "header.json").write_text(json.dumps(header), "utf-8")
+
+
+def _encode_batch(batch: pa.RecordBatch) -> dict[str, np.ndarray]:
+    stored_NH, offsets = read_vectors(batch)
+    vectors_NH = stored_NH.astype(np.float32)
+    counts_P = np.diff(offsets)
+    codes, scales, errors_N = quantise(vectors_NH)
+    mean_codes, mean_scales, _ = quantise(
+        _reduce(np.add, vectors_NH, offsets) / np.maximum(counts_P, 1).astype(np.float32)[:, None]
+    )
+    return {
+        "codes": codes,
+        "scales": scales,
+        "counts": counts_P,
+        "errors": _reduce(np.maximum, errors_N, offsets),
+        "norms": _reduce(np.maximum, np.linalg.norm(vectors_NH, axis=1), offsets),
+        "rows": batch.column("_rowaddr").to_numpy() & 0xFFFFFFFF,
+        "mean_codes": mean_codes,
+        "mean_scales": mean_scales,
+    }
+
+
+def _reduce(operation: np.ufunc, values_N: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Reduce each passage's rows; 0 for a passage without any."""
+    filled_P = np.diff(offsets) > 0
+    reduced_P = np.zeros((len(filled_P), *values_N.shape[1:]), np.float32)
+    if filled_P.any():
+        # Passages without rows own none of those between two others' starts.
+        reduced_P[filled_P] = operation.reduceat(values_N, offsets[:-1][filled_P])
+    return reduced_P
+
+
+def quantise(vectors_NH: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return codes int8 [N, H], scales float32 [N] and error lengths float32 [N] of float32 vectors."""
+    codes_NH = np.empty(vectors_NH.shape, np.int8)
+    scales_N, errors_N = np.empty(len(vectors_NH), np.float32), np.empty(len(vectors_NH), np.float32)
+    encode(vectors_NH, codes_NH, scales_N, errors_N)
+    return codes_NH, scales_N, errors_N
+
+
+def _mapped(file: Path, dtype: type) -> np.ndarray:
+    if file.stat().st_size == 0:
+        return np.empty(0, dtype)
+    return np.memmap(file, dtype, "r")

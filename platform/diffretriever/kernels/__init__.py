@@ -1,0 +1,1 @@
+"""Compiled inner loops (numba): pure maths on arrays, one file a family."""

@@ -1,0 +1,132 @@
+"""MaxSim: over 8-bit codes for scans, and over the vectors themselves for the scores that are returned.
+
+numba widens int32 to int64 unless every step is cast back, and only 32-bit products become the multiply-and-add
+instructions that make 8-bit codes fast.
+
+Legend: N vectors of all passages, P passages, M query vectors, H hidden size, C chosen passages.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+_MOST_NEGATIVE = np.float32(-np.inf)
+_ZERO = np.int32(0)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _dot(codes_H: np.ndarray, query_H: np.ndarray) -> np.int32:
+    total = _ZERO
+    for h in range(codes_H.shape[0]):
+        total = np.int32(total + np.int32(codes_H[h] * query_H[h]))
+    return total
+
+
+@njit(nogil=True, cache=True)
+def _passage_score(
+    codes_NH: np.ndarray, scales_N: np.ndarray, begin: int, end: int, query_MH: np.ndarray, query_scales_M: np.ndarray
+) -> np.float32:
+    if begin == end:
+        return _MOST_NEGATIVE
+    total = np.float32(0)
+    for m in range(query_MH.shape[0]):
+        best = _MOST_NEGATIVE
+        for n in range(begin, end):
+            best = max(best, scales_N[n] * np.float32(_dot(codes_NH[n], query_MH[m])))
+        total += best * query_scales_M[m]
+    return total
+
+
+@njit(nogil=True, cache=True)
+def scan(
+    codes_NH: np.ndarray,
+    scales_N: np.ndarray,
+    offsets: np.ndarray,
+    query_MH: np.ndarray,
+    query_scales_M: np.ndarray,
+    out_P: np.ndarray,
+) -> None:
+    """Write the sum over query vectors of the best product with a passage's vectors, for all passages in a row.
+
+    Args:
+        codes_NH: int8 [N, H].
+        scales_N: float32 [N], value of one step of each vector's codes.
+        offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1]; -inf is written where it has none.
+        query_MH: int16 [M, H], so small that no product of a query and a code row exceeds 32 bits.
+        query_scales_M: float32 [M].
+        out_P: float32 [P], overwritten.
+    """
+    for p in range(out_P.shape[0]):
+        out_P[p] = _passage_score(codes_NH, scales_N, offsets[p], offsets[p + 1], query_MH, query_scales_M)
+
+
+@njit(nogil=True, cache=True)
+def scan_chosen(
+    codes_NH: np.ndarray,
+    scales_N: np.ndarray,
+    offsets: np.ndarray,
+    chosen_C: np.ndarray,
+    query_MH: np.ndarray,
+    query_scales_M: np.ndarray,
+    out_C: np.ndarray,
+) -> None:
+    """As `scan`, for the passages `chosen_C` (int64 [C]) only; writes float32 [C]."""
+    for c in range(chosen_C.shape[0]):
+        p = chosen_C[c]
+        out_C[c] = _passage_score(codes_NH, scales_N, offsets[p], offsets[p + 1], query_MH, query_scales_M)
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
+def exact(
+    vectors_NH: np.ndarray, offsets: np.ndarray, chosen_C: np.ndarray, query_MH: np.ndarray, out_C: np.ndarray
+) -> None:
+    """Write the mean MaxSim of one query with chosen passages, in fp32.
+
+    Unlike a matrix product, whose last bits depend on its shape, this gives a pair the same score in any company.
+
+    Args:
+        vectors_NH: float32 [N, H].
+        offsets: int64 [P + 1].
+        chosen_C: int64 [C], passages to score.
+        query_MH: float32 [M, H], at least one row.
+        out_C: float32 [C], overwritten; -inf for a passage without vectors.
+    """
+    for c in range(chosen_C.shape[0]):
+        begin, end = offsets[chosen_C[c]], offsets[chosen_C[c] + 1]
+        total = np.float32(0)
+        for m in range(query_MH.shape[0]):
+            best = _MOST_NEGATIVE
+            for n in range(begin, end):
+                product = np.float32(0)
+                for h in range(query_MH.shape[1]):
+                    product += vectors_NH[n, h] * query_MH[m, h]
+                best = max(best, product)
+            total += best
+        out_C[c] = total / np.float32(query_MH.shape[0])
+
+
+@njit(nogil=True, cache=True)
+def encode(vectors_NH: np.ndarray, codes_NH: np.ndarray, scales_N: np.ndarray, errors_N: np.ndarray) -> None:
+    """Round each vector to 127 steps on either side of zero.
+
+    Args:
+        vectors_NH: float32 [N, H].
+        codes_NH: int8 [N, H], overwritten.
+        scales_N: float32 [N], overwritten: the value of a step.
+        errors_N: float32 [N], overwritten: the length of what rounding took away, rounded up.
+    """
+    for n in range(vectors_NH.shape[0]):
+        largest = np.float32(0)
+        for h in range(vectors_NH.shape[1]):
+            largest = max(largest, abs(vectors_NH[n, h]))
+        scale = largest / np.float32(127)
+        inverse = np.float32(127) / largest if largest > 0 else np.float32(0)
+        squared = 0.0
+        for h in range(vectors_NH.shape[1]):
+            code = np.int8(round(vectors_NH[n, h] * inverse))
+            codes_NH[n, h] = code
+            gap = np.float64(vectors_NH[n, h]) - np.float64(scale) * np.float64(code)
+            squared += gap * gap
+        scales_N[n] = scale
+        errors_N[n] = np.float32(np.sqrt(squared) * 1.000001)

@@ -1,0 +1,98 @@
+"""Runs a plan: encode what is not indexed, evaluate what is not measured, nothing twice.
+
+Everything lies under the job's output folder. `indexes/KEY-COLLECTION` is an index; `finished.json` in it says that
+the encoding came to its end, and a job that was killed before goes on in it. `evaluations/KEY-SET-SPLIT` is a report
+like that of evaluate.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import yaml
+
+from diffretriever.evaluation.evaluate import evaluate_job
+from diffretriever.files import write_text
+from diffretriever.pipelines.cluster import ray_session
+from diffretriever.pipelines.encode import encode_collection
+from diffretriever.reproduction.plan import Plan, Task
+from diffretriever.reproduction.pooled_search import evaluate_pooled_slots
+from schemas.jobs import EncodeJob, EvaluateJob, RayConfig
+from schemas.reproduce import ReproduceJob
+
+
+def run_plan(plan: Plan, job: ReproduceJob, command: str, say: Callable[[str], None]) -> dict[Path, str]:
+    """Run what is ready, and go on where one retriever fails for a reason that a user can mend.
+
+    Args:
+        plan: of `job`.
+        job: its Ray settings are used for encoding.
+        command: the command line, for the reports.
+        say: takes a line for each step.
+
+    Returns:
+        Results folder of each task that failed → why.
+    """
+    todo = [[task for task in tasks if not task.is_done] for tasks in plan.tasks().values()]
+    failed: dict[Path, str] = {}
+    with ExitStack() as session:
+        if any(not task.is_indexed for tasks in todo for task in tasks):
+            session.enter_context(ray_session(job))
+        for tasks in filter(None, todo):
+            failed |= _run_index(tasks, job, command, say)
+    return failed
+
+
+def _run_index(tasks: list[Task], job: ReproduceJob, command: str, say: Callable[[str], None]) -> dict[Path, str]:
+    """Run the tasks of one index; return those that failed."""
+    first = tasks[0]
+    if not first.is_indexed:
+        say(f"encoding for {first.label}")
+        try:
+            _encode(first, job)
+        except ValueError as error:
+            say(f"  failed: {error}")
+            return dict.fromkeys((task.results for task in tasks), str(error))
+    failed = {}
+    for task in tasks:
+        say(f"evaluating {task.label}")
+        try:
+            _evaluate(task, command)
+        except ValueError as error:
+            say(f"  failed: {error}")
+            failed[task.results] = str(error)
+    return failed
+
+
+def _evaluate(task: Task, command: str) -> None:
+    evaluation = EvaluateJob(
+        index=str(task.index),
+        collection=task.queries.source,
+        split=task.queries.split,
+        output=task.results,
+        # The paper leaves a query's own document in (ArguAna, Quora).
+        exclude_self=False,
+    )
+    if task.scoring == "pooled-slots":
+        evaluate_pooled_slots(evaluation, command)
+    else:
+        evaluate_job(evaluation, command)
+
+
+def _encode(task: Task, job: ReproduceJob) -> None:
+    retriever = task.index.parent / f"{task.index.name}.yaml"
+    write_text(retriever, yaml.safe_dump(task.retriever.model_dump(mode="json"), sort_keys=False))
+    shared = job.model_dump(include=set(RayConfig.model_fields))
+    summary = encode_collection(
+        EncodeJob(
+            **shared,
+            collection=task.queries.source,
+            retriever=str(retriever),
+            index=str(task.index),
+            # Public collections have empty passages; the report says how many were set aside.
+            on_bad_input="quarantine",
+        )
+    )
+    write_text(task.summary, summary.model_dump_json(indent=2) + "\n")

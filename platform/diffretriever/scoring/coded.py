@@ -1,0 +1,110 @@
+"""Approximate MaxSim over 8-bit codes, with a bound on its error that holds for every passage.
+
+A score computed from codes differs from the fp32 score by at most what rounding took from the passage's vectors and
+from the query's, by the Cauchy-Schwarz inequality. So the passages that can be among the best k are known, and only
+those need their stored vectors.
+
+Legend: Q queries, M query vectors, P passages, N vectors of all passages, H hidden size, C chosen passages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from diffretriever.kernels.maxsim import scan, scan_chosen
+from diffretriever.scoring.exact import FP32_ROUNDING
+from diffretriever.scoring.maxsim import maxsim
+
+_INT16 = 32767
+_INT32 = 2**31 - 1
+_SHARED_SCAN_VECTORS = 12
+"""From this many query vectors on, one matrix product serves all faster than a pass of the kernel for each query."""
+_BLOCK_CELLS = 1 << 25
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """Vectors as 8-bit codes.
+
+    Attributes:
+        codes_NH: int8 [N, H].
+        scales_N: float32 [N], value of a step of each vector's codes.
+        offsets: int64 [P + 1]; passage i owns vectors offsets[i] to offsets[i + 1].
+    """
+
+    codes_NH: np.ndarray
+    scales_N: np.ndarray
+    offsets: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+class CodedQueries:
+    """Queries made ready to be scored against codes."""
+
+    def __init__(self, vectors_MH: np.ndarray, offsets: np.ndarray) -> None:
+        """Round float16 or float32 [M, H] to 16 bits; query i owns rows offsets[i] to offsets[i + 1], at least one."""
+        self.vectors_MH = np.asarray(vectors_MH, np.float32)
+        self.offsets = offsets
+        largest_M = np.abs(self.vectors_MH).max(axis=1, initial=0)
+        norms_M = np.linalg.norm(self.vectors_MH, axis=1)
+        # No product with a row of codes may leave 32 bits, however the two lie to each other.
+        longest = _INT32 / (127 * np.sqrt(self.vectors_MH.shape[1])) - np.sqrt(self.vectors_MH.shape[1])
+        steps_M = np.minimum(_INT16 / np.maximum(largest_M, 1e-30), longest / np.maximum(norms_M, 1e-30))
+        self.codes_MH = np.rint(self.vectors_MH * steps_M[:, None]).astype(np.int16)
+        self.scales_M = (1 / steps_M).astype(np.float32)
+        errors_M = np.linalg.norm(self.vectors_MH - self.codes_MH * self.scales_M[:, None], axis=1)
+        counts_Q = np.diff(offsets)
+        self._norms_Q = np.add.reduceat(norms_M, offsets[:-1]) / counts_Q
+        self._errors_Q = np.add.reduceat(errors_M, offsets[:-1]) / counts_Q + FP32_ROUNDING * self._norms_Q
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def scores(self, passages: Codes, device: torch.device) -> np.ndarray:
+        """Return float32 [Q, P]: approximate mean MaxSim of every query with every passage; -inf without vectors."""
+        if device.type != "cpu" or len(self.codes_MH) > _SHARED_SCAN_VECTORS:
+            return self._shared_scan(passages, device)
+        return self.kernel_scores(passages)
+
+    def kernel_scores(self, passages: Codes) -> np.ndarray:
+        """Return float32 [Q, P], as `scores`, by a pass of the kernel for each query."""
+        scores_QP = np.empty((len(self), len(passages)), np.float32)
+        for query in range(len(self)):
+            own = slice(self.offsets[query], self.offsets[query + 1])
+            codes, scales = self.codes_MH[own], self.scales_M[own]
+            scan(passages.codes_NH, passages.scales_N, passages.offsets, codes, scales, scores_QP[query])
+        return scores_QP / np.diff(self.offsets).astype(np.float32)[:, None]
+
+    def chosen_scores(self, query: int, passages: Codes, chosen_C: np.ndarray) -> np.ndarray:
+        """Return float32 [C], as `scores`, of one query with the passages numbered `chosen_C` (int64)."""
+        own = slice(self.offsets[query], self.offsets[query + 1])
+        scores_C = np.empty(len(chosen_C), np.float32)
+        codes, scales = self.codes_MH[own], self.scales_M[own]
+        scan_chosen(passages.codes_NH, passages.scales_N, passages.offsets, chosen_C, codes, scales, scores_C)
+        return scores_C / np.float32(own.stop - own.start)
+
+    def slack(self, query: int, errors_P: np.ndarray, norms_P: np.ndarray) -> np.ndarray:
+        """Return float [P]: the most by which a score of this query can differ from the fp32 score."""
+        return self._norms_Q[query] * errors_P + self._errors_Q[query] * (norms_P + errors_P)
+
+    def _shared_scan(self, passages: Codes, device: torch.device) -> np.ndarray:
+        """Decode a block of passages at a time and score it against all queries by one product."""
+        query_MH = torch.from_numpy(self.vectors_MH).to(device)
+        n_passages = len(passages)
+        per_passage = len(passages.scales_N) / max(1, n_passages) * passages.codes_NH.shape[1]
+        rows = max(1, int(_BLOCK_CELLS / max(1.0, per_passage)))
+        scores_QP = np.empty((len(self), n_passages), np.float32)
+        for start in range(0, n_passages, rows):
+            offsets = passages.offsets[start : start + rows + 1]
+            own = slice(offsets[0], offsets[-1])
+            # Memory-mapped arrays cannot be written to, which torch will not have: hence the copies.
+            decoded_NH = torch.from_numpy(np.array(passages.codes_NH[own])).to(device, torch.float32)
+            decoded_NH *= torch.from_numpy(np.array(passages.scales_N[own])).to(device)[:, None]
+            block_QP = maxsim(query_MH, self.offsets, decoded_NH, offsets - offsets[0])
+            scores_QP[:, start : start + rows] = block_QP.cpu().numpy()
+        return scores_QP

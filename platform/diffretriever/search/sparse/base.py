@@ -1,0 +1,19 @@
+"""The sparse search interface: encoded queries in, ranked passages with exact scores out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from diffretriever.encoders.representations import Representations
+from diffretriever.scoring.topk import Hits
+
+
+class SparseSearch(ABC):
+    """Finds the best passages of one index version by inner product of impacts (paper Eq. 3), exactly.
+
+    A passage that shares no entry with the query is not retrieved. Ties are ranked by passage id ascending.
+    """
+
+    @abstractmethod
+    def search(self, queries: Representations, k: int) -> Hits:
+        """Return each query's best k passages as (id, score), best first."""

@@ -1,0 +1,33 @@
+"""Exact scan of the stored impacts, streamed from disk in bounded memory."""
+
+from __future__ import annotations
+
+from diffretriever.encoders.representations import Representations, read_impacts
+from diffretriever.index.table import PassageIndex
+from diffretriever.scoring.sparse import impact_matrix, sparse_scores
+from diffretriever.scoring.topk import Hits, TopK
+from diffretriever.search.sparse.base import SparseSearch
+
+_MAX_BATCH_ROWS = 16384
+_COLUMNS = ("id", "impact_ids", "impact_weights")
+
+
+class StreamingImpacts(SparseSearch):
+    """Multiplies the queries with every passage; all queries share one pass over the table."""
+
+    def __init__(self, index: PassageIndex, memory_mb: int) -> None:
+        self._index = index
+        self._memory_mb = memory_mb
+        self._vocab_size = index.manifest.vocab_size or 0
+
+    def search(self, queries: Representations, k: int) -> Hits:
+        """Return each query's best k passages."""
+        best = TopK(len(queries), k, only_positive=True)
+        query_matrix = impact_matrix(
+            queries.impact_ids, queries.impact_weights, queries.impact_offsets, self._vocab_size
+        )
+        rows = max(1, min(_MAX_BATCH_ROWS, (self._memory_mb << 20) // (16 * max(1, len(queries)))))
+        for batch in self._index.batches(_COLUMNS, rows):
+            passages = impact_matrix(*read_impacts(batch), self._vocab_size)
+            best.add(sparse_scores(query_matrix, passages).toarray(), batch.column("id").to_pylist())
+        return best.results()

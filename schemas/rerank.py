@@ -1,0 +1,94 @@
+"""Rerankers as configs, the job that puts a run into their order, and what that job says at its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from pydantic import NonNegativeInt, PositiveInt, model_validator
+
+from schemas.base import Model
+from schemas.retriever_parts import BackboneConfig, TitleJoin
+from schemas.settings import JobConfig
+
+
+class LikelihoodReranker(Model):
+    """Scores a passage by an estimate of log p(query | passage) under a masked diffusion model, in nats.
+
+    The model sees the passage and as many masks as the query has tokens, so the query's length is given as well.
+    """
+
+    method: Literal["query-likelihood"] = "query-likelihood"
+    backbone: BackboneConfig
+    estimator: Literal["one-pass", "monte-carlo", "pseudo-likelihood"] = "one-pass"
+    """How log p(query | passage) is estimated for a query of L tokens.
+    `one-pass`: all L masked, one forward pass a passage. The tokens are judged apart from each other, so it is neither
+    the likelihood nor a bound of it.
+    `monte-carlo`: LLaDA's estimate (arXiv 2502.09992, Eq. 6), the only one that has a bound of the log-likelihood as
+    its mean; at most `n_samples` passes a passage, fewer where maskings coincide.
+    `pseudo-likelihood`: each token masked alone, L passes a passage. Exact as such, but no likelihood: a token is read
+    off the rest of the query too, so the passage counts for less."""
+    n_samples: PositiveInt = 16
+    """Maskings drawn by `monte-carlo`; they depend on query and seed only, so all passages of a query share them."""
+    seed: NonNegativeInt = 0
+    """Of those maskings."""
+    normalise_length: bool = True
+    """Divide by the query's tokens. The order of a query's passages is the same either way."""
+    read_offset: Literal[0, -1] = 0
+    """Position read for a token, relative to it. 0: LLaDA and masked language models. -1: Dream, which predicts a token
+    one position before it (reference §2.2)."""
+    title_join: TitleJoin = "space"
+    """What stands between a passage's title and text; `none` leaves the title out."""
+    max_query_tokens: PositiveInt = 128
+    """Tokens of a query that are scored; the rest is left out. The logits of all these over the whole vocabulary are
+    computed, and `pseudo-likelihood` takes as many passes."""
+    max_passage_tokens: PositiveInt = 512
+    """Tokens of a passage that the model sees; fewer where prompt and query leave it less room. Only the passage makes
+    room, never the prompt or the query."""
+
+
+RerankerConfig: TypeAlias = LikelihoodReranker
+
+
+class RerankJob(JobConfig):
+    """Put the best passages of each query of a TREC run into a reranker's order; resumable by the same command."""
+
+    run: Path
+    """TREC run to rerank. Its scores rank it, ties by passage id ascending."""
+    collection: str
+    """Collection that has the queries and the passages; see encode_beir.py."""
+    split: str = "test"
+    """Split of the collection that has the queries."""
+    index: str | None = None
+    """Folder or object-store URI of an index to take the passages' texts from, in place of the collection."""
+    reranker: str
+    """Name of a preset, or a YAML file that describes a reranker."""
+    backbone: str | None = None
+    """Local folder or hub id to use in place of the reranker's own backbone."""
+    depth: PositiveInt = 100
+    """Passages of each query that are scored. Those below follow in their old order, with scores that count down from
+    the lowest of the scored ones."""
+    output: Path
+    """TREC run to write. OUTPUT.yaml beside it says how it was made; OUTPUT.partial.jsonl holds finished queries until
+    all are."""
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1`; `auto`: a GPU if there is one."""
+
+    @model_validator(mode="after")
+    def _output_is_another_file(self) -> RerankJob:
+        if self.run.absolute() == self.output.absolute():
+            raise ValueError(f"--output {self.output} is the run itself: give another file")
+        return self
+
+
+class RerankSummary(Model):
+    """The outcome of one rerank job."""
+
+    queries: int
+    """In the run."""
+    resumed: int
+    """Of them, taken over from an earlier attempt."""
+    passages: int
+    """Scored by this job."""
+    seconds: float
+    """Spent on scoring them."""

@@ -1,0 +1,189 @@
+"""LoRA adapters: the authors' format merged and beside the weights, against arithmetic by hand."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from diffretriever.backbones import Backbone, load_backbone
+from diffretriever.backbones.random_adapters import main, write_random_adapter
+from diffretriever.backbones.random_checkpoints import write_random_checkpoint
+from tests.backbones.adapter_cases import (
+    PREFIX,
+    AdapterOf,
+    edit_adapter_config,
+    edit_tensors,
+    merge_by_hand,
+    outputs,
+)
+from tests.backbones.helpers import BackboneOf, FolderOf, edit_config, pad, texts
+
+BATCH = pad(texts(5, 11, 8))
+HEAD = "model.transformer.ff_out"
+DREAM_MODULES = [f"self_attn.{name}_proj" for name in "qkvo"] + [f"mlp.{name}_proj" for name in ("gate", "up", "down")]
+LLADA_MODULES = ["q_proj", "k_proj", "v_proj", "attn_out", "ff_proj", "up_proj", "ff_out"]
+
+
+def load(folder: Path, adapter: Path | str | None = None, **options: Any) -> Backbone:
+    return load_backbone(folder, device="cpu", adapter=adapter, **options)
+
+
+@pytest.fixture(scope="session")
+def adapter_of(folder_of: FolderOf, tmp_path_factory: pytest.TempPathFactory) -> AdapterOf:
+    """The folder of an adapter for a family's random checkpoint: not to be changed."""
+    root = tmp_path_factory.mktemp("adapters")
+    for name in ("dream", "llada", "bert"):
+        write_random_adapter(folder_of(name), root / name)
+    return lambda name: root / name
+
+
+@pytest.fixture
+def changed(adapter_of: AdapterOf, tmp_path: Path) -> Path:
+    """A copy of LLaDA's adapter, to be changed."""
+    return Path(shutil.copytree(adapter_of("llada"), tmp_path / "changed"))
+
+
+def test_the_random_adapters_have_the_released_keys(adapter_of: AdapterOf) -> None:
+    dream = [f"model.layers.{layer}.{name}" for layer in range(2) for name in DREAM_MODULES]
+    llada = [f"model.transformer.blocks.{layer}.{name}" for layer in range(2) for name in LLADA_MODULES]
+    for family, modules in (("dream", dream), ("llada", [*llada, HEAD])):
+        found = load_file(adapter_of(family) / "adapter_model.safetensors")
+        assert set(found) == {f"{PREFIX}{module}.lora_{half}.weight" for module in modules for half in "AB"}
+        assert all(shape[0 if ".lora_A." in name else 1] == 16 for name, shape in _shapes(found).items())
+
+
+@pytest.mark.parametrize("name", ["dream", "llada", "bert"])
+def test_it_computes_what_the_sum_of_weights_computes(
+    name: str, folder_of: FolderOf, adapter_of: AdapterOf, tmp_path: Path
+) -> None:
+    expected = outputs(load(merge_by_hand(folder_of(name), adapter_of(name), tmp_path / "sum")), BATCH)
+    merged = outputs(load(folder_of(name), adapter_of(name)), BATCH)
+    beside = outputs(load(folder_of(name), adapter_of(name), merge_adapter=False), BATCH)
+    for ours, other, theirs in zip(merged, beside, expected, strict=True):
+        assert torch.equal(ours, theirs)
+        torch.testing.assert_close(other, theirs, atol=1e-5, rtol=1e-5)
+    without = outputs(load(folder_of(name)), BATCH)
+    assert (without[0] - expected[0]).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("merge", [True, False])
+@torch.inference_mode()
+def test_the_head_touches_logits_only(merge: bool, folder_of: FolderOf, adapter_of: AdapterOf, tmp_path: Path) -> None:
+    place = folder_of("llada"), adapter_of("llada")
+    whole = load(*place, merge_adapter=merge)
+    dropped = load(*place, merge_adapter=merge, adapter_head="drop")
+    headless = load(merge_by_hand(*place, tmp_path / "headless", without=HEAD))
+    (hidden, logits), (kept_hidden, kept_logits) = outputs(whole, BATCH), outputs(dropped, BATCH)
+    assert torch.equal(hidden, kept_hidden)
+    assert (logits - kept_logits).abs().max() > 0.1
+    torch.testing.assert_close(kept_logits, outputs(headless, BATCH)[1], atol=1e-5, rtol=1e-5)
+    for backbone, full in ((whole, logits), (dropped, kept_logits)):
+        chosen = backbone.forward(*BATCH, torch.tensor([3, 7])).logits
+        torch.testing.assert_close(chosen[:, 0], full[:, -1][:, [3, 7]], atol=1e-5, rtol=1e-5)
+
+
+def test_nothing_is_left_of_an_adapter_on_the_head_alone(changed: Path, folder_of: FolderOf) -> None:
+    edit_tensors(changed, lambda tensors: {k: v for k, v in tensors.items() if HEAD in k})
+    edit_adapter_config(changed, target_modules=[HEAD])
+    hidden, logits = outputs(load(folder_of("llada"), changed), BATCH)
+    plain_hidden, plain_logits = outputs(load(folder_of("llada")), BATCH)
+    assert torch.equal(hidden, plain_hidden)
+    assert not torch.equal(logits, plain_logits)
+    with pytest.raises(ValueError, match="all of it is on the output head"):
+        load(folder_of("llada"), changed, adapter_head="drop")
+
+
+def test_half_precision_is_rounded_once(folder_of: FolderOf, adapter_of: AdapterOf, tmp_path: Path) -> None:
+    added = load_file(merge_by_hand(folder_of("llada"), adapter_of("llada"), tmp_path / "sum") / "model.safetensors")
+    rounded = load(write_random_checkpoint("llada", tmp_path / "bf16", dtype="bfloat16"), dtype="bfloat16")
+    merged = load(tmp_path / "bf16", adapter_of("llada"), dtype="bfloat16")
+    beside = load(tmp_path / "bf16", adapter_of("llada"), dtype="bfloat16", merge_adapter=False)
+    assert merged.dtype == beside.dtype == torch.bfloat16
+    change = added[f"{HEAD}.weight"] - load_file(folder_of("llada") / "model.safetensors")[f"{HEAD}.weight"]
+    expected = (rounded.output_projection.weight.float() + change).bfloat16()
+    torch.testing.assert_close(merged.output_projection.weight, expected, atol=0, rtol=2**-7)
+    assert (merged.output_projection.weight != expected).float().mean() < 0.01
+    assert {p.dtype for n, p in beside.model.named_parameters() if ".lora_" in n} == {torch.float32}
+    torch.testing.assert_close(outputs(beside, BATCH)[0], outputs(merged, BATCH)[0], atol=0.15, rtol=0.1)
+
+
+@pytest.mark.parametrize("merge", [True, False])
+@torch.inference_mode()
+def test_a_tied_head_gets_weights_of_its_own(merge: bool, tmp_path: Path) -> None:
+    folder = write_random_checkpoint("qwen2", tmp_path / "tied", layers=1)
+    adapter = write_random_adapter(folder, tmp_path / "adapter")
+    edit_config(folder, tie_word_embeddings=True)
+    weights = load_file(folder / "model.safetensors")
+    table = weights["model.embed_tokens.weight"].clone()
+    edit = {k: v.clone() for k, v in weights.items() if k != "lm_head.weight"}
+    save_file(edit, folder / "model.safetensors", metadata={"format": "pt"})
+    low, high = torch.randn(16, 64) / 8, torch.randn(len(table), 16) / 16
+    names = [f"{PREFIX}lm_head.lora_{half}.weight" for half in "AB"]
+    edit_tensors(adapter, lambda tensors: tensors | dict(zip(names, (low, high), strict=True)))
+
+    backbone = load(folder, adapter, merge_adapter=merge)
+    assert torch.equal(backbone.model.get_input_embeddings().weight, table)
+    dropped = load(folder, adapter, merge_adapter=merge, adapter_head="drop")
+    assert torch.equal(outputs(dropped, BATCH)[0], outputs(backbone, BATCH)[0])
+    for found, head in ((dropped, table), (backbone, table + 4.0 * (high @ low))):
+        output = found.forward(*BATCH)
+        torch.testing.assert_close(output.logits, output.hidden @ head.T, atol=1e-5, rtol=1e-5)
+
+
+def test_a_fresh_adapter_changes_nothing_but_the_digest(changed: Path, folder_of: FolderOf) -> None:
+    edit_tensors(changed, lambda tensors: {k: v * (".lora_A." in k) for k, v in tensors.items()})
+    plain, fresh = load(folder_of("llada")), load(folder_of("llada"), changed)
+    for ours, theirs in zip(outputs(fresh, BATCH), outputs(plain, BATCH), strict=True):
+        assert torch.equal(ours, theirs)
+    assert fresh.weights_digest != plain.weights_digest
+
+
+def test_the_digest_follows_the_adapter_not_its_place(
+    changed: Path, folder_of: FolderOf, adapter_of: AdapterOf, backbone_of: BackboneOf
+) -> None:
+    def digest(folder: Path, **options: Any) -> str:
+        return load(folder_of("llada"), folder, **options).weights_digest
+
+    known = digest(adapter_of("llada"))
+    assert digest(changed) == digest(changed, merge_adapter=False) == known
+    found = [backbone_of("llada").weights_digest, known, digest(changed, adapter_head="drop")]
+    edit_adapter_config(changed, lora_alpha=32)
+    found.append(digest(changed))
+    edit_adapter_config(changed, lora_alpha=64, use_rslora=True)
+    found.append(digest(changed))
+    edit_adapter_config(changed, use_rslora=False)
+    assert digest(changed) == known
+    write_random_adapter(folder_of("llada"), changed, seed=1)
+    found.append(digest(changed))
+    assert len(set(found)) == len(found) == 6
+    choices = [load(folder_of("dream"), adapter_of("dream"), adapter_head=head) for head in ("include", "drop")]
+    assert choices[0].weights_digest != choices[1].weights_digest
+
+
+def test_the_command_line(folder_of: FolderOf, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = ["--backbone", str(folder_of("qwen2")), "--output", str(tmp_path / "made")]
+    main([*place, "--rank", "2", "--alpha", "6", "--dtype", "bfloat16"])
+    assert capsys.readouterr().out.strip() == str(tmp_path / "made")
+    tensors = load_file(tmp_path / "made" / "adapter_model.safetensors")
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
+    load(folder_of("qwen2"), tmp_path / "made")
+    with pytest.raises(SystemExit):
+        main([*place, "--rank", "0"])
+    assert "rank must be at least 1" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="unknown dtype 'int8'"):
+        write_random_adapter(folder_of("qwen2"), tmp_path / "bad", dtype="int8")
+
+
+def test_random_adapters_repeat(folder_of: FolderOf, adapter_of: AdapterOf, tmp_path: Path) -> None:
+    again = write_random_adapter(folder_of("llada"), tmp_path)
+    for file in adapter_of("llada").iterdir():
+        assert (again / file.name).read_bytes() == file.read_bytes()
+
+
+def _shapes(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in tensors.items()}

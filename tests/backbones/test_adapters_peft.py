@@ -1,0 +1,98 @@
+"""LoRA adapters as PEFT saves and trains them: over our own backbones, in other spellings, beside the weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+
+from diffretriever.backbones import Backbone, load_backbone
+from diffretriever.backbones.random_adapters import write_random_adapter
+from diffretriever.backbones.random_checkpoints import write_random_checkpoint
+from tests.backbones.adapter_cases import PREFIX, edit_tensors, outputs
+from tests.backbones.helpers import FolderOf, pad, texts
+
+BATCH = pad(texts(5, 11, 8))
+
+
+def load(folder: Path, adapter: Path, **options: Any) -> Backbone:
+    return load_backbone(folder, device="cpu", adapter=adapter, **options)
+
+
+TRAINED: dict[str, dict[str, Any]] = {
+    "dream": {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "down_proj"]},
+    "llada": {"r": 4, "lora_alpha": 8, "target_modules": ["v_proj", "up_proj", "lm_head"], "use_rslora": True},
+    "qwen2": {
+        "r": 4,
+        "lora_alpha": 8,
+        "lora_dropout": 0.5,
+        "target_modules": "all-linear",
+        "rank_pattern": {"o_proj": 2, "layers.1.mlp.up_proj": 7},
+        "alpha_pattern": {r"^model\.layers\.0\.self_attn\.q_proj": 5, "down_proj": 3},
+    },
+    "llama3": {"r": 3, "lora_alpha": 5, "target_modules": ["q_proj"], "layers_to_transform": [1]},
+    "bert": {"r": 4, "lora_alpha": 8, "target_modules": ["query", "dense", "decoder"]},
+}
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # PEFT's own use
+@pytest.mark.parametrize("name", list(TRAINED))
+def test_adapters_saved_by_peft_over_our_backbones(name: str, folder_of: FolderOf, tmp_path: Path) -> None:
+    trained = load_backbone(folder_of(name), device="cpu")
+    config = peft.LoraConfig(**TRAINED[name], init_lora_weights="gaussian")
+    model = peft.get_peft_model(trained.model, config)
+    generator = torch.Generator().manual_seed(1)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = torch.randn(parameter.shape, generator=generator) / 4
+    model.eval().save_pretrained(tmp_path, save_embedding_layers=False)
+    expected = outputs(trained, BATCH)
+    for merge in (True, False):
+        for ours, theirs in zip(
+            outputs(load(folder_of(name), tmp_path, merge_adapter=merge), BATCH), expected, strict=True
+        ):
+            torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "respell",
+    [
+        lambda key: key.replace(".weight", ".default.weight"),
+        lambda key: key.removeprefix(PREFIX),
+        lambda key: key.replace("model.model.model.", "model.model."),
+    ],
+    ids=["adapter's name", "no prefix", "model without a head"],
+)
+def test_other_spellings_of_the_keys(respell: Any, folder_of: FolderOf, tmp_path: Path) -> None:
+    known, respelled = (write_random_adapter(folder_of("dream"), tmp_path / name) for name in ("known", "respelled"))
+    edit_tensors(respelled, lambda tensors: {respell(key): value for key, value in tensors.items()})
+    found, expected = load(folder_of("dream"), respelled), load(folder_of("dream"), known)
+    assert torch.equal(outputs(found, BATCH)[1], outputs(expected, BATCH)[1])
+    assert found.weights_digest == expected.weights_digest
+
+
+def test_beside_the_weights_it_can_be_trained(tmp_path: Path) -> None:
+    # With many modules PEFT shortens the list of their names.
+    folder = write_random_checkpoint("dream", tmp_path / "deep", layers=5, tokenizer=False)
+    adapter = write_random_adapter(folder, tmp_path / "adapter")
+    state = torch.get_rng_state()
+    backbone = load(folder, adapter, merge_adapter=False)
+    assert torch.equal(torch.get_rng_state(), state)
+    trainable = {name for name, p in backbone.model.named_parameters() if p.requires_grad}
+    assert trainable == {name for name, _ in backbone.model.named_parameters() if ".lora_" in name}
+    assert len(trainable) == 2 * 7 * 5
+    assert not any(module.training for module in backbone.model.modules())
+    before = outputs(backbone, BATCH)[0]
+    torch.testing.assert_close(before, outputs(load(folder, adapter), BATCH)[0], atol=1e-5, rtol=1e-5)
+    assert torch.equal(outputs(backbone, BATCH)[0], before)
+    backbone.forward(*BATCH).hidden.square().sum().backward()
+    gradients = [p.grad for p in backbone.model.parameters() if p.requires_grad]
+    assert all(gradient is not None and gradient.abs().max() > 0 for gradient in gradients)
+    with torch.no_grad():
+        for parameter in backbone.model.parameters():
+            if parameter.grad is not None:
+                parameter.sub_(parameter.grad, alpha=1e-3)
+    assert not torch.equal(outputs(backbone, BATCH)[0], before)

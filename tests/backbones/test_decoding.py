@@ -1,0 +1,135 @@
+"""Decoding with a cache, a shared prefix and rows that leave, against whole texts run one at a time without a cache.
+
+Shapes: B texts, L length, P prefix length, H hidden size, S steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from diffretriever.backbones import Backbone, load_backbone
+from diffretriever.backbones.decoding import Decoder, Decoding
+from tests.backbones.helpers import BackboneOf, FolderOf, pad, texts
+
+CAUSAL = ("qwen2", "llama3")
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(params=CAUSAL)
+def family(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def plain_steps(backbone: Backbone, ids_L: Tensor, steps: int) -> tuple[Tensor, list[int]]:
+    """States [S, H] at the last token and after each decoded one, and the tokens predicted there."""
+    states, tokens = [], []
+    for _ in range(steps):
+        states.append(backbone.model.base_model(input_ids=ids_L[None], use_cache=False).last_hidden_state[0, -1])
+        tokens.append(int(backbone.model(input_ids=ids_L[None], use_cache=False).logits[0, -1].argmax()))
+        ids_L = torch.cat([ids_L, torch.tensor(tokens[-1:])])
+    return torch.stack(states), tokens
+
+
+def start(backbone: Backbone, prefix_P: Tensor, rows: Sequence[Tensor]) -> Decoding:
+    decoder, batch = Decoder(backbone), pad(list(rows))
+    return decoder.start(decoder.prefix(prefix_P), batch.ids_BL, batch.mask_BL)
+
+
+def decode(decoding: Decoding, steps: int) -> tuple[Tensor, Tensor]:
+    """States [B, S, H] and the tokens predicted there, [B, S]."""
+    states, tokens = [decoding.hidden_BH], [decoding.next_tokens()]
+    for _ in range(steps - 1):
+        states.append(decoding.feed(tokens[-1]))
+        tokens.append(decoding.next_tokens())
+    return torch.stack(states, dim=1), torch.stack(tokens, dim=1)
+
+
+@pytest.mark.parametrize("prefix_length", [0, 1, 9])
+@torch.inference_mode()
+def test_every_step_equals_the_text_alone_without_a_cache(backbone: Backbone, prefix_length: int) -> None:
+    (prefix_P,) = texts(prefix_length, seed=3)
+    rows = texts(5, 1, 17)
+    states_BSH, tokens_BS = decode(start(backbone, prefix_P, rows), 6)
+    for row, ids_L in enumerate(rows):
+        expected_SH, expected_S = plain_steps(backbone, torch.cat([prefix_P, ids_L]), 6)
+        torch.testing.assert_close(states_BSH[row], expected_SH, atol=TOLERANCE, rtol=0)
+        assert tokens_BS[row].tolist() == expected_S
+
+
+@torch.inference_mode()
+def test_eager_attention_gives_the_same(family: str, backbone: Backbone, folder_of: FolderOf) -> None:
+    eager = load_backbone(folder_of(family), device="cpu", attention="eager")
+    prefix_P, *rows = texts(7, 4, 11)
+    expected, tokens = decode(start(backbone, prefix_P, rows), 4)
+    found, same_tokens = decode(start(eager, prefix_P, rows), 4)
+    torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
+    assert torch.equal(same_tokens, tokens)
+
+
+@torch.inference_mode()
+def test_rows_that_leave_change_nothing_for_the_others(backbone: Backbone) -> None:
+    prefix_P, *rows = texts(7, 4, 11, 6, 2)
+    whole_BSH, tokens_BS = decode(start(backbone, prefix_P, rows), 5)
+    decoding = start(backbone, prefix_P, rows)
+    decoding.feed(tokens_BS[:, 0])
+    decoding.keep(torch.tensor([3, 0, 2]))
+    torch.testing.assert_close(decoding.hidden_BH, whole_BSH[[3, 0, 2], 1], atol=TOLERANCE, rtol=0)
+    found = decoding.feed(tokens_BS[[3, 0, 2], 1])
+    torch.testing.assert_close(found, whole_BSH[[3, 0, 2], 2], atol=TOLERANCE, rtol=0)
+    decoding.keep(torch.tensor([2]))
+    assert decoding.next_tokens().tolist() == tokens_BS[[2], 2].tolist()
+    assert decoding.feed(tokens_BS[[2], 2]).shape == (1, backbone.hidden_size)
+    torch.testing.assert_close(decoding.hidden_BH, whole_BSH[[2], 3], atol=TOLERANCE, rtol=0)
+
+
+@torch.inference_mode()
+def test_a_prefix_serves_many_batches(backbone: Backbone) -> None:
+    prefix_P, first, second = texts(7, 4, 11)
+    decoder = Decoder(backbone)
+    prefix = decoder.prefix(prefix_P)
+    kept = [keys.clone() for keys, _ in prefix.layers]
+    results = []
+    for rows in ([first], [second, first], [first]):
+        batch = pad(list(rows))
+        results.append(decode(decoder.start(prefix, batch.ids_BL, batch.mask_BL), 3)[0])
+    assert torch.equal(results[0], results[2])
+    torch.testing.assert_close(results[1][1], results[0][0], atol=TOLERANCE, rtol=0)
+    for (keys, _), before in zip(prefix.layers, kept, strict=True):
+        assert keys.shape[:3:2] == (1, 7)
+        assert torch.equal(keys, before)
+
+
+@pytest.mark.parametrize("name", ["dream", "llada", "bert"])
+def test_bidirectional_backbones_are_refused(name: str, backbone_of: BackboneOf) -> None:
+    backbone = backbone_of(name)
+    with pytest.raises(ValueError, match=f"family '{backbone.family}' is not causal"):
+        Decoder(backbone)
+
+
+@torch.inference_mode()
+def test_the_models_length_is_not_exceeded(backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backbone, "max_length", 14)
+    with pytest.raises(ValueError, match="a row has 15 tokens; this backbone takes 14"):
+        start(backbone, *_split(texts(4, 3, 11)))
+    decoding = start(backbone, *_split(texts(4, 3, 10)))
+    # When the long row has left, the short one has room, in spite of the columns that the long one needed.
+    decoding.keep(torch.tensor([0]))
+    for _ in range(7):
+        decoding.feed(decoding.next_tokens())
+    with pytest.raises(ValueError, match="a row has 15 tokens"):
+        decoding.feed(decoding.next_tokens())
+
+
+def test_rows_padded_on_the_right_are_refused(backbone: Backbone) -> None:
+    decoder, batch = Decoder(backbone), pad(texts(4, 6), side="right")
+    with pytest.raises(AssertionError, match="padded on the left"):
+        decoder.start(decoder.prefix(torch.zeros(0)), batch.ids_BL, batch.mask_BL)
+
+
+def _split(rows: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    return rows[0], rows[1:]

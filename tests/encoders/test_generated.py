@@ -1,0 +1,269 @@
+"""PromptReps: its vectors against a plain loop that runs whole texts without a cache, and where decoding stops.
+
+Random models close no quotes. Two rows of the output head change places, so that a token that is decoded at some step
+of some of the texts becomes a closing one there. Legend: M vectors of a text, H hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from diffretriever.encoders import load_encoder, prepared
+from diffretriever.encoders.generated import GeneratedEncoder
+from diffretriever.encoders.representations import Representations
+from schemas.retriever import GeneratedRetriever
+from schemas.retriever_parts import BackboneConfig, ContentWordsConfig
+from tests.encoders.encoder_cases import TEXTS, FolderOf, Make, assert_close, assert_identical, impacts
+
+FAMILIES = ("qwen2", "llama3")
+N = 6
+ENDS = {"qwen2": "<|im_end|>", "llama3": "<|eot_id|>"}
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="session")
+def make_generated(folder_of: FolderOf) -> Make[GeneratedEncoder]:
+    """An encoder of its own, so that its weights may be changed."""
+
+    def make(backbone: str, **fields: Any) -> GeneratedEncoder:
+        place = BackboneConfig(source=str(folder_of(backbone)), dtype="float32")
+        found = load_encoder(GeneratedRetriever(backbone=place, **fields), "cpu")
+        assert isinstance(found, GeneratedEncoder)
+        return found
+
+    return make
+
+
+class Plain(NamedTuple):
+    states_MH: torch.Tensor
+    logits_MV: torch.Tensor
+    predicted: list[int]
+
+
+@torch.inference_mode()
+def run(encoder: GeneratedEncoder, ids: Sequence[int], steps: int) -> Plain:
+    """Every step of a whole text alone, the way the method is described."""
+    model, ids, states, logits = encoder.backbone.model, list(ids), [], []
+    for _ in range(steps):
+        states.append(model.base_model(input_ids=torch.tensor([ids]), use_cache=False).last_hidden_state[0, -1])
+        logits.append(model.lm_head(states[-1]))
+        ids.append(int(logits[-1].argmax()))
+    return Plain(torch.stack(states), torch.stack(logits), ids[-steps:])
+
+
+def kept(encoder: GeneratedEncoder, predicted: Sequence[int]) -> int:
+    """How many of the steps are vectors of the text."""
+    tokenizer = encoder.backbone.tokenizer
+    ends = {encoder.backbone.eos_token_id, encoder.backbone.turn_end_id}
+    for step, token in enumerate(predicted[:-1], start=1):
+        text = tokenizer.decode([token])
+        ended = {
+            "cap": False,
+            "quote": '"' in text or token in ends,
+            "cap-then-cut": text == '"' or token in tokenizer.all_special_ids,
+        }
+        if ended[encoder.config.stop]:
+            return step
+    return len(predicted)
+
+
+def assert_as_described(encoder: GeneratedEncoder, found: Representations, most: Sequence[int] | None = None) -> None:
+    """Hold the representations of TEXTS as queries against the plain loop."""
+    for row, text in enumerate(encoder.preparer.prepare_queries(TEXTS, most)):
+        plain = run(encoder, text.input_ids.tolist(), encoder.config.max_tokens if most is None else most[row])
+        count = kept(encoder, plain.predicted)
+        own = slice(found.offsets[row], found.offsets[row + 1])
+        assert own.stop - own.start == count
+        expected_MH = torch.nn.functional.normalize(plain.states_MH[:count], dim=-1).numpy()
+        np.testing.assert_allclose(found.vectors_MH[own].astype(np.float32), expected_MH, atol=1e-3)
+        weights_V = torch.log1p(torch.relu(plain.logits_MV[:count].amax(0))).numpy()
+        words = text.content_ids[weights_V[text.content_ids] > 0]
+        assert impacts(found, row).ids.tolist() == words.tolist()
+        np.testing.assert_allclose(impacts(found, row).weights, weights_V[words], atol=1e-5)
+        best_M = [-1] * count
+        if len(text.content_ids):
+            best_M = text.content_ids[plain.logits_MV[:count, text.content_ids].argmax(-1).numpy()].tolist()
+        assert found.slot_tokens[own].tolist() == best_M
+
+
+def close_some_with(encoder: GeneratedEncoder, piece: str) -> list[int]:
+    """Let some texts decode `piece` at different steps, and return how many steps each does before."""
+    token = encoder.backbone.tokenizer(piece, add_special_tokens=False)["input_ids"]
+    assert len(token) == 1
+    sequences = [text.input_ids.tolist() for text in encoder.preparer.prepare_queries(TEXTS)]
+    predicted = [run(encoder, ids, N).predicted for ids in sequences]
+
+    def counts(candidate: int) -> list[int]:
+        return [row.index(candidate) + 1 if candidate in row[:-1] else N for row in predicted]
+
+    chosen = max({token for row in predicted for token in row[:-1]}, key=lambda each: (len(set(counts(each))), each))
+    with torch.no_grad():
+        head_VH = encoder.backbone.model.lm_head.weight
+        head_VH[[chosen, *token]] = head_VH[[*token, chosen]].clone()
+    expected = counts(chosen)
+    assert len(set(expected)) >= 3, "texts that stop at several steps"
+    assert expected.count(N) < len(TEXTS)
+    return expected
+
+
+def lengths(found: Representations) -> list[int]:
+    counts: list[int] = np.diff(found.offsets).tolist()
+    return counts
+
+
+@pytest.mark.parametrize("piece", ['"', '".', "end"])
+def test_a_text_stops_at_its_closing_quote_or_end(
+    family: str, piece: str, make_generated: Make[GeneratedEncoder]
+) -> None:
+    encoder = make_generated(family, max_tokens=N)
+    expected = close_some_with(encoder, ENDS[family] if piece == "end" else piece)
+    found = encoder.encode_queries(TEXTS)
+    assert lengths(found) == expected
+    assert_as_described(encoder, found)
+    alone = [encoder.encode_queries([text]) for text in TEXTS]
+    assert_close(found, Representations.concatenate(alone))
+
+
+@pytest.mark.parametrize(("piece", "cuts"), [('"', True), ("end", True), (' "', False)])
+def test_cap_then_cut(family: str, piece: str, cuts: bool, make_generated: Make[GeneratedEncoder]) -> None:
+    encoder = make_generated(family, max_tokens=N, stop="cap-then-cut")
+    expected = close_some_with(encoder, ENDS[family] if piece == "end" else piece)
+    found = encoder.encode_queries(TEXTS)
+    assert lengths(found) == (expected if cuts else [N] * len(TEXTS))
+    assert_as_described(encoder, found)
+
+
+def test_the_cap_alone_stops_nothing_early(family: str, make_generated: Make[GeneratedEncoder]) -> None:
+    encoder = make_generated(family, max_tokens=N, stop="cap")
+    close_some_with(encoder, '"')
+    found = encoder.encode_queries(TEXTS)
+    assert lengths(found) == [N] * len(TEXTS)
+    assert_as_described(encoder, found)
+
+
+def test_one_vector(family: str, make_generated: Make[GeneratedEncoder]) -> None:
+    for stop in ("quote", "cap-then-cut", "cap"):
+        encoder = make_generated(family, stop=stop)
+        found = encoder.encode_queries(TEXTS)
+        assert lengths(found) == [1] * len(TEXTS)
+        assert_as_described(encoder, found)
+
+
+class Calls(NamedTuple):
+    """What went through the model, [rows, columns] a call, and through the whole head, rows a call."""
+
+    model: list[list[int]]
+    head: list[int]
+
+
+def counted(encoder: GeneratedEncoder) -> Calls:
+    calls = Calls([], [])
+    model = encoder.backbone.model
+    model.base_model.register_forward_pre_hook(
+        lambda _, __, given: calls.model.append(list(given["input_ids"].shape)), with_kwargs=True
+    )
+    model.lm_head.register_forward_pre_hook(lambda _, given: calls.head.append(len(given[0])))
+    return calls
+
+
+@pytest.mark.parametrize("stop", ["quote", "cap-then-cut", "cap"])
+def test_only_texts_still_decoding_are_computed(stop: str, make_generated: Make[GeneratedEncoder]) -> None:
+    encoder = make_generated("qwen2", max_tokens=N, stop=stop)
+    expected = close_some_with(encoder, '"') if stop == "quote" else [N] * len(TEXTS)
+    texts = encoder.preparer.prepare_queries(TEXTS)
+    prefix = texts[0].prefix_tokens
+    longest = max(len(text.input_ids) for text in texts) - prefix
+    calls = counted(encoder)
+    encoder.encode(texts)
+    active = [sum(count > step for count in expected) for step in range(N)]
+    steps = [[rows, 1] for rows in active[1:] if rows]
+    assert calls.model == [[1, prefix], [len(TEXTS), longest], *steps]
+    # The whole vocabulary is read once a text and step, and not at all for a text's last vector at the cap.
+    assert calls.head == [rows for rows in active[:-1] if rows]
+    assert active[0] > active[1] or stop != "quote"
+
+
+def test_no_step_is_run_once_all_texts_are_done(make_generated: Make[GeneratedEncoder]) -> None:
+    encoder = make_generated("qwen2", max_tokens=20)
+    (text,) = encoder.preparer.prepare_queries(["river"])
+    plain = run(encoder, text.input_ids.tolist(), 1)
+    quote = encoder.backbone.tokenizer('"')["input_ids"]
+    with torch.no_grad():
+        encoder.backbone.model.lm_head.weight[quote] = 2 * encoder.backbone.model.lm_head.weight[plain.predicted]
+    calls = counted(encoder)
+    assert lengths(encoder.encode([text, text])) == [1, 1]
+    assert [columns for _, columns in calls.model] == [text.prefix_tokens, len(text.input_ids) - text.prefix_tokens]
+
+
+def test_one_vector_reads_no_whole_vocabulary(make_generated: Make[GeneratedEncoder]) -> None:
+    encoder = make_generated("llama3")
+    calls = counted(encoder)
+    encoder.encode_queries(TEXTS)
+    assert len(calls.model) == 2
+    assert calls.head == []
+
+
+def test_each_sides_prompt_is_run_once(make_generated: Make[GeneratedEncoder]) -> None:
+    encoder = make_generated("qwen2", max_tokens=2)
+    calls = counted(encoder)
+    for _ in range(3):
+        encoder.encode_queries(TEXTS[:2])
+        encoder.encode_passages([""], ["river"])
+    query, passage = encoder.preparer.prepare_queries([""])[0], encoder.preparer.prepare_passages([""], [""])[0]
+    prefixes = [[1, query.prefix_tokens], [1, passage.prefix_tokens]]
+    assert [shape for shape in calls.model if shape in prefixes] == prefixes
+    # Three times on each side, a pass over the texts and one step.
+    assert len(calls.model) == 2 + 3 * 2 * 2
+
+
+def test_a_batch_may_mix_sides(family: str, make_generated: Make[GeneratedEncoder]) -> None:
+    encoder = make_generated(family, max_tokens=3)
+    queries = encoder.preparer.prepare_queries(TEXTS[:3])
+    passages = encoder.preparer.prepare_passages([""] * 3, TEXTS[:3])
+    mixed = encoder.encode_batch([text for pair in zip(passages, queries, strict=True) for text in pair])
+    assert_close(mixed.take(np.array([0, 2, 4])), encoder.encode(passages))
+    assert_close(mixed.take(np.array([1, 3, 5])), encoder.encode(queries))
+
+
+def test_prepared_texts_may_come_from_arrow_first(make_generated: Make[GeneratedEncoder]) -> None:
+    """Arrow's arrays cannot be written to, which torch warns of where it shares them."""
+    encoder = make_generated("qwen2", max_tokens=3)
+    texts = encoder.preparer.prepare_queries(TEXTS)
+    assert_identical(encoder.encode(prepared.from_arrow(prepared.to_arrow(texts))), encoder.encode(texts))
+
+
+def test_a_query_may_have_a_cap_of_its_own(family: str, make_generated: Make[GeneratedEncoder]) -> None:
+    encoder = make_generated(family, max_tokens=2)
+    most = [1, 4, 2, 6, 1, 3, 5, 2]
+    found = encoder.encode_queries(TEXTS, most)
+    assert lengths(found) == most
+    assert_as_described(encoder, found, most)
+
+
+def test_folding_and_topk(make_generated: Make[GeneratedEncoder]) -> None:
+    text = "honey bees store water in winter"
+    fold = ContentWordsConfig(fold_space_variants=True)
+    encoder = make_generated("qwen2", max_tokens=3, stop="cap", content_words=fold)
+    (ready,) = encoder.preparer.prepare_queries([text])
+    weights_V = torch.log1p(torch.relu(run(encoder, ready.input_ids.tolist(), 3).logits_MV.amax(0))).numpy()
+    larger_T = np.maximum(weights_V[ready.content_ids], weights_V[ready.variant_ids])
+    assert (larger_T > weights_V[ready.content_ids]).any()
+    found = encoder.encode_queries([text])
+    assert found.impact_ids.tolist() == ready.content_ids[larger_T > 0].tolist()
+    np.testing.assert_allclose(found.impact_weights, larger_T[larger_T > 0], atol=1e-5)
+    two = make_generated(
+        "qwen2", max_tokens=3, stop="cap", content_words=fold, sparse_topk=2, sparse_rounding="round100"
+    ).encode_queries([text])
+    heaviest = np.sort(np.argsort(-larger_T, kind="stable")[:2])
+    assert two.impact_ids.tolist() == ready.content_ids[heaviest].tolist()
+    np.testing.assert_array_equal(two.impact_weights, np.rint(larger_T[heaviest] * 100))

@@ -1,0 +1,160 @@
+"""The sequence of PromptReps written out by hand, its limits, and the tokens that end an answer."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from diffretriever.backbones import Vocabulary, load_vocabulary
+from diffretriever.encoders import load_encoder, load_preparer, prepared
+from diffretriever.encoders.base import Preparer
+from diffretriever.encoders.generated_preparer import closing_tokens, cut_tokens
+from diffretriever.prompts import SYSTEM
+from schemas.retriever import GeneratedRetriever
+from schemas.retriever_parts import BackboneConfig, PromptConfig, TextConfig
+from tests.encoders.encoder_cases import HUGE, TEXTS, FolderOf, assert_close
+
+FAMILIES = ("qwen2", "llama3")
+FORMS = {
+    "qwen2": (
+        "<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{before}",
+        "{after}<|im_end|>\n<|im_start|>assistant\n{answer}",
+    ),
+    "llama3": (
+        (
+            "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n{system}<|eot_id|>"
+            "<|start_header_id|>user<|end_header_id|>\n\n{before}"
+        ),
+        "{after}<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n{answer}",
+    ),
+}
+ASKS = {
+    1: ("Use one word to represent the {side} in a retrieval task. Make sure your word is in lowercase.", "word is"),
+    4: (
+        "Use a few words to represent the {side} in a retrieval task. Make sure your words are in lowercase.",
+        "words are",
+    ),
+}
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def config_of(folder: Path, **fields: object) -> GeneratedRetriever:
+    place = BackboneConfig(source=str(folder), dtype="float32")
+    return GeneratedRetriever.model_validate({"backbone": place, **fields})
+
+
+@pytest.mark.parametrize("most", [1, 4])
+@pytest.mark.parametrize("side", ["query", "passage"])
+def test_the_sequence(family: str, side: str, most: int, folder_of: FolderOf) -> None:
+    preparer = load_preparer(config_of(folder_of(family), max_tokens=most))
+    ask, noun = ASKS[most]
+    left, right = (
+        part.format(system=SYSTEM, before=f'{side.capitalize()}: "', after=f'". {ask}', answer=f'The {noun} "')
+        for part in FORMS[family]
+    )
+    parts = [
+        preparer.vocabulary.tokenizer(part, add_special_tokens=False)["input_ids"]
+        for part in (left, "honey and river water", right.format(side=side))
+    ]
+    (found,) = prepare(preparer, side, ["honey and river water"])
+    assert found.input_ids.tolist() == [token for part in parts for token in part]
+    assert (found.slots, found.n_tokens, found.prefix_tokens) == (most, len(parts[1]), len(parts[0]))
+    assert preparer.vocabulary.tokenizer.decode(found.input_ids[-1:]) == ' "'
+    words = [preparer.vocabulary.tokenizer.convert_tokens_to_ids(word) for word in ("honey", "river", "water")]
+    assert found.content_ids.tolist() == sorted(words)
+
+
+@pytest.mark.parametrize("side", ["query", "passage"])
+def test_all_texts_of_a_side_share_the_prefix(family: str, side: str, folder_of: FolderOf) -> None:
+    found = prepare(load_preparer(config_of(folder_of(family))), side, list(TEXTS))
+    assert {text.prefix_tokens for text in found} != {0}
+    assert len({text.input_ids[: text.prefix_tokens].tobytes() for text in found}) == 1
+
+
+def test_the_prefix_travels_in_arrow(family: str, folder_of: FolderOf) -> None:
+    texts = prepare(load_preparer(config_of(folder_of(family))), "query", list(TEXTS))
+    read = prepared.from_arrow(prepared.to_arrow(texts))
+    assert [text.prefix_tokens for text in read] == [text.prefix_tokens for text in texts]
+    for ours, theirs in zip(read, texts, strict=True):
+        np.testing.assert_array_equal(ours.input_ids, theirs.input_ids)
+
+
+@pytest.mark.parametrize("most", [1, 7])
+def test_room_is_kept_for_generated_tokens(most: int, folder_of: FolderOf, tmp_path: Path) -> None:
+    folder = copied(folder_of("qwen2"), tmp_path, max_position_embeddings=120)
+    preparer = load_preparer(config_of(folder, max_tokens=most))
+    (found,) = prepare(preparer, "query", [HUGE])
+    assert len(found.input_ids) == 120 - (most - 1)
+    assert found.input_ids[-1] == prepare(preparer, "query", ["river"])[0].input_ids[-1]
+    encoder = load_encoder(config_of(folder, max_tokens=most, stop="cap"), "cpu")
+    assert encoder.encode([found, *prepare(preparer, "query", ["river"])]).offsets.tolist() == [0, most, 2 * most]
+
+
+def test_what_the_limits_count(family: str, folder_of: FolderOf) -> None:
+    for semantics, length in (("text", None), ("total", 90)):
+        text = TextConfig(max_query_tokens=90, length_semantics=semantics)
+        (found,) = prepare(load_preparer(config_of(folder_of(family), text=text, max_tokens=4)), "query", [HUGE])
+        assert (found.n_tokens if length is None else len(found.input_ids)) == 90
+
+
+def test_no_room_for_a_text(family: str, folder_of: FolderOf) -> None:
+    short = TextConfig(max_query_tokens=2, length_semantics="total")
+    with pytest.raises(ValueError, match=r"19 generated tokens follow.* fewer generated tokens \(max_tokens\)"):
+        prepare(load_preparer(config_of(folder_of(family), text=short, max_tokens=20)), "query", ["river"])
+
+
+def test_the_bare_variant(family: str, folder_of: FolderOf) -> None:
+    config = config_of(folder_of(family), prompt=PromptConfig(variant="bare"), max_tokens=2, stop="cap")
+    encoder = load_encoder(config, "cpu")
+    tokenizer = encoder.preparer.vocabulary.tokenizer
+    river, nothing = prepare(encoder.preparer, "query", ["river", ""])
+    opening = tokenizer.bos_token or ""
+    assert tokenizer.decode(river.input_ids) == f"{opening}river"
+    assert river.prefix_tokens == len(river.input_ids) - 1
+    assert (len(nothing.input_ids), nothing.n_tokens, nothing.prefix_tokens) == (1, 0, 0)
+    both = encoder.encode([river, nothing])
+    assert both.offsets.tolist() == [0, 2, 4]
+    assert_close(both.take(np.array([1])), encoder.encode([nothing]))
+
+
+def test_bidirectional_backbones_are_refused(folder_of: FolderOf) -> None:
+    for name, said in (("dream", "Dream"), ("llada", "llada"), ("bert", "bert")):
+        with pytest.raises(ValueError, match=f"family '{said}' is not causal"):
+            load_encoder(config_of(folder_of(name)), "cpu")
+
+
+def test_closing_tokens_are_quotes_and_ends(folder_of: FolderOf, tmp_path: Path) -> None:
+    known = load_vocabulary(folder_of("qwen2")).tokenizer.get_vocab()
+    vocabulary = load_vocabulary(copied(folder_of("qwen2"), tmp_path, eos_token_id=known["<|endoftext|>"]))
+    found = closing_tokens(vocabulary, 700)
+    assert found.shape == (700,)
+    assert tokens(vocabulary, found.tolist()) == {'"', '".', ' "', "<|im_end|>", "<|endoftext|>"}
+
+
+def test_cut_tokens_are_special_or_the_bare_quote(folder_of: FolderOf) -> None:
+    vocabulary = load_vocabulary(folder_of("qwen2"))
+    assert tokens(vocabulary, cut_tokens(vocabulary, 700).tolist()) == {'"', "<|im_end|>", "<|endoftext|>"}
+
+
+def tokens(vocabulary: Vocabulary, table: list[bool]) -> set[str]:
+    return {vocabulary.tokenizer.decode([token]) for token, is_in in enumerate(table) if is_in}
+
+
+def copied(folder: Path, where: Path, **changes: object) -> Path:
+    copy = Path(shutil.copytree(folder, where / "copy"))
+    config = json.loads((copy / "config.json").read_text()) | changes
+    (copy / "config.json").write_text(json.dumps(config))
+    return copy
+
+
+def prepare(preparer: Preparer, side: str, texts: list[str]) -> list[prepared.PreparedText]:
+    return preparer.prepare_queries(texts) if side == "query" else preparer.prepare_passages([""] * len(texts), texts)

@@ -1,0 +1,151 @@
+"""What the library method reads, fetches and refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+pytest.importorskip("sentence_transformers", reason="the extra `models` is not installed")
+
+from diffretriever.encoders import library_source, load_preparer
+from diffretriever.encoders.library_files import LibraryFiles
+from schemas.retriever import RETRIEVER_ADAPTER, LibraryRetriever
+from schemas.retriever_parts import BackboneConfig
+from tests.encoders.library_cases import change_json, encoder_of, late_interaction, published
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model's folder with a projection, to be changed at will."""
+    return published("bert", tmp_path, "mean", dense=True)
+
+
+def test_an_adapter_is_refused(model: Path) -> None:
+    place = BackboneConfig(source=str(model), adapter="some/adapter")
+    with pytest.raises(ValueError, match="takes no adapter"):
+        load_preparer(LibraryRetriever(backbone=place))
+
+
+def test_pooling_is_that_of_modules_json(model: Path) -> None:
+    with pytest.raises(ValueError, match=r"modules\.json says how to pool"):
+        encoder_of(model, pooling="cls")
+
+
+@pytest.mark.parametrize("where", ["config", "modules"])
+def test_code_of_the_repository_is_refused_with_the_way_to_allow_it(where: str, model: Path) -> None:
+    if where == "config":
+        change_json(model / "config.json", auto_map={"AutoModel": "modeling_own.OwnModel"})
+    else:
+        modules = json.loads((model / "modules.json").read_text())
+        modules[2]["type"] = "modeling_own.OwnModel"
+        (model / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ValueError, match=r"Python code of its own repository.*modeling_own\.OwnModel") as refusal:
+        encoder_of(model, query_prompt="query: ")
+    described = RETRIEVER_ADAPTER.validate_python(yaml.safe_load(str(refusal.value).split("allows it:\n")[1]))
+    place = BackboneConfig(source=str(model), dtype="float32")
+    assert described == LibraryRetriever(backbone=place, query_prompt="query: ", remote_code=True)
+
+
+def test_allowed_code_runs(model: Path) -> None:
+    text = "import torch\n\nclass Twice(torch.nn.Module):\n    def forward(self, features):\n"
+    text += "        features['sentence_embedding'] = features['sentence_embedding'] * 2\n        return features\n\n"
+    text += "    @classmethod\n    def load(cls, folder):\n        return cls()\n"
+    plain = encoder_of(model, similarity="dot").encode_queries(["river"])
+    (model / "own_modules.py").write_text(text)
+    modules = json.loads((model / "modules.json").read_text())
+    modules.append({"idx": len(modules), "name": "twice", "path": "", "type": "own_modules.Twice"})
+    (model / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ValueError, match="remote_code: true"):
+        encoder_of(model, similarity="dot")
+    twice = encoder_of(model, similarity="dot", remote_code=True).encode_queries(["river"])
+    assert (twice.vectors_MH == plain.vectors_MH * 2).all()
+
+
+@pytest.mark.parametrize("folder", ["", "2_Dense"])
+def test_pickles_are_refused(folder: str, model: Path) -> None:
+    (model / folder / "model.safetensors").rename(model / folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"no safetensors, and pickles are not read.*refs/pr/1"):
+        encoder_of(model)
+
+
+def test_settings_that_are_not_followed_are_refused(model: Path) -> None:
+    # Lengths in this place are not read here.
+    change_json(model / "sentence_bert_config.json", processing_kwargs={"text": {"max_length": 8}})
+    with pytest.raises(ValueError, match="prepares a query in a way that is not supported"):
+        encoder_of(model)
+
+
+def test_models_for_chats_are_refused(model: Path) -> None:
+    states = {"method": "forward", "method_output_name": "last_hidden_state"}
+    change_json(model / "sentence_bert_config.json", modality_config={"text": states, "message": states})
+    with pytest.raises(ValueError, match="made for chats or pictures"):
+        encoder_of(model)
+
+
+def test_case_and_length_are_those_of_the_librarys_file(model: Path) -> None:
+    settings = {"max_seq_length": 7, "do_lower_case": True}
+    (model / "sentence_bert_config.json").write_text(json.dumps(settings))
+    encoder = encoder_of(model)
+    upper, lower = encoder.preparer.prepare_queries(["RIVER " * 20, "river " * 20])
+    assert upper.input_ids.tolist() == lower.input_ids.tolist()
+    assert len(upper.input_ids) == 7
+
+
+def test_the_digest_is_that_of_what_the_model_uses(model: Path, tmp_path: Path) -> None:
+    def digest(folder: Path) -> str:
+        return LibraryFiles(folder, remote_code=False).digest()
+
+    copy = Path(shutil.copytree(model, tmp_path / "copy"))
+    assert digest(copy) == digest(model) == encoder_of(model).facts.weights
+    (copy / "README.md").write_text("another card")
+    assert digest(copy) == digest(model)
+    digests = {digest(model)}
+    for file in ("1_Pooling/config.json", "tokenizer_config.json", "config_sentence_transformers.json", "config.json"):
+        change_json(copy / file, changed=True)
+        digests.add(digest(copy))
+    weights = copy / "2_Dense" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\0")
+    digests.add(digest(copy))
+    assert len(digests) == 6
+
+
+def test_markers_of_a_late_interaction_model_count_in_its_digest(tmp_path: Path) -> None:
+    folder = late_interaction("stanford", tmp_path)
+    before = LibraryFiles(folder, remote_code=False).digest()
+    change_json(folder / "artifact.metadata", doc_maxlen=13)
+    assert LibraryFiles(folder, remote_code=False).digest() != before
+
+
+@pytest.mark.parametrize("code", [False, True])
+def test_what_is_fetched_from_the_hub(code: bool, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (model / "modeling.py").write_text("")
+    (model / "pytorch_model.bin").write_text("")
+    (model / "onnx").mkdir()
+    (model / "onnx" / "model.safetensors").write_text("")
+    cache = tmp_path / "0123abc"
+
+    def fetch(source: str, *, revision: str | None, allow_patterns: list[str], **options: Any) -> str:
+        assert (source, revision) in {("some/model", "main"), ("some/model", "0123abc")}
+        for name in (file.relative_to(model).as_posix() for file in model.rglob("*") if file.is_file()):
+            chosen = any(fnmatch(name, pattern) for pattern in allow_patterns)
+            if chosen and not any(fnmatch(name, pattern) for pattern in options["ignore_patterns"] or ()):
+                (cache / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(model / name, cache / name)
+        return str(cache)
+
+    monkeypatch.setattr("diffretriever.backbones.source.snapshot_download", fetch)
+    monkeypatch.setattr(library_source, "snapshot_download", fetch)
+    place = BackboneConfig(source="some/model", revision="main")
+    found = LibraryFiles.open(LibraryRetriever(backbone=place, remote_code=code), weights=True)
+    fetched = {file.relative_to(cache).as_posix() for file in cache.rglob("*") if file.is_file()}
+    wanted = {"modules.json", "model.safetensors", "1_Pooling/config.json", "2_Dense/model.safetensors", "vocab.txt"}
+    assert found.folder == cache
+    assert wanted <= fetched | {"vocab.txt"}
+    assert ("modeling.py" in fetched) == code
+    assert not {name for name in fetched if name.startswith("onnx") or name.endswith(".bin")}

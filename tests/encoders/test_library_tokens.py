@@ -1,0 +1,152 @@
+"""The library method with one vector a token, held against sentence-transformers' `MultiVectorEncoder`.
+
+Legend: K vectors of a text, H size of a vector.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("sentence_transformers", reason="the extra `models` is not installed")
+
+from sentence_transformers import MultiVectorEncoder
+
+from diffretriever.encoders import load_preparer
+from diffretriever.encoders.library import LibraryEncoder
+from diffretriever.encoders.prepared import PreparedText, from_arrow, to_arrow
+from diffretriever.scoring.maxsim import maxsim
+from schemas.retriever_parts import TextConfig
+from tests.encoders.library_cases import TEXTS, encoder_of, late_interaction, plain, published
+
+FOLDERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "native": ("native", {}),
+    "native-fixed": ("native", {"strategy": "fixed", "length": 12}),
+    "native-min-attended": ("native", {"strategy": "min", "length": 20, "attend": True, "token": "honey"}),
+    "pylate": ("pylate", {}),
+    "stanford": ("stanford", {}),
+}
+PUNCTUATED = [*TEXTS, "river, (honey)! ...", "", "honey " * 100]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folder of each kind: not to be changed."""
+    root = tmp_path_factory.mktemp("late-interaction")
+    return {name: late_interaction(kind, root / name, **fields) for name, (kind, fields) in FOLDERS.items()}
+
+
+def split(encoder: LibraryEncoder, prepared: list[PreparedText]) -> list[np.ndarray]:
+    """The vectors [K, H] of each text in fp32, before rounding."""
+    vectors_MH, counts = encoder.vectors(prepared)
+    return np.split(vectors_MH.numpy(), np.cumsum(counts)[:-1])
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_vectors_are_the_librarys(name: str, folders: dict[str, Path]) -> None:
+    library = MultiVectorEncoder(str(folders[name]), device="cpu", model_kwargs={"dtype": "float32"})
+    encoder = encoder_of(folders[name], vectors="token")
+    queries = encoder.preparer.prepare_queries(PUNCTUATED)
+    passages = encoder.preparer.prepare_passages([""] * len(PUNCTUATED), PUNCTUATED)
+    for prepared, encode in ((queries, library.encode_query), (passages, library.encode_document)):
+        # One by one, as what the library pads with is no part of what is tested.
+        expected = [encode(text, convert_to_numpy=True) for text in PUNCTUATED]
+        for found_KH, expected_KH in zip(split(encoder, prepared), expected, strict=True):
+            assert found_KH.shape == expected_KH.shape
+            np.testing.assert_allclose(found_KH, expected_KH, atol=2e-6, rtol=0)
+    rounded = encoder.encode_queries(PUNCTUATED)
+    in_fp32 = np.concatenate(split(encoder, queries))
+    np.testing.assert_allclose(rounded.vectors_MH.astype(np.float32), in_fp32, atol=5e-4, rtol=0)
+    assert np.diff(rounded.offsets).tolist() == [text.slots for text in queries]
+
+
+@pytest.mark.parametrize(("name", "vectors"), [("native-fixed", 12), ("pylate", 12), ("stanford", 12)])
+def test_queries_are_filled_up_and_cut_to_one_number_of_vectors(
+    name: str, vectors: int, folders: dict[str, Path]
+) -> None:
+    found = encoder_of(folders[name], vectors="token").encode_queries(PUNCTUATED)
+    assert set(np.diff(found.offsets)) == {vectors}
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("native", ["passage", "river", "honey"]),
+        ("pylate", ["[d] ", "river", "!"]),
+        ("stanford", ["[unused1]", "river", "honey"]),
+    ],
+)
+def test_skipped_words_have_no_vector_in_passages(name: str, kept: list[str], folders: dict[str, Path]) -> None:
+    encoder = encoder_of(folders[name], vectors="token")
+    (prepared,) = encoder.preparer.prepare_passages([""], ["river, honey!"])
+    with_vector = prepared.input_ids[prepared.content_ids].tolist()
+    words = encoder.preparer.vocabulary.tokenizer.convert_ids_to_tokens(with_vector)
+    assert words == ["[CLS]", *kept, "[SEP]"]
+    # Nothing is skipped in queries.
+    (query,) = encoder.preparer.prepare_queries(["river, honey!"])
+    assert query.slots == len(query.input_ids)
+
+
+def test_a_text_does_not_depend_on_its_batch(folders: dict[str, Path]) -> None:
+    for name in FOLDERS:
+        encoder = encoder_of(folders[name], vectors="token")
+        together = encoder.encode_passages([""] * len(PUNCTUATED), PUNCTUATED)
+        for row, text in enumerate(PUNCTUATED):
+            alone = encoder.encode_passages([""], [text]).vectors_MH.astype(np.float32)
+            found = together.vectors_MH[together.offsets[row] : together.offsets[row + 1]].astype(np.float32)
+            np.testing.assert_allclose(found, alone, atol=1e-3, rtol=0)
+
+
+def test_ranks_are_those_of_the_librarys_scores(folders: dict[str, Path]) -> None:
+    library = MultiVectorEncoder(str(folders["stanford"]), device="cpu", model_kwargs={"dtype": "float32"})
+    encoder = encoder_of(folders["stanford"], vectors="token")
+    queries, passages = encoder.encode_queries(TEXTS), encoder.encode_passages([""] * len(TEXTS), TEXTS)
+    query_MH, passage_NH = (torch.from_numpy(side.vectors_MH.astype(np.float32)) for side in (queries, passages))
+    scores_QP = maxsim(query_MH, queries.offsets, passage_NH, passages.offsets).numpy()
+    expected_QP = library.similarity(library.encode_query(TEXTS), library.encode_document(TEXTS)).numpy()
+    np.testing.assert_allclose(scores_QP, expected_QP / 12, atol=1e-3)
+
+
+def test_preparing_needs_no_weights_and_travels_as_arrow(tmp_path: Path) -> None:
+    folder = late_interaction("stanford", tmp_path)
+    encoder = encoder_of(folder, vectors="token")
+    (folder / "model.safetensors").unlink()
+    prepared = from_arrow(to_arrow(load_preparer(encoder.config).prepare_queries(PUNCTUATED)))
+    np.testing.assert_array_equal(encoder.encode(prepared).vectors_MH, encoder.encode_queries(PUNCTUATED).vectors_MH)
+
+
+def test_limits_of_the_config_apply_beside_the_models_own(folders: dict[str, Path]) -> None:
+    text = TextConfig(max_query_tokens=8, max_passage_tokens=9, length_semantics="total")
+    encoder = encoder_of(folders["stanford"], vectors="token", text=text)
+    (query,) = encoder.preparer.prepare_queries([TEXTS[-1]])
+    (passage,) = encoder.preparer.prepare_passages([""], [TEXTS[-1]])
+    assert (query.n_tokens, len(query.input_ids), len(passage.input_ids)) == (8, 12, 9)
+    assert (encoder.config.max_vectors("query"), encoder.config.max_vectors("passage")) == (8, 9)
+
+
+@pytest.mark.parametrize(("name", "marker"), [("stanford", "[unused1]"), ("pylate", "[D] ")])
+def test_special_tokens_and_markers_spelled_in_a_text_stay_text(
+    name: str, marker: str, folders: dict[str, Path]
+) -> None:
+    encoder = encoder_of(folders[name], vectors="token")
+    tokenizer = encoder.preparer.vocabulary.tokenizer
+    (prepared,) = encoder.preparer.prepare_passages([""], [f"a {marker} b [SEP]"])
+    special = [i for i in prepared.input_ids.tolist() if i in set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}]
+    assert special == [tokenizer.cls_token_id, tokenizer.get_vocab()[marker], tokenizer.sep_token_id]
+
+
+@pytest.mark.parametrize("kind", ["plain", "published"])
+def test_other_models_are_refused(kind: str, tmp_path: Path) -> None:
+    folder = plain("bert", tmp_path) if kind == "plain" else published("bert", tmp_path, "mean")
+    with pytest.raises(ValueError, match="no late-interaction model"):
+        encoder_of(folder, vectors="token")
+
+
+@pytest.mark.parametrize("name", ["native", "pylate", "stanford"])
+def test_these_models_have_no_single_vectors(name: str, folders: dict[str, Path]) -> None:
+    with pytest.raises(ValueError, match="not a model of one vector a text"):
+        encoder_of(folders[name])

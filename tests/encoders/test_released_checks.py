@@ -1,0 +1,137 @@
+"""What an adapter's folder says of its training, held against the retriever that is to run it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diffretriever.backbones import source
+from diffretriever.encoders import load_encoder, load_preparer
+from schemas.retriever import RETRIEVER_ADAPTER, MaskedRetriever, NeuralRetriever, PooledRetriever
+from schemas.retriever_parts import PromptConfig
+from tests.encoders.encoder_cases import FolderOf
+from tests.encoders.released_cases import TEMPLATES, release
+
+
+@pytest.fixture(params=list(TEMPLATES))
+def config(request: pytest.FixtureRequest, folder_of: FolderOf, tmp_path: Path) -> MaskedRetriever:
+    """The retriever that fits a released adapter of each family in turn."""
+    return release(request.param, folder_of(request.param), tmp_path / "adapter")
+
+
+def edit(config: NeuralRetriever, name: str = "retriever_config.json", **changes: Any) -> None:
+    """Change what the adapter's folder says of its training; a value of `...` removes the field."""
+    assert config.backbone.adapter is not None
+    file = Path(config.backbone.adapter) / "retriever_config.json"
+    content = json.loads(file.read_text()) | changes
+    file.write_text(json.dumps({key: value for key, value in content.items() if value is not ...}))
+    file.rename(file.with_name(name))
+
+
+def refused(config: NeuralRetriever, message: str) -> None:
+    for load in (load_preparer, lambda config: load_encoder(config, "cpu")):
+        with pytest.raises(ValueError, match=message):
+            load(config)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "part", "remedy"),
+    [
+        (PromptConfig(), "query_suffix_ids.*here: .*are \"'.*passage_suffix_ids", r"Set `prompt\.colon: true`\."),
+        (
+            PromptConfig(variant="three"),
+            "query_suffix_ids.*trained: .*a few words.*here: .*three words",
+            r"Set `prompt\.variant: paper` and `prompt\.colon: true`\.",
+        ),
+        (PromptConfig(variant="few"), "query_suffix_ids", r"Set `prompt\.colon: true`\."),
+        (PromptConfig(variant="bare"), "query_prefix_ids.*trained: .*Query.*query_suffix_ids", r"Set `prompt\.variant"),
+    ],
+)
+def test_another_prompt_is_refused_with_its_remedy(
+    prompt: PromptConfig, part: str, remedy: str, config: MaskedRetriever
+) -> None:
+    refused(config.model_copy(update={"prompt": prompt}), rf"(?s)retriever_config\.json: .*prompt.*{part}.*{remedy}")
+
+
+def test_a_prompt_that_no_option_builds(config: MaskedRetriever) -> None:
+    edit(config, passage_prefix_ids=[1, 2, 3])
+    refused(config, r"(?s)this retriever builds:\n  passage_prefix_ids\n.*No prompt option builds")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mask_token_id": 7}, "mask_token_id is 7, the backbone's is"),
+        ({"n_tail": 1}, "n_tail is 1, the retriever's tail_length is 3: set `tail_length: 1`"),
+        ({"normalize": False}, "normalize is false"),
+        ({"use_k_adapter": True}, "use_k_adapter is true: .* not supported"),
+        ({"use_k_pre_encoder": True}, "use_k_pre_encoder is true: .* not supported"),
+    ],
+)
+@pytest.mark.parametrize("name", ["retriever_config.json", "matryoshka_config.json"])
+def test_what_an_adapter_may_not_need(
+    changes: dict[str, Any], message: str, name: str, config: MaskedRetriever
+) -> None:
+    edit(config, name, **changes)
+    refused(config, f"{name}: {message}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_gen_q_tokens": 4}, "with budget q4p3; the retriever's config asks for q2p3"),
+        ({"n_gen_q_tokens": ..., "n_gen_p_tokens": ..., "n_gen_tokens": 2}, "with budget q2p2; .* asks for q2p3"),
+        ({"num_denoise_steps": 2}, "with steps 2; the retriever's config asks for 1"),
+    ],
+)
+def test_another_count_is_a_warning(changes: dict[str, Any], message: str, config: MaskedRetriever) -> None:
+    edit(config, **changes)
+    with pytest.warns(UserWarning, match=message):
+        preparer = load_preparer(config)
+    assert [preparer.default_slots(side) for side in ("query", "passage")] == [2, 3]
+
+
+def test_what_the_file_does_not_say_is_not_checked(config: MaskedRetriever) -> None:
+    edit(config, mask_token_id=..., n_tail=..., query_prefix_ids=..., n_gen_q_tokens=..., n_gen_tokens=...)
+    edit(config, n_gen_p_tokens=None, num_denoise_steps=None, normalize=None, query_suffix_ids=None)
+    load_preparer(config)
+    refused(config.model_copy(update={"prompt": PromptConfig()}), "passage_suffix_ids")
+
+
+@pytest.mark.parametrize(
+    ("name", "trained", "fields"),
+    [
+        ("retriever_config.json", "masked", {"method": "pooled"}),
+        ("diffembed_config.json", "pooled", {"method": "masked", "budget": "q2p3"}),
+        ("ar_retriever_config.json", "generated", {"method": "pooled"}),
+    ],
+)
+def test_an_adapter_for_another_method(
+    name: str, trained: str, fields: dict[str, Any], config: MaskedRetriever
+) -> None:
+    edit(config, name)
+    other = RETRIEVER_ADAPTER.validate_python({**fields, "backbone": config.backbone})
+    refused(other, rf"{name}: .*trained for method '{trained}', the retriever's is '{fields['method']}'")  # type: ignore[arg-type]
+    (Path(str(config.backbone.adapter)) / name).unlink()
+    load_preparer(PooledRetriever(backbone=config.backbone))
+
+
+def test_preparing_fetches_no_weights(config: MaskedRetriever, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+
+    def fetch(hub_id: str, **options: Any) -> str:
+        asked.update(options, hub_id=hub_id)
+        return str(config.backbone.adapter)
+
+    monkeypatch.setattr(source, "snapshot_download", fetch)
+    place = config.backbone.model_copy(update={"adapter": "someone/adapter", "adapter_revision": "abc"})
+    hub = config.model_copy(update={"backbone": place})
+    load_preparer(hub)
+    assert (asked["hub_id"], asked["revision"]) == ("someone/adapter", "abc")
+    assert not any("safetensors" in pattern for pattern in asked["allow_patterns"])
+    encoder = load_encoder(hub, "cpu")
+    assert encoder.facts.weights == load_encoder(config, "cpu").facts.weights
+    assert "adapter_model.safetensors" in asked["allow_patterns"]

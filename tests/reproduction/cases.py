@@ -1,0 +1,37 @@
+"""Jobs for the tests of the reproduction, and evaluations on disk that no model made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diffretriever.evaluation.measures import EvaluationResult
+from diffretriever.evaluation.report import Evaluation, write_evaluation
+from schemas.reproduce import ReproduceJob
+
+JobMaker = Callable[..., ReproduceJob]
+
+
+def make_job(output: Path, root: Path) -> JobMaker:
+    """Return a maker of jobs that write to `output` and find their collections in `root`."""
+
+    def make(*tables: str, **changes: Any) -> ReproduceJob:
+        values = {"output": output, "collections_root": root, "tables": tables, "encoders": 1}
+        return ReproduceJob.model_validate({**values, **changes})
+
+    return make
+
+
+def fake_evaluation(folder: Path, values: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
+    """Write an evaluation: mode → measure → query → value."""
+    results = {
+        mode: EvaluationResult(
+            {m: float(np.mean([*per_query.values()])) for m, per_query in measures.items()},
+            {m: dict(per_query) for m, per_query in measures.items()},
+        )
+        for mode, measures in values.items()
+    }
+    write_evaluation(folder, Evaluation(retriever="none", command="none", config={}), results)

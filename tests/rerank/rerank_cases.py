@@ -1,0 +1,105 @@
+"""Texts to rerank, and a slow second computation of what the rerankers compute.
+
+Legend: T tokens of a sequence, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from diffretriever.collections import Passage, Query, open_collection
+from diffretriever.rerank.likelihood import QueryLikelihood
+from diffretriever.rerank.run import rerank_run
+from schemas.rerank import RerankJob, RerankSummary
+
+FAMILIES = ("dream", "llada", "bert")
+QUERY = "honey in winter"
+PASSAGES = [
+    Passage("p1", "Bees", "store honey in summer and eat it in winter"),
+    Passage("p2", "", "A river carries sand and clay to the sea"),
+    Passage("p3", "copper", ""),
+    Passage("p4", "", "🐝 蜂蜜 \x01 <|mask|> <|mdm_mask|> [MASK] <|im_end|>"),
+    Passage("p5", "", "rest, water and time cure most fevers " * 6),
+]
+QUERIES = [Query("q1", "honey in winter"), Query("q2", "copper pipes"), Query("q3", "a river"), Query("q4", "fever")]
+DEPTH = 3
+# Given out of order; p2 and p4 tie for q2.
+RUN = {
+    "q2": {"p5": 1.0, "p4": 2.0, "p2": 2.0, "p1": 7.5},
+    "q1": {"p1": -3.0, "p2": -1.0, "p3": -2.0, "p5": -5.0, "p4": -4.0},
+    "q4": {"p3": 0.5},
+}
+FolderOf = Callable[[str], Path]
+
+_SYSTEM = "You are an AI assistant that can understand human language."
+_BEFORE = 'Passage: "'
+_AFTER = '".\nWrite a search query that this passage answers.'
+
+
+def _header(role: str) -> str:
+    return f"<|start_header_id|>{role}<|end_header_id|>\n\n"
+
+
+# The chat templates of the families' model cards, or the plain form, left and right of the passage; and the tail.
+SEQUENCES = {
+    "dream": (
+        f"<|im_start|>system\n{_SYSTEM}<|im_end|>\n<|im_start|>user\n{_BEFORE}",
+        f"{_AFTER}<|im_end|>\n<|im_start|>assistant\n",
+        "<|im_end|>",
+    ),
+    "llada": (
+        f"<|startoftext|>{_header('system')}{_SYSTEM}<|eot_id|>{_header('user')}{_BEFORE}",
+        f"{_AFTER}<|eot_id|>{_header('assistant')}",
+        "<|eot_id|>",
+    ),
+    "bert": (f"[CLS]{_SYSTEM}\n{_BEFORE}", f"{_AFTER}\n", "[SEP]"),
+}
+
+
+class MakeReranker(Protocol):
+    """Makes a reranker over a family's backbone; the config's other fields are given by name."""
+
+    def __call__(self, family: str, **fields: Any) -> QueryLikelihood: ...
+
+
+class MakeJob(Protocol):
+    """Makes a job over the small collection and run; fields that differ are given by name."""
+
+    def __call__(self, **fields: Any) -> RerankJob: ...
+
+
+def rerank(job: RerankJob) -> RerankSummary:
+    return rerank_run(job, open_collection(job.collection).records())
+
+
+class SlowLikelihood:
+    """One unpadded sequence at a time through the bare transformers model, all logits, in float64."""
+
+    def __init__(self, family: str, reranker: QueryLikelihood, query: str, passage: Passage) -> None:
+        self.model, self.offset = reranker.backbone, reranker.config.read_offset
+        self.tokenizer = reranker.backbone.tokenizer
+        left, right, tail = SEQUENCES[family]
+        text = f"{passage.title} {passage.text}" if passage.title and passage.text else passage.title or passage.text
+        self.context = self._ids(left) + self._ids(text, split=True) + self._ids(right)
+        self.query = self._ids(query, split=True)
+        self.tail = self._ids(tail)
+
+    def _ids(self, text: str, *, split: bool = False) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=split)["input_ids"])
+
+    @torch.inference_mode()
+    def log_p(self, hidden: Collection[int], judged: Collection[int]) -> float:
+        """Sum of log-probabilities of the query tokens `judged`, with those in `hidden` masked."""
+        mask = self.model.mask_token_id
+        assert mask is not None
+        shown = [mask if i in hidden else token for i, token in enumerate(self.query)]
+        ids_1T = torch.tensor([self.context + shown + self.tail])
+        states_TH = self.model.model.base_model(input_ids=ids_1T).last_hidden_state[0]
+        logits_TV = self.model.output_projection(self.model.head_input(states_TH)).double()
+        logs_TV = logits_TV - logits_TV.exp().sum(-1, keepdim=True).log()
+        places = [len(self.context) + i + self.offset for i in judged]
+        return sum(float(logs_TV[place, self.query[i]]) for place, i in zip(places, judged, strict=True))

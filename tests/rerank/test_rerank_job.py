@@ -1,0 +1,101 @@
+"""The job: from a run to a run, and its mistakes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from diffretriever.collections import Passage, read_run, write_run
+from diffretriever.index.identity import bm25_manifest
+from diffretriever.index.table import PassageIndex
+from diffretriever.index.writer import Committer, write_block
+from diffretriever.pipelines.blocks import text_table
+from diffretriever.rerank.candidates import Candidates
+from diffretriever.rerank.run import reordered
+from schemas.rerank import RerankJob
+from schemas.retriever import Bm25Retriever
+from tests.rerank.rerank_cases import DEPTH, PASSAGES, QUERIES, RUN, MakeJob, MakeReranker, rerank
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def ranked_ids(scores: dict[str, float]) -> list[str]:
+    return sorted(scores, key=lambda passage_id: (-scores[passage_id], passage_id))
+
+
+def test_the_best_passages_are_reordered_and_the_rest_follows(make_job: MakeJob, make_reranker: MakeReranker) -> None:
+    job = make_job()
+    summary = rerank(job)
+    assert (summary.queries, summary.resumed, summary.passages) == (3, 0, 7)
+    found, texts = read_run(job.output), {query.id: query.text for query in QUERIES}
+    assert list(found) == list(RUN)
+    by_id = {passage.id: passage for passage in PASSAGES}
+    for query_id, scores in found.items():
+        before = ranked_ids(RUN[query_id])
+        top, rest = before[:DEPTH], before[DEPTH:]
+        expected = make_reranker("llada").score(texts[query_id], [by_id[i] for i in top])
+        np.testing.assert_allclose([scores[i] for i in top], expected, rtol=1e-5)
+        assert ranked_ids(scores) == ranked_ids(dict(zip(top, expected.tolist(), strict=True))) + rest
+        lowest = min(scores[i] for i in top)
+        assert all(scores[i] < lowest for i in rest)
+    assert ranked_ids(RUN["q2"])[1:3] == ["p2", "p4"], "ties of the old run are cut by id"
+
+
+def test_how_a_run_was_made_lies_beside_it(make_job: MakeJob, folder: Path) -> None:
+    job = make_job()
+    rerank(job)
+    assert sorted(file.name for file in job.output.parent.iterdir()) == ["new.trec", "new.trec.yaml"]
+    record = yaml.safe_load((folder / "out" / "new.trec.yaml").read_text())
+    assert record["reranker"]["estimator"] == "one-pass"
+    assert RerankJob.model_validate(record["job"]) == job
+    assert record["dtype"] == "float32"
+    assert record["weights"]
+
+
+def test_equal_scores_are_ranked_by_id() -> None:
+    passages = [Passage(i, "", i) for i in ("b", "c", "a")]
+    candidates = Candidates(QUERIES[0], passages, ["z", "y"])
+    assert reordered(candidates, np.array([-1.0, -0.5, -1.0])) == [
+        ("c", -0.5), ("a", -1.0), ("b", -1.0), ("z", -2.0), ("y", -3.0),
+    ]  # fmt: skip
+
+
+def test_missing_texts_are_named_before_anything_is_loaded(
+    make_job: MakeJob, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diffretriever.rerank.run.load_reranker", None)
+    write_run(folder / "other.trec", [("q1", [("p1", 2.0), ("gone", 1.0)]), ("q9", [("p1", 1.0)])], "x")
+    with pytest.raises(ValueError, match=r"other\.trec: 1 of its queries .*split 'test' of .*tiny.* 'q9'"):
+        rerank(make_job(run=folder / "other.trec"))
+    write_run(folder / "other.trec", [("q1", [("p1", 2.0), ("gone", 1.0)])], "x")
+    with pytest.raises(ValueError, match=r"other\.trec: 1 of the passages .*tiny.* 'gone' of query 'q1'"):
+        rerank(make_job(run=folder / "other.trec"))
+    with pytest.raises(TypeError, match="not callable"):
+        rerank(make_job(run=folder / "other.trec", depth=1))
+
+
+def test_the_command_takes_texts_from_an_index(make_job: MakeJob, folder: Path) -> None:
+    job = make_job()
+    rerank(job)
+    index = PassageIndex.create(str(folder / "index"), bm25_manifest(Bm25Retriever()))
+    Committer(index).commit({"all": write_block(index.uri, text_table(PASSAGES, "c"))}, [])
+    # The index alone has the passages.
+    (folder / "tiny" / "corpus.jsonl").write_text("")
+    output = folder / "by-command.trec"
+    flags = {"run": job.run, "collection": job.collection, "index": index.uri, "reranker": job.reranker}
+    flags |= {"depth": DEPTH, "output": output, "device": "cpu"}
+    command = [sys.executable, str(ROOT / "jobs" / "rerank.py")]
+    command += [part for name, value in flags.items() for part in (f"--{name}", str(value))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert f"{output}: 3 queries, 7 passages scored now" in done.stdout
+    assert "reranking" in done.stderr
+    found, expected = read_run(output), read_run(job.output)
+    for query_id, scores in expected.items():
+        assert ranked_ids(found[query_id]) == ranked_ids(scores)
+        np.testing.assert_allclose([found[query_id][i] for i in scores], list(scores.values()), rtol=1e-5)
