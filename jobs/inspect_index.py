@@ -1,27 +1,50 @@
-"""Say what is in an index."""
+"""Say what is in an index, and check it."""
 
 from __future__ import annotations
-
-import json
 
 import yaml
 from _entry import run
 
+from schemas.inspect import IndexReport, Verification
 from schemas.jobs import InspectJob
+
+_VERSIONS_SHOWN = 20
 
 
 def main(config: InspectJob) -> None:
-    """Print the manifest and the counts, all read from the table itself."""
+    """Print what is known of the index; where a check was asked for and finds something, the exit status is 1."""
     from diffretriever.index.table import PassageIndex
+    from diffretriever.search.inspection import inspect
 
-    index = PassageIndex.open(config.index)
-    shown = {
-        "index": config.index,
-        "fingerprint": index.manifest.fingerprint,
-        "contents": index.contents().model_dump(mode="json"),
-        "manifest": index.manifest.model_dump(mode="json"),
-    }
-    print(json.dumps(shown, indent=2) if config.json_output else yaml.safe_dump(shown, sort_keys=False).rstrip())
+    report = inspect(PassageIndex.open(config.index), check=config.verify)
+    print(report.model_dump_json(indent=2) if config.json_output else describe(report))
+    if report.verification is not None and report.verification.problems:
+        raise SystemExit(1)
+
+
+def describe(report: IndexReport) -> str:
+    """Return the report as YAML: of the versions the newest, a line each, and of a check what is wrong."""
+    shown = report.model_dump(mode="json", exclude={"versions", "verification"})
+    manifest = shown.pop("manifest")
+    versions = report.versions[-_VERSIONS_SHOWN:]
+    if older := len(report.versions) - len(versions):
+        shown["older_versions"] = older
+    shown["versions"] = [
+        f"{v.version}: {v.time:%Y-%m-%d %H:%M:%S} UTC, {v.change}, {v.rows} rows (+{v.added} "
+        f"-{'?' if v.removed is None else v.removed}), {v.fragments} fragments"
+        for v in versions
+    ]
+    shown["manifest"] = manifest
+    if report.verification is not None:
+        shown["verification"] = outcome(report.verification)
+    return str(yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=120)).rstrip()
+
+
+def outcome(verification: Verification) -> dict[str, object]:
+    """Return what was checked, then each kind of problem with how often and where first."""
+    checked = f"{verification.rows:,} passages, {verification.vectors:,} vectors, {verification.coded_vectors:,} codes"
+    problems = {f"{p.kind} ({p.total:,})": p.first for p in verification.problems}
+    return {"checked": checked, "problems": problems or "none"}
 
 
 if __name__ == "__main__":
