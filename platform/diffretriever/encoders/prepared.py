@@ -35,6 +35,9 @@ class PreparedText:
         variant_ids: int32 [T].
         n_tokens: tokens of the text; of a pooled text the special tokens count, of others the prompt does not.
         prefix_tokens: tokens at the start that every text of this side shares, where the method can use that.
+
+    Of a late-interaction text `content_ids` are the positions whose states become vectors, `slots` is how many these
+    are, and `n_tokens` the tokens attended to.
     """
 
     input_ids: np.ndarray
