@@ -144,7 +144,7 @@ class InspectJob(JobConfig):
     index: str
     """Folder or object-store URI of the index."""
     verify: bool = False
-    """Read all of it and check it: ids, digests, vectors, impacts, codes, counts. Exit status 1 if anything is wrong."""
+    """Read all of it and check ids, digests, vectors, impacts, codes and counts; exit status 1 if anything is wrong."""
     json_output: bool = False
     """Print JSON instead of text."""
 

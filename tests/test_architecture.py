@@ -24,6 +24,7 @@ LEVELS = {
     "backbones": 1,
     "codecs": 2,
     "collections": 2,
+    "planning": 2,
     "postings": 2,
     "encoders": 2,
     "index": 3,

@@ -15,6 +15,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, write_block
 from diffretriever.pipelines.blocks import text_table
 from schemas.jobs import AccelerateJob, DemoJob, EncodeJob, EvaluateJob, InspectJob, MaintainJob, SearchJob
+from schemas.plan import PlanJob
 from schemas.reproduce import ReproduceJob
 from schemas.rerank import RerankJob
 from schemas.retriever import Bm25Retriever
@@ -29,6 +30,7 @@ JOBS: dict[str, type[JobConfig]] = {
     "evaluate": EvaluateJob,
     "inspect_index": InspectJob,
     "maintain_index": MaintainJob,
+    "plan": PlanJob,
     "reproduce": ReproduceJob,
     "rerank": RerankJob,
     "search": SearchJob,

@@ -8,8 +8,8 @@ from diffretriever.collections import Qrels, Query, Run, open_collection, read_q
 from diffretriever.evaluation.measures import EvaluationResult, evaluate, parse_measures, remove_self
 from diffretriever.evaluation.report import Evaluation, write_evaluation
 from diffretriever.files import write_text
-from diffretriever.search import open_searcher
 from diffretriever.scoring.topk import Hits
+from diffretriever.search import open_searcher
 from diffretriever.search.base import Searcher
 from schemas.jobs import EvaluateJob
 

@@ -62,11 +62,13 @@ def impact_problems(batch: pa.RecordBatch, vocab_size: int) -> Found:
     falls_T = np.diff(ids_T, prepend=-1) <= 0
     yield "impact ids and weights differ in number", np.diff(id_offsets) != np.diff(weight_offsets)
     yield "impact ids do not ascend", _any(falls_T & ~starts_T[:-1], id_offsets)
-    yield f"an impact id is not in the vocabulary of {vocab_size}", _any(
-        (ids_T < 0) | (ids_T >= vocab_size), id_offsets
+    yield (
+        f"an impact id is not in the vocabulary of {vocab_size}",
+        _any((ids_T < 0) | (ids_T >= vocab_size), id_offsets),
     )
-    yield "an impact's weight is not positive and finite", _any(
-        ~(np.isfinite(weights_T) & (weights_T > 0)), weight_offsets
+    yield (
+        "an impact's weight is not positive and finite",
+        _any(~(np.isfinite(weights_T) & (weights_T > 0)), weight_offsets),
     )
 
 

@@ -35,7 +35,8 @@ def open_segments(index: PassageIndex) -> tuple[list[Segment], list[Any]]:
     for fragment in index.fragments():
         live = fragment.count_rows()
         codes = FragmentCodes.open(codes_folder(index, fragment)) if is_local(index.uri) else None
-        if codes is None:
+        # Codes made after a deletion lack rows that a reader of an older version still sees.
+        if codes is None or len(codes.rows_P) < live:
             without.append(fragment)
         else:
             segments.append(Segment(codes, start + _live_positions(index, fragment, codes, live)))

@@ -1,0 +1,85 @@
+"""What is found out about an index: what it consists of, what was done to it, whether it is sound."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from schemas.base import Model
+from schemas.candidates import CandidateSettings
+from schemas.manifest import IndexContents, IndexManifest
+
+
+class VersionChange(Model):
+    """One version of the table that is kept, and what made it."""
+
+    version: int
+    time: datetime
+    """When it was committed, UTC."""
+    rows: int
+    """Passages in it."""
+    fragments: int
+    change: Literal["created", "appended", "replaced", "deleted", "compacted", "other"]
+    """`replaced`: new rows and the removal of those they replace, in one step. `other`: Lance's own bookkeeping, such
+    as the reservation of fragment numbers before a compaction."""
+    added: int
+    """Passages that it brought."""
+    removed: int | None
+    """Passages that it took away; None where that takes the version before, which is forgotten."""
+
+
+class CodesContents(Model):
+    """The 8-bit codes beside the table."""
+
+    coded_fragments: int
+    """Fragments of this version that have codes."""
+    uncoded_fragments: int
+    """Fragments that have none, which every search reads whole from the table."""
+    uncoded_rows: int
+    """Passages in those."""
+    bytes: int
+    """Size of the codes of this version's fragments."""
+
+
+class Problem(Model):
+    """One kind of thing that is wrong."""
+
+    kind: str
+    total: int
+    """How often it occurs."""
+    first: list[str]
+    """Where it occurs first: ids of passages, or keys of fragments; ten at most."""
+
+
+class Verification(Model):
+    """The outcome of checking every passage and every code of an index version."""
+
+    rows: int
+    """Passages that were read."""
+    vectors: int
+    """Their vectors."""
+    coded_vectors: int
+    """Of these, compared with their codes."""
+    problems: list[Problem]
+    """Empty where all is well."""
+
+
+class IndexReport(Model):
+    """What `inspect_index.py` says of an index."""
+
+    index: str
+    """Where it is."""
+    fingerprint: str
+    """Of the retriever that made it."""
+    contents: IndexContents
+    columns: dict[str, int]
+    """Bytes of each column in the data files of this version."""
+    codes: CodesContents | None
+    """None for an index that cannot have any: without vectors, or not on a local disk."""
+    candidates: CandidateSettings | None
+    """The calibrated candidate index, if there is one."""
+    versions: list[VersionChange]
+    """Those that are kept, oldest first; compaction forgets old ones."""
+    verification: Verification | None
+    """If it was asked for."""
+    manifest: IndexManifest

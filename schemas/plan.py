@@ -1,0 +1,113 @@
+"""The capacity planner's job, and what it finds an index to take."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from schemas.base import Model
+from schemas.budget import Budget
+from schemas.settings import JobConfig
+
+NonNegative = Annotated[float, Field(ge=0)]
+
+
+class PlanJob(JobConfig):
+    """Work out what an index takes before it is made: hours, bytes, memory and time of a search, cost of storage."""
+
+    passages: PositiveInt | None = None
+    """How many passages; default: as many as --collection has."""
+    collection: str | None = None
+    """Collection to count, to take the length of texts from and to --measure on; see encode_beir.py."""
+    retriever: str = "diffretriever-minilm"
+    """Name of a preset, or a YAML file that describes a retriever."""
+    backbone: str | None = None
+    """Local folder or hub id to use in place of the retriever's own backbone."""
+    adapter: str | None = None
+    """Local folder or hub id of a LoRA adapter to use in place of the retriever's own."""
+    budget: tuple[Budget, ...] = ()
+    """Budgets to compare, such as q4p4,q4p16; default: the retriever's own."""
+    hidden_size: PositiveInt | None = None
+    """H of the vectors, for backbones whose size is not known here."""
+    tokens: PositiveFloat | None = None
+    """Average tokens of a passage's text; default: the collection's, or 75."""
+    impacts: NonNegative | None = None
+    """Average impacts of a passage; default: measured, or 30."""
+    rate: PositiveFloat | None = None
+    """Passages that one device encodes in a second."""
+    measure: bool = False
+    """Load the encoder here and find the rate, vectors and impacts on 256 passages drawn from the collection."""
+    bandwidth: PositiveFloat | None = None
+    """GB/s at which a search reads 8-bit codes; default: what the scan reaches on one core here, in a short probe."""
+    price_per_gib_month: NonNegative | None = None
+    """Price of storage, in any currency."""
+    json_output: bool = False
+    """Print JSON instead of text."""
+
+    @model_validator(mode="after")
+    def _enough_is_said(self) -> PlanJob:
+        if self.passages is None and self.collection is None:
+            raise ValueError("give --passages NUMBER, or --collection to count")
+        if self.measure and self.collection is None:
+            raise ValueError("--measure needs --collection, to have passages to encode")
+        if self.measure and self.rate is not None:
+            raise ValueError("give --rate or --measure, not both")
+        return self
+
+
+class BudgetPlan(Model):
+    """What an index takes with one budget. Bytes are of all passages together."""
+
+    budget: str
+    """`q4p16`, or the method of a retriever without slots."""
+    vectors: float
+    """Average vectors of a passage."""
+    impacts: float
+    """Average impacts of a passage."""
+    rate: float | None
+    """Passages that one device encodes in a second; None where it was neither given nor measured."""
+    hours: float | None
+    """Hours that one device takes."""
+    layouts: dict[str, int]
+    """Bytes of the vectors alone, by the way they are stored."""
+    table_bytes: int
+    """The Lance table: texts, vectors in fp16, impacts."""
+    codes_bytes: int
+    """8-bit codes beside it."""
+    postings_bytes: int
+    """Impacts turned into postings."""
+    price_per_month: float | None
+    """Of table, codes and postings."""
+    search_memory: int
+    """Bytes that the exact scan of the codes wants to stay in memory."""
+    scanned: int
+    """Bytes of codes that it reads for a query."""
+    scan_rate: float
+    """Bytes a second at which it reads them."""
+    seconds_per_query: float
+    """`scanned` at that rate: without encoding the query, and without the rescoring of some passages."""
+
+    @property
+    def stored_bytes(self) -> int:
+        """Of table, codes and postings."""
+        return self.table_bytes + self.codes_bytes + self.postings_bytes
+
+
+class CapacityPlan(Model):
+    """What an index of so many passages takes."""
+
+    retriever: str
+    """As it was named."""
+    passages: int
+    hidden_size: int
+    """H of the vectors."""
+    text_bytes: float
+    """Average bytes of a passage's title and text, UTF-8."""
+    tokens: float
+    """Average tokens of them."""
+    measured_on: int
+    """Passages that rate, vectors and impacts were measured on; 0 where they were given."""
+    bandwidth_measured: bool
+    """Whether the scan's rate was measured on one core here; else it was given."""
+    budgets: list[BudgetPlan]

@@ -1,0 +1,95 @@
+"""A plain model of an index for tests: passages in a dictionary, searched by brute force.
+
+Vectors are unit vectors of a few exact binary fractions, so that scores are exact in fp32, many passages tie, and what
+searches return must agree to the last bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from diffretriever.collections import Passage
+from diffretriever.encoders.representations import Representations
+from diffretriever.index.table import PassageIndex
+from diffretriever.scoring.topk import Hit
+from schemas.manifest import IndexManifest
+from schemas.passages import passage_schema
+from schemas.retriever import MaskedRetriever
+
+HIDDEN, MOST_VECTORS, VOCAB = 4, 3, 50
+HALVES = np.array(np.meshgrid(*[[-0.5, 0.5]] * HIDDEN)).reshape(HIDDEN, -1).T
+DIRECTIONS = np.concatenate([np.eye(HIDDEN), HALVES]).astype(np.float16)
+IDS = [f"d{n}" for n in range(8)]
+
+
+class Stored(NamedTuple):
+    """What the model knows of a passage."""
+
+    text: str
+    directions: tuple[int, ...]
+
+
+Model = dict[str, Stored]
+passages = st.builds(
+    Stored,
+    text=st.sampled_from(["one", "two", "three"]),
+    directions=st.lists(st.integers(0, len(DIRECTIONS) - 1), min_size=1, max_size=MOST_VECTORS).map(tuple),
+)
+blocks = st.dictionaries(st.sampled_from(IDS), passages, min_size=1, max_size=5)
+
+
+def manifest() -> IndexManifest:
+    retriever = MaskedRetriever.model_validate({"backbone": {"source": "x"}, "budget": f"q2p{MOST_VECTORS}"})
+    return IndexManifest(
+        retriever=retriever, weights="w", hidden_size=HIDDEN, vocab_size=VOCAB, created="2026-01-01T00:00:00+00:00"
+    )
+
+
+def representations(directions: list[Any]) -> Representations:
+    n, counts = len(directions), [len(own) for own in directions]
+    return Representations(
+        vectors_MH=DIRECTIONS[[d for own in directions for d in own]],
+        offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        slot_tokens=np.full(sum(counts), -1, np.int32),
+        impact_ids=np.arange(n, dtype=np.int32),
+        impact_weights=np.ones(n, np.float32),
+        impact_offsets=np.arange(n + 1, dtype=np.int64),
+        n_tokens=np.full(n, 3, np.int32),
+    )
+
+
+def table_of(block: Model) -> pa.Table:
+    rows = [Passage(i, "", passage.text) for i, passage in block.items()]
+    vectors = representations([passage.directions for passage in block.values()]).to_arrow()
+    texts = [
+        [p.id for p in rows],
+        ["c"] * len(rows),
+        [""] * len(rows),
+        [p.text for p in rows],
+        [p.digest for p in rows],
+    ]
+    schema = passage_schema(HIDDEN)
+    columns = [pa.array(column, field.type) for column, field in zip(texts, schema, strict=False)]
+    return pa.Table.from_arrays([*columns, *vectors.columns], schema=schema)
+
+
+def assert_holds(index: PassageIndex, model: Model) -> None:
+    table = index.dataset.to_table(columns=["id", "text"])
+    assert sorted(table.column("id").to_pylist()) == sorted(model), "each passage once, none lost"
+    stored = dict(zip(table.column("id").to_pylist(), table.column("text").to_pylist(), strict=True))
+    assert stored == {i: passage.text for i, passage in model.items()}
+    assert {i: row["text"] for i, row in index.passages(IDS).items()} == stored
+
+
+def brute_force(model: Model, query: list[int], k: int) -> list[Hit]:
+    """Score every passage with Python's own numbers."""
+    vectors = DIRECTIONS.tolist()
+    scores: dict[str, float] = {}
+    for passage_id, passage in model.items():
+        products = [[sum(map(float.__mul__, vectors[q], vectors[p])) for p in passage.directions] for q in query]
+        scores[passage_id] = sum(map(max, products)) / len(query)
+    return sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))[:k]

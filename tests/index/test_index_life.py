@@ -1,0 +1,194 @@
+"""Random lives of an index, with crashes, against a plain dictionary: nothing is lost, doubled or seen half-done."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import lance
+import numpy as np
+import torch
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from diffretriever.index.table import PassageIndex
+from diffretriever.index.writer import Committer, write_block
+from diffretriever.search.accelerate import accelerate
+from diffretriever.search.dense import open_dense
+from diffretriever.search.dense.segments import build_codes
+from diffretriever.search.dense.stream import StreamingScan
+from diffretriever.search.inspection import inspect
+from schemas.jobs import AccelerateJob, SearchOptions
+from tests.index.life_model import (
+    IDS,
+    MOST_VECTORS,
+    Model,
+    Stored,
+    assert_holds,
+    blocks,
+    brute_force,
+    manifest,
+    representations,
+    table_of,
+)
+
+CPU = torch.device("cpu")
+# Two vectors a query: the mean of two exact products is exact as well.
+QUERIES = [[0, 9], [4, 19], [13, 13]]
+ENCODED_QUERIES = representations(QUERIES)
+
+
+class CrashError(Exception):
+    """Where a process would have been killed."""
+
+
+class IndexLife(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.uri = str(self.folder / "index")
+        self.now: Model = {}
+        self.versions = {PassageIndex.create(self.uri, manifest()).version: self.now}
+        self.readers: list[tuple[PassageIndex, Model]] = []
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.folder)
+
+    def changed(self, now: Model) -> None:
+        """Take note of a new version; a reader that was open before it stays open."""
+        self.read(max(self.versions))
+        self.now = now
+        self.versions[PassageIndex.open(self.uri).version] = now
+
+    def read(self, version: int) -> None:
+        self.readers = [*self.readers[-1:], (PassageIndex.open(self.uri, version), self.versions[version])]
+
+    def commit(self, written: list[Model]) -> None:
+        """As an encode job does: all blocks and what they replace, in one step."""
+        index = PassageIndex.open(self.uri)
+        replaced = [i for block in written for i in block if i in self.now]
+        receipts = {str(n): write_block(self.uri, table_of(block)) for n, block in enumerate(written)}
+        Committer(index).commit(receipts, replaced)
+
+    @rule(block=blocks)
+    def append(self, block: Model) -> None:
+        fresh = {i: passage for i, passage in block.items() if i not in self.now}
+        if fresh:
+            self.commit([fresh])
+            self.changed(self.now | fresh)
+
+    @rule(block=blocks)
+    def append_and_replace(self, block: Model) -> None:
+        halves: list[Model] = [dict(list(block.items())[part::2]) for part in (0, 1)]
+        self.commit([half for half in halves if half])
+        self.changed(self.now | block)
+
+    @rule(ids=st.lists(st.sampled_from(IDS), unique=True, max_size=4))
+    def delete(self, ids: list[str]) -> None:
+        assert PassageIndex.open(self.uri).delete(ids) == sum(i in self.now for i in ids)
+        self.changed({i: passage for i, passage in self.now.items() if i not in ids})
+
+    @rule(forget=st.booleans())
+    def compact(self, forget: bool) -> None:
+        index = PassageIndex.open(self.uri)
+        self.read(index.version)
+        index.compact(timedelta(0) if forget else timedelta(hours=1))
+        self.versions[index.version] = self.now
+        if forget:
+            self.versions = {index.version: self.now}
+            self.readers = [pair for pair in self.readers if pair[0].version == index.version]
+
+    @precondition(lambda self: self.now)
+    @rule()
+    def make_codes(self) -> None:
+        done = accelerate(AccelerateJob(index=self.uri))
+        assert done.bytes > 0
+        assert build_codes(PassageIndex.open(self.uri)) == 0, "no fragment is without codes now"
+
+    @rule(data=st.data())
+    def open_an_old_version(self, data: st.DataObject) -> None:
+        self.read(data.draw(st.sampled_from(sorted(self.versions))))
+
+    @rule(block=blocks)
+    def crash_before_the_commit(self, block: Model) -> None:
+        write_block(self.uri, table_of(block))
+
+    @rule(block=blocks, done=st.booleans())
+    def crash_in_the_commit(self, block: Model, done: bool) -> None:
+        """The process dies in Lance's commit, just before or just after the new version is there."""
+        commit = lance.LanceDataset.commit
+
+        def dying(*arguments: Any, **named: Any) -> None:
+            if done:
+                commit(*arguments, **named)
+            raise CrashError
+
+        with suppress(CrashError), patch.object(lance.LanceDataset, "commit", dying):
+            self.commit([block])
+        if done:
+            self.changed(self.now | block)
+
+    @rule(after=st.integers(0, 3))
+    def crash_in_making_codes(self, after: int) -> None:
+        from diffretriever.index import fragment_codes
+
+        calls = iter(range(after))
+        quantise = fragment_codes.quantise
+
+        def dying(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            if next(calls, None) is None:
+                raise CrashError
+            return quantise(vectors)
+
+        # Batches of two passages, so that the crash also comes between two writes to the same files.
+        with (
+            suppress(CrashError),
+            patch.object(fragment_codes, "quantise", dying),
+            patch("diffretriever.search.dense.segments._BUILD_ROWS", 2),
+        ):
+            build_codes(PassageIndex.open(self.uri))
+
+    @invariant()
+    def the_index_is_the_model(self) -> None:
+        index = PassageIndex.open(self.uri)
+        assert_holds(index, self.now)
+        report = inspect(index, check=True)
+        assert report.verification is not None
+        assert report.verification.problems == []
+        assert report.versions[-1].rows == len(self.now)
+
+    @invariant()
+    def readers_keep_their_version(self) -> None:
+        for reader, model in self.readers:
+            assert_holds(reader, model)
+
+    @invariant()
+    def search_finds_what_brute_force_finds(self) -> None:
+        options, index = SearchOptions(index=self.uri), PassageIndex.open(self.uri)
+        everything = [brute_force(self.now, query, 100) for query in QUERIES]
+        assert StreamingScan(index, options, CPU, MOST_VECTORS).search(ENCODED_QUERIES, 100) == everything
+        for reader, model, k in [(index, self.now, 2), *((*pair, 100) for pair in self.readers)]:
+            expected = [brute_force(model, query, k) for query in QUERIES]
+            assert open_dense(reader, options, CPU).search(ENCODED_QUERIES, k) == expected
+
+
+TestIndexLife = IndexLife.TestCase
+TestIndexLife.settings = settings(
+    max_examples=20, stateful_step_count=12, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+def test_codes_made_after_a_deletion_hide_nothing_from_a_reader_opened_before() -> None:
+    life = IndexLife()
+    life.append({"d0": Stored("one", (0,)), "d1": Stored("two", (9,))})
+    life.delete(["d0"])
+    life.make_codes()
+    assert [sorted(model) for _, model in life.readers] == [[], ["d0", "d1"]]
+    life.search_finds_what_brute_force_finds()
+    life.teardown()

@@ -1,0 +1,174 @@
+"""The check of an index finds each kind of damage, and names the passage that has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from diffretriever.collections import Passage
+from diffretriever.index.table import PassageIndex
+from diffretriever.index.verify import verify
+from diffretriever.index.writer import Committer, write_block
+from diffretriever.search.dense.segments import build_codes, codes_folder
+from diffretriever.search.inspection import inspect
+from schemas.inspect import Problem
+from schemas.manifest import IndexManifest
+from schemas.passages import passage_schema
+from schemas.retriever import LibraryRetriever, MaskedRetriever
+from schemas.retriever_parts import BackboneConfig
+
+HIDDEN, VOCAB = 8, 50
+BACKBONE = BackboneConfig(source="x", dtype="float32")
+MASKED = MaskedRetriever.model_validate({"backbone": BACKBONE, "budget": "q1p2"})
+Row = dict[str, object]
+
+
+def good_row(passage_id: str) -> Row:
+    """A passage with two unit vectors and two impacts."""
+    vectors = np.random.default_rng(len(passage_id)).normal(size=(2, HIDDEN))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return {
+        "id": passage_id,
+        "collection": "c",
+        "title": "",
+        "text": f"text of {passage_id}",
+        "digest": Passage(passage_id, "", f"text of {passage_id}").digest,
+        "reps": list(vectors.astype(np.float16)),
+        "slot_tokens": [3, -1],
+        "impact_ids": [0, VOCAB - 1],
+        "impact_weights": [0.5, 1.5],
+        "n_tokens": 3,
+    }
+
+
+def fill(path: Path, rows: list[Row], retriever: MaskedRetriever | LibraryRetriever = MASKED) -> PassageIndex:
+    manifest = IndexManifest(
+        retriever=retriever, weights="w", hidden_size=HIDDEN, vocab_size=VOCAB, created="2026-01-01T00:00:00+00:00"
+    )
+    index = PassageIndex.create(str(path / "index"), manifest)
+    for row in rows:
+        table = pa.Table.from_pylist([row], schema=passage_schema(HIDDEN))
+        Committer(index).commit({"key": write_block(index.uri, table)}, [])
+    return index
+
+
+def problems_of(index: PassageIndex) -> list[Problem]:
+    verification = inspect(index, check=True).verification
+    assert verification is not None
+    return verification.problems
+
+
+def scaled(row: Row, factor: float) -> Row:
+    return {"reps": [vector * np.float16(factor) for vector in row["reps"]]}  # type: ignore[attr-defined]
+
+
+def test_a_sound_index_has_no_problems(tmp_path: Path) -> None:
+    index = fill(tmp_path, [good_row("a"), good_row("bb")])
+    build_codes(index)
+    verification = inspect(index, check=True).verification
+    assert verification is not None
+    assert (verification.rows, verification.vectors, verification.coded_vectors) == (2, 4, 4)
+    assert verification.problems == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind"),
+    [
+        (lambda _: {"text": "another text"}, "digest"),
+        (lambda _: {"reps": [], "slot_tokens": []}, "not 1 to 2 vectors"),
+        (lambda row: {"reps": [*row["reps"], row["reps"][0]], "slot_tokens": [1, 2, 3]}, "not 1 to 2 vectors"),
+        (lambda _: {"slot_tokens": [1]}, "slot words differ in number"),
+        (lambda row: scaled(row, np.inf), "not finite"),
+        (lambda row: scaled(row, 0.998), "not of length 1"),
+        (lambda _: {"impact_ids": [0]}, "impact ids and weights differ in number"),
+        (lambda _: {"impact_ids": [7, 7]}, "do not ascend"),
+        (lambda _: {"impact_ids": [7, 6]}, "do not ascend"),
+        (lambda _: {"impact_ids": [0, VOCAB]}, "vocabulary of 50"),
+        (lambda _: {"impact_ids": [-1, 0]}, "vocabulary of 50"),
+        (lambda _: {"impact_weights": [0.0, 1.0]}, "not positive and finite"),
+        (lambda _: {"impact_weights": [1.0, np.inf]}, "not positive and finite"),
+    ],
+)
+def test_a_damaged_passage_is_named(damage: Callable[[Row], Row], kind: str, tmp_path: Path) -> None:
+    rows = [good_row("a"), good_row("bb"), good_row("ccc")]
+    index = fill(tmp_path, [rows[0], rows[1] | damage(rows[1]), rows[2]])
+    found = problems_of(index)
+    assert [(kind in p.kind, p.total, p.first) for p in found] == [(True, 1, ["bb"])], found
+
+
+def test_the_first_ten_of_a_kind_are_named_and_all_are_counted(tmp_path: Path) -> None:
+    ids = [f"d{n:02}" for n in range(12)]
+    damaged = pa.Table.from_pylist([good_row(i) | {"digest": b"0" * 16} for i in ids], schema=passage_schema(HIDDEN))
+    index = fill(tmp_path, [])
+    Committer(index).commit({"key": write_block(index.uri, damaged)}, [])
+    (problem,) = problems_of(index)
+    assert (problem.total, problem.first) == (12, ids[:10])
+
+
+def test_an_id_that_is_there_twice(tmp_path: Path) -> None:
+    (problem,) = problems_of(fill(tmp_path, [good_row("a"), good_row("bb"), good_row("a")]))
+    assert problem == Problem(kind="an id is there more than once", total=1, first=["a"])
+
+
+def test_models_without_normalisation_may_have_vectors_of_any_length(tmp_path: Path) -> None:
+    long = good_row("a") | scaled(good_row("a"), 3)
+    long |= {"reps": long["reps"][:1], "slot_tokens": [-1]}  # type: ignore[index]
+    for similarity, n_problems in (("dot", 0), ("cosine", 1)):
+        retriever = LibraryRetriever.model_validate({"backbone": BACKBONE, "similarity": similarity})
+        assert len(problems_of(fill(tmp_path / similarity, [long], retriever))) == n_problems
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "position", "value", "kind"),
+    [
+        ("codes", np.int8, 0, 127, "further off"),
+        ("scales", np.float32, 0, 0.5, "further off"),
+        ("errors", np.float32, 0, 0, "further off"),
+        ("norms", np.float32, 0, 0.9, "longer than its codes say"),
+        ("counts", np.int32, 0, 1, "do not fit together"),
+        ("rows", np.uint32, 0, 9, "leave the passage out"),
+    ],
+)
+def test_damaged_codes(name: str, dtype: type, position: int, value: float, kind: str, tmp_path: Path) -> None:
+    index = fill(tmp_path, [good_row("a")])
+    build_codes(index)
+    file = codes_folder(index, index.fragments()[0]) / f"{name}.bin"
+    array: np.ndarray = np.fromfile(file, dtype)
+    assert array[position] != value
+    array[position] = value
+    array.tofile(file)
+    (problem,) = problems_of(index)
+    assert kind in problem.kind
+
+
+def test_codes_cut_short(tmp_path: Path) -> None:
+    index = fill(tmp_path, [good_row("a")])
+    build_codes(index)
+    file = codes_folder(index, index.fragments()[0]) / "codes.bin"
+    file.write_bytes(file.read_bytes()[:-1])
+    (problem,) = problems_of(index)
+    assert "cannot be read" in problem.kind
+
+
+def test_deleted_passages_are_neither_checked_nor_missed(tmp_path: Path) -> None:
+    index = fill(tmp_path, [good_row("a"), good_row("bb") | {"digest": b"0" * 16}])
+    build_codes(index)
+    index.delete(["bb"])
+    report = inspect(index, check=True)
+    assert report.verification is not None
+    assert (report.verification.rows, report.verification.problems) == (1, [])
+
+
+def test_counts_and_columns_that_are_not_the_tables_own(tmp_path: Path) -> None:
+    index = fill(tmp_path, [good_row("a")])
+    found = verify(index, index.contents().model_copy(update={"rows": 2}), lambda _: None).problems
+    assert [(p.kind, p.first) for p in found] == [
+        ("counts differ", ["1 read, 2 counted, 1 by collection, 1 recorded by Lance"])
+    ]
+    index.manifest = index.manifest.model_copy(update={"hidden_size": HIDDEN + 1})
+    (problem,) = verify(index, index.contents(), lambda _: None).problems
+    assert (problem.kind, problem.first) == ("a column is not as the manifest wants it", ["reps"])

@@ -1,0 +1,60 @@
+"""The inspection and the planner as programs: what they print and how they end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+
+from diffretriever.index.identity import bm25_manifest
+from diffretriever.index.table import PassageIndex
+from diffretriever.index.writer import Committer, write_block
+from diffretriever.pipelines.blocks import text_table
+from schemas.inspect import IndexReport
+from schemas.passages import TEXT_SCHEMA
+from schemas.plan import CapacityPlan
+from schemas.retriever import Bm25Retriever
+from tests.jobs.test_command_lines import job
+from tests.search.conftest import PASSAGES
+
+
+def fill(uri: Path, table: pa.Table) -> Path:
+    made = PassageIndex.create(str(uri), bm25_manifest(Bm25Retriever()))
+    Committer(made).commit({"all": write_block(made.uri, table)}, [])
+    return uri
+
+
+def test_a_check_ends_with_status_1_where_something_is_wrong(tmp_path: Path) -> None:
+    good = text_table(PASSAGES, "c")
+    done = job("inspect_index", "--index", fill(tmp_path / "good", good), "--verify")
+    assert done.returncode == 0, done.stderr
+    assert "problems: none" in done.stdout
+    assert "appended, 60 rows (+60 -0)" in done.stdout
+
+    texts = ["another text", *good.column("text").to_pylist()[1:]]
+    bad = fill(tmp_path / "bad", good.set_column(3, TEXT_SCHEMA.field("text"), pa.array(texts)))
+    done = job("inspect_index", "--index", bad, "--verify", "--json-output")
+    assert done.returncode == 1, done.stderr
+    report = IndexReport.model_validate_json(done.stdout)
+    assert report.verification is not None
+    assert [(p.total, p.first) for p in report.verification.problems] == [(1, ["d0"])]
+    assert report.codes is None
+    assert set(report.columns) == set(TEXT_SCHEMA.names)
+
+
+def test_a_plan_for_a_collection_as_json(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps({"id": p.id, "title": p.title, "text": p.text}) + "\n" for p in PASSAGES))
+    done = job("plan", "--collection", corpus, "--budget", "q1p1,q4p16", "--rate", 2, "--bandwidth", 1, "--json-output")
+    assert done.returncode == 0, done.stderr
+    plan = CapacityPlan.model_validate_json(done.stdout)
+    assert plan.passages == 60
+    assert [b.budget for b in plan.budgets] == ["q1p1", "q4p16"]
+    assert plan.budgets[0].hours == 30 / 3600
+
+
+def test_a_plan_for_nothing_is_a_wrong_command_line() -> None:
+    done = job("plan")
+    assert done.returncode == 2
+    assert "give --passages NUMBER, or --collection" in done.stderr
