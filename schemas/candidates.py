@@ -8,7 +8,7 @@ from pydantic import Field, PositiveInt
 
 from schemas.base import Model
 
-ProposerName: TypeAlias = Literal["mean"]
+ProposerName: TypeAlias = Literal["mean", "lancedb_tokens", "faiss_tokens"]
 Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -16,7 +16,8 @@ class CandidateSettings(Model):
     """The outcome of a calibration on a sample of the index's own passages, kept beside the codes."""
 
     proposer: ProposerName
-    """`mean`: the inner product of mean vectors."""
+    """`mean`: the inner product of mean vectors. `lancedb_tokens`, `faiss_tokens`: the nearest slot vectors by an
+    index of LanceDB or faiss."""
     search_budget: PositiveInt
     """Candidates a query."""
     top_k: PositiveInt

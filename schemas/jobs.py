@@ -168,7 +168,8 @@ class AccelerateJob(JobConfig):
     index: str
     """Local folder of the index."""
     candidates: Literal["none"] | ProposerName = "none"
-    """Candidate index to calibrate: only what it names is scored, exactly. `mean` goes by passages' mean vectors.
+    """Candidate index to calibrate: only what it names is scored, exactly. `mean` goes by passages' mean vectors,
+    `lancedb_tokens` by LanceDB's index over slot vectors, `faiss_tokens` by faiss's (extra `faiss`).
     Worth it from about a hundred thousand passages on; below, the exact scan of the codes is fast enough."""
     recall: Share = 0.99
     """Recall@top_k that the search budget is chosen for, on queries made from the index's own passages."""

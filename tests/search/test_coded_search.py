@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
@@ -112,11 +113,15 @@ def test_no_score_leaves_its_bound(seed: int, hidden: int, counts: list[int], sc
         query[:, 0] *= 100
     vectors, query = vectors.astype(np.float16).astype(np.float32), query.astype(np.float16).astype(np.float32)
     codes = coded(vectors, counts)
-    queries = CodedQueries(query, np.array([0, 1, 6]))
-    exact = maxsim(
-        torch.from_numpy(query), np.array([0, 1, 6]), torch.from_numpy(vectors), codes.vectors.offsets
-    ).numpy()
-    for scores in (queries.kernel_scores(codes.vectors), queries._shared_scan(codes.vectors, CPU)):
+    offsets = np.array([0, 1, 6])
+    wide, narrow = CodedQueries(query, offsets), CodedQueries(query, offsets, bits=8)
+    exact = maxsim(torch.from_numpy(query), offsets, torch.from_numpy(vectors), codes.vectors.offsets).numpy()
+    for queries, scores in (
+        (wide, wide.kernel_scores(codes.vectors)),
+        (wide, wide.decoded_scores(codes.vectors, CPU)),
+        (narrow, narrow.kernel_scores(codes.vectors)),
+        (narrow, narrow.product_scores(codes.vectors)),
+    ):
         for q in range(2):
             some = np.array(counts) > 0
             assert (scores[q][~some] == -np.inf).all()
@@ -135,6 +140,8 @@ def coded(vectors: np.ndarray, counts: list[int]) -> FragmentCodes:
         errors_P=np.array([errors[a:b].max(initial=0) for a, b in spans], np.float32),
         norms_P=np.array([norms[a:b].max(initial=0) for a, b in spans], np.float32),
         rows_P=np.arange(len(counts), dtype=np.uint32),
+        stored_NH=vectors.astype(np.float16),
+        ids=pa.array(map(str, range(len(counts))), pa.large_string()),
     )
 
 
@@ -179,24 +186,18 @@ def test_a_budget_without_candidates_is_an_error(own_index: PassageIndex) -> Non
 
 def test_the_chosen_budget_reaches_its_recall(own_index: PassageIndex, encoder: Encoder) -> None:
     build_codes(own_index)
-    segments, _ = open_segments(own_index)
+    proposer = MeanProposer.open(own_index, open_segments(own_index)[0])
     queries = sample_queries(own_index, encoder, 40)
     exact = streamed(own_index, queries, 10)
     budgets = list(range(1, 61))
-    shares = recall_by_budget(own_index, segments, MeanProposer(segments), queries, exact, budgets)
+    shares = recall_by_budget(proposer, queries, exact, budgets)
     assert (np.diff(shares, axis=0) >= 0).all()
     assert (shares[-1] == 1).all()
     budget, measured = choose_budget(shares, budgets, 0.9)
     assert measured >= 0.9
     assert budget < 60
-    search = CandidateSearch(
-        own_index,
-        segments,
-        [],
-        StreamingScan(own_index, SearchOptions(index=own_index.uri), CPU, 4),
-        MeanProposer(segments),
-        max(10, budget),
-    )
+    stream = StreamingScan(own_index, SearchOptions(index=own_index.uri), CPU, 4)
+    search = CandidateSearch(proposer, [], stream, max(10, budget))
     found = search.search(queries, 10)
     overlap = [len({i for i, _ in a} & {i for i, _ in b}) / 10 for a, b in zip(found, exact, strict=True)]
     assert np.mean(overlap) >= 0.9

@@ -1,15 +1,16 @@
-"""8-bit codes of one fragment's vectors, kept in memory-mapped files beside the table, for fast scans.
+"""What searches read of one fragment, kept in memory-mapped files beside the table: codes, vectors, ids.
 
-A fragment's data file never changes, so neither do its codes: deletions are looked up in the table at search time,
-compaction and replacement make new fragments, which get codes of their own. Codes only narrow a search down; scores
-come from the table's own vectors.
+A fragment's data file never changes, so neither do these: deletions are looked up in the table at search time,
+compaction and replacement make new fragments, which get files of their own. 8-bit codes only narrow a search down;
+scores come from the vectors, which are here once more, bit for bit, because Lance takes milliseconds to fetch a few.
 
-Legend: N vectors of the fragment, P passages, H hidden size.
+Legend: N vectors of the fragment, P passages, H hidden size, C chosen passages.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +22,13 @@ from diffretriever.encoders.representations import read_vectors
 from diffretriever.files import whole_folder
 from diffretriever.kernels.maxsim import encode
 from diffretriever.scoring.coded import Codes
+from diffretriever.scoring.halves import widened
 
-FORMAT = 1
+FORMAT = 2
 _FILES = {
+    "vectors": np.float16,
+    "ids": np.uint8,
+    "id_lengths": np.int32,
     "codes": np.int8,
     "scales": np.float32,
     "counts": np.int32,
@@ -37,7 +42,7 @@ _FILES = {
 
 @dataclass(frozen=True)
 class FragmentCodes:
-    """The codes of a fragment.
+    """The files of a fragment.
 
     Attributes:
         vectors: codes of all N vectors, memory-mapped.
@@ -45,6 +50,8 @@ class FragmentCodes:
         errors_P: float32 [P], longest rounding error of a passage's vectors.
         norms_P: float32 [P], length of its longest vector.
         rows_P: uint32 [P], ascending: the passage's place among the rows that the fragment was written with.
+        stored_NH: float16 [N, H], the vectors themselves, memory-mapped.
+        ids: P passage ids, memory-mapped.
     """
 
     vectors: Codes
@@ -52,10 +59,19 @@ class FragmentCodes:
     errors_P: np.ndarray
     norms_P: np.ndarray
     rows_P: np.ndarray
+    stored_NH: np.ndarray
+    ids: pa.LargeStringArray
+
+    def __len__(self) -> int:
+        return len(self.rows_P)
+
+    def ids_of(self, chosen_C: np.ndarray) -> np.ndarray:
+        """Return the ids of the passages `chosen_C` (int64 [C]) as an object array [C]."""
+        return np.array(self.ids.take(pa.array(chosen_C)).to_pylist(), dtype=object)
 
     @classmethod
     def open(cls, folder: Path) -> FragmentCodes | None:
-        """Map the codes in `folder`; None where there are none, or of another format."""
+        """Map the files in `folder`; None where there are none, or of another format."""
         try:
             header = json.loads((folder / "header.json").read_text("utf-8"))
         except FileNotFoundError:
@@ -64,18 +80,24 @@ class FragmentCodes:
             return None
         hidden_size = header["hidden_size"]
         arrays = {name: _mapped(folder / f"{name}.bin", dtype) for name, dtype in _FILES.items()}
-        offsets = np.concatenate([[0], np.cumsum(arrays["counts"])]).astype(np.int64)
+        offsets = _ends(arrays["counts"])
         return cls(
             vectors=Codes(arrays["codes"].reshape(-1, hidden_size), arrays["scales"], offsets),
             means=Codes(arrays["mean_codes"].reshape(-1, hidden_size), arrays["mean_scales"], np.arange(len(offsets))),
             errors_P=arrays["errors"],
             norms_P=arrays["norms"],
             rows_P=arrays["rows"],
+            stored_NH=arrays["vectors"].reshape(-1, hidden_size),
+            ids=pa.LargeStringArray.from_buffers(
+                len(arrays["id_lengths"]), pa.py_buffer(_ends(arrays["id_lengths"])), pa.py_buffer(arrays["ids"])
+            ),
         )
 
     @classmethod
     def build(cls, folder: Path, batches: Iterable[pa.RecordBatch], hidden_size: int) -> None:
-        """Write the codes of a fragment, streamed as batches with `reps` and `_rowaddr`; all of them or nothing."""
+        """Write a fragment's files, all or none, from a stream of batches with `id`, `reps` and `_rowaddr`."""
+        if folder.is_dir() and cls.open(folder) is None:
+            shutil.rmtree(folder)
         with whole_folder(folder) as temporary:
             streams = {name: (temporary / f"{name}.bin").open("wb") for name in _FILES}
             try:
@@ -91,13 +113,17 @@ class FragmentCodes:
 
 def _encode_batch(batch: pa.RecordBatch) -> dict[str, np.ndarray]:
     stored_NH, offsets = read_vectors(batch)
-    vectors_NH = stored_NH.astype(np.float32)
+    vectors_NH = widened(stored_NH)
+    ids = [i.encode() for i in batch.column("id").to_pylist()]
     counts_P = np.diff(offsets)
     codes, scales, errors_N = quantise(vectors_NH)
     mean_codes, mean_scales, _ = quantise(
         _reduce(np.add, vectors_NH, offsets) / np.maximum(counts_P, 1).astype(np.float32)[:, None]
     )
     return {
+        "vectors": stored_NH,
+        "ids": np.frombuffer(b"".join(ids), np.uint8),
+        "id_lengths": np.array([len(i) for i in ids]),
         "codes": codes,
         "scales": scales,
         "counts": counts_P,
@@ -130,4 +156,9 @@ def quantise(vectors_NH: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
 def _mapped(file: Path, dtype: type) -> np.ndarray:
     if file.stat().st_size == 0:
         return np.empty(0, dtype)
-    return np.memmap(file, dtype, "r")
+    # As a plain array: every slice of a memmap object costs microseconds.
+    return np.asarray(np.memmap(file, dtype, "r"))
+
+
+def _ends(lengths_P: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(lengths_P, dtype=np.int64)])

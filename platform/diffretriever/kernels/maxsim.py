@@ -3,7 +3,7 @@
 numba widens int32 to int64 unless every step is cast back, and only 32-bit products become the multiply-and-add
 instructions that make 8-bit codes fast.
 
-Legend: N vectors of all passages, P passages, M query vectors, H hidden size, C chosen passages.
+Legend: N vectors of all passages, P passages, Q queries, M query vectors, H hidden size, C chosen passages.
 """
 
 from __future__ import annotations
@@ -75,6 +75,38 @@ def scan_chosen(
     for c in range(chosen_C.shape[0]):
         p = chosen_C[c]
         out_C[c] = _passage_score(codes_NH, scales_N, offsets[p], offsets[p + 1], query_MH, query_scales_M)
+
+
+@njit(nogil=True, cache=True)
+def reduce_products(
+    products_NM: np.ndarray,
+    scales_N: np.ndarray,
+    offsets: np.ndarray,
+    query_offsets: np.ndarray,
+    query_scales_M: np.ndarray,
+    out_QP: np.ndarray,
+) -> None:
+    """Write the mean over each query's vectors of the best product with a passage's vectors.
+
+    Args:
+        products_NM: int32 [N, M], of the codes of passages and queries.
+        scales_N: float32 [N], value of one step of each passage vector's codes.
+        offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1]; -inf is written where it has none.
+        query_offsets: int64 [Q + 1], likewise, at least one vector each.
+        query_scales_M: float32 [M].
+        out_QP: float32 [Q, P], overwritten.
+    """
+    best_M = np.empty(products_NM.shape[1], np.float32)
+    for p in range(out_QP.shape[1]):
+        best_M[:] = _MOST_NEGATIVE
+        for n in range(offsets[p], offsets[p + 1]):
+            for m in range(best_M.shape[0]):
+                best_M[m] = max(best_M[m], scales_N[n] * np.float32(products_NM[n, m]))
+        for q in range(out_QP.shape[0]):
+            total = np.float32(0)
+            for m in range(query_offsets[q], query_offsets[q + 1]):
+                total += best_M[m] * query_scales_M[m]
+            out_QP[q, p] = total / np.float32(query_offsets[q + 1] - query_offsets[q])
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})

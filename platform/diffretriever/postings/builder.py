@@ -18,6 +18,7 @@ import numpy as np
 from diffretriever.files import whole_folder
 from diffretriever.kernels.inversion import place, tally
 from diffretriever.kernels.postings import BLOCK_ROWS
+from diffretriever.postings.checks import check_ids, check_weights, first_out_of_order
 from diffretriever.postings.format import DTYPES, Header, array_file, blocks_of, checksum, write_header
 
 Impacts: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -89,18 +90,11 @@ class _Spool:
 def _check(ids_I: np.ndarray, weights_I: np.ndarray, offsets: np.ndarray, vocab_size: int, first: int) -> None:
     assert offsets[0] == 0, "offsets start at 0"
     assert len(ids_I) == len(weights_I) == offsets[-1], "offsets end at the number of impacts"
-    if len(ids_I) == 0:
-        return
-    if not (ids_I.min() >= 0 and ids_I.max() < vocab_size):
-        wrong = ids_I.min() if ids_I.min() < 0 else ids_I.max()
-        raise ValueError(f"token id {wrong} is outside a vocabulary of {vocab_size}: use the retriever's own tokenizer")
-    if not (weights_I.min() > 0 and weights_I.max() < np.inf):
-        raise ValueError("weights of impacts must be above 0 and finite: encode the passages again")
-    ascends_I = np.diff(ids_I, prepend=-1) > 0
-    ascends_I[offsets[:-1][np.diff(offsets) > 0]] = True
-    if not ascends_I.all():
-        row = first + int(np.searchsorted(offsets, np.argmin(ascends_I), side="right")) - 1
-        raise ValueError(f"the ids of passage number {row} do not ascend: sort its impacts by id, each id once")
+    check_ids(ids_I, vocab_size)
+    check_weights(weights_I, "passages' impacts")
+    row = first_out_of_order(ids_I, offsets)
+    if row is not None:
+        raise ValueError(f"the ids of passage number {first + row} do not ascend: sort its impacts by id, each id once")
 
 
 def _make_arrays(folder: Path, spool: _Spool) -> dict[str, np.ndarray]:

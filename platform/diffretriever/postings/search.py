@@ -1,14 +1,17 @@
-"""Exact search over segments: codes bound every score, the best bounds are scored exactly.
+"""Exact search over segments: codes bound every score, and the passages with the best bounds are scored exactly.
 
-Why nothing is lost. For a query with weights a_t, a term's peak w_t and a passage's code c_t, rounded up,
+Why nothing is lost. For a query with weights a_t, a term's peak w_t and a passage's code c_t, which is rounded up,
 
-    sum a_t w_t (c_t - 1) / 255  <  true score  <=  sum a_t w_t c_t / 255.
+    sum a_t w_t (c_t - 1) / 255  <  true score  <=  sum a_t w_t c_t / 255,
 
-With a_t w_t / 255 rounded up to a whole number s_t of units, sum s_t c_t bounds the score from above, and exceeds it by
-less than sum (s_t + 254). A score in float32 differs from the true one by T roundings of 2**-24 each and, where
-products underflow, by T smallest numbers; the largest score is 2**30 units, so both together are under 65 (T + 2)
-units. k passages with bounds of at least b therefore have float32 scores of at least b less that margin, and a passage
-whose bound lies under b less the margin and twice that rounding cannot be among the k best.
+over the terms that the passage has. Let s_t be a_t w_t / 255 in units, rounded up to a whole number. Then the bound,
+sum s_t c_t, is at least the true score, and exceeds it by less than sum (s_t + 254). What float32 makes of a score
+differs from it by at most T roundings of 2**-24, relative to at most 2**30 units, and, where products underflow, by T
+halves of the smallest float32, which is under a unit: together fewer than 128 (T + 2) units.
+
+If k passages have bounds of b or more, the k-th best score is therefore at least b less the excess and one such
+difference. A passage that reaches it has a true score, and so a bound, of at least that less one more difference.
+The margin is the excess and both differences; who lies further below b is dropped.
 
 Legend: T terms of a query, F passages found, C candidates, S candidates in one segment, Q queries, N passages.
 """
@@ -22,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from diffretriever.kernels import postings as kernels
+from diffretriever.postings.query import Plan, plan_query
 from diffretriever.postings.segment import PostingsSegment
 
 _UNITS = 2**30
@@ -40,18 +44,6 @@ class Found(NamedTuple):
     """int64 [F], the passage's number in it."""
     scores: np.ndarray
     """float32 [F], above 0."""
-
-
-class _Plan(NamedTuple):
-    """A query in the terms of one segment; terms that the segment lacks are left out."""
-
-    positions_T: np.ndarray
-    weights_T: np.ndarray
-    peaks_T: np.ndarray
-
-    def steps(self, unit: float) -> np.ndarray:
-        # One more than the floor is above the quotient even where the quotient was rounded.
-        return (np.floor(self.peaks_T / (255 * unit)) + 1).astype(np.int32)
 
 
 def search(
@@ -79,9 +71,7 @@ def search(
     """
     if k < 1:
         raise ValueError(f"k is {k}: ask for at least one passage")
-    ids_T, weights_T = np.asarray(query_ids, np.int64), np.asarray(query_weights, np.float32)
-    _check(segments, ids_T, weights_T)
-    plans = [_plan(segment, ids_T, weights_T) for segment in segments]
+    plans = plan_query(segments, query_ids, query_weights)
     masks = _masks(segments, deleted)
     firsts = np.cumsum([0, *(segment.passages for segment in segments)])
     places_C = _candidates(segments, plans, masks, firsts, k)
@@ -130,23 +120,6 @@ def search_many(
         return list(pool.map(one, range(len(query_offsets) - 1)))
 
 
-def _check(segments: Sequence[PostingsSegment], ids_T: np.ndarray, weights_T: np.ndarray) -> None:
-    assert len(ids_T) == len(weights_T), "one weight an id"
-    sizes = {segment.vocab_size for segment in segments}
-    if len(sizes) > 1:
-        raise ValueError(f"the segments have vocabularies of {sorted(sizes)} tokens: build them with one retriever")
-    if len(ids_T) == 0:
-        return
-    if not (np.diff(ids_T) > 0).all():
-        raise ValueError("the query's ids do not ascend: sort its impacts by id, each id once")
-    for size in sizes:
-        if ids_T[0] < 0 or ids_T[-1] >= size:
-            wrong = ids_T[0] if ids_T[0] < 0 else ids_T[-1]
-            raise ValueError(f"token id {wrong} is outside a vocabulary of {size}: use the retriever's own tokenizer")
-    if not (weights_T.min() > 0 and weights_T.max() < np.inf):
-        raise ValueError("the query's weights must be above 0 and finite: encode the query again")
-
-
 def _masks(segments: Sequence[PostingsSegment], deleted: Sequence[np.ndarray | None] | None) -> list[np.ndarray]:
     if deleted is None:
         return [_NONE_DELETED] * len(segments)
@@ -156,24 +129,15 @@ def _masks(segments: Sequence[PostingsSegment], deleted: Sequence[np.ndarray | N
     return masks
 
 
-def _plan(segment: PostingsSegment, ids_T: np.ndarray, weights_T: np.ndarray) -> _Plan:
-    positions_T = np.searchsorted(segment.terms_D, ids_T)
-    occurs_T = np.zeros(len(ids_T), dtype=bool)
-    inside = positions_T < len(segment.terms_D)
-    occurs_T[inside] = segment.terms_D[positions_T[inside]] == ids_T[inside]
-    positions_T, weights_T = positions_T[occurs_T], weights_T[occurs_T]
-    return _Plan(positions_T, weights_T, segment.peaks_D[positions_T].astype(np.float64) * weights_T)
-
-
 def _candidates(
     segments: Sequence[PostingsSegment],
-    plans: Sequence[_Plan],
+    plans: Sequence[Plan],
     masks: Sequence[np.ndarray],
     firsts: np.ndarray,
     k: int,
 ) -> np.ndarray:
     """Return the places, ascending, of all passages that may be among the k best or tie with the k-th."""
-    highest = max((float(plan.peaks_T.sum()) for plan in plans), default=0.0)
+    highest = max((float(plan.products_T.sum()) for plan in plans), default=0.0)
     if highest > _LARGEST_SCORE:
         raise ValueError("scores of this query may exceed float32: scale its weights or the passages' down")
     unit = max(highest / _UNITS, _SMALLEST_UNIT)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import numpy as np
-
 from diffretriever.index.table import PassageIndex, fragment_key
 from diffretriever.search.base import Searcher
 from diffretriever.search.dense import PROPOSERS
 from diffretriever.search.dense.calibrate import (
+    budgets_to_try,
     choose_budget,
     recall_by_budget,
     sample_queries,
@@ -53,14 +52,17 @@ def accelerate(job: AccelerateJob) -> Accelerated:
 def _calibrate(index: PassageIndex, job: AccelerateJob, name: ProposerName) -> CandidateSettings:
     from diffretriever.search import open_searcher
 
+    PROPOSERS[name].build(index, open_segments(index)[0])
+    index.refresh()
+    segments, _ = open_segments(index)
     options = SearchOptions(index=job.index, backbone=job.backbone, adapter=job.adapter, search_budget="exact")
     searcher = _neural(open_searcher(job.index, options))
     assert isinstance(searcher.dense, CodedScan), "codes were built for every fragment"
-    segments, _ = open_segments(index)
     queries = sample_queries(index, searcher.encoder, job.sample)
     exact = searcher.dense.search(queries, job.top_k)
-    budgets = np.unique(np.geomspace(job.top_k, len(index), 60).astype(int).clip(1, len(index))).tolist()
-    shares = recall_by_budget(index, segments, PROPOSERS[name](segments), queries, exact, budgets)
+    budgets = budgets_to_try(job.top_k, len(index))
+    proposer = PROPOSERS[name].open(index, segments)
+    shares = recall_by_budget(proposer, queries, exact, budgets)
     budget, measured = choose_budget(shares, budgets, job.recall)
     settings = CandidateSettings(
         proposer=name,

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diffretriever.search.dense.calibrate import read_settings
-from diffretriever.search.dense.candidates import CandidateSearch
+from diffretriever.search.dense.candidates import CandidateSearch, Proposer
 from diffretriever.search.dense.coded import CodedScan
+from diffretriever.search.dense.faiss_tokens import FaissTokensProposer
+from diffretriever.search.dense.lancedb_tokens import LanceDbTokensProposer
 from diffretriever.search.dense.mean import MeanProposer
+from diffretriever.search.dense.passages import CodedPassages
 from diffretriever.search.dense.segments import open_segments
 from diffretriever.search.dense.stream import StreamingScan
 from schemas.candidates import ProposerName
@@ -15,13 +18,21 @@ from schemas.jobs import SearchOptions
 from schemas.retriever import Bm25Retriever
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
     import torch
 
     from diffretriever.index.table import PassageIndex
     from diffretriever.search.dense.base import DenseSearch
+    from diffretriever.search.dense.segments import Segment
 
 
-PROPOSERS: dict[ProposerName, type[MeanProposer]] = {"mean": MeanProposer}
+PROPOSERS: dict[ProposerName, type[Proposer]] = {
+    "mean": MeanProposer,
+    "lancedb_tokens": LanceDbTokensProposer,
+    "faiss_tokens": FaissTokensProposer,
+}
 """Candidate indexes by name. Adding one is a file here, a name in `schemas.candidates` and an entry."""
 
 
@@ -40,13 +51,29 @@ def open_dense(index: PassageIndex, options: SearchOptions, device: torch.device
     segments, uncoded = open_segments(index)
     if not segments:
         return stream
-    settings = None if options.search_budget == "exact" else read_settings(index)
+    candidates = _open_candidates(index, segments, uncoded, stream, options)
+    return candidates or CodedScan(CodedPassages(segments), uncoded, stream, options, device)
+
+
+def _open_candidates(
+    index: PassageIndex, segments: Sequence[Segment], uncoded: list[Any], stream: StreamingScan, options: SearchOptions
+) -> CandidateSearch | None:
+    """Return the search through the candidate index; None where all passages are to be scored."""
+    if options.search_budget == "exact":
+        return None
+    settings = read_settings(index)
     if settings is None:
-        if isinstance(options.search_budget, int):
-            raise ValueError(
-                f"a search budget needs a candidate index: `python jobs/accelerate_index.py --index {index.uri} "
-                "--candidates mean`, or leave --search-budget out"
-            )
-        return CodedScan(index, segments, uncoded, stream, options, device)
-    budget = settings.search_budget if options.search_budget == "auto" else int(options.search_budget)
-    return CandidateSearch(index, segments, uncoded, stream, PROPOSERS[settings.proposer](segments), budget)
+        if options.search_budget == "auto":
+            return None
+        raise ValueError(
+            f"a search budget needs a candidate index: `python jobs/accelerate_index.py --index {index.uri} "
+            "--candidates mean`, or leave --search-budget out"
+        )
+    budget = settings.search_budget if options.search_budget == "auto" else options.search_budget
+    if budget >= len(index):
+        return None
+    proposer = PROPOSERS[settings.proposer].open(index, segments)
+    known = {id(segment) for segment in proposer.passages.segments}
+    unknown = [segment.fragment for segment in segments if id(segment) not in known]
+    # A candidate index of other fragments than these has nothing to name.
+    return CandidateSearch(proposer, uncoded + unknown, stream, budget) if known else None

@@ -3,7 +3,7 @@
 The queries are the beginnings of sampled passages (their titles, where they have any), encoded as queries. Real
 questions can be harder: what is kept is the recall on this sample and no promise for others.
 
-Legend: S sampled queries, N budgets tried.
+Legend: S sampled queries, N budgets tried, W exact passages of all queries, C candidates of one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from diffretriever.files import write_text
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.topk import Hits
 from diffretriever.search.dense.candidates import Proposer
-from diffretriever.search.dense.segments import Segment
 from schemas.candidates import CandidateSettings
 
 _QUERY_WORDS = 12
@@ -34,24 +33,30 @@ def sample_queries(index: PassageIndex, encoder: Encoder, size: int, seed: int =
     return encoder.encode_queries([" ".join((title or text).split()[:_QUERY_WORDS]) for title, text in pairs])
 
 
-def recall_by_budget(
-    index: PassageIndex,
-    segments: Sequence[Segment],
-    proposer: Proposer,
-    queries: Representations,
-    exact: Hits,
-    budgets: Sequence[int],
-) -> np.ndarray:
-    """Return float [N, S]: the share of each query's exact passages that the first candidates hold."""
-    places = {passage: place for place, passage in enumerate(_ids(index))}
-    positions_P = np.concatenate([s.positions_P for s in segments])
-    shares = np.zeros((len(budgets), len(queries)))
-    for query, (hits, numbers) in enumerate(zip(exact, proposer.propose(queries, max(budgets)), strict=True)):
-        wanted = np.array([places[passage] for passage, _ in hits])
-        found = np.isin(positions_P[numbers], wanted)
-        reached = np.concatenate([[0], np.cumsum(found)])
-        shares[:, query] = reached[np.minimum(budgets, len(numbers))] / max(1, len(wanted))
-    return shares
+def budgets_to_try(top_k: int, passages: int) -> list[int]:
+    """Return budgets, ascending, the last of them all passages."""
+    # Codes of a quarter of the passages, here and there, take as long to read as all of them in a row.
+    tried = np.geomspace(top_k, max(top_k, passages // 4), 60).astype(int)
+    return np.unique([*tried.clip(1, passages), passages]).tolist()
+
+
+def recall_by_budget(proposer: Proposer, queries: Representations, exact: Hits, budgets: Sequence[int]) -> np.ndarray:
+    """Return float [N, S]: the share of each query's exact passages that the first candidates hold.
+
+    Passages that the proposer does not know count as held, since they are scanned whole, and so do all passages
+    where the budget is as large as their number.
+    """
+    wanted_W = proposer.passages.numbers_of([passage for hits in exact for passage, _ in hits])
+    wanted = np.split(wanted_W, np.cumsum([len(hits) for hits in exact])[:-1])
+    asked = np.array(budgets)
+    all_of_them = asked >= len(proposer.passages)
+    shares_NS = np.ones((len(budgets), len(queries)))
+    most = int(asked[~all_of_them].max(initial=1))
+    for query, proposal_C in enumerate(proposer.propose(queries, most)):
+        held = np.concatenate([[np.sum(wanted[query] < 0)], np.isin(proposal_C, wanted[query])])
+        reached = np.cumsum(held) / max(1, len(wanted[query]))
+        shares_NS[~all_of_them, query] = reached[np.minimum(asked[~all_of_them], len(proposal_C))]
+    return shares_NS
 
 
 def choose_budget(shares_NS: np.ndarray, budgets: Sequence[int], target: float) -> tuple[int, float]:
@@ -82,7 +87,3 @@ def read_settings(index: PassageIndex) -> CandidateSettings | None:
 def write_settings(index: PassageIndex, settings: CandidateSettings) -> None:
     """Keep the settings beside the codes."""
     write_text(settings_file(index), settings.model_dump_json(indent=2) + "\n")
-
-
-def _ids(index: PassageIndex) -> list[str]:
-    return [i for batch in index.batches(["id"], 65536) for i in batch.column("id").to_pylist()]

@@ -3,7 +3,7 @@
 Every score from codes comes with a bound on its error, so a passage is left out only where it provably is none of
 the best. How many were rescored is counted: where bounds are loose the search gets slower, never wrong.
 
-Legend: Q queries, P passages of all segments, C chosen passages of a query.
+Legend: Q queries, P passages of all segments.
 """
 
 from __future__ import annotations
@@ -14,13 +14,10 @@ import numpy as np
 import torch
 
 from diffretriever.encoders.representations import Representations
-from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.coded import CodedQueries
-from diffretriever.scoring.exact import possible
 from diffretriever.scoring.topk import Hits, TopK
 from diffretriever.search.dense.base import DenseSearch
-from diffretriever.search.dense.rescore import rescore
-from diffretriever.search.dense.segments import Segment
+from diffretriever.search.dense.passages import CodedPassages
 from diffretriever.search.dense.stream import StreamingScan
 from schemas.jobs import SearchOptions
 
@@ -32,19 +29,17 @@ class CodedScan(DenseSearch):
 
     def __init__(
         self,
-        index: PassageIndex,
-        segments: list[Segment],
+        passages: CodedPassages,
         uncoded: list[Any],
         stream: StreamingScan,
         options: SearchOptions,
         device: torch.device,
     ) -> None:
-        self._index = index
-        self._segments = segments
+        self._passages = passages
         self._uncoded = uncoded
         self._stream = stream
         self._device = device
-        self._queries_at_once = max(1, (options.memory_mb << 19) // (4 * max(1, len(index))))
+        self._queries_at_once = max(1, (options.memory_mb << 19) // (4 * max(1, len(passages))))
         self.rescored = 0
         """Passages whose stored vectors were read since the search was opened, summed over queries."""
 
@@ -60,16 +55,12 @@ class CodedScan(DenseSearch):
         best = TopK(len(queries), k)
         for fragment in self._uncoded:
             self._stream.add_fragment(fragment, queries, best)
-        coded = CodedQueries(queries.vectors_MH, queries.offsets)
-        scores_QP = np.concatenate([coded.scores(s.codes.vectors, self._device) for s in self._segments], axis=1)
-        positions_P = np.concatenate([s.positions_P for s in self._segments])
-        errors_P = np.concatenate([s.codes.errors_P for s in self._segments])
-        norms_P = np.concatenate([s.codes.norms_P for s in self._segments])
-        scores_QP[:, positions_P < 0] = -np.inf
-        chosen = [
-            np.sort(positions_P[possible(row_P, coded.slack(query, errors_P, norms_P), k)])
-            for query, row_P in enumerate(scores_QP)
-        ]
+        coarse = CodedQueries.for_scan(queries.vectors_MH, queries.offsets, self._device)
+        scores_QP = self._passages.scores(coarse, self._device)
+        chosen = [self._passages.best_of_all(coarse, query, row_P, k) for query, row_P in enumerate(scores_QP)]
+        if coarse.bits == 8:
+            fine = CodedQueries(queries.vectors_MH, queries.offsets)
+            chosen = [self._passages.best_of(fine, query, chosen_C, k) for query, chosen_C in enumerate(chosen)]
         self.rescored += sum(map(len, chosen))
-        rescore(self._index, queries, chosen, best)
+        self._passages.rescore(queries, chosen, best)
         return best.results()

@@ -1,42 +1,69 @@
 """Candidates by the mean of a passage's slot vectors: one product a passage in place of K_q times K_p.
 
-Legend: Q queries, P passages of a segment, H hidden size.
+Legend: Q queries, P passages of all segments, M query vectors, H hidden size, S a sample of the passages.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import ClassVar, Self
 
 import numpy as np
+import torch
 
 from diffretriever.encoders.representations import Representations
+from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.coded import CodedQueries
 from diffretriever.search.dense.candidates import Proposer
 from diffretriever.search.dense.segments import Segment
+from schemas.candidates import ProposerName
+
+_CPU = torch.device("cpu")
+_SCORES_AT_ONCE = 1 << 26
+_SAMPLED = 16
+"""One score in so many is looked at to find out roughly which are high."""
 
 
 class MeanProposer(Proposer):
     """Ranks passages by the inner product of their mean vector, in 8-bit codes, with the query's mean vector."""
 
-    name: ClassVar[str] = "mean"
+    name: ClassVar[ProposerName] = "mean"
 
-    def __init__(self, segments: list[Segment]) -> None:
-        self._means = [s.codes.means for s in segments]
+    @classmethod
+    def build(cls, index: PassageIndex, segments: Sequence[Segment]) -> None:
+        """Make nothing: the means are among the codes."""
+
+    @classmethod
+    def open(cls, index: PassageIndex, segments: Sequence[Segment]) -> Self:
+        """Open it over all segments."""
+        return cls(segments)
 
     def propose(self, queries: Representations, n: int) -> list[np.ndarray]:
         """Return each query's n best passages by mean vectors."""
-        vectors_MH = queries.vectors_MH.astype(np.float32)
-        counts_Q = np.diff(queries.offsets)
-        means_QH = np.add.reduceat(vectors_MH, queries.offsets[:-1]) / counts_Q[:, None].astype(np.float32)
-        coded = CodedQueries(means_QH, np.arange(len(queries) + 1))
-        scores_QP = np.concatenate([coded.kernel_scores(means) for means in self._means], axis=1)
-        return [_best(scores_P, n) for scores_P in scores_QP]
+        at_once = max(1, _SCORES_AT_ONCE // max(1, len(self.passages)))
+        means_QH = np.add.reduceat(queries.vectors_MH.astype(np.float32), queries.offsets[:-1])
+        means_QH /= np.diff(queries.offsets)[:, None].astype(np.float32)
+        best: list[np.ndarray] = []
+        for start in range(0, len(queries), at_once):
+            part_QH = means_QH[start : start + at_once]
+            coded = CodedQueries.for_scan(part_QH, np.arange(len(part_QH) + 1), _CPU)
+            scores = [coded.scores(segment.codes.means, _CPU) for segment in self.passages.segments]
+            scores_QP = np.concatenate(scores, axis=1)
+            scores_QP[:, ~self.passages.live_P] = -np.inf
+            best += [highest(scores_P, n) for scores_P in scores_QP]
+        return best
 
 
-def _best(scores_P: np.ndarray, n: int) -> np.ndarray:
-    """Return the n highest, most promising first."""
-    if len(scores_P) > n:
-        highest = np.argpartition(scores_P, len(scores_P) - n)[len(scores_P) - n :]
-    else:
-        highest = np.arange(len(scores_P))
-    return highest[np.argsort(-scores_P[highest], kind="stable")]
+def highest(scores_P: np.ndarray, n: int) -> np.ndarray:
+    """Return the numbers of the n highest scores, highest first."""
+    candidates = np.arange(len(scores_P))
+    # Selecting among all scores would take as long as computing them: a sample says from where on to look.
+    sample_S = scores_P[::_SAMPLED]
+    share = n / _SAMPLED
+    rank = int(share + 3 * np.sqrt(share) + 3)
+    if rank < len(sample_S):
+        enough = np.flatnonzero(scores_P >= np.partition(sample_S, len(sample_S) - rank)[len(sample_S) - rank])
+        candidates = enough if len(enough) >= n else candidates
+    if len(candidates) > n:
+        candidates = candidates[np.argpartition(scores_P[candidates], len(candidates) - n)[len(candidates) - n :]]
+    return candidates[np.argsort(-scores_P[candidates], kind="stable")]

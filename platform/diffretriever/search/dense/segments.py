@@ -1,4 +1,4 @@
-"""An index version as segments: fragments with 8-bit codes, and those that have none yet.
+"""An index version as segments: fragments with codes, and those that have none yet.
 
 Legend: P passages of a segment.
 """
@@ -20,27 +20,28 @@ _BUILD_ROWS = 4096
 
 @dataclass(frozen=True)
 class Segment:
-    """A fragment's codes and where its passages are in the table now."""
+    """A fragment, its codes, and which of its passages are still in the table."""
 
+    fragment: Any
+    folder: Path
+    """Where its files lie."""
     codes: FragmentCodes
-    positions_P: np.ndarray
-    """int64 [P], position in table order; negative for a passage deleted since."""
+    live_P: np.ndarray
+    """bool [P]; False for a passage deleted since."""
 
 
 def open_segments(index: PassageIndex) -> tuple[list[Segment], list[Any]]:
     """Return the segments of an index version, and the fragments that have no codes."""
     segments: list[Segment] = []
     without: list[Any] = []
-    start = 0
     for fragment in index.fragments():
-        live = fragment.count_rows()
-        codes = FragmentCodes.open(codes_folder(index, fragment)) if is_local(index.uri) else None
+        folder = codes_folder(index, fragment)
+        codes = FragmentCodes.open(folder) if is_local(index.uri) else None
         # Codes made after a deletion lack rows that a reader of an older version still sees.
-        if codes is None or len(codes.rows_P) < live:
+        if codes is None or len(codes) < fragment.count_rows():
             without.append(fragment)
         else:
-            segments.append(Segment(codes, start + _live_positions(index, fragment, codes, live)))
-        start += live
+            segments.append(Segment(fragment, folder, codes, _live(index, fragment, codes)))
     return segments, without
 
 
@@ -57,7 +58,7 @@ def build_codes(index: PassageIndex) -> int:
         raise ValueError(f"{index.uri}: codes are memory-mapped files, so the index must lie on a local disk")
     _, without = open_segments(index)
     for fragment in without:
-        batches = index.fragment_batches(fragment, ["reps"], _BUILD_ROWS)
+        batches = index.fragment_batches(fragment, ["id", "reps"], _BUILD_ROWS)
         FragmentCodes.build(codes_folder(index, fragment), batches, hidden_size)
     return len(without)
 
@@ -67,13 +68,9 @@ def codes_folder(index: PassageIndex, fragment: Any) -> Path:
     return Path(index.uri) / "codes" / fragment_key(fragment)
 
 
-def _live_positions(index: PassageIndex, fragment: Any, codes: FragmentCodes, live: int) -> np.ndarray:
-    """Return the place of each coded passage among the fragment's live rows; far below 0 for deleted ones."""
-    n_coded = len(codes.rows_P)
-    if n_coded == live:
-        return np.arange(live)
+def _live(index: PassageIndex, fragment: Any, codes: FragmentCodes) -> np.ndarray:
+    if len(codes) == fragment.count_rows():
+        return np.ones(len(codes), bool)
     batches = index.fragment_batches(fragment, [], 65536)
     live_rows = np.concatenate([batch.column("_rowaddr").to_numpy() & 0xFFFFFFFF for batch in batches])
-    places_P = np.searchsorted(live_rows, codes.rows_P)
-    found_P = live_rows[np.minimum(places_P, live - 1)] == codes.rows_P
-    return np.where(found_P, places_P, np.iinfo(np.int64).min // 2)
+    return np.isin(codes.rows_P, live_rows, assume_unique=True)

@@ -15,6 +15,7 @@ import torch
 from diffretriever.encoders.representations import Representations, read_vectors
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.exact import FP32_ROUNDING, exact_scores, possible
+from diffretriever.scoring.halves import widened
 from diffretriever.scoring.maxsim import maxsim
 from diffretriever.scoring.topk import Hits, TopK
 from diffretriever.search.dense.base import DenseSearch
@@ -53,7 +54,7 @@ class StreamingScan(DenseSearch):
         device_query_MH = torch.from_numpy(query_MH).to(self._device)
         for batch in batches:
             stored_NH, offsets = read_vectors(batch)
-            vectors_NH = stored_NH.astype(np.float32)
+            vectors_NH = widened(stored_NH)
             scores_QP = self._scores(device_query_MH, queries.offsets, vectors_NH, offsets)
             ids = batch.column("id").to_pylist()
             if self._as_the_authors:

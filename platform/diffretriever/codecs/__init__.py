@@ -1,0 +1,102 @@
+"""Codecs: slot vectors in a few bits a dimension.
+
+Adding one is a file here, a family in `schemas.codec` and a line below.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from diffretriever.files import is_local
+from schemas.codec import CodecConfig, Family
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from diffretriever.codecs.base import Codec
+
+__all__ = ["CODECS", "codec_from_bytes", "load_codec", "storage_bytes", "train_codec"]
+
+CODECS: dict[Family, str] = {
+    "residual": "diffretriever.codecs.residual:ResidualCodec",
+    "product": "diffretriever.codecs.product:ProductCodec",
+}
+"""Family → the class that codes, as "module:class"."""
+
+
+def train_codec(config: CodecConfig, sample_MH: np.ndarray, n_vectors: int | None = None, seed: int = 0) -> Codec:
+    """Learn a codec from a sample of the vectors that it will code; the same sample and seed give the same codec.
+
+    Args:
+        config: which codec.
+        sample_MH: float16 or float32 [M, H], L2-normalised; see `diffretriever.codecs.sampling`.
+        n_vectors: how many vectors will be coded; None is as many as are sampled.
+        seed: of random beginnings.
+
+    Raises:
+        ValueError: no vectors, a hidden size that is no multiple of 8, or a value that is no finite number.
+    """
+    from diffretriever.codecs.base import checked
+
+    if len(sample_MH) == 0:
+        raise ValueError("a codec is trained on vectors, and there are none: encode passages first")
+    _check_hidden_size(sample_MH.shape[1])
+    sample_MH = checked(sample_MH, sample_MH.shape[1])
+    return _codec_class(config).train(config.bits, sample_MH, n_vectors or len(sample_MH), seed)
+
+
+def storage_bytes(config: CodecConfig, hidden_size: int, n_vectors: int) -> int:
+    """Return the bytes that the codes of so many vectors take, the codec's own file left out (reference §2.5)."""
+    _check_hidden_size(hidden_size)
+    return n_vectors * _codec_class(config).width(config.bits, hidden_size)
+
+
+def load_codec(place: str | Path) -> Codec:
+    """Read what `Codec.save` wrote to a local path or an object-store URI.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        ValueError: the file is no codec of this project.
+    """
+    try:
+        return codec_from_bytes(_read_bytes(str(place)))
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
+
+
+def codec_from_bytes(data: bytes) -> Codec:
+    """Return the codec that `Codec.to_bytes` wrote; raises `ValueError` if it did not write this."""
+    import numpy as np
+    import safetensors.numpy
+
+    length = int.from_bytes(data[:8], "little")
+    try:
+        config = CodecConfig.parse(json.loads(data[8 : 8 + length])["__metadata__"]["codec"])
+        arrays = safetensors.numpy.load(data)
+    except (ValueError, KeyError, TypeError, safetensors.SafetensorError):
+        raise ValueError("this is no codec: give the file that `Codec.save` wrote") from None
+    return _codec_class(config)(config.bits, {name: np.array(array) for name, array in arrays.items()})
+
+
+def _read_bytes(place: str) -> bytes:
+    if is_local(place):
+        return Path(place).read_bytes()
+    from pyarrow import fs
+
+    filesystem, path = fs.FileSystem.from_uri(place)
+    with filesystem.open_input_stream(path) as stream:
+        return bytes(stream.read())
+
+
+def _check_hidden_size(hidden_size: int) -> None:
+    if hidden_size < 1 or hidden_size % 8:
+        raise ValueError(f"codecs fill whole bytes: the hidden size must be a multiple of 8, and it is {hidden_size}")
+
+
+def _codec_class(config: CodecConfig) -> type[Codec]:
+    module, name = CODECS[config.family].split(":")
+    found: type[Codec] = getattr(import_module(module), name)
+    return found

@@ -1,0 +1,118 @@
+"""The product codec: a rotation, then a codebook of 256 codewords for each byte; no centroids.
+
+What it does otherwise than plain product quantisation serves the ranking rather than the distance to the original:
+
+- Vectors are rotated onto their principal axes, and these are dealt out so that all bytes have about as much to say.
+- Axes count by the square root of their deviation: between the original vectors, whose few strong axes would get
+  nearly all bits, and whitened ones. What tells passages apart lies largely along weak axes.
+- Every axis is stretched until a coded vector agrees with its original in product as much as that does with itself. A
+  mean of vectors is shorter than they are, and the more so the coarser it is: without stretching, the weak axes would
+  count for too little in every score.
+
+Legend: M vectors, N vectors of all passages, S vectors of the sample, H hidden size = G bytes x W
+dimensions of a byte, V = 256 values of a byte, L query vectors.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+import numpy as np
+
+from diffretriever.codecs.axes import deal_out, principal_axes
+from diffretriever.codecs.base import Codec, Products
+from diffretriever.codecs.kmeans import byte_codewords, nearest_bytes
+from diffretriever.codecs.tables import look_up, product_tables, table_sums
+from schemas.codec import Bits
+
+_LARGEST_STRETCH = 8.0
+_SHORTEST = 1e-12
+
+
+class ProductCodec(Codec):
+    """Arrays: rotation [H, H], centre [H] and scales [H] into the space of codewords [G, 256, W], stretches [H]."""
+
+    family = "product"
+
+    @classmethod
+    def train(cls, bits: Bits, sample_MH: np.ndarray, n_vectors: int, seed: int) -> Self:
+        """Learn rotation and codewords; the number of vectors to come does not matter."""
+        width = 8 // bits
+        variances_H, axes_HH = principal_axes(sample_MH)
+        dealt_H = deal_out(np.sqrt(variances_H), width)
+        rotation_HH = axes_HH[:, dealt_H].astype(np.float32)
+        scales_H = (variances_H[dealt_H] ** -0.25).astype(np.float32)
+        points_SH = _rotated(sample_MH, rotation_HH)
+        centre_H = points_SH.mean(axis=0, dtype=np.float64).astype(np.float32)
+        points_SH = (points_SH - centre_H) * scales_H
+        codewords_GVW = byte_codewords(points_SH, width, seed)
+        coded_SH = look_up(nearest_bytes(points_SH, codewords_GVW), codewords_GVW)
+        arrays = {
+            "rotation": rotation_HH,
+            "centre": centre_H,
+            "scales": scales_H,
+            "stretches": _stretches(points_SH, coded_SH),
+            "codewords": codewords_GVW,
+        }
+        return cls(bits, arrays)
+
+    def __init__(self, bits: Bits, arrays: dict[str, np.ndarray]) -> None:
+        super().__init__(bits, arrays)
+        codewords_GVW = arrays["codewords"]
+        parts = (len(codewords_GVW), 1, codewords_GVW.shape[2])
+        factors_G1W = (arrays["stretches"] / arrays["scales"]).reshape(parts)
+        # What decoding looks up: stretched, and back around the centre.
+        self._decoded_GVW = codewords_GVW * factors_G1W + arrays["centre"].reshape(parts)
+        self._squared_GV1 = (self._decoded_GVW**2).sum(axis=2, keepdims=True)
+
+    @classmethod
+    def width(cls, bits: Bits, hidden_size: int) -> int:
+        """Return H x bits / 8."""
+        return hidden_size * bits // 8
+
+    @property
+    def hidden_size(self) -> int:
+        """H."""
+        return len(self.arrays["rotation"])
+
+    def project(self, query_vectors_MH: np.ndarray) -> np.ndarray:
+        """Return float32 [M, H]: the vectors rotated."""
+        return _rotated(query_vectors_MH, self.arrays["rotation"])
+
+    def reconstruct(self, codes: np.ndarray) -> np.ndarray:
+        """Return float32 [M, H]: looked up and made as long as 1, but not rotated back."""
+        vectors_MH = look_up(codes, self._decoded_GVW)
+        lengths_M1 = np.linalg.norm(vectors_MH, axis=1, keepdims=True)
+        return vectors_MH / np.maximum(lengths_M1, _SHORTEST)
+
+    def _encode(self, vectors_MH: np.ndarray) -> np.ndarray:
+        points_MH = (self.project(vectors_MH) - self.arrays["centre"]) * self.arrays["scales"]
+        return nearest_bytes(points_MH, self.arrays["codewords"])
+
+    def _leave(self, reconstructed_MH: np.ndarray) -> np.ndarray:
+        return _rotated(reconstructed_MH, self.arrays["rotation"].T)
+
+    def _products(self, query_LH: np.ndarray) -> Products:
+        products_GVL = product_tables(query_LH, self._decoded_GVW, self.bytes_per_vector)
+        # One more column sums up the squared lengths.
+        tables_GVL = np.concatenate([products_GVL, self._squared_GV1], axis=2)
+
+        def products(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            sums_NL = table_sums(codes, tables_GVL)
+            return sums_NL[:, :-1], 1 / np.sqrt(np.maximum(sums_NL[:, -1], _SHORTEST**2))
+
+        return products
+
+
+def _rotated(vectors_MH: np.ndarray, rotation_HH: np.ndarray) -> np.ndarray:
+    """Rotate in fp64, so that what is rounded to fp32 does not depend on the number of rows."""
+    return (vectors_MH.astype(np.float64) @ rotation_HH.astype(np.float64)).astype(np.float32)
+
+
+def _stretches(original_SH: np.ndarray, coded_SH: np.ndarray) -> np.ndarray:
+    """Return float32 [H]: per axis, the product of the originals with themselves over that with their codes."""
+    own_H = (original_SH.astype(np.float64) ** 2).sum(axis=0)
+    with_codes_H = (original_SH.astype(np.float64) * coded_SH).sum(axis=0)
+    bounded_H = np.maximum(with_codes_H, own_H / _LARGEST_STRETCH)
+    stretches_H = np.divide(own_H, bounded_H, out=np.ones_like(own_H), where=bounded_H > 0)
+    return stretches_H.astype(np.float32)

@@ -1,0 +1,110 @@
+"""ColBERTv2's codec as the paper uses it: the nearest centroid, and what is left in 1, 2 or 4 bits a dimension.
+
+The number of the centroid is the first four bytes of a row, lowest byte first; then come the dimensions in order,
+from the lowest bits of a byte up: numpy and torch read them with shifts and masks. The levels of the residual are
+quantiles of the residuals of vectors that the centroids were not trained on, the same for all dimensions.
+
+Legend: M vectors, N vectors of all passages, S vectors of the sample, C centroids, H hidden size = G bytes of a
+residual x W dimensions of a byte, V = 256 values of a byte, L query vectors.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Self
+
+import numpy as np
+
+from diffretriever.codecs.base import Codec, Products
+from diffretriever.codecs.kmeans import nearest_centroids, spherical_centroids
+from diffretriever.codecs.tables import BYTE_VALUES, look_up, product_tables, table_sums
+from diffretriever.kernels.codes import squared_lengths
+from schemas.codec import Bits
+
+ID_BYTES = 4
+_HELD_OUT = 0.05
+_MOST_HELD_OUT = 10_000
+_LEAST_PER_CENTROID = 4
+
+
+def centroid_count(n_vectors: int, n_sample: int) -> int:
+    """Return C, a power of two: ColBERTv2's 16 times the root of the vectors, and at least 4 sampled ones for each."""
+    wanted = min(16 * math.sqrt(n_vectors), n_sample / _LEAST_PER_CENTROID)
+    return 1 << int(math.log2(max(1, wanted)))
+
+
+class ResidualCodec(Codec):
+    """Arrays: centroids [C, H], and per residual its cuts [2^bits - 1] between the levels [2^bits], ascending."""
+
+    family = "residual"
+
+    @classmethod
+    def train(cls, bits: Bits, sample_MH: np.ndarray, n_vectors: int, seed: int) -> Self:
+        """Learn centroids on most of the sample, and the levels of residuals on the rest."""
+        shuffled_MH = sample_MH[np.random.default_rng(seed).permutation(len(sample_MH))]
+        held_out = min(max(1, int(len(sample_MH) * _HELD_OUT)), _MOST_HELD_OUT)
+        rest_SH = shuffled_MH[held_out:] if len(sample_MH) > held_out else shuffled_MH
+        centroids_CH = spherical_centroids(rest_SH, centroid_count(n_vectors, len(rest_SH)), seed)
+        unseen_SH = shuffled_MH[:held_out]
+        residuals_SH = unseen_SH - centroids_CH[nearest_centroids(unseen_SH, centroids_CH)]
+        n_levels = 1 << bits
+        cuts = np.quantile(residuals_SH, np.arange(1, n_levels) / n_levels).astype(np.float32)
+        levels = np.quantile(residuals_SH, (np.arange(n_levels) + 0.5) / n_levels).astype(np.float32)
+        return cls(bits, {"centroids": centroids_CH, "cuts": cuts, "levels": levels})
+
+    def __init__(self, bits: Bits, arrays: dict[str, np.ndarray]) -> None:
+        super().__init__(bits, arrays)
+        shifts_W = np.arange(8 // bits) * bits
+        numbers_VW = (np.arange(BYTE_VALUES)[:, None] >> shifts_W) & ((1 << bits) - 1)
+        self._shifts_W = shifts_W.astype(np.uint8)
+        self._levels_VW = arrays["levels"][numbers_VW]
+
+    @classmethod
+    def width(cls, bits: Bits, hidden_size: int) -> int:
+        """Return 4 bytes for the centroid and H x bits / 8."""
+        return ID_BYTES + hidden_size * bits // 8
+
+    @property
+    def hidden_size(self) -> int:
+        """H."""
+        return int(self.arrays["centroids"].shape[1])
+
+    def project(self, query_vectors_MH: np.ndarray) -> np.ndarray:
+        """Return float32 [M, H]: the vectors as they are."""
+        return query_vectors_MH.astype(np.float32)
+
+    def reconstruct(self, codes: np.ndarray) -> np.ndarray:
+        """Return float32 [M, H]: centroid plus residual, made as long as 1."""
+        vectors_MH = self.arrays["centroids"][_ids(codes)]
+        vectors_MH += look_up(codes[:, ID_BYTES:], self._levels_VW[None])
+        return vectors_MH / np.linalg.norm(vectors_MH, axis=1, keepdims=True)
+
+    def _encode(self, vectors_MH: np.ndarray) -> np.ndarray:
+        ids_M = nearest_centroids(vectors_MH, self.arrays["centroids"])
+        residuals_MH = vectors_MH - self.arrays["centroids"][ids_M]
+        numbers_MH = np.searchsorted(self.arrays["cuts"], residuals_MH).astype(np.uint8)
+        parts_MGW = numbers_MH.reshape(len(numbers_MH), -1, len(self._shifts_W)) << self._shifts_W
+        bytes_MG = np.bitwise_or.reduce(parts_MGW, axis=2)
+        return np.concatenate([ids_M.astype("<u4")[:, None].view(np.uint8), bytes_MG], axis=1)
+
+    def _leave(self, reconstructed_MH: np.ndarray) -> np.ndarray:
+        return reconstructed_MH
+
+    def _products(self, query_LH: np.ndarray) -> Products:
+        tables_GVL = product_tables(query_LH, self._levels_VW[None], self.bytes_per_vector - ID_BYTES)
+        centroid_products_CL = self.arrays["centroids"] @ query_LH.T
+
+        def products(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            ids_N, residuals_NG = _ids(codes), np.ascontiguousarray(codes[:, ID_BYTES:])
+            products_NL = centroid_products_CL[ids_N]
+            products_NL += table_sums(residuals_NG, tables_GVL)
+            squared_N = np.empty(len(codes), np.float32)
+            squared_lengths(self.arrays["centroids"], ids_N, residuals_NG, self._levels_VW, squared_N)
+            return products_NL, 1 / np.sqrt(squared_N)
+
+        return products
+
+
+def _ids(codes: np.ndarray) -> np.ndarray:
+    ids_N: np.ndarray = np.ascontiguousarray(codes[:, :ID_BYTES]).view("<u4")[:, 0].astype(np.int64)
+    return ids_N

@@ -1,0 +1,97 @@
+"""The passages of several segments, numbered through in order, deleted ones included.
+
+Legend: Q queries, P passages of all segments, C chosen passages of one query, N vectors, H hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from diffretriever.encoders.representations import Representations
+from diffretriever.scoring.coded import CodedQueries
+from diffretriever.scoring.exact import exact_scores, possible
+from diffretriever.scoring.halves import widened_chosen
+from diffretriever.scoring.topk import TopK
+from diffretriever.search.dense.segments import Segment
+
+_VALUES_AT_ONCE = 1 << 20
+_NOT_THERE = -1
+
+
+class CodedPassages:
+    """Scores passages by their codes, with a bound on the error, and by their vectors, exactly."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self.segments = segments
+        self.starts = np.cumsum([0, *(len(s.codes) for s in segments)])
+        self.live_P = _joined([s.live_P for s in segments], bool)
+        self._errors_P = _joined([s.codes.errors_P for s in segments], np.float32)
+        self._norms_P = _joined([s.codes.norms_P for s in segments], np.float32)
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def scores(self, coded: CodedQueries, device: torch.device) -> np.ndarray:
+        """Return float32 [Q, P]: approximate mean MaxSim; -inf for passages deleted or without vectors."""
+        scores_QP = np.concatenate([coded.scores(s.codes.vectors, device) for s in self.segments], axis=1)
+        scores_QP[:, ~self.live_P] = -np.inf
+        return scores_QP
+
+    def best_of_all(self, coded: CodedQueries, query: int, scores_P: np.ndarray, k: int) -> np.ndarray:
+        """Return the passages (int64 [C], ascending) that can be among the best k, by scores of all passages."""
+        return possible(scores_P, coded.slack(query, self._errors_P, self._norms_P), k)
+
+    def best_of(self, coded: CodedQueries, query: int, chosen_C: np.ndarray, k: int) -> np.ndarray:
+        """Return those of the passages `chosen_C` (int64 [C], ascending) that can be among the best k of them."""
+        live_C = chosen_C[self.live_P[chosen_C]]
+        parts = [coded.chosen_scores(query, s.codes.vectors, rows_C) for s, rows_C in self.split(live_C)]
+        slack_C = coded.slack(query, self._errors_P[live_C], self._norms_P[live_C])
+        return live_C[possible(_joined(parts, np.float32), slack_C, k)]
+
+    def rescore(self, queries: Representations, chosen: Sequence[np.ndarray], best: TopK) -> None:
+        """Score, for each query, the passages it chose (int64 [C], ascending) into `best`: exact fp32 MaxSim."""
+        vectors_MH = queries.vectors_MH.astype(np.float32)
+        for query, chosen_C in enumerate(chosen):
+            own_MH = vectors_MH[queries.offsets[query] : queries.offsets[query + 1]]
+            for segment, rows_C in self.split(chosen_C):
+                parts = [_exact(own_MH, segment, part_C) for part_C in _portions(segment, rows_C)]
+                best.add_for(query, np.concatenate(parts), segment.codes.ids_of(rows_C))
+
+    def split(self, chosen_C: np.ndarray) -> Iterator[tuple[Segment, np.ndarray]]:
+        """Yield each segment that owns some of `chosen_C` (int64 [C], ascending), and their numbers within it."""
+        borders = np.searchsorted(chosen_C, self.starts)
+        for segment, start, low, high in zip(self.segments, self.starts[:-1], borders[:-1], borders[1:], strict=True):
+            if high > low:
+                yield segment, chosen_C[low:high] - start
+
+    def numbers_of(self, ids: Sequence[str]) -> np.ndarray:
+        """Return the number of each passage id, int64; negative for an id that is not here."""
+        numbers = np.full(len(ids), _NOT_THERE)
+        for segment, start in zip(self.segments, self.starts[:-1], strict=True):
+            places = pc.index_in(pa.array(ids, pa.large_string()), value_set=segment.codes.ids)
+            found = places.fill_null(_NOT_THERE).to_numpy().astype(np.int64)
+            here = np.flatnonzero(found >= 0)
+            here = here[segment.live_P[found[here]]]
+            numbers[here] = start + found[here]
+        return numbers
+
+
+def _exact(query_MH: np.ndarray, segment: Segment, rows_C: np.ndarray) -> np.ndarray:
+    vectors_NH, offsets = widened_chosen(segment.codes.stored_NH, segment.codes.vectors.offsets, rows_C)
+    return exact_scores(query_MH, vectors_NH, offsets, np.arange(len(rows_C)))
+
+
+def _portions(segment: Segment, rows_C: np.ndarray) -> list[np.ndarray]:
+    """Cut chosen passages, at least one, so that the vectors of a portion stay in the processor's cache."""
+    offsets, hidden_size = segment.codes.vectors.offsets, segment.codes.stored_NH.shape[1]
+    values = int((offsets[rows_C + 1] - offsets[rows_C]).sum()) * hidden_size
+    return list(np.array_split(rows_C, max(1, -(-values // _VALUES_AT_ONCE))))
+
+
+def _joined(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:
+    return np.concatenate(parts) if parts else np.empty(0, dtype)

@@ -1,0 +1,236 @@
+"""What every candidate index must do, whatever it is: name passages of the table as it is now, and never score them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+
+from diffretriever.encoders.base import Encoder
+from diffretriever.encoders.representations import Representations
+from diffretriever.index.table import PassageIndex
+from diffretriever.scoring.maxsim import maxsim
+from diffretriever.scoring.topk import Hits
+from diffretriever.search.accelerate import accelerate
+from diffretriever.search.dense import PROPOSERS, open_dense
+from diffretriever.search.dense.base import DenseSearch
+from diffretriever.search.dense.calibrate import budgets_to_try, recall_by_budget, write_settings
+from diffretriever.search.dense.candidates import CandidateSearch, Proposer
+from diffretriever.search.dense.coded import CodedScan
+from diffretriever.search.dense.mean import highest
+from diffretriever.search.dense.segments import build_codes, open_segments
+from diffretriever.search.dense.stream import StreamingScan
+from schemas.candidates import CandidateSettings, ProposerName
+from schemas.jobs import AccelerateJob, SearchOptions
+from tests.search.conftest import PASSAGES, QUERIES, fill
+
+CPU = torch.device("cpu")
+BUDGET = 30
+
+
+@pytest.fixture(params=PROPOSERS)
+def name(request: pytest.FixtureRequest) -> ProposerName:
+    chosen: ProposerName = request.param
+    if chosen == "faiss_tokens":
+        pytest.importorskip("faiss")
+    return chosen
+
+
+@pytest.fixture
+def index(name: ProposerName, encoder: Encoder, tmp_path: Path) -> PassageIndex:
+    """Of 60 passages in three fragments, all known to the candidate index."""
+    made = fill(encoder, str(tmp_path / "index"))
+    return prepare(made, name)
+
+
+def prepare(index: PassageIndex, name: ProposerName) -> PassageIndex:
+    build_codes(index)
+    PROPOSERS[name].build(index, open_segments(index)[0])
+    index.refresh()
+    settings = CandidateSettings(
+        proposer=name, search_budget=BUDGET, top_k=10, target=0.9, measured=0.9, sample=1, passages=60, version=1
+    )
+    write_settings(index, settings)
+    return index
+
+
+def opened(index: PassageIndex, **options: object) -> DenseSearch:
+    return open_dense(index, SearchOptions.model_validate({"index": index.uri, **options}), CPU)
+
+
+def proposer_of(index: PassageIndex) -> Proposer:
+    search = opened(index)
+    assert isinstance(search, CandidateSearch)
+    return search.proposer
+
+
+def streamed(index: PassageIndex, queries: Representations, k: int) -> Hits:
+    return StreamingScan(index, SearchOptions(index=index.uri), CPU, 4).search(queries, k)
+
+
+def test_scores_are_exact(index: PassageIndex, encoder: Encoder) -> None:
+    queries = encoder.encode_queries(QUERIES)
+    texts = [(p.title, p.text) for p in PASSAGES]
+    stored = encoder.encode_passages(*map(list, zip(*texts, strict=True)))
+    vectors = [torch.from_numpy(r.vectors_MH.astype(np.float32)) for r in (queries, stored)]
+    scores = maxsim(vectors[0], queries.offsets, vectors[1], stored.offsets).numpy()
+    rows = {p.id: row for row, p in enumerate(PASSAGES)}
+    search = opened(index, search_budget=20)
+    assert not search.is_exact
+    for query, hits in enumerate(search.search(queries, 10)):
+        assert len(hits) == len({i for i, _ in hits}) == 10
+        assert hits == sorted(hits, key=lambda hit: (-hit[1], hit[0]))
+        for passage, score in hits:
+            assert score == pytest.approx(scores[query, rows[passage]], abs=1e-6)
+
+
+def test_few_candidates_are_better_than_chance(index: PassageIndex, encoder: Encoder) -> None:
+    queries = encoder.encode_passages([p.title for p in PASSAGES[::3]], [p.text for p in PASSAGES[::3]])
+    found = opened(index, search_budget=10).search(queries, 10)
+    exact = streamed(index, queries, 10)
+    shares = [len({i for i, _ in a} & {i for i, _ in b}) / 10 for a, b in zip(found, exact, strict=True)]
+    assert np.mean(shares) > 0.5, "10 of 60 at random would find a sixth"
+
+
+def test_proposals_are_numbers_of_passages_none_twice(index: PassageIndex, encoder: Encoder) -> None:
+    proposer = proposer_of(index)
+    assert len(proposer.passages) == 60
+    for queries in (encoder.encode_queries(QUERIES), encoder.encode_queries(QUERIES, [1, 2, 6, 3])):
+        for n in (1, 7, 60):
+            proposals = proposer.propose(queries, n)
+            assert len(proposals) == len(QUERIES)
+            for proposal in proposals:
+                assert proposal.dtype == np.int64
+                assert 1 <= len(proposal) <= n
+                assert len(set(proposal.tolist())) == len(proposal)
+                assert proposal.min() >= 0
+                assert proposal.max() < 60
+
+
+def test_a_query_finds_the_same_alone_and_among_others(index: PassageIndex, encoder: Encoder) -> None:
+    queries = encoder.encode_queries(QUERIES * 4)
+    search = opened(index)
+    together = search.search(queries, 5)
+    for query in range(len(QUERIES)):
+        assert search.search(queries.take(np.array([query])), 5) == [together[query]]
+
+
+def test_a_budget_of_all_passages_is_the_exact_search(index: PassageIndex, encoder: Encoder) -> None:
+    queries = encoder.encode_queries(QUERIES)
+    search = opened(index, search_budget=60)
+    assert isinstance(search, CodedScan)
+    assert search.search(queries, 10) == streamed(index, queries, 10)
+
+
+def test_deleted_passages_are_gone(index: PassageIndex, encoder: Encoder) -> None:
+    queries = encoder.encode_queries(QUERIES)
+    gone = {i for hits in streamed(index, queries, 3) for i, _ in hits}
+    index.delete(gone)
+    found = opened(index).search(queries, 20)
+    assert not gone & {i for hits in found for i, _ in hits}
+    assert all(len(hits) == 20 for hits in found)
+
+
+def test_passages_that_the_candidate_index_does_not_know_are_scanned(
+    index: PassageIndex, name: ProposerName, encoder: Encoder
+) -> None:
+    fill(encoder, index.uri, prefix="new")
+    index.refresh()
+    queries = encoder.encode_queries(QUERIES)
+    news = [[hit for hit in hits if hit[0].startswith("new")] for hits in streamed(index, queries, 120)]
+    for step in ("no codes", "codes alone", "all"):
+        if step == "codes alone":
+            build_codes(index)
+        if step == "all":
+            prepare(index, name)
+        search = opened(index)
+        assert isinstance(search, CandidateSearch)
+        knows_all = step == "all" or (name == "mean" and step == "codes alone")
+        assert len(search.proposer.passages) == (120 if knows_all else 60)
+        for hits, new in zip(search.search(queries, 120), news, strict=True):
+            assert len({i for i, _ in hits}) == len(hits), "none twice"
+            if not knows_all:
+                assert [hit for hit in hits if hit[0].startswith("new")] == new
+
+
+def test_compaction_leaves_an_index_that_can_be_made_anew(
+    index: PassageIndex, name: ProposerName, encoder: Encoder
+) -> None:
+    queries = encoder.encode_queries(QUERIES)
+    index.delete(["d3", "d20"])
+    index.compact()
+    assert opened(index).search(queries, 10) == streamed(index, queries, 10), "no codes: a stream"
+    build_codes(index)
+    scores = [dict(hits) for hits in streamed(index, queries, 60)]
+    for _ in range(2):
+        found = opened(index).search(queries, 10)
+        assert all(scores[query][i] == score for query, hits in enumerate(found) for i, score in hits)
+        assert all(len(hits) == 10 for hits in found)
+        prepare(index, name)
+    assert len(proposer_of(index).passages) == 58
+
+
+def test_a_reader_of_an_older_version_sees_that_version(
+    index: PassageIndex, name: ProposerName, encoder: Encoder
+) -> None:
+    queries = encoder.encode_queries(QUERIES)
+    before = opened(index).search(queries, 10)
+    version = index.version
+    index.delete([hits[0][0] for hits in before])
+    assert opened(PassageIndex.open(index.uri, version)).search(queries, 10) == before
+
+
+def test_what_recall_is_measured_as(index: PassageIndex, encoder: Encoder) -> None:
+    queries = encoder.encode_queries(QUERIES)
+    exact = streamed(index, queries, 10)
+    proposer = proposer_of(index)
+    shares = recall_by_budget(proposer, queries, exact, [10, 40, 60])
+    for row, budget in enumerate((10, 40)):
+        for query, proposal in enumerate(proposer.propose(queries, 40)):
+            ids = {i for s, rows in proposer.passages.split(np.sort(proposal[:budget])) for i in s.codes.ids_of(rows)}
+            assert shares[row, query] == pytest.approx(len(ids & {i for i, _ in exact[query]}) / 10)
+    assert (shares[2] == 1).all()
+
+
+def test_the_job_builds_and_calibrates(name: ProposerName, encoder: Encoder, tmp_path: Path) -> None:
+    made = fill(encoder, str(tmp_path / "index"))
+    with patch("diffretriever.encoders.load_encoder", lambda *_: encoder):
+        done = accelerate(AccelerateJob(index=made.uri, candidates=name, top_k=5, sample=20, recall=0.9))
+    made.refresh()
+    assert done.candidates is not None
+    assert done.candidates.proposer == name
+    assert done.candidates.measured >= 0.9
+    assert done.candidates.version == made.version
+    queries = encoder.encode_queries(QUERIES)
+    scores = [dict(hits) for hits in streamed(made, queries, 60)]
+    for query, hits in enumerate(opened(made).search(queries, 5)):
+        assert all(scores[query][i] == score for i, score in hits)
+
+
+def test_budgets_end_with_all_passages() -> None:
+    assert budgets_to_try(100, 60)[-1] == 60
+    tried = budgets_to_try(100, 100_000)
+    assert (tried[0], tried[-2], tried[-1]) == (100, 25_000, 100_000)
+    assert tried == sorted(set(tried))
+
+
+def test_without_faiss_the_message_says_what_to_install(encoder: Encoder, tmp_path: Path) -> None:
+    made = fill(encoder, str(tmp_path / "index"))
+    build_codes(made)
+    with patch.dict(sys.modules, {"faiss": None}), pytest.raises(ValueError, match=r"diffretriever\[faiss\]"):
+        PROPOSERS["faiss_tokens"].build(made, open_segments(made)[0])
+
+
+@pytest.mark.parametrize("n", [1, 10, 300, 5000, 9999])
+def test_the_highest_scores(n: int) -> None:
+    rng = np.random.default_rng(n)
+    scores = rng.standard_normal(5000).astype(np.float32)
+    np.testing.assert_array_equal(highest(scores, n), np.argsort(-scores, kind="stable")[:n])
+    rising = np.arange(5000, dtype=np.float32)
+    # The sample misses all high scores.
+    rising[::16] = -1
+    np.testing.assert_array_equal(highest(rising, n)[: min(n, 4600)], np.argsort(-rising)[: min(n, 4600)])
