@@ -9,6 +9,8 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
+from schemas.base import Model
+
 Family: TypeAlias = Literal["residual", "product"]
 Bits: TypeAlias = Literal[1, 2, 4]
 
@@ -58,6 +60,19 @@ class CodecConfig:
             serialization=core_schema.to_string_ser_schema(),
             json_schema_input_schema=core_schema.str_schema(pattern=_TEXT_FORM.pattern),
         )
+
+
+class StoredCodec(Model):
+    """The codec of an index: its vectors are what `codecs/DIGEST.safetensors` beside the table decodes."""
+
+    name: CodecConfig
+    """Family and bits."""
+    digest: str
+    """Of the trained codec; see `diffretriever.codecs.base.Codec.digest`."""
+    width: int
+    """Bytes of a vector."""
+    keeps_vectors: bool
+    """Whether the vectors that were encoded are still there; if not, the decoded ones have taken their place."""
 
 
 def _choices() -> str:

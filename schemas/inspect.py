@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from schemas.base import Model
 from schemas.candidates import CandidateSettings
 from schemas.manifest import IndexContents, IndexManifest
+
+Change: TypeAlias = Literal["created", "appended", "replaced", "deleted", "compacted", "compressed", "other"]
 
 
 class VersionChange(Model):
@@ -19,9 +21,9 @@ class VersionChange(Model):
     rows: int
     """Passages in it."""
     fragments: int
-    change: Literal["created", "appended", "replaced", "deleted", "compacted", "other"]
-    """`replaced`: new rows and the removal of those they replace, in one step. `other`: Lance's own bookkeeping, such
-    as the reservation of fragment numbers before a compaction."""
+    change: Change
+    """`replaced`: new rows and the removal of those they replace, in one step. `compressed`: the same passages with
+    codes. `other`: Lance's own bookkeeping, such as the reservation of fragment numbers before a compaction."""
     added: int
     """Passages that it brought."""
     removed: int | None
@@ -41,6 +43,19 @@ class CodesContents(Model):
     """Size of the codes of this version's fragments."""
 
 
+class PostingsContents(Model):
+    """The inverted index beside the table."""
+
+    inverted_fragments: int
+    """Fragments of this version that have postings."""
+    uninverted_fragments: int
+    """Fragments that have none, which every sparse search reads whole from the table."""
+    uninverted_rows: int
+    """Passages in those."""
+    bytes: int
+    """Size of the postings of this version's fragments."""
+
+
 class Problem(Model):
     """One kind of thing that is wrong."""
 
@@ -52,7 +67,7 @@ class Problem(Model):
 
 
 class Verification(Model):
-    """The outcome of checking every passage and every code of an index version."""
+    """The outcome of checking every passage, code and posting of an index version."""
 
     rows: int
     """Passages that were read."""
@@ -60,6 +75,8 @@ class Verification(Model):
     """Their vectors."""
     coded_vectors: int
     """Of these, compared with their codes."""
+    postings: int = 0
+    """Impacts that were compared with their postings."""
     problems: list[Problem]
     """Empty where all is well."""
 
@@ -76,6 +93,8 @@ class IndexReport(Model):
     """Bytes of each column in the data files of this version."""
     codes: CodesContents | None
     """None for an index that cannot have any: without vectors, or not on a local disk."""
+    postings: PostingsContents | None
+    """None for an index that cannot have any: without sparse scores, or not on a local disk."""
     candidates: CandidateSettings | None
     """The calibrated candidate index, if there is one."""
     versions: list[VersionChange]

@@ -7,13 +7,14 @@ import json
 from typing import Any
 
 from schemas.base import Model
+from schemas.codec import StoredCodec
 from schemas.retriever import Bm25Retriever, MaskedRetriever, RetrieverConfig
 
 MANIFEST_FORMAT = 1
 
 
 class IndexManifest(Model):
-    """Which retriever made the table: fixed when the index is created."""
+    """Which retriever made the table, fixed when the index is created, and how its vectors are stored."""
 
     format: int = MANIFEST_FORMAT
     """Version of the table layout."""
@@ -27,16 +28,24 @@ class IndexManifest(Model):
     """Size of the vocabulary that impacts point into."""
     created: str
     """ISO 8601 time, UTC."""
+    codec: StoredCodec | None = None
+    """What wrote the column `codes`; None where there is none. No part of the fingerprint."""
+
+    @property
+    def decodes(self) -> bool:
+        """Whether the stored vectors are codes only, to be decoded."""
+        return self.codec is not None and not self.codec.keeps_vectors
 
     @property
     def title(self) -> str:
-        """A name for people: method, backbone and budget."""
+        """A name for people: method, backbone and budget, and the codec where vectors are decoded."""
         config = self.retriever
         if isinstance(config, Bm25Retriever):
             return f"bm25 k1={config.k1:g} b={config.b:g}"
         budget = f" {config.budget}" if isinstance(config, MaskedRetriever) else ""
         adapter = f" + {config.backbone.adapter}" if config.backbone.adapter else ""
-        return f"{config.method} {config.backbone.source}{adapter}{budget}"
+        stored = f", {self.codec.name}" if self.codec is not None and self.decodes else ""
+        return f"{config.method} {config.backbone.source}{adapter}{budget}{stored}"
 
     @property
     def fingerprint(self) -> str:

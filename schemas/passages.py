@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from schemas.codec import StoredCodec
+
 ID_COLUMNS = ("id", "collection", "title", "text", "digest")
 
 TEXT_SCHEMA = pa.schema(
@@ -30,8 +32,21 @@ def representation_fields(hidden_size: int) -> list[pa.Field]:
     ]
 
 
-def passage_schema(hidden_size: int | None) -> pa.Schema:
-    """Schema of an index's table; `hidden_size` None is a table without representations (BM25)."""
+def codes_field(width: int) -> pa.Field:
+    """Column of codes: a row of `width` bytes for each vector of the passage."""
+    row = pa.list_(pa.field("item", pa.uint8(), nullable=False), width)
+    return pa.field("codes", pa.list_(pa.field("item", row, nullable=False)), nullable=False)
+
+
+def passage_schema(hidden_size: int | None, codec: StoredCodec | None = None) -> pa.Schema:
+    """Schema of an index's table; `hidden_size` None is a table without representations (BM25).
+
+    With a codec the column `codes` comes last, and `reps` is there only if the vectors were kept.
+    """
     if hidden_size is None:
         return TEXT_SCHEMA
-    return pa.schema([*TEXT_SCHEMA, *representation_fields(hidden_size)])
+    fields = [*TEXT_SCHEMA, *representation_fields(hidden_size)]
+    if codec is None:
+        return pa.schema(fields)
+    kept = fields if codec.keeps_vectors else [field for field in fields if field.name != "reps"]
+    return pa.schema([*kept, codes_field(codec.width)])

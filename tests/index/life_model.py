@@ -1,11 +1,12 @@
 """A plain model of an index for tests: passages in a dictionary, searched by brute force.
 
-Vectors are unit vectors of a few exact binary fractions, so that scores are exact in fp32, many passages tie, and what
-searches return must agree to the last bit.
+Vectors are unit vectors of a few exact binary fractions, and impacts count directions, so that scores are exact in
+fp32, many passages tie, and what searches return must agree to the last bit.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,15 +52,21 @@ def manifest() -> IndexManifest:
 
 def representations(directions: list[Any]) -> Representations:
     n, counts = len(directions), [len(own) for own in directions]
+    impacts = [sorted(Counter(own).items()) for own in directions]
     return Representations(
         vectors_MH=DIRECTIONS[[d for own in directions for d in own]],
         offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
         slot_tokens=np.full(sum(counts), -1, np.int32),
-        impact_ids=np.arange(n, dtype=np.int32),
-        impact_weights=np.ones(n, np.float32),
-        impact_offsets=np.arange(n + 1, dtype=np.int64),
+        impact_ids=np.array([direction for own in impacts for direction, _ in own], np.int32),
+        impact_weights=np.array([count for own in impacts for _, count in own], np.float32),
+        impact_offsets=np.concatenate([[0], np.cumsum([len(own) for own in impacts])]).astype(np.int64),
         n_tokens=np.full(n, 3, np.int32),
     )
+
+
+# Two vectors a query: the mean of two exact products is exact as well.
+QUERIES = [[0, 9], [4, 19], [13, 13]]
+ENCODED_QUERIES = representations(QUERIES)
 
 
 def table_of(block: Model) -> pa.Table:
@@ -92,4 +99,14 @@ def brute_force(model: Model, query: list[int], k: int) -> list[Hit]:
     for passage_id, passage in model.items():
         products = [[sum(map(float.__mul__, vectors[q], vectors[p])) for p in passage.directions] for q in query]
         scores[passage_id] = sum(map(max, products)) / len(query)
+    return _best(scores, k)
+
+
+def brute_force_sparse(model: Model, query: list[int], k: int) -> list[Hit]:
+    """Count pairs of equal directions."""
+    counts = {i: sum(p == q for p in passage.directions for q in query) for i, passage in model.items()}
+    return _best({i: float(count) for i, count in counts.items() if count}, k)
+
+
+def _best(scores: dict[str, float], k: int) -> list[Hit]:
     return sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))[:k]

@@ -39,13 +39,14 @@ def train_codec(config: CodecConfig, sample_MH: np.ndarray, n_vectors: int | Non
     Raises:
         ValueError: no vectors, a hidden size that is no multiple of 8, or a value that is no finite number.
     """
-    from diffretriever.codecs.base import checked
+    from diffretriever.codecs.rows import checked
 
     if len(sample_MH) == 0:
         raise ValueError("a codec is trained on vectors, and there are none: encode passages first")
     _check_hidden_size(sample_MH.shape[1])
     sample_MH = checked(sample_MH, sample_MH.shape[1])
-    return _codec_class(config).train(config.bits, sample_MH, n_vectors or len(sample_MH), seed)
+    count = len(sample_MH) if n_vectors is None else n_vectors
+    return _codec_class(config).train(config.bits, sample_MH, count, seed)
 
 
 def storage_bytes(config: CodecConfig, hidden_size: int, n_vectors: int) -> int:

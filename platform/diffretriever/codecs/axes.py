@@ -9,6 +9,8 @@ import numpy as np
 
 _LEAST_VARIANCE = 1e-6
 """Relative to the largest: axes with less vary by rounding alone."""
+_ROUNDING = 1e-12
+"""Variance that unit vectors have by rounding alone, where all of them are equal."""
 
 
 def principal_axes(sample_SH: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -21,7 +23,7 @@ def principal_axes(sample_SH: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     covariance_HH = (centred_SH.T @ centred_SH).astype(np.float64) / len(sample_SH)
     variances_H, axes_HH = np.linalg.eigh(covariance_HH)
     variances_H = variances_H[::-1]
-    least = max(_LEAST_VARIANCE * variances_H[0], np.finfo(np.float64).tiny)
+    least = max(_LEAST_VARIANCE * variances_H[0], _ROUNDING)
     return np.maximum(variances_H, least), np.ascontiguousarray(axes_HH[:, ::-1])
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Self, TypeAlias
@@ -16,15 +16,14 @@ from typing import ClassVar, Self, TypeAlias
 import numpy as np
 import safetensors.numpy
 
+from diffretriever.codecs.rows import SHORTEST, checked, mean_per_query, passage_blocks, slices
 from diffretriever.files import write_bytes
 from diffretriever.kernels.codes import best_of_passages
 from schemas.codec import Bits, CodecConfig, Family
 
 Products: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-"""Codes of N vectors → float32 products [N, L] with vectors not yet of unit length, and the factors [N] to that."""
+"""Codes of N vectors → float32 products [N, L] with vectors not yet of unit length, and their squared lengths [N]."""
 
-_BLOCK = 8192
-"""Vectors of one step: few enough that what is computed from them stays in a cache."""
 _SHARED_QUERIES = 64
 """Query vectors scored in one pass over the codes."""
 
@@ -40,7 +39,8 @@ class Codec(ABC):
     def __init__(self, bits: Bits, arrays: dict[str, np.ndarray]) -> None:
         """Hold what `train` found, or what a file has: a family's own arrays by name."""
         self.config = CodecConfig(self.family, bits)
-        self.arrays = arrays
+        # safetensors writes the bytes as they lie, whatever their order.
+        self.arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
 
     @classmethod
     @abstractmethod
@@ -69,7 +69,7 @@ class Codec(ABC):
             ValueError: another hidden size than the codec's, or a value that is no finite number.
         """
         codes = np.empty((len(vectors_MH), self.bytes_per_vector), np.uint8)
-        for block in _slices(len(vectors_MH)):
+        for block in slices(len(vectors_MH)):
             codes[block] = self._encode(checked(vectors_MH[block], self.hidden_size))
         return codes
 
@@ -77,13 +77,21 @@ class Codec(ABC):
         """Return float32 [M, H], L2-normalised: the vectors that are stored from now on.
 
         Raises:
-            ValueError: rows of another width than the codec's.
+            ValueError: rows of another width than the codec's, or of another codec.
         """
         self._check_codes(codes)
+        if not self.readable(codes).all():
+            raise ValueError(
+                f"{self.config} {self.digest} cannot have written these codes: read them with the codec that did"
+            )
         vectors_MH = np.empty((len(codes), self.hidden_size), np.float32)
-        for block in _slices(len(codes)):
+        for block in slices(len(codes)):
             vectors_MH[block] = self._leave(self.reconstruct(codes[block]))
         return vectors_MH
+
+    def readable(self, codes: np.ndarray) -> np.ndarray:
+        """Return bool [M]: whether rows of the right width can be decoded; where every byte means something, all."""
+        return np.ones(len(codes), bool)
 
     @abstractmethod
     def project(self, query_vectors_MH: np.ndarray) -> np.ndarray:
@@ -120,14 +128,15 @@ class Codec(ABC):
         self._check_codes(codes)
         query_LH = self.project(checked(query_vectors_MH, self.hidden_size))
         best_PM = np.empty((len(offsets) - 1, len(query_LH)), np.float32)
-        for shared in _slices(len(query_LH), _SHARED_QUERIES):
+        for shared in slices(len(query_LH), _SHARED_QUERIES):
             products = self._products(query_LH[shared])
-            for first, last in _passage_blocks(offsets):
-                products_NL, scales_N = products(codes[offsets[first] : offsets[last]])
+            for first, last in passage_blocks(offsets):
+                products_NL, squared_N = products(codes[offsets[first] : offsets[last]])
+                scales_N = 1 / np.sqrt(np.maximum(squared_N, SHORTEST**2))
                 best_PL = np.empty((last - first, products_NL.shape[1]), np.float32)
                 best_of_passages(products_NL, scales_N, offsets[first : last + 1] - offsets[first], best_PL)
                 best_PM[first:last, shared] = best_PL
-        scores_QP = _mean_per_query(best_PM, query_offsets)
+        scores_QP = mean_per_query(best_PM, query_offsets)
         scores_QP[:, np.diff(offsets) == 0] = -np.inf
         return scores_QP
 
@@ -162,40 +171,3 @@ class Codec(ABC):
     def digest(self) -> str:
         """32 hex digits of everything that codes depend on: equal digests decode alike."""
         return hashlib.blake2b(self.to_bytes(), digest_size=16).hexdigest()
-
-
-def checked(vectors_MH: np.ndarray, hidden_size: int) -> np.ndarray:
-    """Return the vectors as float32, or raise `ValueError` if they are no vectors for a codec of this hidden size."""
-    if vectors_MH.ndim != 2 or vectors_MH.shape[1] != hidden_size:
-        raise ValueError(
-            f"the codec is for vectors of {hidden_size} dimensions, these have shape {list(vectors_MH.shape)}: "
-            "train a codec on vectors of the same retriever"
-        )
-    vectors_MH = np.ascontiguousarray(vectors_MH, np.float32)
-    if not np.isfinite(vectors_MH).all():
-        raise ValueError("a vector holds NaN or infinity: encode its text again in float32")
-    return vectors_MH
-
-
-def _slices(count: int, size: int = _BLOCK) -> Iterator[slice]:
-    yield from (slice(start, min(start + size, count)) for start in range(0, count, size))
-
-
-def _passage_blocks(offsets: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Cut passages into runs of at most `_BLOCK` vectors, or of one passage that has more."""
-    first = 0
-    while first < len(offsets) - 1:
-        fitting = int(np.searchsorted(offsets, offsets[first] + _BLOCK, side="right")) - 1
-        last = max(first + 1, fitting)
-        yield first, last
-        first = last
-
-
-def _mean_per_query(best_PM: np.ndarray, query_offsets: np.ndarray) -> np.ndarray:
-    counts_Q = np.diff(query_offsets)
-    filled = np.flatnonzero(counts_Q)
-    scores_QP = np.zeros((len(counts_Q), len(best_PM)), np.float32)
-    if len(filled):
-        sums_PQ = np.add.reduceat(best_PM, query_offsets[filled], axis=1)
-        scores_QP[filled] = (sums_PQ / counts_Q[filled].astype(np.float32)).T
-    return scores_QP

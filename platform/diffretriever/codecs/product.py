@@ -3,8 +3,8 @@
 What it does otherwise than plain product quantisation serves the ranking rather than the distance to the original:
 
 - Vectors are rotated onto their principal axes, and these are dealt out so that all bytes have about as much to say.
-- Axes count by the square root of their deviation: between the original vectors, whose few strong axes would get
-  nearly all bits, and whitened ones. What tells passages apart lies largely along weak axes.
+- Axes count by their deviation to the power of two thirds: between the original vectors, whose few strong axes would
+  get nearly all bits, and whitened ones. What tells passages apart lies largely along weak axes.
 - Every axis is stretched until a coded vector agrees with its original in product as much as that does with itself. A
   mean of vectors is shorter than they are, and the more so the coarser it is: without stretching, the weak axes would
   count for too little in every score.
@@ -22,11 +22,14 @@ import numpy as np
 from diffretriever.codecs.axes import deal_out, principal_axes
 from diffretriever.codecs.base import Codec, Products
 from diffretriever.codecs.kmeans import byte_codewords, nearest_bytes
+from diffretriever.codecs.rows import unit
 from diffretriever.codecs.tables import look_up, product_tables, table_sums
+from diffretriever.kernels.codes import rotate
 from schemas.codec import Bits
 
+_EVENED = 1 / 3
+"""How far axes are evened out: 0 leaves the deviations as they are, 1 makes all of them equal."""
 _LARGEST_STRETCH = 8.0
-_SHORTEST = 1e-12
 
 
 class ProductCodec(Codec):
@@ -39,9 +42,9 @@ class ProductCodec(Codec):
         """Learn rotation and codewords; the number of vectors to come does not matter."""
         width = 8 // bits
         variances_H, axes_HH = principal_axes(sample_MH)
-        dealt_H = deal_out(np.sqrt(variances_H), width)
-        rotation_HH = axes_HH[:, dealt_H].astype(np.float32)
-        scales_H = (variances_H[dealt_H] ** -0.25).astype(np.float32)
+        dealt_H = deal_out(variances_H ** (1 - _EVENED), width)
+        rotation_HH = np.ascontiguousarray(axes_HH[:, dealt_H], np.float32)
+        scales_H = (variances_H[dealt_H] ** (-_EVENED / 2)).astype(np.float32)
         points_SH = _rotated(sample_MH, rotation_HH)
         centre_H = points_SH.mean(axis=0, dtype=np.float64).astype(np.float32)
         points_SH = (points_SH - centre_H) * scales_H
@@ -63,6 +66,7 @@ class ProductCodec(Codec):
         factors_G1W = (arrays["stretches"] / arrays["scales"]).reshape(parts)
         # What decoding looks up: stretched, and back around the centre.
         self._decoded_GVW = codewords_GVW * factors_G1W + arrays["centre"].reshape(parts)
+        self._back_HH = np.ascontiguousarray(arrays["rotation"].T)
         self._squared_GV1 = (self._decoded_GVW**2).sum(axis=2, keepdims=True)
 
     @classmethod
@@ -81,16 +85,14 @@ class ProductCodec(Codec):
 
     def reconstruct(self, codes: np.ndarray) -> np.ndarray:
         """Return float32 [M, H]: looked up and made as long as 1, but not rotated back."""
-        vectors_MH = look_up(codes, self._decoded_GVW)
-        lengths_M1 = np.linalg.norm(vectors_MH, axis=1, keepdims=True)
-        return vectors_MH / np.maximum(lengths_M1, _SHORTEST)
+        return unit(look_up(codes, self._decoded_GVW))
 
     def _encode(self, vectors_MH: np.ndarray) -> np.ndarray:
         points_MH = (self.project(vectors_MH) - self.arrays["centre"]) * self.arrays["scales"]
         return nearest_bytes(points_MH, self.arrays["codewords"])
 
     def _leave(self, reconstructed_MH: np.ndarray) -> np.ndarray:
-        return _rotated(reconstructed_MH, self.arrays["rotation"].T)
+        return _rotated(reconstructed_MH, self._back_HH)
 
     def _products(self, query_LH: np.ndarray) -> Products:
         products_GVL = product_tables(query_LH, self._decoded_GVW, self.bytes_per_vector)
@@ -99,14 +101,16 @@ class ProductCodec(Codec):
 
         def products(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             sums_NL = table_sums(codes, tables_GVL)
-            return sums_NL[:, :-1], 1 / np.sqrt(np.maximum(sums_NL[:, -1], _SHORTEST**2))
+            return sums_NL[:, :-1], sums_NL[:, -1]
 
         return products
 
 
 def _rotated(vectors_MH: np.ndarray, rotation_HH: np.ndarray) -> np.ndarray:
-    """Rotate in fp64, so that what is rounded to fp32 does not depend on the number of rows."""
-    return (vectors_MH.astype(np.float64) @ rotation_HH.astype(np.float64)).astype(np.float32)
+    """Rotate by a loop of fixed order: the bits of a library's product depend on how many rows there are."""
+    rotated_MH = np.empty((len(vectors_MH), rotation_HH.shape[1]), np.float32)
+    rotate(np.ascontiguousarray(vectors_MH, np.float32), rotation_HH, rotated_MH)
+    return rotated_MH
 
 
 def _stretches(original_SH: np.ndarray, coded_SH: np.ndarray) -> np.ndarray:

@@ -17,6 +17,7 @@ import numpy as np
 
 from diffretriever.codecs.base import Codec, Products
 from diffretriever.codecs.kmeans import nearest_centroids, spherical_centroids
+from diffretriever.codecs.rows import unit
 from diffretriever.codecs.tables import BYTE_VALUES, look_up, product_tables, table_sums
 from diffretriever.kernels.codes import squared_lengths
 from schemas.codec import Bits
@@ -69,6 +70,10 @@ class ResidualCodec(Codec):
         """H."""
         return int(self.arrays["centroids"].shape[1])
 
+    def readable(self, codes: np.ndarray) -> np.ndarray:
+        """Return bool [M]: whether the codec has the centroid."""
+        return _ids(codes) < len(self.arrays["centroids"])
+
     def project(self, query_vectors_MH: np.ndarray) -> np.ndarray:
         """Return float32 [M, H]: the vectors as they are."""
         return query_vectors_MH.astype(np.float32)
@@ -77,7 +82,7 @@ class ResidualCodec(Codec):
         """Return float32 [M, H]: centroid plus residual, made as long as 1."""
         vectors_MH = self.arrays["centroids"][_ids(codes)]
         vectors_MH += look_up(codes[:, ID_BYTES:], self._levels_VW[None])
-        return vectors_MH / np.linalg.norm(vectors_MH, axis=1, keepdims=True)
+        return unit(vectors_MH)
 
     def _encode(self, vectors_MH: np.ndarray) -> np.ndarray:
         ids_M = nearest_centroids(vectors_MH, self.arrays["centroids"])
@@ -100,7 +105,7 @@ class ResidualCodec(Codec):
             products_NL += table_sums(residuals_NG, tables_GVL)
             squared_N = np.empty(len(codes), np.float32)
             squared_lengths(self.arrays["centroids"], ids_N, residuals_NG, self._levels_VW, squared_N)
-            return products_NL, 1 / np.sqrt(squared_N)
+            return products_NL, squared_N
 
         return products
 

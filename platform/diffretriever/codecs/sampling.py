@@ -1,4 +1,4 @@
-"""A fair sample of a stream of vectors, in the memory of two samples.
+"""A fair sample of a stream of vectors, in the memory of a few samples.
 
 Legend: m vectors of a block, S vectors of the sample, H hidden size.
 """

@@ -59,4 +59,4 @@ def table_sums(codes_NG: np.ndarray, tables_GVL: np.ndarray) -> np.ndarray:
 def _entries(codes_NG: np.ndarray) -> torch.Tensor:
     """Number the codewords of all bytes through, 256 a byte."""
     firsts_G = np.arange(codes_NG.shape[1], dtype=np.int32) * BYTE_VALUES
-    return torch.from_numpy(codes_NG.astype(np.int32) + firsts_G)
+    return torch.from_numpy(np.add(codes_NG, firsts_G, dtype=np.int32))

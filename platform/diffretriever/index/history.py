@@ -9,10 +9,9 @@ from typing import Any
 import lance
 
 from diffretriever.index.table import PassageIndex
-from schemas.inspect import VersionChange
+from schemas.inspect import Change, VersionChange
 
-_CHANGES = {
-    lance.LanceOperation.Overwrite: "created",
+_CHANGES: dict[Any, Change] = {
     lance.LanceOperation.Append: "appended",
     lance.LanceOperation.Update: "replaced",
     lance.LanceOperation.Delete: "deleted",
@@ -29,7 +28,7 @@ def history(index: PassageIndex) -> list[VersionChange]:
         operation = transaction.operation if transaction else None
         rows, added = int(counts["total_rows"]), _added(operation)
         before = changes[-1].rows if changes and changes[-1].version == number - 1 else None
-        change = _CHANGES.get(type(operation), "other")
+        change = _change(operation, number)
         changes.append(
             VersionChange(
                 version=number,
@@ -51,6 +50,13 @@ def column_bytes(index: PassageIndex) -> dict[str, int]:
     return {field.name(): _with_children(field, sizes) for field in index.dataset.lance_schema.fields()}
 
 
+def _change(operation: Any, number: int) -> Change:
+    if isinstance(operation, lance.LanceOperation.Overwrite):
+        # Only a compression ever writes a table anew.
+        return "created" if number == 1 else "compressed"
+    return _CHANGES.get(type(operation), "other")
+
+
 def _added(operation: Any) -> int:
     if isinstance(operation, lance.LanceOperation.Append):
         return _rows(operation.fragments)
@@ -60,7 +66,7 @@ def _added(operation: Any) -> int:
 
 
 def _removed(change: str, before: int | None, rows: int, added: int) -> int | None:
-    if change in {"created", "appended", "compacted"}:
+    if change in {"created", "appended", "compacted", "compressed"}:
         return 0
     return None if before is None else before + added - rows
 

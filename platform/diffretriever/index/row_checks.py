@@ -6,6 +6,7 @@ Legend: P passages of the batch, N their vectors, T their impacts, H hidden size
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -14,8 +15,12 @@ import pyarrow.compute as pc
 from diffretriever.collections import Passage
 from diffretriever.encoders.representations import read_vectors
 from diffretriever.index.fragment_codes import FragmentCodes
+from diffretriever.index.vectors import read_codes
 from schemas.manifest import IndexManifest
 from schemas.retriever import Bm25Retriever, LibraryRetriever
+
+if TYPE_CHECKING:
+    from diffretriever.codecs.base import Codec
 
 # Rounding to fp16 changes each number by up to 2^-11 of itself, and so a vector's length by no more than that; twice
 # that leaves room for the encoder's own last bits.
@@ -70,6 +75,13 @@ def impact_problems(batch: pa.RecordBatch, vocab_size: int) -> Found:
         "an impact's weight is not positive and finite",
         _any(~(np.isfinite(weights_T) & (weights_T > 0)), weight_offsets),
     )
+
+
+def compressed_problems(batch: pa.RecordBatch, codec: Codec) -> tuple[str, np.ndarray]:
+    """Check that there is a row of codes for each slot word, and that all of them can be decoded."""
+    codes_NW, offsets = read_codes(batch)
+    wrong_P = _any(~codec.readable(codes_NW), offsets) | (np.diff(offsets) != _lengths(batch, "slot_tokens"))
+    return "codes are missing or cannot be decoded", wrong_P
 
 
 def code_problems(batch: pa.RecordBatch, codes: FragmentCodes) -> Found:

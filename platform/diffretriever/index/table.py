@@ -1,7 +1,8 @@
 """A passage index: one Lance table per corpus and encoder, one row per passage, openable by LanceDB.
 
 Layout under the index's folder or URI: `passages.lance` is the table; LanceDB opens it as table `passages` of a
-connection on the folder. A reader holds one version and never sees a half-written state.
+connection on the folder. A reader holds one version and never sees a half-written state. A column `reps` can be read
+of every index that has vectors: where it stores codes only, they are decoded; see `index.vectors`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 
+from diffretriever.index.vectors import columns_to_read, with_vectors
 from schemas.manifest import MANIFEST_FORMAT, IndexContents, IndexManifest
 from schemas.passages import passage_schema
 
@@ -45,8 +47,7 @@ class PassageIndex:
     @classmethod
     def create(cls, uri: str, manifest: IndexManifest) -> PassageIndex:
         """Create an empty index; raises `ValueError` if one is there."""
-        metadata = {_MANIFEST_KEY: manifest.model_dump_json().encode()}
-        schema = passage_schema(manifest.hidden_size).with_metadata(metadata)
+        schema = table_schema(manifest)
         try:
             lance.write_dataset(schema.empty_table(), table_uri(uri), schema=schema, mode="create")
         except OSError as error:
@@ -66,13 +67,7 @@ class PassageIndex:
             raise ValueError(
                 f"no index at {uri}: make one with `python jobs/encode_beir.py --collection … --index {uri}`"
             ) from error
-        text = (dataset.schema.metadata or {}).get(_MANIFEST_KEY)
-        if text is None:
-            raise ValueError(f"{table_uri(uri)} is a Lance table, but not one that this project made")
-        manifest = IndexManifest.model_validate_json(text)
-        if manifest.format > MANIFEST_FORMAT:
-            raise ValueError(f"{uri} has layout {manifest.format}; this version reads up to {MANIFEST_FORMAT}: upgrade")
-        return cls(uri, dataset, manifest)
+        return cls(uri, dataset, manifest_in(dataset, uri))
 
     @property
     def version(self) -> int:
@@ -82,6 +77,7 @@ class PassageIndex:
     def refresh(self) -> None:
         """Move to the latest version."""
         self.dataset = lance.dataset(table_uri(self.uri))
+        self.manifest = manifest_in(self.dataset, self.uri)
 
     def versions(self) -> Iterator[PassageIndex]:
         """Yield every version that is kept, oldest first."""
@@ -93,7 +89,9 @@ class PassageIndex:
 
     def batches(self, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
         """Stream `columns` of all passages in table order; memory is bounded by a few batches."""
-        yield from self.dataset.to_batches(columns=list(columns), batch_size=batch_size)
+        stored = columns_to_read(self.manifest, columns)
+        for batch in self.dataset.to_batches(columns=stored, batch_size=batch_size):
+            yield with_vectors(self.uri, self.manifest, batch, columns)
 
     def fragments(self) -> list[Any]:
         """Return the Lance fragments in table order."""
@@ -101,11 +99,14 @@ class PassageIndex:
 
     def fragment_batches(self, fragment: Any, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
         """Stream columns of one fragment's live rows, with `_rowaddr` (uint64; the low half is the row written)."""
-        yield from fragment.scanner(columns=list(columns), batch_size=batch_size, with_row_address=True).to_batches()
+        stored = columns_to_read(self.manifest, columns)
+        for batch in fragment.scanner(columns=stored, batch_size=batch_size, with_row_address=True).to_batches():
+            yield with_vectors(self.uri, self.manifest, batch, columns)
 
     def take(self, rows: np.ndarray, columns: Sequence[str]) -> pa.Table:
         """Return `columns` of the passages at the positions `rows` (int64, ascending) of table order."""
-        return self.dataset.take(rows.tolist(), columns=list(columns))
+        taken = self.dataset.take(rows.tolist(), columns=columns_to_read(self.manifest, columns))
+        return with_vectors(self.uri, self.manifest, taken, columns)
 
     def digests(self) -> dict[str, bytes]:
         """Return passage id to digest of all passages: about 200 bytes of memory each."""
@@ -157,6 +158,23 @@ class PassageIndex:
             deleted_rows=sum(fragment.num_deletions for fragment in fragments),
             bytes=sum(file.file_size_bytes or 0 for fragment in fragments for file in fragment.data_files()),
         )
+
+
+def table_schema(manifest: IndexManifest) -> pa.Schema:
+    """Return the schema of an index's table, the manifest in its metadata."""
+    schema = passage_schema(manifest.hidden_size, manifest.codec)
+    return schema.with_metadata({_MANIFEST_KEY: manifest.model_dump_json().encode()})
+
+
+def manifest_in(dataset: Any, uri: str) -> IndexManifest:
+    """Return the manifest of a Lance dataset; raises `ValueError` as `PassageIndex.open` says."""
+    text = (dataset.schema.metadata or {}).get(_MANIFEST_KEY)
+    if text is None:
+        raise ValueError(f"{table_uri(uri)} is a Lance table, but not one that this project made")
+    manifest = IndexManifest.model_validate_json(text)
+    if manifest.format > MANIFEST_FORMAT:
+        raise ValueError(f"{uri} has layout {manifest.format}; this version reads up to {MANIFEST_FORMAT}: upgrade")
+    return manifest
 
 
 def table_uri(uri: str) -> str:

@@ -22,8 +22,13 @@ def build_vector_index(index: PassageIndex, kind: Kind, n_partitions: int) -> No
     """Index all passages anew; `index` moves to the version that has the index.
 
     Raises:
-        ValueError: another process is writing to the index.
+        ValueError: the index stores codes in place of vectors, or another process is writing to it.
     """
+    if index.manifest.decodes:
+        raise ValueError(
+            f"{index.uri} is compressed, and Lance can only index vectors that are stored: take another candidate "
+            "index, for example --candidates mean"
+        )
     with WriterLock(index.uri):
         index.refresh()
         index.dataset.create_index(

@@ -7,18 +7,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from diffretriever.index.fragment_codes import FragmentCodes
-from diffretriever.index.row_checks import Found, code_problems, impact_problems, text_problems, vector_problems
+from diffretriever.index.row_checks import (
+    Found,
+    code_problems,
+    compressed_problems,
+    impact_problems,
+    text_problems,
+    vector_problems,
+)
 from diffretriever.index.table import PassageIndex, fragment_key
+from diffretriever.index.vectors import codec_of, with_vectors
 from schemas.inspect import Problem, Verification
 from schemas.manifest import IndexContents
 from schemas.passages import passage_schema
 from schemas.retriever import Bm25Retriever
+
+if TYPE_CHECKING:
+    from diffretriever.codecs.base import Codec
 
 CodesOf: TypeAlias = Callable[[Any], FragmentCodes | None]
 """Opens the codes of a fragment; None where it has none."""
@@ -30,8 +41,9 @@ _NAMED = 10
 
 def verify(index: PassageIndex, contents: IndexContents, codes_of: CodesOf) -> Verification:
     """Check all that an index version holds against itself, its manifest and the counts in `contents`."""
-    problems = _Problems()
+    problems = Problems()
     _check_schema(index, problems)
+    codec = _open_codec(index, problems)
     hashes: list[np.ndarray] = []
     vectors = coded = 0
     for fragment in index.fragments():
@@ -39,9 +51,9 @@ def verify(index: PassageIndex, contents: IndexContents, codes_of: CodesOf) -> V
         for batch in index.fragment_batches(fragment, index.dataset.schema.names, _batch_rows(index)):
             ids = batch.column("id").to_pylist()
             hashes.append(np.fromiter(map(hash, ids), np.int64, len(ids)))
-            for kind, wrong_P in _batch_problems(batch, index, codes):
+            for kind, wrong_P in _batch_problems(batch, index, codec, codes):
                 problems.add(kind, [ids[row] for row in np.flatnonzero(wrong_P)])
-            n_vectors = 0 if index.manifest.hidden_size is None else len(batch.column("reps").flatten())
+            n_vectors = _n_vectors(batch, index)
             vectors += n_vectors
             coded += n_vectors if codes else 0
     rows = sum(map(len, hashes))
@@ -50,7 +62,7 @@ def verify(index: PassageIndex, contents: IndexContents, codes_of: CodesOf) -> V
     return Verification(rows=rows, vectors=vectors, coded_vectors=coded, problems=problems.found())
 
 
-class _Problems:
+class Problems:
     """Counts what is wrong, by kind, and keeps the first places of each."""
 
     def __init__(self) -> None:
@@ -58,6 +70,7 @@ class _Problems:
         self._first: dict[str, list[str]] = {}
 
     def add(self, kind: str, places: list[str]) -> None:
+        """Count problems of a kind, each by the id or key of where it is."""
         if not places:
             return
         self._totals[kind] += len(places)
@@ -65,17 +78,34 @@ class _Problems:
         first += places[: _NAMED - len(first)]
 
     def found(self) -> list[Problem]:
+        """Return what was counted."""
         return [Problem(kind=kind, total=total, first=self._first[kind]) for kind, total in self._totals.items()]
 
 
-def _batch_problems(batch: pa.RecordBatch, index: PassageIndex, codes: FragmentCodes | None) -> Found:
+def _batch_problems(
+    batch: pa.RecordBatch, index: PassageIndex, codec: Codec | None, codes: FragmentCodes | None
+) -> Found:
     yield from text_problems(batch)
     if index.manifest.hidden_size is None:
         return
-    yield from vector_problems(batch, index.manifest)
     yield from impact_problems(batch, index.manifest.vocab_size or 0)
+    if codec is not None:
+        kind, wrong_P = compressed_problems(batch, codec)
+        yield kind, wrong_P
+        if wrong_P.any():
+            return
+    elif index.manifest.decodes:
+        return
+    batch = with_vectors(index.uri, index.manifest, batch, [*batch.schema.names, "reps"])
+    yield from vector_problems(batch, index.manifest)
     if codes is not None:
         yield from code_problems(batch, codes)
+
+
+def _n_vectors(batch: pa.RecordBatch, index: PassageIndex) -> int:
+    if index.manifest.hidden_size is None:
+        return 0
+    return len(batch.column("codes" if index.manifest.decodes else "reps").flatten())
 
 
 def _batch_rows(index: PassageIndex) -> int:
@@ -87,7 +117,17 @@ def _batch_rows(index: PassageIndex) -> int:
     return max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES // row_bytes))
 
 
-def _open_codes(fragment: Any, codes_of: CodesOf, problems: _Problems) -> FragmentCodes | None:
+def _open_codec(index: PassageIndex, problems: Problems) -> Codec | None:
+    if index.manifest.codec is None:
+        return None
+    try:
+        return codec_of(index.uri, index.manifest)
+    except ValueError:
+        problems.add("the file of the codec cannot be read", [index.manifest.codec.digest])
+        return None
+
+
+def _open_codes(fragment: Any, codes_of: CodesOf, problems: Problems) -> FragmentCodes | None:
     try:
         codes = codes_of(fragment)
     except (OSError, ValueError, KeyError):
@@ -122,9 +162,9 @@ def _ids(index: PassageIndex) -> Iterator[str]:
         yield from batch.column("id").to_pylist()
 
 
-def _check_schema(index: PassageIndex, problems: _Problems) -> None:
+def _check_schema(index: PassageIndex, problems: Problems) -> None:
     stored = {field.name: _type_name(field) for field in index.dataset.schema}
-    wanted = passage_schema(index.manifest.hidden_size)
+    wanted = passage_schema(index.manifest.hidden_size, index.manifest.codec)
     wrong = [field.name for field in wanted if stored.get(field.name) != _type_name(field)]
     problems.add("a column is not as the manifest wants it", wrong)
 
@@ -134,7 +174,7 @@ def _type_name(field: pa.Field) -> str:
     return str(field.type).replace(" not null", "")
 
 
-def _check_counts(index: PassageIndex, contents: IndexContents, rows: int, problems: _Problems) -> None:
+def _check_counts(index: PassageIndex, contents: IndexContents, rows: int, problems: Problems) -> None:
     recorded = next(v["metadata"] for v in index.dataset.versions() if v["version"] == index.version)
     counts = {
         "read": rows,

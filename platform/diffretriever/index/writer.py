@@ -20,12 +20,17 @@ import pyarrow as pa
 from lance.fragment import FragmentMetadata, write_fragments
 
 from diffretriever.files import is_local
-from diffretriever.index.table import PassageIndex, ids_filter, table_uri
+from diffretriever.index.table import PassageIndex, ids_filter, manifest_in, table_uri
+from diffretriever.index.vectors import with_codes
 
 
 def write_block(uri: str, table: pa.Table) -> str:
-    """Write one block of passages as uncommitted fragments; return the receipt, a JSON text of about 400 bytes."""
+    """Write one block of passages as uncommitted fragments; return the receipt, a JSON text of about 400 bytes.
+
+    The block has `reps`; in a compressed index their codes are written with them or in their place.
+    """
     dataset = lance.dataset(table_uri(uri))
+    table = with_codes(uri, manifest_in(dataset, uri), table)
     fragments = write_fragments(table.select(dataset.schema.names).cast(dataset.schema), dataset, schema=dataset.schema)
     return json.dumps([fragment.to_json() for fragment in fragments])
 

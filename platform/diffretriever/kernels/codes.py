@@ -1,4 +1,4 @@
-"""Vectors as bytes: which codeword of each byte is nearest, and what table sums need beside them.
+"""Vectors as bytes: rotation, the nearest codeword of each byte, and what table sums need beside them.
 
 Legend: M vectors, D dimensions = G bytes of a vector x W dimensions of a byte, V = 256 values of a byte, C centroids,
 N vectors of all passages, P passages, L query vectors scored together.
@@ -12,6 +12,27 @@ from numba import njit
 _VALUES = 256
 _ZERO = np.int32(0)
 _MOST_NEGATIVE = np.float32(-np.inf)
+_ROWS_AT_ONCE = 8
+
+
+@njit(nogil=True, cache=True)
+def rotate(vectors_MD: np.ndarray, rotation_DD: np.ndarray, out_MD: np.ndarray) -> None:
+    """Write the product of vectors and a matrix; every sum runs over D in order, so a row is the same in any company.
+
+    Args:
+        vectors_MD: float32 [M, D].
+        rotation_DD: float32 [D, D].
+        out_MD: float32 [M, D], overwritten.
+    """
+    for first in range(0, vectors_MD.shape[0], _ROWS_AT_ONCE):
+        last = min(first + _ROWS_AT_ONCE, vectors_MD.shape[0])
+        out_MD[first:last] = np.float32(0)
+        # A row of the matrix is read once for several vectors, since a large matrix fits no cache.
+        for d in range(rotation_DD.shape[0]):
+            for m in range(first, last):
+                value = vectors_MD[m, d]
+                for j in range(rotation_DD.shape[1]):
+                    out_MD[m, j] += value * rotation_DD[d, j]
 
 
 @njit(nogil=True, cache=True, fastmath={"nnan", "nsz", "contract"})

@@ -22,7 +22,7 @@ def page(plan: CapacityPlan) -> str:
     rows += [(f"vectors as {name}, GiB", _layout(name)) for name in plan.budgets[0].layouts]
     rows += [
         ("index: table with fp16 vectors, GiB", lambda b: _gib(b.table_bytes)),
-        ("index: 8-bit codes beside it, GiB", lambda b: _gib(b.codes_bytes)),
+        ("index: codes and vectors beside it, GiB", lambda b: _gib(b.codes_bytes)),
         ("index: postings beside it, GiB", lambda b: _gib(b.postings_bytes)),
         ("index: all three, GiB", lambda b: _gib(b.stored_bytes)),
     ]

@@ -18,16 +18,18 @@ ZSTD_SHARE = 0.79
 
 _FP16 = 2
 _CENTROID_ID = 4
-_RESIDUAL_BITS = (4, 2, 1)
+_BITS = (4, 2, 1)
 _SCALE = 4
-# Number of vectors, error bound, length bound and row of a passage, 4 bytes each, and the scale of its mean's code.
-_CODES_PER_PASSAGE = 20
+# Number of vectors, error bound, length bound, row and id's length of a passage, 4 bytes each, and the scale of its
+# mean's code.
+_CODES_PER_PASSAGE = 24
+_ID = 19
 # Table positions and offsets take 8 bytes a passage, the two bounds and a query's score 4.
 _SCAN_PER_PASSAGE = 28
 
 TEXT_SHARE = 0.63
 """What Lance's compression leaves of titles and texts."""
-# Id 19, digest 16, number of tokens 1, and offsets.
+# Id, digest 16, number of tokens 1, and offsets.
 _ROW = 40
 _SLOT_WORD = 2
 # The weight's 4 and the id's 2, which Lance packs into as many bits as the largest id of a page has.
@@ -54,13 +56,15 @@ class Shape:
 def vector_layouts(shape: Shape) -> dict[str, int]:
     """Return the bytes of all vectors by layout.
 
-    A residual codec stores, of each vector, the number of the nearest centroid in 4 bytes and some bits a dimension.
+    A residual codec stores, of each vector, the number of the nearest centroid in 4 bytes and some bits a dimension; a
+    product codec only the bits. 8-bit codes are what the exact scan reads; the vectors lie beside them once more.
     """
     vectors = shape.passages * shape.vectors
     raw = vectors * shape.hidden_size * _FP16
-    layouts = {"fp16 or bf16": raw, "bf16, zstd": raw * ZSTD_SHARE, "8-bit codes": float(codes_bytes(shape))}
-    for bits in _RESIDUAL_BITS:
+    layouts = {"fp16 or bf16": raw, "bf16, zstd": raw * ZSTD_SHARE, "8-bit codes": float(scanned_bytes(shape))}
+    for bits in _BITS:
         layouts[f"{bits}-bit residuals"] = vectors * (_CENTROID_ID + _whole_bytes(shape.hidden_size * bits))
+        layouts[f"{bits}-bit products"] = vectors * _whole_bytes(shape.hidden_size * bits)
     return {name: round(size) for name, size in layouts.items()}
 
 
@@ -72,9 +76,9 @@ def table_bytes(shape: Shape) -> int:
 
 
 def codes_bytes(shape: Shape) -> int:
-    """Return the bytes of the 8-bit codes beside the table, those of mean vectors included."""
-    vectors = shape.vectors * (shape.hidden_size + _SCALE)
-    return round(shape.passages * (vectors + shape.hidden_size + _CODES_PER_PASSAGE))
+    """Return the bytes beside the table that dense searches read: 8-bit codes, vectors, codes of mean vectors, ids."""
+    vectors = shape.vectors * (shape.hidden_size * (1 + _FP16) + _SCALE)
+    return round(shape.passages * (vectors + shape.hidden_size + _CODES_PER_PASSAGE + _ID))
 
 
 def postings_bytes(shape: Shape) -> int:

@@ -1,0 +1,31 @@
+"""Store an index's vectors in a few bits a dimension."""
+
+from __future__ import annotations
+
+from _entry import lasting, run
+
+from schemas.compress import CompressJob, CompressSummary
+
+
+def main(config: CompressJob) -> None:
+    """Compress, then say what was gained."""
+    from diffretriever.pipelines.compress import compress_index
+
+    job = config.model_copy(update={"index": lasting(config.index, "--index")})
+    print(describe(compress_index(job), kept=job.keep_vectors))
+
+
+def describe(summary: CompressSummary, *, kept: bool) -> str:
+    """Return the summary as lines for a person."""
+    head = f"{summary.index}: {summary.passages:,} passages as {summary.codec}"
+    if summary.written == 0 and summary.bytes_before == summary.bytes_after:
+        return f"{head} already, {summary.bytes_after / 1e6:,.1f} MB"
+    sizes = f"{summary.bytes_before / 1e6:,.1f} MB before, {summary.bytes_after / 1e6:,.1f} MB now"
+    lines = [f"{head} in {summary.seconds:.0f} s, {sizes}", f"  codec {summary.digest}"]
+    if not kept:
+        lines.append("  the version before, with its vectors, goes with the first compaction an hour from now")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    run(CompressJob, main)

@@ -1,0 +1,99 @@
+"""The stored vectors of a table, whether it holds them as they are (`reps`) or as codes that are decoded.
+
+Where only codes are stored, the decoded vectors, rounded to fp16 like all others, are the stored vectors. A codec
+decodes each vector by itself, so every reader sees the same bits.
+
+Legend: N vectors of a batch, P passages, H hidden size, W bytes of a vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from diffretriever.encoders.representations import read_vectors
+from schemas.manifest import IndexManifest
+from schemas.passages import codes_field, representation_fields
+
+if TYPE_CHECKING:
+    from diffretriever.codecs.base import Codec
+
+T = TypeVar("T", pa.Table, pa.RecordBatch)
+
+
+def codec_place(uri: str, digest: str) -> str:
+    """Return where the index at `uri` has the codec of that digest."""
+    return f"{uri.rstrip('/')}/codecs/{digest}.safetensors"
+
+
+def codec_of(uri: str, manifest: IndexManifest) -> Codec:
+    """Return the codec of a compressed index.
+
+    Raises:
+        ValueError: its file is not there, or is another codec's.
+    """
+    assert manifest.codec is not None, "the index has a codec"
+    return _load(codec_place(uri, manifest.codec.digest), manifest.codec.digest)
+
+
+def columns_to_read(manifest: IndexManifest, wanted: Sequence[str]) -> list[str]:
+    """Return the columns of the table that `wanted` are made of: `codes` in place of `reps` where those are decoded."""
+    if not manifest.decodes:
+        return list(wanted)
+    return list(dict.fromkeys("codes" if name == "reps" else name for name in wanted))
+
+
+def with_vectors(uri: str, manifest: IndexManifest, rows: T, wanted: Sequence[str]) -> T:
+    """Return rows with the columns `wanted`, `reps` decoded where that must be, and further ones such as `_rowaddr`."""
+    if not manifest.decodes or "reps" not in wanted:
+        return rows
+    codes_NW, offsets = read_codes(rows)
+    vectors_NH = codec_of(uri, manifest).decode(codes_NW).astype(np.float16)
+    decoded = _column(representation_fields(vectors_NH.shape[1])[0], vectors_NH, offsets)
+    names = [*wanted, *(name for name in rows.schema.names if name not in wanted and name != "codes")]
+    columns = [decoded if name == "reps" else rows.column(name) for name in names]
+    made: T = type(rows).from_arrays(columns, names=names)
+    return made
+
+
+def with_codes(uri: str, manifest: IndexManifest, rows: T) -> T:
+    """Return rows that have `reps` with `codes` beside them, where the index has a codec."""
+    if manifest.codec is None:
+        return rows
+    codec = codec_of(uri, manifest)
+    vectors_NH, offsets = read_vectors(rows)
+    codes = _column(codes_field(codec.bytes_per_vector), codec.encode(vectors_NH), offsets)
+    made: T = type(rows).from_arrays([*rows.columns, codes], names=[*rows.schema.names, "codes"])
+    return made
+
+
+def read_codes(rows: pa.Table | pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
+    """Return uint8 [N, W] and int64 offsets [P + 1] of the column `codes`."""
+    column = rows.column("codes")
+    column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    codes_NW = column.flatten().flatten().to_numpy(zero_copy_only=False).reshape(-1, column.type.value_type.list_size)
+    offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    # A sliced array keeps its parent's offsets: count from its own first row.
+    return codes_NW, offsets - offsets[0]
+
+
+def _column(field: pa.Field, values_NW: np.ndarray, offsets: np.ndarray) -> pa.Array:
+    rows = pa.FixedSizeListArray.from_arrays(pa.array(values_NW.reshape(-1)), values_NW.shape[1])
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), rows).cast(field.type)
+
+
+@lru_cache(maxsize=4)
+def _load(place: str, digest: str) -> Codec:
+    from diffretriever.codecs import load_codec
+
+    try:
+        codec = load_codec(place)
+    except FileNotFoundError:
+        raise ValueError(f"{place} is missing, and the index cannot be read without it: restore it") from None
+    if codec.digest != digest:
+        raise ValueError(f"{place} holds the codec {codec.digest}: restore the file that the index was written with")
+    return codec

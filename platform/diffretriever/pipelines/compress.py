@@ -1,0 +1,155 @@
+"""Index to compressed index: a codec trained on a sample, codes written on Ray Data, one commit by the driver."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import ray
+from ray.data import DataContext
+
+from diffretriever.codecs import codec_from_bytes, train_codec
+from diffretriever.codecs.base import Codec
+from diffretriever.index.compression import Part, parts_of, replace_all, sample_of, still_there, write_part
+from diffretriever.index.table import PassageIndex
+from diffretriever.index.vectors import codec_of, codec_place
+from diffretriever.index.work_folder import WorkFolder
+from diffretriever.index.writer import WriterLock
+from diffretriever.pipelines.cluster import ray_session
+from diffretriever.pipelines.progress import Progress
+from schemas.codec import StoredCodec
+from schemas.compress import CompressJob, CompressSummary
+from schemas.jobs import RayConfig
+from schemas.manifest import IndexManifest
+from schemas.retriever import LibraryRetriever
+
+_CODEC_FILE = "codec.safetensors"
+
+
+def compress_index(job: CompressJob) -> CompressSummary:
+    """Run a compress job in the Ray session at hand, or in one of its own.
+
+    A job that is killed leaves the index as it was, and what it had written for the same job run again.
+
+    Raises:
+        ValueError: no vectors to compress, or vectors that are no longer there.
+    """
+    started = time.monotonic()
+    PassageIndex.open(job.index)
+    with WriterLock(job.index):
+        index = PassageIndex.open(job.index)
+        _refuse(job, index)
+        before, written = index.contents(), 0
+        if not _is_done(job, index.manifest):
+            folder = _folder(job, index)
+            codec = _codec(job, index, folder)
+            codec.save(codec_place(index.uri, codec.digest))
+            manifest = index.manifest.model_copy(update={"codec": _stored(job, codec)})
+            with ray_session(RayConfig(ray_address=job.ray_address)):
+                written = _run(index, manifest, folder)
+            WorkFolder(_work_place(job)).remove()
+        assert index.manifest.codec is not None, "it was there, or has just been committed"
+        return CompressSummary(
+            index=job.index,
+            codec=job.codec,
+            digest=index.manifest.codec.digest,
+            passages=len(index),
+            written=written,
+            bytes_before=before.bytes,
+            bytes_after=index.contents().bytes,
+            seconds=time.monotonic() - started,
+        )
+
+
+def _refuse(job: CompressJob, index: PassageIndex) -> None:
+    retriever = index.manifest.retriever
+    if index.manifest.hidden_size is None:
+        raise ValueError(f"{job.index} holds no vectors: there is nothing to compress")
+    if isinstance(retriever, LibraryRetriever) and retriever.similarity == "dot":
+        raise ValueError(f"{job.index} holds vectors whose lengths count (similarity: dot), which codecs do not keep")
+    if len(index) == 0:
+        raise ValueError(f"{job.index} holds no passages to train a codec on: encode some first")
+    codec = index.manifest.codec
+    if codec is not None and not codec.keeps_vectors and not _is_done(job, index.manifest):
+        raise ValueError(
+            f"{job.index} holds {codec.name} codes and no vectors any more: encode the collection into a new index "
+            f"to store it as {job.codec}" + (", or with its vectors" if job.keep_vectors else "")
+        )
+
+
+def _is_done(job: CompressJob, manifest: IndexManifest) -> bool:
+    codec = manifest.codec
+    return codec is not None and (codec.name, codec.keeps_vectors) == (job.codec, job.keep_vectors)
+
+
+def _work_place(job: CompressJob) -> str:
+    return f"{job.index.rstrip('/')}/compressing"
+
+
+def _folder(job: CompressJob, index: PassageIndex) -> WorkFolder:
+    """Return where an attempt at this very job leaves what it has done, whatever attempts at others have left."""
+    kept = "-kept" if job.keep_vectors else ""
+    return WorkFolder(f"{_work_place(job)}/{index.version}-{job.codec}-{job.sample}{kept}")
+
+
+def _codec(job: CompressJob, index: PassageIndex, folder: WorkFolder) -> Codec:
+    if index.manifest.codec is not None and index.manifest.codec.name == job.codec:
+        return codec_of(index.uri, index.manifest)
+    trained = folder.read(_CODEC_FILE)
+    if trained is not None:
+        return codec_from_bytes(trained)
+    sample_SH, n_vectors = sample_of(index, job.sample)
+    codec = train_codec(job.codec, sample_SH, n_vectors)
+    folder.write(_CODEC_FILE, codec.to_bytes())
+    return codec
+
+
+def _stored(job: CompressJob, codec: Codec) -> StoredCodec:
+    return StoredCodec(
+        name=job.codec, digest=codec.digest, width=codec.bytes_per_vector, keeps_vectors=job.keep_vectors
+    )
+
+
+def _run(index: PassageIndex, manifest: IndexManifest, folder: WorkFolder) -> int:
+    """Write the parts that no earlier attempt has written, and commit all; return the passages written."""
+    assert manifest.codec is not None, "the manifest to be is that of a compressed index"
+    parts = parts_of(index)
+    receipts = {part.key: receipt for part in parts if (receipt := _receipt(index, folder, part)) is not None}
+    todo = [part for part in parts if part.key not in receipts]
+    rows = sum(part.rows for part in todo)
+    with Progress(f"{index.uri} → {manifest.codec.name}", rows) as progress:
+        for done in _written(index, manifest, todo):
+            folder.write(f"{done['key']}.json", done["receipt"].encode())
+            receipts[done["key"]] = done["receipt"]
+            progress.update(done["rows"], 0, 0)
+    if receipts.keys() != {part.key for part in parts}:
+        raise RuntimeError(f"{len(parts)} parts went in and {len(receipts)} came out: run the same command again")
+    replace_all(index, manifest, [receipts[part.key] for part in parts])
+    return rows
+
+
+def _receipt(index: PassageIndex, folder: WorkFolder, part: Part) -> str | None:
+    data = folder.read(f"{part.key}.json")
+    return data.decode() if data is not None and still_there(index.uri, data.decode()) else None
+
+
+def _written(index: PassageIndex, manifest: IndexManifest, parts: list[Part]) -> Iterator[dict[str, Any]]:
+    if not parts:
+        return
+    DataContext.get_current().enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    arguments = {"uri": index.uri, "version": index.version, "manifest_json": manifest.model_dump_json()}
+    rows = ray.data.from_items([part._asdict() for part in parts], override_num_blocks=len(parts))
+    written = rows.map_batches(_write_parts, fn_kwargs=arguments, batch_size=1, batch_format="pyarrow", num_cpus=1)
+    for batch in written.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+        yield from batch.to_pylist()
+
+
+def _write_parts(rows: pa.Table, uri: str, version: int, manifest_json: str) -> pa.Table:
+    manifest = IndexManifest.model_validate_json(manifest_json)
+    parts = [Part(**row) for row in rows.to_pylist()]
+    receipts = [write_part(uri, version, part, manifest) for part in parts]
+    return pa.table({"key": [part.key for part in parts], "receipt": receipts, "rows": [part.rows for part in parts]})

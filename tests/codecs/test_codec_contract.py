@@ -1,0 +1,151 @@
+"""What every codec must do, for all families and bits: code, decode, score without decoding, save, load, refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+
+from diffretriever.codecs import codec_from_bytes, load_codec, storage_bytes, train_codec
+from diffretriever.codecs.base import Codec
+from diffretriever.scoring.maxsim import maxsim
+from schemas.codec import Bits, CodecConfig, Family
+
+HIDDEN, N = 32, 3000
+CONFIGS = [CodecConfig(family, bits) for family in get_args(Family) for bits in get_args(Bits)]
+
+
+def unit_vectors(n: int, seed: int) -> np.ndarray:
+    """Unit vectors around twenty directions, wider along some axes than along others, as slots are."""
+    rng = np.random.default_rng(seed)
+    centres = np.random.default_rng(99).normal(size=(20, HIDDEN))
+    spread = np.linspace(1.5, 0.1, HIDDEN)
+    vectors = centres[rng.integers(0, 20, n)] + spread * rng.normal(size=(n, HIDDEN))
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
+
+
+SAMPLE, OTHERS = unit_vectors(N, 0), unit_vectors(500, 1)
+TRAINED = {config: train_codec(config, SAMPLE) for config in CONFIGS}
+
+
+@pytest.fixture(params=CONFIGS, ids=str)
+def codec(request: pytest.FixtureRequest) -> Codec:
+    return TRAINED[request.param]
+
+
+def test_the_width_is_what_storage_says(codec: Codec) -> None:
+    codes = codec.encode(OTHERS)
+    assert codes.dtype == np.uint8
+    assert codes.shape == (500, codec.bytes_per_vector)
+    assert storage_bytes(codec.config, HIDDEN, 500) == codes.nbytes
+    assert codec.hidden_size == HIDDEN
+
+
+def test_decoded_vectors_are_unit_vectors_near_their_originals(codec: Codec) -> None:
+    decoded = codec.decode(codec.encode(OTHERS))
+    assert decoded.dtype == np.float32
+    assert decoded.shape == OTHERS.shape
+    np.testing.assert_allclose(np.linalg.norm(decoded, axis=1), 1, atol=1e-5)
+    cosines = (decoded * OTHERS).sum(axis=1)
+    assert cosines.mean() > {1: 0.85, 2: 0.93, 4: 0.98}[codec.config.bits]
+
+
+def test_a_vector_decodes_to_the_same_bits_in_any_company(codec: Codec) -> None:
+    codes = codec.encode(OTHERS)
+    together = codec.decode(codes)
+    for rows in (slice(0, 1), slice(7, 10), slice(123, 256), slice(499, 500)):
+        assert np.array_equal(codec.decode(codes[rows]), together[rows])
+    assert np.array_equal(codec.decode(codes[::-1])[::-1], together)
+
+
+def test_single_precision_codes_like_half(codec: Codec) -> None:
+    assert np.array_equal(codec.encode(OTHERS), codec.encode(OTHERS.astype(np.float32)))
+
+
+@pytest.mark.parametrize("family", get_args(Family))
+def test_more_bits_never_decode_worse(family: Family) -> None:
+    def error(bits: Bits) -> float:
+        codec = TRAINED[CodecConfig(family, bits)]
+        return float(np.linalg.norm(codec.decode(codec.encode(OTHERS)) - OTHERS, axis=1).mean())
+
+    assert error(1) > 1.3 * error(2) > 1.3**2 * error(4)
+
+
+@pytest.mark.parametrize("counts", [[3] * 40, [0, 2, 0, 0, 7, 1, 16, 0], [0], [], [9000]])
+@pytest.mark.parametrize("query_counts", [[4] * 20, [1, 0, 5, 2], [0], []])
+def test_scores_are_those_of_the_decoded_vectors(codec: Codec, counts: list[int], query_counts: list[int]) -> None:
+    offsets, query_offsets = (np.concatenate([[0], np.cumsum(c)]).astype(np.int64) for c in (counts, query_counts))
+    rng = np.random.default_rng(2)
+    codes = codec.encode(OTHERS)[rng.integers(0, len(OTHERS), offsets[-1])]
+    queries = unit_vectors(int(query_offsets[-1]), 3)
+    expected = maxsim(torch.from_numpy(queries), query_offsets, torch.from_numpy(codec.decode(codes)), offsets)
+    scores = codec.maxsim(queries, query_offsets, codes, offsets)
+    assert scores.dtype == np.float32
+    np.testing.assert_allclose(scores, expected.numpy(), atol=1e-5)
+
+
+def test_projected_queries_score_what_was_reconstructed(codec: Codec) -> None:
+    codes, queries = codec.encode(OTHERS), unit_vectors(5, 4)
+    expected = queries.astype(np.float32) @ codec.decode(codes).T
+    np.testing.assert_allclose(codec.project(queries) @ codec.reconstruct(codes).T, expected, atol=1e-5)
+
+
+def test_saved_and_loaded(codec: Codec, tmp_path: Path) -> None:
+    codec.save(tmp_path / "codec.safetensors")
+    loaded = load_codec(tmp_path / "codec.safetensors")
+    assert (loaded.config, loaded.digest) == (codec.config, codec.digest)
+    codes = codec.encode(OTHERS)
+    assert np.array_equal(loaded.encode(OTHERS), codes)
+    assert np.array_equal(loaded.decode(codes), codec.decode(codes))
+
+
+@pytest.mark.parametrize("family", get_args(Family))
+def test_the_same_sample_and_seed_give_the_same_codec(family: Family) -> None:
+    config = CodecConfig(family, 2)
+    assert train_codec(config, SAMPLE).digest == TRAINED[config].digest
+    assert train_codec(config, SAMPLE, seed=1).digest != TRAINED[config].digest
+    assert train_codec(config, SAMPLE[::2]).digest != TRAINED[config].digest
+
+
+@pytest.mark.parametrize("n", [1, 2, 30])
+def test_a_sample_smaller_than_a_codebook_is_enough(n: int) -> None:
+    for config in CONFIGS:
+        codec = train_codec(config, SAMPLE[:n])
+        decoded = codec.decode(codec.encode(SAMPLE[:n]))
+        assert np.isfinite(decoded).all()
+        assert np.isfinite(codec.maxsim(OTHERS[:3], np.array([0, 3]), codec.encode(OTHERS), np.array([0, 500]))).all()
+
+
+def test_what_is_no_vector_is_refused(codec: Codec) -> None:
+    with pytest.raises(ValueError, match=r"for vectors of 32 dimensions.*\[500, 24\]"):
+        codec.encode(OTHERS[:, :24])
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        codec.encode(np.full((1, HIDDEN), np.nan, np.float32))
+    with pytest.raises(ValueError, match=rf"rows of {codec.bytes_per_vector} bytes"):
+        codec.decode(np.zeros((3, codec.bytes_per_vector + 1), np.uint8))
+    with pytest.raises(ValueError, match="dtype int8"):
+        codec.decode(codec.encode(OTHERS).view(np.int8))
+    with pytest.raises(ValueError, match="for vectors of 32 dimensions"):
+        codec.maxsim(OTHERS[:, :8], np.array([0, 500]), codec.encode(OTHERS), np.array([0, 500]))
+
+
+def test_what_no_codec_can_be_trained_on() -> None:
+    config = CodecConfig("residual", 2)
+    with pytest.raises(ValueError, match="there are none"):
+        train_codec(config, SAMPLE[:0])
+    with pytest.raises(ValueError, match="multiple of 8, and it is 12"):
+        train_codec(config, SAMPLE[:, :12])
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        train_codec(config, np.full((4, 8), np.inf, np.float32))
+
+
+@pytest.mark.parametrize("data", [b"", b"text that is no codec", b"\x02\x00\x00\x00\x00\x00\x00\x00{}"])
+def test_a_file_that_is_no_codec(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(data)
+    with pytest.raises(ValueError, match=r"file: this is no codec"):
+        load_codec(tmp_path / "file")
+    with pytest.raises(ValueError, match="this is no codec"):
+        codec_from_bytes(data)

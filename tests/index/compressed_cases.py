@@ -1,0 +1,111 @@
+"""Indexes of made-up passages, the same compressed without Ray, and ways to look at them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from diffretriever.codecs import train_codec
+from diffretriever.collections import Passage
+from diffretriever.encoders.representations import Representations, read_vectors
+from diffretriever.index.compression import parts_of, replace_all, sample_of, write_part
+from diffretriever.index.table import PassageIndex
+from diffretriever.index.vectors import codec_place
+from diffretriever.index.writer import Committer, write_block
+from diffretriever.scoring.topk import Hits
+from diffretriever.search.dense import open_dense
+from diffretriever.search.dense.compressed import CompressedScan
+from diffretriever.search.dense.stream import StreamingScan
+from diffretriever.search.inspection import inspect
+from schemas.codec import CodecConfig, StoredCodec
+from schemas.jobs import SearchOptions
+from schemas.manifest import IndexManifest
+from schemas.passages import passage_schema
+from schemas.retriever import MaskedRetriever
+
+HIDDEN, MOST_VECTORS = 64, 3
+CPU = torch.device("cpu")
+
+
+def manifest() -> IndexManifest:
+    retriever = MaskedRetriever.model_validate({"backbone": {"source": "x"}, "budget": f"q2p{MOST_VECTORS}"})
+    return IndexManifest(retriever=retriever, weights="w", hidden_size=HIDDEN, vocab_size=50, created="2026-01-01")
+
+
+def representations(n: int, seed: int) -> Representations:
+    """One to three unit vectors a text, around a few directions, so that many scores lie close together."""
+    rng = np.random.default_rng(seed)
+    counts = rng.integers(1, MOST_VECTORS + 1, n)
+    centres = np.random.default_rng(0).normal(size=(8, HIDDEN))
+    vectors = centres[rng.integers(0, 8, counts.sum())] + 0.3 * rng.normal(size=(counts.sum(), HIDDEN))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return Representations(
+        vectors_MH=vectors.astype(np.float16),
+        offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        slot_tokens=np.full(counts.sum(), -1, np.int32),
+        impact_ids=np.full(n, 7, np.int32),
+        impact_weights=np.ones(n, np.float32),
+        impact_offsets=np.arange(n + 1, dtype=np.int64),
+        n_tokens=np.full(n, 3, np.int32),
+    )
+
+
+QUERIES = representations(6, seed=77)
+
+
+def block(ids: list[str], seed: int, text: str = "text") -> pa.Table:
+    passages = [Passage(i, "", f"{text} {i}") for i in ids]
+    columns = [ids, ["c"] * len(ids), [""] * len(ids), [p.text for p in passages], [p.digest for p in passages]]
+    schema = passage_schema(HIDDEN)
+    texts = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=False)]
+    return pa.Table.from_arrays([*texts, *representations(len(ids), seed).to_arrow().columns], schema=schema)
+
+
+def fill(uri: str, *sizes: int) -> PassageIndex:
+    """An index with a fragment for each of `sizes`: passages p0, p1 and so on."""
+    index, start = PassageIndex.create(uri, manifest()), 0
+    for seed, size in enumerate(sizes, 1):
+        add(index, [f"p{i}" for i in range(start, start + size)], seed)
+        start += size
+    return index
+
+
+def add(index: PassageIndex, ids: list[str], seed: int, replaced: list[str] | None = None, text: str = "text") -> None:
+    receipt = write_block(index.uri, block(ids, seed, text))
+    Committer(index).commit({"block": receipt}, replaced or [])
+
+
+def compressed(index: PassageIndex, codec: str, *, keep: bool = False) -> PassageIndex:
+    """The index's newest version with codes, written as the job does."""
+    config = CodecConfig.parse(codec)
+    trained = train_codec(config, *sample_of(index, 1000))
+    trained.save(codec_place(index.uri, trained.digest))
+    stored = StoredCodec(name=config, digest=trained.digest, width=trained.bytes_per_vector, keeps_vectors=keep)
+    manifest = index.manifest.model_copy(update={"codec": stored})
+    receipts = [write_part(index.uri, index.version, part, manifest) for part in parts_of(index)]
+    made = PassageIndex.open(index.uri)
+    replace_all(made, manifest, receipts)
+    return made
+
+
+def stored_vectors(index: PassageIndex) -> np.ndarray:
+    """All vectors in table order, as any reader gets them."""
+    return np.concatenate([read_vectors(batch)[0] for batch in index.batches(["reps"], 7)])
+
+
+def streamed(index: PassageIndex, k: int) -> Hits:
+    return StreamingScan(index, SearchOptions(index=index.uri), CPU, MOST_VECTORS).search(QUERIES, k)
+
+
+def found(index: PassageIndex, k: int, expected: type = CompressedScan) -> Hits:
+    search = open_dense(index, SearchOptions(index=index.uri), CPU)
+    assert isinstance(search, expected)
+    return search.search(QUERIES, k)
+
+
+def assert_sound(index: PassageIndex) -> None:
+    verification = inspect(index, check=True).verification
+    assert verification is not None
+    assert verification.problems == []
+    assert verification.vectors == len(stored_vectors(index))

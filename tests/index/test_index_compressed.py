@@ -1,0 +1,99 @@
+"""A compressed index: whoever reads or searches it sees the decoded vectors, to the bit, through all that it lives."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from diffretriever.codecs import load_codec
+from diffretriever.encoders.representations import read_vectors
+from diffretriever.index.table import PassageIndex
+from diffretriever.index.vector_index import build_vector_index
+from diffretriever.index.vectors import codec_place, read_codes
+from diffretriever.search.dense import open_dense
+from diffretriever.search.dense.compressed import CompressedScan
+from diffretriever.search.dense.stream import StreamingScan
+from schemas.jobs import SearchOptions
+from tests.index.compressed_cases import (
+    CPU,
+    QUERIES,
+    assert_sound,
+    compressed,
+    fill,
+    found,
+    stored_vectors,
+    streamed,
+)
+
+CODECS = ["residual2", "product1", "product4"]
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> PassageIndex:
+    return fill(str(tmp_path / "index"), 40, 30)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_the_stored_vectors_are_the_decoded_ones(codec: str, index: PassageIndex) -> None:
+    originals = stored_vectors(index)
+    made = compressed(index, codec)
+    assert made.dataset.schema.names[-1] == "codes"
+    assert "reps" not in made.dataset.schema.names
+    codes, offsets = read_codes(made.dataset.to_table(columns=["codes"]))
+    assert made.manifest.codec is not None
+    decoded = load_codec(codec_place(made.uri, made.manifest.codec.digest)).decode(codes).astype(np.float16)
+    assert np.array_equal(stored_vectors(made), decoded)
+    assert offsets[-1] == len(originals)
+    assert (decoded.astype(np.float32) * originals).sum(axis=1).mean() > 0.9
+    taken = made.take(np.array([3, 50]), ["id", "reps"])
+    assert taken.schema.names == ["id", "reps"]
+    expected = np.concatenate([decoded[slice(*offsets[row : row + 2])] for row in (3, 50)])
+    assert np.array_equal(read_vectors(taken)[0], expected)
+    by_fragment = [b for f in made.fragments() for b in made.fragment_batches(f, ["id", "reps"], 9)]
+    assert by_fragment[0].schema.names == ["id", "reps", "_rowaddr"]
+    assert np.array_equal(np.concatenate([read_vectors(batch)[0] for batch in by_fragment]), decoded)
+    assert_sound(made)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("k", [1, 10, 1000])
+def test_search_by_codes_gives_the_same_bits_as_the_stream(codec: str, k: int, index: PassageIndex) -> None:
+    made = compressed(index, codec)
+    assert found(made, k) == streamed(made, k)
+    narrow = StreamingScan(made, SearchOptions(index=made.uri, memory_mb=1), CPU, 10_000)
+    search = CompressedScan(made, narrow)
+    assert narrow.batch_rows(QUERIES) == 1
+    assert search.search(QUERIES, k) == streamed(made, k)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_scores_are_the_mean_of_each_query_vectors_best(codec: str, index: PassageIndex) -> None:
+    """By plain numpy over what the codec decodes (paper Eq. 2)."""
+    made = compressed(index, codec)
+    table = made.dataset.to_table(columns=["id", "codes"])
+    codes, offsets = read_codes(table)
+    assert made.manifest.codec is not None
+    vectors = load_codec(codec_place(made.uri, made.manifest.codec.digest)).decode(codes).astype(np.float16)
+    for query, hits in enumerate(found(made, 1000)):
+        own = QUERIES.vectors_MH[QUERIES.offsets[query] : QUERIES.offsets[query + 1]].astype(np.float64)
+        products = own @ vectors.astype(np.float64).T
+        bests = [products[:, a:b].max(axis=1).mean() for a, b in pairwise(offsets)]
+        expected = dict(zip(table.column("id").to_pylist(), bests, strict=True))
+        assert dict(hits) == pytest.approx(expected, abs=1e-5)
+        assert [score for _, score in hits] == sorted(dict(hits).values(), reverse=True)
+
+
+def test_only_what_can_be_among_the_best_is_decoded(index: PassageIndex) -> None:
+    made = compressed(index, "product2")
+    search = open_dense(made, SearchOptions(index=made.uri), CPU)
+    assert isinstance(search, CompressedScan)
+    search.search(QUERIES.take(np.array([0])), 2)
+    assert 2 <= search.rescored < 20
+
+
+def test_lances_own_index_is_refused_with_the_way_out(index: PassageIndex) -> None:
+    with pytest.raises(ValueError, match=r"is compressed.*--candidates mean"):
+        build_vector_index(compressed(index, "product1"), "IVF_RQ", 2)

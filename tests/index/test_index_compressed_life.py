@@ -1,0 +1,146 @@
+"""What becomes of a compressed index: appended to, compacted, searched by 8-bit codes, damaged, read at old times."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from diffretriever.codecs import load_codec
+from diffretriever.encoders.representations import read_vectors
+from diffretriever.index.history import column_bytes, history
+from diffretriever.index.table import PassageIndex
+from diffretriever.index.vectors import codec_place, read_codes
+from diffretriever.index.writer import Committer, write_block
+from diffretriever.planning import storage
+from diffretriever.search.dense.coded import CodedScan
+from diffretriever.search.dense.segments import build_codes
+from diffretriever.search.dense.stream import StreamingScan
+from diffretriever.search.inspection import inspect
+from tests.index.compressed_cases import (
+    HIDDEN,
+    add,
+    assert_sound,
+    block,
+    compressed,
+    fill,
+    found,
+    representations,
+    stored_vectors,
+    streamed,
+)
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> PassageIndex:
+    return fill(str(tmp_path / "index"), 40, 30)
+
+
+@pytest.mark.parametrize("codec", ["residual4", "product2"])
+def test_appended_replaced_deleted_and_compacted(codec: str, index: PassageIndex) -> None:
+    made = compressed(index, codec)
+    add(made, ["new1", "new2", "p5"], seed=9, replaced=["p5"], text="new")
+    assert made.delete(["p0", "p60", "nothing"]) == 2
+    assert sorted(made.digests()) == sorted({*(f"p{i}" for i in range(70)), "new1", "new2"} - {"p0", "p60"})
+    assert made.passages(["p5"])["p5"]["text"] == "new p5"
+    assert_sound(made)
+    assert found(made, 100) == streamed(made, 100)
+    written = representations(3, seed=9).vectors_MH
+    assert (stored_vectors(made)[-len(written) :] * written.astype(np.float32)).sum(axis=1).min() > 0.9
+    before = stored_vectors(made)
+    made.compact(timedelta(0))
+    assert np.array_equal(stored_vectors(made), before)
+    assert made.manifest == PassageIndex.open(made.uri).manifest
+    assert_sound(made)
+    assert found(made, 100) == streamed(made, 100)
+
+
+def test_eight_bit_codes_are_made_of_the_decoded_vectors(index: PassageIndex) -> None:
+    assert build_codes(index) == 2
+    made = compressed(index, "product2")
+    assert found(made, 10) == streamed(made, 10), "codes of the vectors before do not count"
+    assert build_codes(made) == 2
+    assert found(made, 10, CodedScan) == streamed(made, 10)
+    add(made, ["new"], seed=3)
+    assert found(made, 10, CodedScan) == streamed(made, 10)
+    assert_sound(made)
+
+
+def test_a_reader_of_the_version_before_keeps_its_vectors(index: PassageIndex) -> None:
+    originals, hits = stored_vectors(index), streamed(index, 20)
+    made = compressed(index, "residual1")
+    assert np.array_equal(stored_vectors(index), originals)
+    assert found(PassageIndex.open(index.uri, index.version), 20, StreamingScan) == hits
+    assert [v.change for v in history(made)] == ["created", "appended", "appended", "compressed"]
+    assert (history(made)[-1].rows, history(made)[-1].added, history(made)[-1].removed) == (70, 0, 0)
+    index.refresh()
+    assert (index.manifest, index.version) == (made.manifest, made.version)
+
+
+def test_kept_vectors_stay_what_is_searched(index: PassageIndex) -> None:
+    originals = stored_vectors(index)
+    made = compressed(index, "product2", keep=True)
+    assert {"reps", "codes"} <= set(made.dataset.schema.names)
+    assert np.array_equal(stored_vectors(made), originals)
+    assert found(made, 10, StreamingScan) == streamed(index, 10)
+    assert "product2" not in made.manifest.title
+    add(made, ["new"], seed=3)
+    assert_sound(made)
+    last = made.dataset.to_table(filter="id = 'new'")
+    assert made.manifest.codec is not None
+    codec = load_codec(codec_place(made.uri, made.manifest.codec.digest))
+    assert np.array_equal(read_codes(last)[0], codec.encode(read_vectors(last)[0]))
+
+    dropped = compressed(made, "product2")
+    assert "reps" not in dropped.dataset.schema.names
+    assert dropped.manifest.title.endswith(", product2")
+    assert found(dropped, 10) == streamed(dropped, 10)
+
+
+def test_the_codec_is_no_part_of_the_fingerprint(index: PassageIndex) -> None:
+    made = compressed(index, "product2")
+    assert made.manifest.fingerprint == index.manifest.fingerprint
+    assert made.manifest.differences(index.manifest) == []
+
+
+def test_damage_is_found(index: PassageIndex, tmp_path: Path) -> None:
+    made = compressed(index, "residual2")
+    table = block(["bad", "good"], seed=1)
+    codes = np.zeros((len(read_vectors(table)[0]), made.manifest.codec.width), np.uint8)  # type: ignore[union-attr]
+    codes[0, 3] = 255
+    column = table.column("reps")
+    offsets = column.combine_chunks().offsets
+    rows = pa.FixedSizeListArray.from_arrays(pa.array(codes.reshape(-1)), codes.shape[1])
+    damaged = table.append_column("codes", pa.ListArray.from_arrays(offsets, rows))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("diffretriever.index.writer.with_codes", lambda _uri, _manifest, _table: damaged)
+        Committer(made).commit({"key": write_block(made.uri, table)}, [])
+    verification = inspect(made, check=True).verification
+    assert verification is not None
+    assert [(p.kind, p.first) for p in verification.problems] == [("codes are missing or cannot be decoded", ["bad"])]
+    with pytest.raises(ValueError, match=r"cannot have written these codes"):
+        stored_vectors(made)
+
+    moved = tmp_path / "moved"
+    (tmp_path / "index").rename(moved)
+    (file,) = (moved / "codecs").iterdir()
+    file.unlink()
+    lost = PassageIndex.open(str(moved))
+    with pytest.raises(ValueError, match="is missing, and the index cannot be read without it"):
+        stored_vectors(lost)
+    verification = inspect(lost, check=True).verification
+    assert verification is not None
+    assert [p.kind for p in verification.problems] == ["the file of the codec cannot be read"]
+
+
+@pytest.mark.parametrize(("codec", "layout"), [("residual2", "2-bit residuals"), ("residual1", "1-bit residuals")])
+def test_the_planner_says_what_codes_take(codec: str, layout: str, tmp_path: Path) -> None:
+    index = fill(str(tmp_path / "index"), 3000)
+    n_vectors = len(stored_vectors(index))
+    sizes = column_bytes(compressed(index, codec))
+    shape = storage.Shape(len(index), HIDDEN, n_vectors / len(index), 0, 0)
+    assert sizes["codes"] == pytest.approx(storage.vector_layouts(shape)[layout], rel=0.05)

@@ -1,0 +1,92 @@
+"""The check of an index finds damaged postings, and names the passage or the fragment that has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from diffretriever.index.table import PassageIndex, fragment_key
+from diffretriever.postings.format import array_file, checksum, read_segment, write_header
+from diffretriever.search.inspection import inspect
+from diffretriever.search.sparse.segments import build_postings, postings_folder
+from schemas.inspect import Problem
+from tests.index.test_index_verify import fill, good_row
+
+IDS = ["a", "bb", "ccc"]
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> PassageIndex:
+    made = fill(tmp_path, [good_row(i) for i in IDS])
+    made.compact()
+    build_postings(made)
+    return made
+
+
+def folder(index: PassageIndex) -> Path:
+    return postings_folder(index, index.fragments()[0])
+
+
+def problems_of(index: PassageIndex) -> list[Problem]:
+    verification = inspect(index, check=True).verification
+    assert verification is not None
+    return verification.problems
+
+
+def test_sound_postings(index: PassageIndex) -> None:
+    report = inspect(index, check=True)
+    assert report.verification is not None
+    assert (report.verification.postings, report.verification.problems) == (6, [])
+    contents = report.postings
+    assert contents is not None
+    assert (contents.inverted_fragments, contents.uninverted_fragments, contents.uninverted_rows) == (1, 0, 0)
+    assert contents.bytes == sum(file.stat().st_size for file in folder(index).rglob("*") if file.is_file())
+    index.delete(["bb"])
+    report = inspect(index, check=True)
+    assert report.verification is not None
+    assert (report.verification.postings, report.verification.problems) == (4, [])
+
+
+def test_fragments_without_postings_are_counted(tmp_path: Path) -> None:
+    report = inspect(fill(tmp_path, [good_row(i) for i in IDS]), check=True)
+    assert report.verification is not None
+    assert (report.verification.postings, report.verification.problems) == (0, [])
+    assert report.postings is not None
+    assert (report.postings.uninverted_fragments, report.postings.uninverted_rows, report.postings.bytes) == (3, 3, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "position", "value", "ids"),
+    [("weights", 1, 0.75, ["bb"]), ("rows", 0, 1, ["a", "bb"]), ("terms", 1, 7, IDS)],
+)
+def test_postings_of_other_impacts(name: str, position: int, value: float, ids: list[str], index: PassageIndex) -> None:
+    """Sound files, checksums included, that say something else than the table."""
+    segment = folder(index) / "segment"
+    header, arrays = read_segment(segment)
+    changed = arrays[name].copy()
+    changed[position] = value
+    np.save(array_file(segment, name), changed)
+    sums = {**header.checksums, name: checksum(changed)}
+    write_header(segment, header.model_copy(update={"checksums": sums}))
+    (problem,) = problems_of(index)
+    assert (problem.kind, problem.first) == ("postings and impacts differ", ids)
+
+
+def test_files_of_other_passages(index: PassageIndex) -> None:
+    np.save(folder(index) / "rows.npy", np.array([0, 1, 9], np.uint32))
+    (problem,) = problems_of(index)
+    assert (problem.kind, problem.first) == ("the fragment's postings leave the passage out", ["ccc"])
+    np.save(folder(index) / "rows.npy", np.array([0, 1, 2], np.uint32))
+    np.save(folder(index) / "ids.npy", np.frombuffer(b"abxccc", np.uint8))
+    (problem,) = problems_of(index)
+    assert (problem.kind, problem.first) == ("the fragment's postings have another id for the passage", ["bb"])
+
+
+def test_damaged_files(index: PassageIndex) -> None:
+    file = array_file(folder(index) / "segment", "codes")
+    file.write_bytes(file.read_bytes()[:-1] + b"\x07")
+    (problem,) = problems_of(index)
+    assert problem.kind == "the postings of a fragment are damaged"
+    assert problem.first == [fragment_key(index.fragments()[0])]
