@@ -35,11 +35,29 @@ def build(folder: str, impacts: dict[str, Any], per_segment: int) -> Built:
     seconds = time.perf_counter() - start - stream.seconds
     assert sum(s.passages for s in segments) == made.passages
     postings = sum(len(s.rows_P) for s in segments)
-    resident = sum(a.nbytes for s in segments for a in (s.terms_D, s.peaks_D, s.starts_DB, s.rows_P, s.codes_P))
+    resident = sum(map(resident_bytes, segments))
     disk = sum(file.stat().st_size for s in segments for file in s.folder.iterdir())
     return Built(
         seconds=seconds, peak_mb=peak_mb(), postings=postings, resident=resident / postings, disk=disk / postings
     )
+
+
+def resident_bytes(segment: PostingsSegment) -> int:
+    """Return the size of what bounds are computed from."""
+    arrays = (segment.terms_D, segment.peaks_D, segment.starts_DB, segment.rows_P, segment.codes_P)
+    return sum(array.nbytes for array in arrays)
+
+
+def mapped_bytes(folder: str) -> int:
+    """Return how much of the mapped files below a folder is in this process's memory."""
+    lines, inside, total = Path("/proc/self/smaps").read_text("utf-8").splitlines(), False, 0
+    for line in lines:
+        first, *rest = line.split()
+        if not first.endswith(":"):
+            inside = bool(rest) and rest[-1].startswith(folder)
+        elif first == "Rss:" and inside:
+            total += int(rest[0]) * 1024
+    return total
 
 
 class _Timed:
@@ -66,8 +84,8 @@ def alone(folder: str, impacts: dict[str, Any], queries: int, k: int) -> Alone:
     for _ in range(2):
         ours = Latencies(wall=[], processor=[])
         for query in asked:
-            _measure(ours, partial(search, segments, *query, k))
-    return Alone(ours=ours, peak_mb=peak_mb())
+            measure(ours, partial(search, segments, *query, k))
+    return Alone(ours=ours, peak_mb=peak_mb(), mapped=mapped_bytes(folder) / sum(len(s.rows_P) for s in segments))
 
 
 def beside(folder: str, impacts: dict[str, Any], queries: int, k: int, today_queries: int) -> Beside:
@@ -83,11 +101,11 @@ def beside(folder: str, impacts: dict[str, Any], queries: int, k: int, today_que
         search(segments, *query, k)
     ours, columns, today = (Latencies(wall=[], processor=[]) for _ in range(3))
     for number, query in enumerate(asked):
-        found = _measure(ours, partial(search, segments, *query, k))
-        scores = _measure(columns, partial(scipys.columns, by_term, *query, k))
+        found = measure(ours, partial(search, segments, *query, k))
+        scores = measure(columns, partial(scipys.columns, by_term, *query, k))
         assert np.array_equal(found.scores[:k], scores), "the columns give other scores"
         if number < today_queries:
-            hits = _measure(today, partial(scipys.today, passages, *query, k))
+            hits = measure(today, partial(scipys.today, passages, *query, k))
             rows = (firsts[found.segments] + found.rows).tolist()
             ranking = [(scipys.name(row), score) for row, score in zip(rows, found.scores.tolist(), strict=True)]
             assert ranking[:k] == hits, "today's search gives another ranking"
@@ -98,7 +116,8 @@ def _segments(folder: str) -> list[PostingsSegment]:
     return [PostingsSegment.open(path) for path in sorted(Path(folder).glob("0*"))]
 
 
-def _measure(into: Latencies, work: Callable[[], T]) -> T:
+def measure(into: Latencies, work: Callable[[], T]) -> T:
+    """Return what the work returns, and note how long it took."""
     wall, processor = time.perf_counter(), time.thread_time()
     answer = work()
     into.processor.append((time.thread_time() - processor) * 1e3)

@@ -16,7 +16,8 @@ from benchmarks._common import header, in_child  # noqa: E402  (found through it
 from benchmarks._sparse_figures import COLUMNS, Alone, Beside, Built, Figures, Law  # noqa: E402
 from schemas.settings import JobConfig  # noqa: E402
 
-_SHARDED = 5_000_000
+_INDEXES = ((500_000, 1), (500_000, 100), (5_000_000, 10))
+"""Passages and fragments of the real indexes."""
 
 
 class SparseBenchmark(JobConfig):
@@ -25,14 +26,16 @@ class SparseBenchmark(JobConfig):
     sizes: tuple[PositiveInt, ...] = (100_000, 500_000)
     """Passages; each size is a run of its own for each law."""
     sharded: bool = False
-    """Also 5,000,000 passages by Zipf's law, without scipy beside them; some 3 GB of disk for a while."""
+    """Also real indexes of up to 5,000,000 passages by Zipf's law, inverted by Ray; some 9 GB of disk for a while."""
     queries: int = Field(default=200, ge=2)
     """Queries of a run."""
     today_queries: PositiveInt = 3
     """Queries timed on today's products of batches of rows, which are slow."""
     k: PositiveInt = 1000
     """Passages wanted for a query."""
-    per_segment: int = Field(default=500_000, ge=25_000, multiple_of=25_000)
+    workers: PositiveInt = 2
+    """Fragments that Ray inverts at a time."""
+    per_segment: int = Field(default=500_000, ge=5_000, multiple_of=5_000)
     """Passages of a segment."""
     output: Path | None = None
     """JSON file for all figures."""
@@ -46,7 +49,7 @@ def main(config: SparseBenchmark) -> None:
     laws: tuple[Law, ...] = ("zipf", "uniform")
     figures = [_measure(config, size, law) for size in config.sizes for law in laws]
     if config.sharded:
-        figures.append(_measure(config, _SHARDED, "zipf", scipy=False))
+        figures += [_measure_index(config, *size) for size in _INDEXES]
     print("\n".join(f"{name}: {text}" for name, text in about.items()))
     print(f"{config.queries} queries of 22 terms, top {config.k}; passages of 59 terms, vocabulary 150,000\n")
     print(format_table([row for each in figures for row in each.rows()], COLUMNS))
@@ -57,25 +60,35 @@ def main(config: SparseBenchmark) -> None:
         config.output.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _measure(config: SparseBenchmark, passages: int, law: Law, *, scipy: bool = True) -> Figures:
+def _measure(config: SparseBenchmark, passages: int, law: Law) -> Figures:
     asked = {"queries": config.queries, "k": config.k}
     with TemporaryDirectory() as folder:
         given = {"folder": folder, "impacts": {"law": law, "passages": passages}}
         built = Built.model_validate(_loop("build", **given, per_segment=config.per_segment))
         alone = Alone.model_validate(_loop("alone", **given, **asked))
-        beside = _loop("beside", **given, **asked, today_queries=config.today_queries) if scipy else None
+        beside = Beside.model_validate(_loop("beside", **given, **asked, today_queries=config.today_queries))
     sys.stderr.write(f"{passages:,} passages, {law}: done\n")
-    return Figures(
-        passages=passages,
-        law=law,
-        built=built,
-        alone=alone,
-        beside=None if beside is None else Beside.model_validate(beside),
-    )
+    return Figures(passages=passages, law=law, built=built, alone=alone, beside=beside)
+
+
+def _measure_index(config: SparseBenchmark, passages: int, fragments: int) -> Figures:
+    impacts = {"law": "zipf", "passages": passages}
+    with TemporaryDirectory() as folder:
+        uri = f"{folder}/index"
+        _index_loop("write", uri=uri, impacts=impacts, fragments=fragments)
+        built = Built.model_validate(_index_loop("build", uri=uri, workers=config.workers))
+        found = _index_loop("search", uri=uri, impacts=impacts, queries=config.queries, k=config.k)
+    sys.stderr.write(f"{passages:,} passages in {fragments} fragments: done\n")
+    alone = Alone.model_validate(found)
+    return Figures(passages=passages, law="zipf", fragments=fragments, built=built, alone=alone, beside=None)
 
 
 def _loop(name: str, **arguments: object) -> object:
     return in_child("benchmarks._sparse_loops", name, **arguments)
+
+
+def _index_loop(name: str, **arguments: object) -> object:
+    return in_child("benchmarks._sparse_sharded", name, **arguments)
 
 
 if __name__ == "__main__":

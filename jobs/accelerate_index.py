@@ -1,24 +1,53 @@
-"""Make an index fast to search: 8-bit codes, and a candidate index where asked for."""
+"""Make an index fast to search: codes, postings, and a candidate index where asked for."""
 
 from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from _entry import run
 
 from schemas.jobs import AccelerateJob
 
+if TYPE_CHECKING:
+    from diffretriever.index.table import PassageIndex
+    from diffretriever.search.fragment_files import Missing
+
+# Starting Ray takes as long as making the files of some ten thousand passages.
+_FEWEST_PASSAGES = 50_000
+
 
 def main(config: AccelerateJob) -> None:
-    """Build what is missing and say what there is."""
+    """Make what is missing and say what there is."""
     from diffretriever.search.accelerate import accelerate
+    from diffretriever.search.fragment_files import make_missing
 
-    done = accelerate(config)
-    print(f"{config.index}: codes made for {done.fragments} fragments that had none, {done.bytes / 1e6:,.1f} MB in all")
+    def make(index: PassageIndex, missing: Sequence[Missing]) -> None:
+        workers = _workers(config, missing)
+        if workers == 1:
+            make_missing(index, missing)
+            return
+        from diffretriever.pipelines.accelerate import make_on_ray
+
+        make_on_ray(index, missing, workers)
+
+    done = accelerate(config, make)
+    for kind, kept in done.files.items():
+        print(f"{config.index}: {kind} made for {kept.made} fragments that had none, {kept.bytes / 1e6:,.1f} MB in all")
     if done.candidates is not None:
         chosen = done.candidates
         print(
             f"candidates: {chosen.proposer}, search budget {chosen.search_budget:,} of {chosen.passages:,} passages, "
             f"recall@{chosen.top_k} {chosen.measured:.4f} on {chosen.sample} sampled queries (target {chosen.target})"
         )
+
+
+def _workers(config: AccelerateJob, missing: Sequence[Missing]) -> int:
+    if config.workers != "auto":
+        return config.workers
+    few = sum(each.passages for each in missing) < _FEWEST_PASSAGES
+    return 1 if few else min(len(os.sched_getaffinity(0)), len(missing))
 
 
 if __name__ == "__main__":

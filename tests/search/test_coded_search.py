@@ -13,38 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diffretriever.encoders.base import Encoder
-from diffretriever.encoders.representations import Representations
 from diffretriever.index.fragment_codes import FragmentCodes, quantise
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.coded import CodedQueries, Codes
 from diffretriever.scoring.maxsim import maxsim
-from diffretriever.scoring.topk import Hits
-from diffretriever.search.dense import open_dense
-from diffretriever.search.dense.base import DenseSearch
-from diffretriever.search.dense.calibrate import choose_budget, recall_by_budget, sample_queries, write_settings
-from diffretriever.search.dense.candidates import CandidateSearch
 from diffretriever.search.dense.coded import CodedScan
-from diffretriever.search.dense.mean import MeanProposer
+from diffretriever.search.dense.passages import CodedPassages
 from diffretriever.search.dense.segments import build_codes, open_segments
 from diffretriever.search.dense.stream import StreamingScan
-from schemas.candidates import CandidateSettings
 from schemas.jobs import SearchOptions
 from tests.search.conftest import QUERIES, fill
-
-CPU = torch.device("cpu")
-
-
-def open_at(index: PassageIndex, **options: object) -> DenseSearch:
-    return open_dense(index, SearchOptions.model_validate({"index": index.uri, **options}), CPU)
-
-
-def streamed(index: PassageIndex, queries: Representations, k: int) -> Hits:
-    return StreamingScan(index, SearchOptions(index=index.uri), CPU, 4).search(queries, k)
-
-
-def assert_same_hits(found: Hits, expected: Hits) -> None:
-    for ours, theirs in zip(found, expected, strict=True):
-        assert ours == theirs, "bit for bit"
+from tests.search.dense_cases import CPU, assert_same_hits, opened, stream_of, streamed
 
 
 @pytest.fixture
@@ -55,37 +34,37 @@ def own_index(encoder: Encoder, tmp_path: Path) -> PassageIndex:
 @pytest.mark.parametrize("budget", [1, 4, 20])
 @pytest.mark.parametrize("k", [1, 10, 1000])
 def test_the_same_passages_with_the_same_scores(budget: int, k: int, own_index: PassageIndex, encoder: Encoder) -> None:
-    assert isinstance(open_at(own_index), StreamingScan)
+    assert isinstance(opened(own_index), StreamingScan)
     assert build_codes(own_index) == 3
     assert build_codes(own_index) == 0
     queries = encoder.encode_queries(QUERIES, [budget] * len(QUERIES))
-    search = open_at(own_index)
+    search = opened(own_index)
     assert isinstance(search, CodedScan)
     assert_same_hits(search.search(queries, k), streamed(own_index, queries, k))
-    assert_same_hits(open_at(own_index, memory_mb=1).search(queries, k), streamed(own_index, queries, k))
+    assert_same_hits(opened(own_index, memory_mb=1).search(queries, k), streamed(own_index, queries, k))
 
 
 def test_deleted_appended_and_compacted(own_index: PassageIndex, encoder: Encoder) -> None:
     queries = encoder.encode_queries(QUERIES)
     build_codes(own_index)
     own_index.delete(["d0", "d7", "d30", "d59"])
-    assert_same_hits(open_at(own_index).search(queries, 10), streamed(own_index, queries, 10))
+    assert_same_hits(opened(own_index).search(queries, 10), streamed(own_index, queries, 10))
     fill(encoder, own_index.uri, prefix="new")
     own_index.refresh()
-    both = open_at(own_index)
+    both = opened(own_index)
     assert isinstance(both, CodedScan)
     assert_same_hits(both.search(queries, 10), streamed(own_index, queries, 10))
     build_codes(own_index)
-    assert_same_hits(open_at(own_index).search(queries, 10), streamed(own_index, queries, 10))
+    assert_same_hits(opened(own_index).search(queries, 10), streamed(own_index, queries, 10))
     own_index.compact()
-    assert isinstance(open_at(own_index), StreamingScan)
+    assert isinstance(opened(own_index), StreamingScan)
     build_codes(own_index)
-    assert_same_hits(open_at(own_index).search(queries, 10), streamed(own_index, queries, 10))
+    assert_same_hits(opened(own_index).search(queries, 10), streamed(own_index, queries, 10))
 
 
 def test_only_what_can_be_among_the_best_is_read(own_index: PassageIndex, encoder: Encoder) -> None:
     build_codes(own_index)
-    search = open_at(own_index)
+    search = opened(own_index)
     assert isinstance(search, CodedScan)
     search.search(encoder.encode_queries(QUERIES[:1]), 1)
     assert 1 <= search.rescored < len(own_index)
@@ -93,7 +72,7 @@ def test_only_what_can_be_among_the_best_is_read(own_index: PassageIndex, encode
 
 def test_the_authors_scores_are_computed_from_the_vectors(own_index: PassageIndex) -> None:
     build_codes(own_index)
-    assert isinstance(open_at(own_index, score_dtype="bfloat16-legacy"), StreamingScan)
+    assert isinstance(opened(own_index, score_dtype="bfloat16-legacy"), StreamingScan)
 
 
 @settings(max_examples=60, deadline=None)
@@ -145,59 +124,41 @@ def coded(vectors: np.ndarray, counts: list[int]) -> FragmentCodes:
     )
 
 
-@pytest.fixture
-def proposed(own_index: PassageIndex) -> PassageIndex:
-    build_codes(own_index)
-    settings = CandidateSettings(
-        proposer="mean", search_budget=30, top_k=10, target=0.9, measured=0.9, sample=1, passages=60, version=1
-    )
-    write_settings(own_index, settings)
-    return own_index
-
-
-def test_candidates_have_exact_scores_and_a_large_budget_loses_nothing(
-    proposed: PassageIndex, encoder: Encoder
+def test_a_device_that_is_no_cpu_gets_large_blocks_and_the_same_hits(
+    own_index: PassageIndex, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queries = encoder.encode_queries(QUERIES)
-    scores = [dict(hits) for hits in streamed(proposed, queries, 1000)]
-    for budget in ("auto", 12):
-        found = open_at(proposed, search_budget=budget).search(queries, 10)
-        assert all(len(hits) == 10 for hits in found)
-        assert all(scores[q][i] == s for q, hits in enumerate(found) for i, s in hits)
-    for options in ({"search_budget": 60}, {"search_budget": "exact"}):
-        assert_same_hits(open_at(proposed, **options).search(queries, 10), streamed(proposed, queries, 10))
-
-
-def test_candidates_know_deleted_passages_and_new_ones(proposed: PassageIndex, encoder: Encoder) -> None:
-    queries = encoder.encode_queries(QUERIES)
-    gone = {i for hits in streamed(proposed, queries, 3) for i, _ in hits}
-    proposed.delete(gone)
-    fill(encoder, proposed.uri, prefix="new")
-    proposed.refresh()
-    found = open_at(proposed, search_budget=60).search(queries, 10)
-    assert_same_hits(found, streamed(proposed, queries, 10))
-
-
-def test_a_budget_without_candidates_is_an_error(own_index: PassageIndex) -> None:
     build_codes(own_index)
-    with pytest.raises(ValueError, match="needs a candidate index"):
-        open_at(own_index, search_budget=10)
+    queries = encoder.encode_queries(QUERIES)
+    decoded, devices = CodedQueries.decoded_scores, []
+
+    def on_cpu(self: CodedQueries, passages: Codes, device: torch.device) -> np.ndarray:
+        devices.append((self.bits, device.type))
+        return decoded(self, passages, CPU)
+
+    monkeypatch.setattr(CodedQueries, "decoded_scores", on_cpu)
+    stream = stream_of(own_index)
+    segments, uncoded = open_segments(own_index)
+    search = CodedScan(
+        CodedPassages(segments), uncoded, stream, SearchOptions(index=own_index.uri), torch.device("cuda")
+    )
+    assert_same_hits(search.search(queries, 10), streamed(own_index, queries, 10))
+    assert devices == [(16, "cuda")] * 3, "a block for each of three small fragments, however many queries there are"
+    # The same where a fragment takes several blocks.
+    monkeypatch.setattr("diffretriever.scoring.coded._BLOCK_CELLS", 7 * queries.hidden_size)
+    assert_same_hits(search.search(queries, 10), streamed(own_index, queries, 10))
 
 
-def test_the_chosen_budget_reaches_its_recall(own_index: PassageIndex, encoder: Encoder) -> None:
+@pytest.mark.parametrize("k", [1, 3])
+def test_the_best_are_read_first_and_spare_the_rest(
+    k: int, own_index: PassageIndex, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     build_codes(own_index)
-    proposer = MeanProposer.open(own_index, open_segments(own_index)[0])
-    queries = sample_queries(own_index, encoder, 40)
-    exact = streamed(own_index, queries, 10)
-    budgets = list(range(1, 61))
-    shares = recall_by_budget(proposer, queries, exact, budgets)
-    assert (np.diff(shares, axis=0) >= 0).all()
-    assert (shares[-1] == 1).all()
-    budget, measured = choose_budget(shares, budgets, 0.9)
-    assert measured >= 0.9
-    assert budget < 60
-    stream = StreamingScan(own_index, SearchOptions(index=own_index.uri), CPU, 4)
-    search = CandidateSearch(proposer, [], stream, max(10, budget))
-    found = search.search(queries, 10)
-    overlap = [len({i for i, _ in a} & {i for i, _ in b}) / 10 for a, b in zip(found, exact, strict=True)]
-    assert np.mean(overlap) >= 0.9
+    queries = encoder.encode_queries(QUERIES)
+    # So loose a bound that it rules out nothing by itself.
+    monkeypatch.setattr(CodedQueries, "slack", lambda _self, _query, errors_P, _norms_P: errors_P * 0 + 0.01)
+    search = opened(own_index)
+    assert isinstance(search, CodedScan)
+    assert_same_hits(search.search(queries, k), streamed(own_index, queries, k))
+    scores = [np.array(sorted((s for _, s in hits), reverse=True)) for hits in streamed(own_index, queries, 60)]
+    within_two = sum(int((each >= each[k - 1] - 0.02).sum()) for each in scores)
+    assert search.rescored <= within_two

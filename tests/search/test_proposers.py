@@ -11,25 +11,18 @@ import pytest
 import torch
 
 from diffretriever.encoders.base import Encoder
-from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.maxsim import maxsim
-from diffretriever.scoring.topk import Hits
 from diffretriever.search.accelerate import accelerate
-from diffretriever.search.dense import PROPOSERS, open_dense
-from diffretriever.search.dense.base import DenseSearch
-from diffretriever.search.dense.calibrate import budgets_to_try, recall_by_budget, write_settings
+from diffretriever.search.dense import PROPOSERS
 from diffretriever.search.dense.candidates import CandidateSearch, Proposer
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.mean import highest
 from diffretriever.search.dense.segments import build_codes, open_segments
-from diffretriever.search.dense.stream import StreamingScan
-from schemas.candidates import CandidateSettings, ProposerName
-from schemas.jobs import AccelerateJob, SearchOptions
+from schemas.candidates import ProposerName
+from schemas.jobs import AccelerateJob
 from tests.search.conftest import PASSAGES, QUERIES, fill
-
-CPU = torch.device("cpu")
-BUDGET = 30
+from tests.search.dense_cases import opened, prepare, streamed
 
 
 @pytest.fixture(params=PROPOSERS)
@@ -47,29 +40,10 @@ def index(name: ProposerName, encoder: Encoder, tmp_path: Path) -> PassageIndex:
     return prepare(made, name)
 
 
-def prepare(index: PassageIndex, name: ProposerName) -> PassageIndex:
-    build_codes(index)
-    PROPOSERS[name].build(index, open_segments(index)[0])
-    index.refresh()
-    settings = CandidateSettings(
-        proposer=name, search_budget=BUDGET, top_k=10, target=0.9, measured=0.9, sample=1, passages=60, version=1
-    )
-    write_settings(index, settings)
-    return index
-
-
-def opened(index: PassageIndex, **options: object) -> DenseSearch:
-    return open_dense(index, SearchOptions.model_validate({"index": index.uri, **options}), CPU)
-
-
 def proposer_of(index: PassageIndex) -> Proposer:
     search = opened(index)
     assert isinstance(search, CandidateSearch)
     return search.proposer
-
-
-def streamed(index: PassageIndex, queries: Representations, k: int) -> Hits:
-    return StreamingScan(index, SearchOptions(index=index.uri), CPU, 4).search(queries, k)
 
 
 def test_scores_are_exact(index: PassageIndex, encoder: Encoder) -> None:
@@ -184,18 +158,6 @@ def test_a_reader_of_an_older_version_sees_that_version(
     assert opened(PassageIndex.open(index.uri, version)).search(queries, 10) == before
 
 
-def test_what_recall_is_measured_as(index: PassageIndex, encoder: Encoder) -> None:
-    queries = encoder.encode_queries(QUERIES)
-    exact = streamed(index, queries, 10)
-    proposer = proposer_of(index)
-    shares = recall_by_budget(proposer, queries, exact, [10, 40, 60])
-    for row, budget in enumerate((10, 40)):
-        for query, proposal in enumerate(proposer.propose(queries, 40)):
-            ids = {i for s, rows in proposer.passages.split(np.sort(proposal[:budget])) for i in s.codes.ids_of(rows)}
-            assert shares[row, query] == pytest.approx(len(ids & {i for i, _ in exact[query]}) / 10)
-    assert (shares[2] == 1).all()
-
-
 def test_the_job_builds_and_calibrates(name: ProposerName, encoder: Encoder, tmp_path: Path) -> None:
     made = fill(encoder, str(tmp_path / "index"))
     with patch("diffretriever.encoders.load_encoder", lambda *_: encoder):
@@ -209,13 +171,6 @@ def test_the_job_builds_and_calibrates(name: ProposerName, encoder: Encoder, tmp
     scores = [dict(hits) for hits in streamed(made, queries, 60)]
     for query, hits in enumerate(opened(made).search(queries, 5)):
         assert all(scores[query][i] == score for i, score in hits)
-
-
-def test_budgets_end_with_all_passages() -> None:
-    assert budgets_to_try(100, 60)[-1] == 60
-    tried = budgets_to_try(100, 100_000)
-    assert (tried[0], tried[-2], tried[-1]) == (100, 25_000, 100_000)
-    assert tried == sorted(set(tried))
 
 
 def test_without_faiss_the_message_says_what_to_install(encoder: Encoder, tmp_path: Path) -> None:

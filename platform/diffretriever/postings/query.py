@@ -1,6 +1,6 @@
 """A query in the terms of each segment.
 
-Legend: T terms of a query, of one segment where they stand in a `Plan`.
+Legend: T terms of a query, S segments.
 """
 
 from __future__ import annotations
@@ -10,28 +10,34 @@ from typing import NamedTuple
 
 import numpy as np
 
+from diffretriever.kernels.postings import look_up
 from diffretriever.postings.checks import check_ids, check_weights, first_out_of_order
 from diffretriever.postings.segment import PostingsSegment
 
 
 class Plan(NamedTuple):
-    """What a segment has of a query; terms that it lacks are left out."""
+    """What segments have of a query."""
 
-    positions_T: np.ndarray
-    """int64, the terms' places in the segment's `terms_D`."""
+    positions_ST: np.ndarray
+    """int64, the terms' places in each segment's `terms_D`; -1 where it lacks the term."""
     weights_T: np.ndarray
     """float32, the query's weights."""
-    products_T: np.ndarray
-    """float64, exact: each weight times the largest of any passage."""
+    products_ST: np.ndarray
+    """float64, exact: each weight times the largest of any passage of the segment; 0 where it lacks the term."""
+
+    @property
+    def highest(self) -> float:
+        """No score is above this by more than rounding."""
+        return float(self.products_ST.sum(axis=1).max(initial=0))
 
     def steps(self, unit: float) -> np.ndarray:
-        """Return int32 [T]: what a step of each term's code adds to a bound, in units, rounded up."""
+        """Return int32 [S, T]: what a step of each term's code adds to a bound, in units, rounded up."""
         # One more than the floor is above the quotient even where the quotient was rounded.
-        return (np.floor(self.products_T / (255 * unit)) + 1).astype(np.int32)
+        return (np.floor(self.products_ST / (255 * unit)) + (self.positions_ST >= 0)).astype(np.int32)
 
 
-def plan_query(segments: Sequence[PostingsSegment], query_ids: np.ndarray, query_weights: np.ndarray) -> list[Plan]:
-    """Return a plan for each segment.
+def plan_query(segments: Sequence[PostingsSegment], query_ids: np.ndarray, query_weights: np.ndarray) -> Plan:
+    """Find the query's terms in each segment.
 
     Raises:
         ValueError: the segments have different vocabularies, ids do not ascend or are outside, or a weight is not
@@ -47,13 +53,8 @@ def plan_query(segments: Sequence[PostingsSegment], query_ids: np.ndarray, query
     if first_out_of_order(ids_T, np.array([0, len(ids_T)])) is not None:
         raise ValueError("the query's ids do not ascend: sort its impacts by id, each id once")
     check_weights(weights_T, "the query's impacts")
-    return [_plan(segment, ids_T, weights_T) for segment in segments]
-
-
-def _plan(segment: PostingsSegment, ids_T: np.ndarray, weights_T: np.ndarray) -> Plan:
-    positions_T = np.searchsorted(segment.terms_D, ids_T)
-    occurs_T = np.zeros(len(ids_T), dtype=bool)
-    inside_T = positions_T < len(segment.terms_D)
-    occurs_T[inside_T] = segment.terms_D[positions_T[inside_T]] == ids_T[inside_T]
-    positions_T, weights_T = positions_T[occurs_T], weights_T[occurs_T]
-    return Plan(positions_T, weights_T, segment.peaks_D[positions_T].astype(np.float64) * weights_T)
+    positions_ST = np.empty((len(segments), len(ids_T)), np.int64)
+    peaks_ST = np.empty(positions_ST.shape, np.float32)
+    for segment, positions_T, peaks_T in zip(segments, positions_ST, peaks_ST, strict=True):
+        look_up(segment.terms_D, segment.peaks_D, ids_T, positions_T, peaks_T)
+    return Plan(positions_ST, weights_T, peaks_ST.astype(np.float64) * weights_T)

@@ -13,7 +13,7 @@ If k passages have bounds of b or more, the k-th best score is therefore at leas
 difference. A passage that reaches it has a true score, and so a bound, of at least that less one more difference.
 The margin is the excess and both differences; who lies further below b is dropped.
 
-Legend: T terms of a query, F passages found, C candidates, S candidates in one segment, Q queries, N passages.
+Legend: T terms of a query, S segments, F passages found, C candidates, R rows of a block, Q queries, N passages.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from diffretriever.kernels import bounds
 from diffretriever.kernels import postings as kernels
 from diffretriever.postings.query import Plan, plan_query
 from diffretriever.postings.segment import PostingsSegment
@@ -71,20 +72,11 @@ def search(
     """
     if k < 1:
         raise ValueError(f"k is {k}: ask for at least one passage")
-    plans = plan_query(segments, query_ids, query_weights)
+    plan = plan_query(segments, query_ids, query_weights)
     masks = _masks(segments, deleted)
     firsts = np.cumsum([0, *(segment.passages for segment in segments)])
-    places_C = _candidates(segments, plans, masks, firsts, k)
-    scores_C = np.zeros(len(places_C), np.float32)
-    ends = np.searchsorted(places_C, firsts)
-    for number, (segment, plan) in enumerate(zip(segments, plans, strict=True)):
-        mine = slice(ends[number], ends[number + 1])
-        if mine.start == mine.stop:
-            continue
-        query = plan.positions_T, plan.weights_T
-        rows_S = places_C[mine] - firsts[number]
-        kernels.score(segment.starts_DB, segment.rows_P, segment.weights_P, query, rows_S, scores_C[mine])
-    return _ranked(places_C, scores_C, firsts, k)
+    places_C = _candidates(segments, plan, masks, firsts, k)
+    return _ranked(places_C, _scores(segments, plan, firsts, places_C), firsts, k)
 
 
 def search_many(
@@ -116,8 +108,11 @@ def search_many(
         own = slice(query_offsets[number], query_offsets[number + 1])
         return search(segments, query_ids[own], query_weights[own], k, deleted=deleted)
 
+    numbers = range(len(query_offsets) - 1)
+    if threads == 1:
+        return [one(number) for number in numbers]
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(one, range(len(query_offsets) - 1)))
+        return list(pool.map(one, numbers))
 
 
 def _masks(segments: Sequence[PostingsSegment], deleted: Sequence[np.ndarray | None] | None) -> list[np.ndarray]:
@@ -130,26 +125,36 @@ def _masks(segments: Sequence[PostingsSegment], deleted: Sequence[np.ndarray | N
 
 
 def _candidates(
-    segments: Sequence[PostingsSegment],
-    plans: Sequence[Plan],
-    masks: Sequence[np.ndarray],
-    firsts: np.ndarray,
-    k: int,
+    segments: Sequence[PostingsSegment], plan: Plan, masks: Sequence[np.ndarray], firsts: np.ndarray, k: int
 ) -> np.ndarray:
     """Return the places, ascending, of all passages that may be among the k best or tie with the k-th."""
-    highest = max((float(plan.products_T.sum()) for plan in plans), default=0.0)
-    if highest > _LARGEST_SCORE:
+    if plan.highest > _LARGEST_SCORE:
         raise ValueError("scores of this query may exceed float32: scale its weights or the passages' down")
-    unit = max(highest / _UNITS, _SMALLEST_UNIT)
-    steps = [plan.steps(unit) for plan in plans]
-    margin = max((int(s.sum()) + (254 + _ROUNDING_UNITS) * (len(s) + 2) for s in steps), default=0)
-    pool = np.empty(0, np.int32), np.empty(0, np.int64), np.int32(1)
-    for segment, plan, step, mask, first in zip(segments, plans, steps, masks, firsts[:-1], strict=True):
-        if len(step) == 0:
-            continue
-        query, arrays = (plan.positions_T, step), (segment.starts_DB, segment.rows_P, segment.codes_P)
-        pool = kernels.collect(*arrays, query, mask, int(first), (k, margin), pool)
-    return pool[1]
+    steps_ST = plan.steps(max(plan.highest / _UNITS, _SMALLEST_UNIT))
+    terms_S = (plan.positions_ST >= 0).sum(axis=1)
+    margin = int((steps_ST.sum(axis=1) + (254 + _ROUNDING_UNITS) * (terms_S + 2)).max(initial=0))
+    # Untouched pages of these cost nothing, and hardly any is touched.
+    pool = np.empty(firsts[-1], np.int32), np.empty(firsts[-1], np.int64)
+    bounds_R, state = np.empty(kernels.BLOCK_ROWS, np.int32), bounds.new_state(k)
+    for number in np.flatnonzero(terms_S).tolist():
+        segment = segments[number]
+        arrays = segment.starts_DB, segment.rows_P, segment.codes_P
+        query = plan.positions_ST[number], steps_ST[number]
+        places = int(firsts[number]), segment.passages
+        bounds.collect(arrays, query, masks[number], places, (k, margin), bounds_R, pool, state)
+    bounds.keep_best(pool, state, k, margin)
+    return pool[1][: state[0]]
+
+
+def _scores(segments: Sequence[PostingsSegment], plan: Plan, firsts: np.ndarray, places_C: np.ndarray) -> np.ndarray:
+    scores_C, marks_R = np.zeros(len(places_C), np.float32), np.zeros(kernels.BLOCK_ROWS, np.int32)
+    ends = np.searchsorted(places_C, firsts)
+    for number in np.flatnonzero(np.diff(ends)).tolist():
+        segment, own = segments[number], slice(ends[number], ends[number + 1])
+        arrays = segment.starts_DB, segment.rows_P, segment.weights_P
+        query = plan.positions_ST[number], plan.weights_T
+        kernels.score(arrays, query, places_C[own] - firsts[number], marks_R, scores_C[own])
+    return scores_C
 
 
 def _ranked(places_C: np.ndarray, scores_C: np.ndarray, firsts: np.ndarray, k: int) -> Found:

@@ -9,6 +9,8 @@ from typing import Self
 
 import numpy as np
 
+from diffretriever.kernels.inversion import digest_postings
+from diffretriever.kernels.postings import BLOCK_ROWS
 from diffretriever.postings.builder import Impacts, write_segment
 from diffretriever.postings.format import array_file, checksum, read_segment
 
@@ -79,6 +81,13 @@ class PostingsSegment:
             codes_P=arrays["codes"],
             weights_P=arrays["weights"],
         )
+
+    def passage_digests(self) -> np.ndarray:
+        """Return uint64 [N]: for each passage what `kernels.inversion.digest_impacts` makes of its impacts."""
+        blocks = self.starts_DB.shape[1] - 1
+        digests = np.zeros(blocks * BLOCK_ROWS, np.uint64)
+        digest_postings(self.terms_D, self.starts_DB, self.rows_P, self.weights_P.view(np.uint32), digests)
+        return digests[: self.passages]
 
     def verify(self) -> None:
         """Read every byte and compare it with what was written.

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
+from diffretriever.search.sparse.postings import PostingsSearch
+from diffretriever.search.sparse.segments import open_segments
 from diffretriever.search.sparse.stream import StreamingImpacts
 
 if TYPE_CHECKING:
@@ -13,5 +17,7 @@ if TYPE_CHECKING:
 
 
 def open_sparse(index: PassageIndex, options: SearchOptions) -> SparseSearch:
-    """Return the fastest search that the index is ready for."""
-    return StreamingImpacts(index, options.memory_mb)
+    """Return the fastest search that the index is ready for: an inverted index, or a stream of the stored impacts."""
+    stream = StreamingImpacts(index, options.memory_mb)
+    segments, without = open_segments(index)
+    return PostingsSearch(segments, without, stream, torch.get_num_threads()) if segments else stream

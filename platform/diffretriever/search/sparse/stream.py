@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+
 from diffretriever.encoders.representations import Representations, read_impacts
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.sparse import impact_matrix, sparse_scores
@@ -23,11 +28,20 @@ class StreamingImpacts(SparseSearch):
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages."""
         best = TopK(len(queries), k, only_positive=True)
+        self._add(self._index.batches(_COLUMNS, self._batch_rows(queries)), queries, best)
+        return best.results()
+
+    def add_fragment(self, fragment: Any, queries: Representations, best: TopK) -> None:
+        """Score one fragment's passages into `best`."""
+        self._add(self._index.fragment_batches(fragment, _COLUMNS, self._batch_rows(queries)), queries, best)
+
+    def _add(self, batches: Iterable[pa.RecordBatch], queries: Representations, best: TopK) -> None:
         query_matrix = impact_matrix(
             queries.impact_ids, queries.impact_weights, queries.impact_offsets, self._vocab_size
         )
-        rows = max(1, min(_MAX_BATCH_ROWS, (self._memory_mb << 20) // (16 * max(1, len(queries)))))
-        for batch in self._index.batches(_COLUMNS, rows):
+        for batch in batches:
             passages = impact_matrix(*read_impacts(batch), self._vocab_size)
             best.add(sparse_scores(query_matrix, passages).toarray(), batch.column("id").to_pylist())
-        return best.results()
+
+    def _batch_rows(self, queries: Representations) -> int:
+        return max(1, min(_MAX_BATCH_ROWS, (self._memory_mb << 20) // (16 * max(1, len(queries)))))

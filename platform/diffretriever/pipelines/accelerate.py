@@ -1,0 +1,76 @@
+"""Codes and postings of many fragments at once: one Ray task a fragment, on the machine that the index lies on.
+
+A task reads its fragment in batches and writes mapped files, so what is in memory at a time is bounded by the number
+of workers. What comes back is a row of two numbers or an error; files appear whole, so a killed job is run again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import ray
+from ray.data import DataContext, TaskPoolStrategy
+
+from diffretriever.index.table import PassageIndex
+from diffretriever.pipelines.cluster import ray_session
+from diffretriever.pipelines.progress import Progress
+from diffretriever.search.fragment_files import Kind, Missing, make_missing
+from schemas.jobs import RayConfig
+
+
+def make_on_ray(index: PassageIndex, missing: Sequence[Missing], workers: int) -> None:
+    """Make what is missing in the Ray session at hand, or in one of its own, `workers` fragments at a time.
+
+    Raises:
+        ValueError: the files of a fragment could not be made; those of others may be there.
+        RuntimeError: fragments were lost on the way; run again.
+    """
+    total = sum(each.passages for each in missing)
+    errors: list[str] = []
+    done: set[int] = set()
+    with ray_session(RayConfig()), Progress(f"codes and postings → {index.uri}", total) as progress:
+        for row in _results(index, missing, workers):
+            if row["error"]:
+                errors.append(row["error"])
+                continue
+            done.add(row["fragment"])
+            progress.update(row["passages"], 0, 0)
+    if errors:
+        raise ValueError(errors[0])
+    if done != {each.fragment for each in missing}:
+        raise RuntimeError(f"{len(missing)} fragments went in and {len(done)} came out: run the same command again")
+
+
+def _results(index: PassageIndex, missing: Sequence[Missing], workers: int) -> Iterator[dict[str, Any]]:
+    context = DataContext.get_current()
+    context.enable_progress_bars = False
+    # Every row is a whole unit of work.
+    context.target_max_block_size = 1
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    rows = [pa.Table.from_pylist([each._asdict()]) for each in missing]
+    done = ray.data.from_arrow(rows).map_batches(
+        _make,
+        fn_kwargs={"uri": index.uri, "version": index.version},
+        batch_size=None,
+        batch_format="pyarrow",
+        num_cpus=1,
+        compute=TaskPoolStrategy(size=min(workers, len(missing))),
+        label_selector={"ray.io/node-id": ray.get_runtime_context().get_node_id()},
+    )
+    for batch in done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+        yield from batch.to_pylist()
+
+
+def _make(rows: pa.Table, uri: str, version: int) -> Iterator[pa.Table]:
+    index = PassageIndex.open(uri, version)
+    for row in rows.to_pylist():
+        kinds: tuple[Kind, ...] = tuple(row["kinds"])
+        missing, error = Missing(row["fragment"], kinds, row["passages"]), ""
+        try:
+            make_missing(index, [missing])
+        except ValueError as mistake:
+            error = str(mistake)
+        yield pa.table({"fragment": [missing.fragment], "passages": [missing.passages], "error": [error]})

@@ -1,0 +1,51 @@
+"""Codes and postings made by Ray are those made without it; what fails in a worker is told by the driver."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from diffretriever.index.table import PassageIndex
+from diffretriever.index.writer import Committer, write_block
+from diffretriever.pipelines.accelerate import make_on_ray
+from diffretriever.search.accelerate import accelerate
+from diffretriever.search.fragment_files import Missing, folder_of, missing_files
+from schemas.jobs import AccelerateJob
+from schemas.passages import passage_schema
+from tests.index.test_index_verify import HIDDEN, fill, good_row
+
+pytestmark = pytest.mark.cluster
+IDS = ["a", "bb", "ccc"]
+
+
+def files(index: PassageIndex) -> dict[str, bytes]:
+    folders = [folder_of(index, kind, f) for kind in ("codes", "postings") for f in index.fragments()]
+    return {str(file.relative_to(f.parent.parent)): file.read_bytes() for f in folders for file in f.rglob("*.*")}
+
+
+@pytest.mark.usefixtures("cluster")
+def test_files_made_by_ray(tmp_path: Path) -> None:
+    index = fill(tmp_path, [good_row(i) for i in IDS])
+    done = accelerate(AccelerateJob(index=index.uri), lambda at, missing: make_on_ray(at, missing, 2))
+    assert {kind: kept.made for kind, kept in done.files.items()} == {"codes": 3, "postings": 3}
+    by_ray = files(index)
+    assert len(by_ray) == 3 * (12 + 11)
+    assert sum(kept.bytes for kept in done.files.values()) == sum(map(len, by_ray.values()))
+    for fragment in index.fragments():
+        for kind in ("codes", "postings"):
+            for file in sorted(folder_of(index, kind, fragment).rglob("*.*")):
+                file.unlink()
+            folder_of(index, kind, fragment).rename(tmp_path / f"{kind}-{fragment.fragment_id}")
+    assert [missing.kinds for missing in missing_files(index)] == [("codes", "postings")] * 3
+    accelerate(AccelerateJob(index=index.uri))
+    assert files(index) == by_ray
+
+    bad = pa.Table.from_pylist([good_row("f") | {"impact_weights": [1.0, -1.0]}], schema=passage_schema(HIDDEN))
+    Committer(index).commit({"key": write_block(index.uri, bad)}, [])
+    (missing,) = missing_files(index)
+    assert missing == Missing(missing.fragment, ("codes", "postings"), 1)
+    with pytest.raises(ValueError, match=r"above 0 and finite.*names the passages"):
+        make_on_ray(index, [missing], 2)
+    assert [missing.kinds for missing in missing_files(index)] == [("postings",)], "the codes could be made"

@@ -1,0 +1,56 @@
+"""What the tests of dense search share: opening, and the scan that all others are held against."""
+
+from __future__ import annotations
+
+import torch
+
+from diffretriever.encoders.representations import Representations
+from diffretriever.index.table import PassageIndex
+from diffretriever.scoring.topk import Hits
+from diffretriever.search.dense import PROPOSERS, open_dense
+from diffretriever.search.dense.base import DenseSearch
+from diffretriever.search.dense.calibrate import write_settings
+from diffretriever.search.dense.segments import build_codes, open_segments
+from diffretriever.search.dense.stream import StreamingScan
+from schemas.candidates import CandidateSettings, ProposerName
+from schemas.jobs import SearchOptions
+
+CPU = torch.device("cpu")
+BUDGET = 30
+
+
+def opened(index: PassageIndex, **options: object) -> DenseSearch:
+    return open_dense(index, SearchOptions.model_validate({"index": index.uri, **options}), CPU)
+
+
+def stream_of(index: PassageIndex) -> StreamingScan:
+    return StreamingScan(index, SearchOptions(index=index.uri), CPU, 4)
+
+
+def streamed(index: PassageIndex, queries: Representations, k: int) -> Hits:
+    return stream_of(index).search(queries, k)
+
+
+def prepare(index: PassageIndex, name: ProposerName) -> PassageIndex:
+    """Give an index of 60 passages codes and a candidate index."""
+    build_codes(index)
+    PROPOSERS[name].build(index, open_segments(index)[0])
+    index.refresh()
+    settings = CandidateSettings(
+        proposer=name,
+        search_budget=BUDGET,
+        top_k=10,
+        target=0.9,
+        measured=0.9,
+        milliseconds=1,
+        sample=1,
+        passages=60,
+        version=1,
+    )
+    write_settings(index, settings)
+    return index
+
+
+def assert_same_hits(found: Hits, expected: Hits) -> None:
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours == theirs, "bit for bit"

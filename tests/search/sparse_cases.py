@@ -1,0 +1,100 @@
+"""Impacts of a few terms, brute force over them, and an index beside a plain dictionary of what it must hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from diffretriever.collections import Passage
+from diffretriever.encoders.representations import Representations
+from diffretriever.index.table import PassageIndex
+from diffretriever.index.writer import Committer, write_block
+from diffretriever.pipelines.blocks import text_table
+from diffretriever.pipelines.stages import beside
+from diffretriever.scoring.topk import Hits
+from schemas.manifest import IndexManifest
+from schemas.retriever import MaskedRetriever, PooledRetriever
+
+Bag: TypeAlias = dict[int, float]
+Model: TypeAlias = dict[str, Bag]
+
+HIDDEN, VOCAB = 2, 30
+BACKBONE = {"source": "x", "dtype": "float32"}
+
+
+def representations(bags: Iterable[Bag]) -> Representations:
+    texts = list(bags)
+    pairs = [pair for bag in texts for pair in sorted(bag.items())]
+    return Representations(
+        vectors_MH=np.tile(np.array([1, 0], np.float16), (len(texts), 1)),
+        offsets=np.arange(len(texts) + 1, dtype=np.int64),
+        slot_tokens=np.full(len(texts), -1, np.int32),
+        impact_ids=np.array([i for i, _ in pairs], np.int32),
+        impact_weights=np.array([w for _, w in pairs], np.float32),
+        impact_offsets=np.cumsum([0, *map(len, texts)], dtype=np.int64),
+        n_tokens=np.ones(len(texts), np.int32),
+    )
+
+
+def manifest(retriever: MaskedRetriever | PooledRetriever, vocab_size: int | None) -> IndexManifest:
+    created = "2026-01-01T00:00:00+00:00"
+    return IndexManifest(retriever=retriever, weights="w", hidden_size=HIDDEN, vocab_size=vocab_size, created=created)
+
+
+def bags(count: int, seed: int) -> list[Bag]:
+    """Draw bags whose weights are few, so that many passages tie, and now and then one of all kinds."""
+    rng = np.random.default_rng(seed)
+    drawn = []
+    for _ in range(count):
+        terms = rng.choice(VOCAB - 5, rng.integers(0, 9), replace=False).tolist()
+        coarse = rng.random() < 0.5
+        drawn.append({t: float(rng.integers(1, 4) / 2 if coarse else rng.gamma(2)) for t in terms})
+    return drawn
+
+
+QUERIES: list[Bag] = [*bags(12, seed=1), {}, {VOCAB - 1: 1.0}, {VOCAB - 2: 2.0, 3: 0.5}]
+"""The last three: nothing, a term of no passage, and one of none beside one of some."""
+ENCODED_QUERIES = representations(QUERIES)
+
+
+def brute_force(model: Model, k: int) -> Hits:
+    """Add float32 products in the order of terms, one by one."""
+    hits: Hits = []
+    for query in QUERIES:
+        scores: dict[str, np.float32] = {}
+        for passage_id, bag in model.items():
+            score = np.float32(0)
+            for term in sorted(query.keys() & bag.keys()):
+                score += np.float32(query[term]) * np.float32(bag[term])
+            if score > 0:
+                scores[passage_id] = score
+        ranked = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))
+        hits.append([(passage_id, float(score)) for passage_id, score in ranked[:k]])
+    return hits
+
+
+class Life:
+    """An index beside a plain dictionary of what it must hold."""
+
+    def __init__(self, folder: Path) -> None:
+        retriever = MaskedRetriever.model_validate({"backbone": BACKBONE, "budget": "q1p1"})
+        self.index = PassageIndex.create(str(folder / "index"), manifest(retriever, VOCAB))
+        self.model: Model = {}
+
+    def write(self, passages: Model) -> None:
+        """Append passages as one fragment, replacing those that are there."""
+        table = text_table([Passage(i, "", f"text {bag}") for i, bag in passages.items()], "c")
+        receipt = write_block(self.index.uri, beside(table, representations(passages.values()).to_arrow()))
+        Committer(self.index).commit({"key": receipt}, [i for i in passages if i in self.model])
+        self.model = self.model | passages
+
+    def delete(self, ids: list[str]) -> None:
+        self.index.delete(ids)
+        self.model = {i: bag for i, bag in self.model.items() if i not in ids}
+
+
+def passages(first: int, count: int, seed: int) -> Model:
+    return {f"d{(first + n) * 37 % 1000:03}": bag for n, bag in enumerate(bags(count, seed))}

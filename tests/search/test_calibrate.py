@@ -1,0 +1,136 @@
+"""How many candidates are asked for: calibrated, chosen, given; and that only passages can be missed, not scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from diffretriever.encoders.base import Encoder
+from diffretriever.encoders.representations import Representations
+from diffretriever.index.table import PassageIndex
+from diffretriever.search.accelerate import accelerate
+from diffretriever.search.dense import PROPOSERS
+from diffretriever.search.dense.base import DenseSearch
+from diffretriever.search.dense.calibrate import (
+    budgets_to_try,
+    choose_budget,
+    recall_at,
+    sample_queries,
+    wanted_numbers,
+)
+from diffretriever.search.dense.candidates import CandidateSearch
+from diffretriever.search.dense.coded import CodedScan
+from diffretriever.search.dense.mean import MeanProposer
+from diffretriever.search.dense.segments import build_codes, open_segments
+from schemas.candidates import ProposerName
+from schemas.jobs import AccelerateJob
+from tests.search.conftest import QUERIES, fill
+from tests.search.dense_cases import assert_same_hits, opened, prepare, stream_of, streamed
+
+
+@pytest.fixture
+def own_index(encoder: Encoder, tmp_path: Path) -> PassageIndex:
+    return fill(encoder, str(tmp_path / "index"))
+
+
+@pytest.fixture
+def proposed(own_index: PassageIndex) -> PassageIndex:
+    return prepare(own_index, "mean")
+
+
+def test_candidates_have_exact_scores_and_a_large_budget_loses_nothing(
+    proposed: PassageIndex, encoder: Encoder
+) -> None:
+    queries = encoder.encode_queries(QUERIES)
+    scores = [dict(hits) for hits in streamed(proposed, queries, 1000)]
+    for budget in ("auto", 12):
+        found = opened(proposed, search_budget=budget).search(queries, 10)
+        assert all(len(hits) == 10 for hits in found)
+        assert all(scores[q][i] == s for q, hits in enumerate(found) for i, s in hits)
+    for options in ({"search_budget": 60}, {"search_budget": "exact"}):
+        assert_same_hits(opened(proposed, **options).search(queries, 10), streamed(proposed, queries, 10))
+
+
+def test_candidates_know_deleted_passages_and_new_ones(proposed: PassageIndex, encoder: Encoder) -> None:
+    queries = encoder.encode_queries(QUERIES)
+    gone = {i for hits in streamed(proposed, queries, 3) for i, _ in hits}
+    proposed.delete(gone)
+    fill(encoder, proposed.uri, prefix="new")
+    proposed.refresh()
+    found = opened(proposed, search_budget=60).search(queries, 10)
+    assert_same_hits(found, streamed(proposed, queries, 10))
+
+
+def test_a_budget_without_candidates_is_an_error(own_index: PassageIndex) -> None:
+    build_codes(own_index)
+    with pytest.raises(ValueError, match="needs a candidate index"):
+        opened(own_index, search_budget=10)
+
+
+def test_the_chosen_budget_reaches_its_recall(own_index: PassageIndex, encoder: Encoder) -> None:
+    build_codes(own_index)
+    proposer = MeanProposer.open(own_index, open_segments(own_index)[0])
+    queries = sample_queries(own_index, encoder, 40)
+    exact = streamed(own_index, queries, 10)
+    budget, measured = choose_budget(proposer, queries, exact, list(range(1, 61)), 0.9)
+    assert measured >= 0.9
+    assert budget < 60
+    wanted = wanted_numbers(proposer, exact)
+    assert recall_at(proposer, queries, wanted, budget).mean() == measured
+    below = recall_at(proposer, queries, wanted, budget - 1)
+    assert below.mean() - 1.645 * below.std() / len(below) ** 0.5 < 0.9
+    search = CandidateSearch(proposer, [], stream_of(own_index), max(10, budget))
+    found = search.search(queries, 10)
+    overlap = [len({i for i, _ in a} & {i for i, _ in b}) / 10 for a, b in zip(found, exact, strict=True)]
+    assert np.mean(overlap) >= 0.9
+
+
+@pytest.mark.parametrize("name", ["mean", "plaid"])
+def test_what_recall_is_measured_as(name: ProposerName, own_index: PassageIndex, encoder: Encoder) -> None:
+    index = prepare(own_index, name)
+    queries = encoder.encode_queries(QUERIES)
+    exact = streamed(index, queries, 10)
+    proposer = PROPOSERS[name].open(index, open_segments(index)[0])
+    wanted = wanted_numbers(proposer, exact)
+    for budget in (10, 40):
+        shares = recall_at(proposer, queries, wanted, budget)
+        for query, proposal in enumerate(proposer.propose(queries, budget)):
+            ids = {i for s, rows in proposer.passages.split(np.sort(proposal)) for i in s.codes.ids_of(rows)}
+            assert shares[query] == pytest.approx(len(ids & {i for i, _ in exact[query]}) / 10)
+
+
+@pytest.mark.parametrize("fastest", ["mean", "plaid", "scan"])
+def test_auto_takes_the_fastest(
+    fastest: str, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = fill(encoder, str(tmp_path / "index"))
+
+    def made_up_time(search: DenseSearch, queries: Representations, k: int) -> float:
+        assert (len(queries), k) == (20, 5)
+        name = search.proposer.name if isinstance(search, CandidateSearch) else "scan"
+        return 1.0 if name == fastest else 2.0
+
+    monkeypatch.setattr("diffretriever.search.accelerate.milliseconds", made_up_time)
+    with patch("diffretriever.encoders.load_encoder", lambda *_: encoder):
+        done = accelerate(AccelerateJob(index=made.uri, candidates="auto", top_k=5, sample=20, recall=0.3))
+    assert done.candidates is not None
+    assert done.candidates.milliseconds == 1.0
+    made.refresh()
+    search = opened(made)
+    if fastest == "scan":
+        assert done.candidates.search_budget == 60
+        assert isinstance(search, CodedScan)
+        return
+    assert done.candidates.search_budget < 60
+    assert isinstance(search, CandidateSearch)
+    assert search.proposer.name == done.candidates.proposer == fastest
+
+
+def test_budgets_end_with_all_passages() -> None:
+    assert budgets_to_try(100, 60)[-1] == 60
+    tried = budgets_to_try(100, 100_000)
+    assert (tried[0], tried[-2], tried[-1]) == (100, 25_000, 100_000)
+    assert tried == sorted(set(tried))

@@ -1,0 +1,90 @@
+"""What is kept beside fragments: of which kinds, made once, forgotten with its fragment."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from diffretriever.collections import Passage
+from diffretriever.index.table import PassageIndex, fragment_key
+from diffretriever.index.writer import Committer, write_block
+from diffretriever.pipelines.blocks import text_table
+from diffretriever.pipelines.stages import beside
+from diffretriever.search.accelerate import accelerate
+from diffretriever.search.fragment_files import bytes_in, forget_gone, missing_files
+from schemas.jobs import AccelerateJob
+from schemas.retriever import MaskedRetriever, PooledRetriever
+from tests.search.sparse_cases import BACKBONE, VOCAB, manifest, representations
+
+
+def fill(folder: Path, retriever: MaskedRetriever | PooledRetriever, vocab_size: int | None) -> PassageIndex:
+    """Write two fragments of two passages each."""
+    index = PassageIndex.create(str(folder / "index"), manifest(retriever, vocab_size))
+    for first in (0, 2):
+        texts = text_table([Passage(f"d{first + n}", "", "text") for n in range(2)], "c")
+        bags = [{first: 1.0} if vocab_size else {}] * 2
+        receipt = write_block(index.uri, beside(texts, representations(bags).to_arrow()))
+        Committer(index).commit({"key": receipt}, [])
+    return index
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> PassageIndex:
+    return fill(tmp_path, MaskedRetriever.model_validate({"backbone": BACKBONE, "budget": "q1p1"}), VOCAB)
+
+
+def kept(index: PassageIndex, kind: str) -> set[str]:
+    return {folder.name for folder in (Path(index.uri) / kind).iterdir()}
+
+
+def test_both_kinds_are_made_once(index: PassageIndex) -> None:
+    assert [(each.kinds, each.passages) for each in missing_files(index)] == [(("codes", "postings"), 2)] * 2
+    done = accelerate(AccelerateJob(index=index.uri)).files
+    assert {kind: files.made for kind, files in done.items()} == {"codes": 2, "postings": 2}
+    assert {kind: files.bytes for kind, files in done.items()} == {
+        kind: bytes_in(Path(index.uri) / kind) for kind in done
+    }
+    assert missing_files(index) == []
+    again = accelerate(AccelerateJob(index=index.uri)).files
+    assert {kind: (files.made, files.bytes) for kind, files in again.items()} == {
+        kind: (0, files.bytes) for kind, files in done.items()
+    }
+
+
+def test_an_index_without_sparse_scores_gets_codes_only(tmp_path: Path) -> None:
+    index = fill(tmp_path, PooledRetriever.model_validate({"backbone": BACKBONE}), None)
+    done = accelerate(AccelerateJob(index=index.uri)).files
+    assert {kind: files.made for kind, files in done.items()} == {"codes": 2}
+    assert not (Path(index.uri) / "postings").exists()
+
+
+def test_an_index_without_either_is_refused(bm25_index: PassageIndex) -> None:
+    with pytest.raises(ValueError, match="neither vectors nor impacts"):
+        accelerate(AccelerateJob(index=bm25_index.uri))
+
+
+@pytest.mark.parametrize("kind", ["codes", "postings"])
+def test_files_go_with_the_last_version_that_has_the_fragment(kind: str, index: PassageIndex) -> None:
+    accelerate(AccelerateJob(index=index.uri))
+    old = {fragment_key(fragment) for fragment in index.fragments()}
+    index.compact()
+    new = {fragment_key(fragment) for fragment in index.fragments()}
+    accelerate(AccelerateJob(index=index.uri))
+    assert kept(index, kind) == old | new, "readers of the version before may still be there"
+    index.compact(timedelta(0))
+    accelerate(AccelerateJob(index=index.uri))
+    assert kept(index, kind) == new
+
+
+def test_what_killed_jobs_left_goes_after_a_day(index: PassageIndex) -> None:
+    accelerate(AccelerateJob(index=index.uri))
+    left, at_work = (Path(index.uri) / "postings" / name for name in (".left.tmp", ".at-work.tmp"))
+    for folder in (left, at_work):
+        (folder / "segment").mkdir(parents=True)
+    day_ago = left.stat().st_mtime - 25 * 3600
+    os.utime(left, (day_ago, day_ago))
+    forget_gone(index)
+    assert (left.exists(), at_work.exists()) == (False, True)

@@ -1,0 +1,128 @@
+"""Adaptive K_q: the selector's choice is what queries are encoded with, in a search and in an evaluation."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from diffretriever.collections import read_run
+from diffretriever.evaluation.evaluate import evaluate_job
+from diffretriever.evaluation.selecting import selector_table
+from diffretriever.index.table import PassageIndex
+from diffretriever.search import open_searcher
+from diffretriever.search.selecting import BudgetChooser
+from schemas.jobs import EvaluateJob, SearchJob, SearchOptions
+from schemas.selection import SelectorReport, encoder_fingerprint
+from schemas.selector import FittedFeature, LearnedSelectorArtefact
+from tests.search.conftest import PASSAGES, QUERIES
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def artefact(index: PassageIndex, tmp_path: Path) -> Path:
+    """Chooses 3 for long queries and 1 for short ones: the border lies at the centre."""
+    learned = LearnedSelectorArtefact(
+        fingerprint=encoder_fingerprint(index.manifest),
+        retriever=index.manifest.title,
+        collections=("c/train",),
+        mode="dense",
+        measure="nDCG@10",
+        passage_budget=4,
+        queries=10,
+        created="2026-01-01T00:00:00+00:00",
+        command="made by hand",
+        cost=0,
+        penalty=1,
+        budgets=(1, 3),
+        features=(FittedFeature(name="length", low=0, high=100, centre=12.5, scale=1),),
+        intercepts=(0.5, 0.5),
+        coefficients=((-1.0,), (1.0,)),
+    )
+    path = tmp_path / "selector.json"
+    path.write_text(learned.model_dump_json(), "utf-8")
+    return path
+
+
+@pytest.fixture
+def job(index: PassageIndex, artefact: Path, tmp_path: Path) -> EvaluateJob:
+    folder = tmp_path / "collection"
+    (folder / "qrels").mkdir(parents=True)
+    rows = [json.dumps({"_id": p.id, "title": p.title, "text": p.text}) for p in PASSAGES]
+    (folder / "corpus.jsonl").write_text("\n".join(rows) + "\n", "utf-8")
+    rows = [json.dumps({"_id": f"q{number}", "text": text}) for number, text in enumerate(QUERIES)]
+    (folder / "queries.jsonl").write_text("\n".join(rows) + "\n", "utf-8")
+    judged = [f"q{number}\td{number}\t1" for number in range(len(QUERIES))]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judged]) + "\n", "utf-8")
+    return EvaluateJob(
+        index=index.uri, collection=str(folder), output=tmp_path / "out", top_k=20, selector=str(artefact)
+    )
+
+
+def expected_budgets(index: PassageIndex) -> list[int]:
+    """What the artefact says, from the tokenizer itself."""
+    searcher = open_searcher(index.uri)
+    tokenizer = searcher.encoder.preparer.vocabulary.tokenizer  # type: ignore[attr-defined]
+    lengths = [len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in QUERIES]
+    return [3 if length > 12.5 else 1 for length in lengths]
+
+
+def test_an_evaluation_encodes_each_query_with_its_own_budget(index: PassageIndex, job: EvaluateJob) -> None:
+    budgets = expected_budgets(index)
+    assert set(budgets) == {1, 3}, "the queries are short and long ones"
+    evaluate_job(job, "python jobs/evaluate.py")
+    found = open_searcher(index.uri).search(QUERIES, top_k=20, budgets=budgets)
+    for mode, hits in found.items():
+        run = read_run(job.output / f"{mode}.trec")
+        assert run == {f"q{number}": dict(each) for number, each in enumerate(hits) if each}
+    report = SelectorReport.model_validate_json((job.output / "selector.json").read_text("utf-8"))
+    assert report.mean_budget == sum(budgets) / len(budgets)
+    assert report.queries == {1: budgets.count(1), 3: budgets.count(3), 4: 0}
+    assert (report.own_budget, report.timed) == (4, len(QUERIES))
+    assert min(*report.milliseconds.values(), report.adaptive_milliseconds) > 0
+    page = (job.output / "report.md").read_text("utf-8")
+    assert f"## Adaptive K_q\n\nSelector learned λ=0: mean K_q {report.mean_budget:.2f}" in page
+    assert "adaptive" in selector_table(report)
+
+
+def test_a_fixed_selector_is_that_budget(job: EvaluateJob) -> None:
+    fixed = evaluate_job(job.model_copy(update={"selector": "fixed:2"}), "c")
+    plain = evaluate_job(job.model_copy(update={"selector": None, "query_budget": 2}), "c")
+    assert {mode: result.per_query for mode, result in fixed.items()} == {m: r.per_query for m, r in plain.items()}
+    assert not (job.output / "selector.json").exists(), "nothing is left of the evaluation before"
+
+
+def test_a_search_says_what_was_chosen_and_why(index: PassageIndex, artefact: Path) -> None:
+    command = [sys.executable, str(ROOT / "jobs" / "search.py"), "--index", index.uri, "--query", QUERIES[3]]
+    arguments = ["--selector", str(artefact), "--mode", "dense", "--top-k", "5", "--json-output"]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=True, timeout=120)
+    budgets, length = expected_budgets(index), len(_tokens(index, QUERIES[3]))
+    assert f"K_q = {budgets[3]}, chosen of 1, 3 by learned λ=0: length {length}\n" in done.stderr
+    hits = open_searcher(index.uri).search([QUERIES[3]], top_k=5, modes=["dense"], budgets=[budgets[3]])["dense"][0]
+    assert [(row["id"], row["score"]) for row in json.loads(done.stdout)] == hits
+
+
+def _tokens(index: PassageIndex, text: str) -> list[int]:
+    searcher = open_searcher(index.uri)
+    ids: list[int] = searcher.encoder.preparer.vocabulary.tokenizer(text, add_special_tokens=False)["input_ids"]  # type: ignore[attr-defined]
+    return ids
+
+
+def test_mistakes_say_what_to_do(index: PassageIndex, bm25_index: PassageIndex, artefact: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="the bm25 method has no query budget: leave --selector out"):
+        BudgetChooser("rule", open_searcher(bm25_index.uri))
+    searcher = open_searcher(index.uri, SearchOptions(index=index.uri))
+    other = artefact.read_text("utf-8").replace(encoder_fingerprint(index.manifest), "0123456789abcdef")
+    artefact.write_text(other, "utf-8")
+    with pytest.raises(
+        ValueError, match=r"fitted for encoder 0123456789abcdef.*but " + encoder_fingerprint(index.manifest)
+    ):
+        BudgetChooser(str(artefact), searcher)
+    with pytest.raises(ValueError, match="--query-budget or --selector, not both"):
+        SearchJob(index="i", query="q", query_budget=2, selector="rule")
+    with pytest.raises(ValueError, match="--selector goes with --index"):
+        EvaluateJob(run=tmp_path / "r", qrels=tmp_path / "q", output=tmp_path, selector="rule")

@@ -1,0 +1,176 @@
+"""Every sparse search finds what brute force finds, through every change of the table, ties and last bits included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from diffretriever.collections import Passage
+from diffretriever.index.fragment_postings import FragmentPostings
+from diffretriever.index.table import PassageIndex
+from diffretriever.index.writer import Committer, write_block
+from diffretriever.pipelines.blocks import text_table
+from diffretriever.pipelines.stages import beside
+from diffretriever.search.sparse import open_sparse
+from diffretriever.search.sparse.base import SparseSearch
+from diffretriever.search.sparse.postings import PostingsSearch
+from diffretriever.search.sparse.segments import build_postings, open_segments, postings_folder
+from diffretriever.search.sparse.stream import StreamingImpacts
+from schemas.jobs import SearchOptions
+from schemas.retriever import PooledRetriever
+from tests.search.sparse_cases import (
+    BACKBONE,
+    ENCODED_QUERIES,
+    QUERIES,
+    Life,
+    Model,
+    bags,
+    brute_force,
+    manifest,
+    passages,
+    representations,
+)
+
+Opener: TypeAlias = Callable[[PassageIndex], SparseSearch]
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Life:
+    made = Life(tmp_path)
+    for number, first in enumerate((0, 60, 120)):
+        made.write(passages(first, 60, seed=10 + number))
+    return made
+
+
+def streamed(index: PassageIndex) -> SparseSearch:
+    return StreamingImpacts(index, 1)
+
+
+def with_new_postings(index: PassageIndex) -> SparseSearch:
+    build_postings(index)
+    return opened(index, PostingsSearch)
+
+
+def as_it_is(index: PassageIndex) -> SparseSearch:
+    return opened(index, PostingsSearch)
+
+
+def opened(index: PassageIndex, expected: type[SparseSearch]) -> SparseSearch:
+    search = open_sparse(index, SearchOptions(index=index.uri))
+    assert isinstance(search, expected)
+    return search
+
+
+def check(life: Life, open_search: Opener, index: PassageIndex | None = None, model: Model | None = None) -> None:
+    search = open_search(index or life.index)
+    for k in (1, 7, 1000):
+        assert search.search(ENCODED_QUERIES, k) == brute_force(life.model if model is None else model, k)
+
+
+@pytest.mark.parametrize("open_search", [streamed, as_it_is, with_new_postings])
+def test_the_same_hits_through_every_change(life: Life, open_search: Opener) -> None:
+    build_postings(life.index)
+    check(life, open_search)
+    life.delete([*list(life.model)[3:40], list(life.model)[70]])
+    check(life, open_search)
+    life.write(passages(500, 50, seed=20))
+    check(life, open_search)
+    replaced = list(life.model)[::5]
+    life.write(dict(zip(replaced, bags(len(replaced), seed=21), strict=True)))
+    check(life, open_search)
+    life.index.compact()
+    check(life, with_new_postings if open_search is as_it_is else open_search)
+
+
+def test_empty_results(life: Life) -> None:
+    hits = with_new_postings(life.index).search(ENCODED_QUERIES, 1000)
+    assert hits[-3:-1] == [[], []]
+    assert 0 < len(hits[-1]) < len(life.model)
+    assert with_new_postings(life.index).search(ENCODED_QUERIES.take(np.arange(0)), 5) == []
+    life.delete(list(life.model))
+    assert opened(life.index, StreamingImpacts).search(ENCODED_QUERIES, 5) == [[]] * len(QUERIES)
+
+
+def test_threads_and_portions_make_no_difference(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_postings(life.index)
+    segments, without = open_segments(life.index)
+    assert (len(segments), without) == (3, [])
+    monkeypatch.setattr("diffretriever.search.sparse.postings._QUERIES_AT_ONCE", 4)
+    search = PostingsSearch(segments, [], StreamingImpacts(life.index, 1), 3)
+    assert search.search(ENCODED_QUERIES, 7) == brute_force(life.model, 7)
+
+
+def test_postings_made_after_a_deletion_hide_nothing_from_a_reader_opened_before(life: Life) -> None:
+    before, model = PassageIndex.open(life.index.uri), life.model
+    life.delete(list(life.model)[:70])
+    build_postings(life.index)
+    check(life, as_it_is)
+    check(life, as_it_is, before, model)
+    assert len(open_segments(before)[1]) == 2, "the first has none, those of the second lack rows"
+    life.index.compact(timedelta(0))
+    assert opened(life.index, StreamingImpacts).search(ENCODED_QUERIES, 7) == brute_force(life.model, 7)
+
+
+def test_made_once_and_again_where_killed(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    build, calls = FragmentPostings.build, iter([True, False])
+
+    def dying(*arguments: object) -> None:
+        if not next(calls):
+            raise KeyboardInterrupt
+        build(*arguments)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FragmentPostings, "build", dying)
+        with pytest.raises(KeyboardInterrupt):
+            build_postings(life.index)
+    assert len(open_segments(life.index)[0]) == 1
+    check(life, as_it_is)
+    assert build_postings(life.index) == 2
+    assert build_postings(life.index) == 0
+    check(life, as_it_is)
+
+
+def test_postings_of_another_format_are_made_anew(life: Life) -> None:
+    build_postings(life.index)
+    folder = postings_folder(life.index, life.index.fragments()[0])
+    (folder / "header.json").write_text('{"format": 0}')
+    assert len(open_segments(life.index)[1]) == 1
+    check(life, as_it_is)
+    assert build_postings(life.index) == 1
+
+
+@pytest.mark.parametrize("file", ["rows.npy", "ids.npy", "id_lengths.npy", "segment/codes.npy"])
+def test_damaged_files_are_named(file: str, life: Life) -> None:
+    build_postings(life.index)
+    path = postings_folder(life.index, life.index.fragments()[0]) / file
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(ValueError, match=path.name):
+        open_segments(life.index)
+    np.save(path, np.zeros(7, np.int32))
+    with pytest.raises(ValueError, match=r"do not fit together|does not hold"):
+        open_segments(life.index)
+
+
+def test_impacts_that_are_not_sound_are_refused(life: Life) -> None:
+    wrong = representations([{1: 1.0}]).to_arrow()
+    column = wrong.schema.get_field_index("impact_weights")
+    weights = pa.array([[-1.0]], wrong.schema.field(column).type)
+    wrong = wrong.set_column(column, wrong.field(column), weights)
+    table = beside(text_table([Passage("bad", "", "text")], "c"), wrong)
+    Committer(life.index).commit({"key": write_block(life.index.uri, table)}, [])
+    with pytest.raises(ValueError, match=r"above 0 and finite.*--verify. names the passages"):
+        build_postings(life.index)
+
+
+def test_an_index_without_impacts_has_no_postings(tmp_path: Path) -> None:
+    retriever = PooledRetriever.model_validate({"backbone": BACKBONE})
+    index = PassageIndex.create(str(tmp_path / "index"), manifest(retriever, None))
+    with pytest.raises(ValueError, match="holds no impacts"):
+        build_postings(index)
+    opened(index, StreamingImpacts)
