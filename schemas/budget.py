@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
 
-from pydantic import GetCoreSchemaHandler
+from pydantic import GetCoreSchemaHandler, PlainSerializer, PlainValidator
 from pydantic_core import CoreSchema, core_schema
 
 _TEXT_FORM = re.compile(r"q([1-9]\d*)p([1-9]\d*)")
@@ -52,3 +53,20 @@ class Budget:
             serialization=core_schema.to_string_ser_schema(),
             json_schema_input_schema=core_schema.str_schema(pattern=_TEXT_FORM.pattern),
         )
+
+
+def is_selection(value: Any) -> bool:
+    """Return whether this names the selection.json of a budget sweep, and is no budget itself."""
+    return isinstance(value, str | Path) and str(value).endswith(".json")
+
+
+def _validate_choice(value: Any) -> Budget | Path:
+    if isinstance(value, Budget):
+        return value
+    return Path(value) if is_selection(value) else Budget.parse(str(value))
+
+
+BudgetChoice: TypeAlias = Annotated[
+    Budget | Path, PlainValidator(_validate_choice), PlainSerializer(str, return_type=str)
+]
+"""A budget, or the path of the selection.json that a budget sweep wrote; `presets` turns it into a budget."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from schemas.base import Model
 
-ProposerName: TypeAlias = Literal["mean", "lancedb_tokens", "faiss_tokens"]
+ProposerName: TypeAlias = Literal["mean", "lancedb_tokens", "faiss_tokens", "plaid"]
 Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -17,15 +17,17 @@ class CandidateSettings(Model):
 
     proposer: ProposerName
     """`mean`: the inner product of mean vectors. `lancedb_tokens`, `faiss_tokens`: the nearest slot vectors by an
-    index of LanceDB or faiss."""
+    index of LanceDB or faiss. `plaid`: MaxSim over the centroids of slot vectors."""
     search_budget: PositiveInt
-    """Candidates a query."""
+    """Candidates a query; as many as there are passages where the exact scan was no slower."""
     top_k: PositiveInt
     """Depth of the recall."""
     target: Share
     """Recall@top_k asked for."""
     measured: Share
     """Recall@top_k on the sample at this budget."""
+    milliseconds: PositiveFloat
+    """Median time of a sampled query alone at this budget, on the machine that calibrated it."""
     sample: PositiveInt
     """Queries made from passages' beginnings."""
     passages: PositiveInt

@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from schemas.budget import Budget
+from schemas.budget import BudgetChoice
 from schemas.candidates import ProposerName, Share
+from schemas.query_budget import QueryBudgetOptions
 from schemas.retriever_parts import Mode
 from schemas.settings import JobConfig
 
@@ -48,8 +49,9 @@ class EncodeJob(RayConfig):
     """Local folder or hub id to use in place of the retriever's own backbone."""
     adapter: str | None = None
     """Local folder or hub id of a LoRA adapter to use in place of the retriever's own."""
-    budget: Budget | None = None
-    """Slots as q<K_q>p<K_p>, for example q4p16, in place of the retriever's own."""
+    budget: BudgetChoice | None = None
+    """Slots as q<K_q>p<K_p>, for example q4p16, in place of the retriever's own; or the selection.json of a budget
+    sweep."""
     on_bad_input: Literal["error", "quarantine"] = "error"
     """What to do with records that cannot be encoded: stop before anything starts, or set them aside in a file."""
     quarantine: Path | None = None
@@ -84,7 +86,7 @@ class SearchOptions(JobConfig):
     """Precision of dense products; the authors' bfloat16 loses 2-5 % of the true top 10."""
 
 
-class SearchJob(SearchOptions):
+class SearchJob(SearchOptions, QueryBudgetOptions):
     """Ask an index one question and see the ranked passages."""
 
     query: str
@@ -93,13 +95,11 @@ class SearchJob(SearchOptions):
     """Score to rank by; default: hybrid where the index offers it, else what it has."""
     top_k: PositiveInt = 10
     """Passages to show."""
-    query_budget: PositiveInt | None = None
-    """K_q for this query; default: the retriever's own."""
     json_output: bool = False
     """Print JSON instead of text."""
 
 
-class EvaluateJob(SearchOptions):
+class EvaluateJob(SearchOptions, QueryBudgetOptions):
     """Search an index with a collection's queries, or take a finished run, and measure it against the qrels."""
 
     index: str = ""
@@ -118,14 +118,14 @@ class EvaluateJob(SearchOptions):
     """Measures as ir_measures writes them."""
     top_k: PositiveInt = 1000
     """Passages kept per query."""
-    query_budget: PositiveInt | None = None
-    """K_q of all queries; default: the retriever's own."""
     exclude_self: bool = True
     """Drop a query's own document (same id), as BEIR does for ArguAna and Quora; off matches the paper."""
 
     @model_validator(mode="after")
     def _one_source(self) -> EvaluateJob:
         if self.run is not None:
+            if self.selector is not None:
+                raise ValueError("--selector goes with --index: a finished run has its budgets behind it")
             if self.index:
                 raise ValueError("give --run or --index, not both")
             if self.qrels is None and self.collection is None:
@@ -163,13 +163,14 @@ class MaintainJob(JobConfig):
 
 
 class AccelerateJob(JobConfig):
-    """Make an index fast to search: 8-bit codes, and a candidate index where asked for; results stay the same."""
+    """Make an index fast to search: codes, postings, a candidate index where asked for; results stay the same."""
 
     index: str
     """Local folder of the index."""
-    candidates: Literal["none"] | ProposerName = "none"
+    candidates: Literal["none", "auto"] | ProposerName = "none"
     """Candidate index to calibrate: only what it names is scored, exactly. `mean` goes by passages' mean vectors,
-    `lancedb_tokens` by LanceDB's index over slot vectors, `faiss_tokens` by faiss's (extra `faiss`).
+    `plaid` by the centroids of slot vectors, `lancedb_tokens` by LanceDB's index over slot vectors, `faiss_tokens` by
+    faiss's (extra `faiss`); `auto` tries `mean` and `plaid`. Where none is faster at that recall, all are scored.
     Worth it from about a hundred thousand passages on; below, the exact scan of the codes is fast enough."""
     recall: Share = 0.99
     """Recall@top_k that the search budget is chosen for, on queries made from the index's own passages."""
@@ -181,6 +182,9 @@ class AccelerateJob(JobConfig):
     """Where the index's backbone lies now, if it has moved."""
     adapter: str | None = None
     """Where its adapter lies now, likewise."""
+    workers: PositiveInt | Literal["auto"] = "auto"
+    """Fragments worked on at a time, by Ray where it is more than 1; `auto`: as many as there are CPUs where many
+    passages wait in several fragments, else 1."""
 
 
 class DemoJob(RayConfig):

@@ -74,7 +74,7 @@ class BudgetPlan(Model):
     table_bytes: int
     """The Lance table: texts, vectors in fp16, impacts."""
     codes_bytes: int
-    """8-bit codes beside it."""
+    """Beside it, for dense searches: 8-bit codes, and the vectors once more."""
     postings_bytes: int
     """Impacts turned into postings."""
     price_per_month: float | None

@@ -12,7 +12,7 @@ from diffretriever.reproduction.evaluation_sets import AVERAGE, BEIR7
 from diffretriever.reproduction.page import terminal_table
 from diffretriever.reproduction.plan import Plan, Task, make_plan
 from diffretriever.reproduction.report import write_report
-from diffretriever.reproduction.significance import holm, paired_p
+from diffretriever.statistics.significance import holm, paired_p
 from schemas.reproduce import ReproducedCell, ReproducedRow, ReproductionReport
 from tests.reproduction.cases import JobMaker, fake_evaluation
 from tests.reproduction.conftest import LLADA

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from diffretriever.collections import Qrels, Query, Run, open_collection, read_qrels, read_run, write_run
 from diffretriever.evaluation.measures import EvaluationResult, evaluate, parse_measures, remove_self
 from diffretriever.evaluation.report import Evaluation, write_evaluation
+from diffretriever.evaluation.selecting import report_selector, selector_section
 from diffretriever.files import write_text
 from diffretriever.scoring.topk import Hits
 from diffretriever.search import open_searcher
 from diffretriever.search.base import Searcher
+from diffretriever.search.cut import kept_hits, searched_depth
+from diffretriever.search.selecting import BudgetChooser
 from schemas.jobs import EvaluateJob
+from schemas.selection import SelectorReport
+
+SELECTOR_FILE = "selector.json"
 
 
 def evaluate_job(job: EvaluateJob, command: str) -> dict[str, EvaluationResult]:
@@ -29,7 +36,11 @@ def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
     collection = open_collection(job.collection)
     queries, qrels = collection.queries(job.split), collection.qrels(job.split)
     searcher = open_searcher(job.index, job)
-    runs = search_queries(searcher, queries, job)
+    texts = [query.text for query in queries]
+    chooser = BudgetChooser(job.selector, searcher) if job.selector else None
+    choices = chooser.choose(texts) if chooser else []
+    budgets = [choice.budget for choice in choices] if chooser else None
+    runs = search_queries(searcher, queries, job, budgets)
     results = {mode: evaluate(_as_run(run), qrels, job.measures) for mode, run in runs.items()}
     for mode, run in runs.items():
         write_run(job.output / f"{mode}.trec", run.items(), mode)
@@ -45,26 +56,28 @@ def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
         query_texts={query.id: query.text for query in queries},
     )
     _write(job, evaluation, results)
+    if chooser:
+        _add_selector(job.output, report_selector(chooser, texts, choices))
     return results
 
 
 def search_queries(
-    searcher: Searcher, queries: list[Query], job: EvaluateJob
+    searcher: Searcher, queries: list[Query], job: EvaluateJob, budgets: list[int] | None = None
 ) -> dict[str, dict[str, list[tuple[str, float]]]]:
-    """Return, per mode, each query's ranked passages, its own document left out where the job says so."""
-    budgets = [job.query_budget] * len(queries) if job.query_budget else None
-    # One more than asked, since a query's own document may have to go.
-    depth = job.top_k + job.exclude_self
+    """Return, per mode, each query's ranked passages, its own document left out where the job says so.
+
+    `budgets` gives each query its own K_q; None is the job's for all, or the retriever's own.
+    """
+    if budgets is None and job.query_budget:
+        budgets = [job.query_budget] * len(queries)
+    depth = searched_depth(job.top_k, exclude_self=job.exclude_self)
     found = searcher.search([query.text for query in queries], top_k=depth, budgets=budgets)
     return {mode: _by_query(queries, hits, job) for mode, hits in found.items()}
 
 
 def _by_query(queries: list[Query], hits: Hits, job: EvaluateJob) -> dict[str, list[tuple[str, float]]]:
-    ranked = {}
-    for query, found in zip(queries, hits, strict=True):
-        kept = [hit for hit in found if not (job.exclude_self and hit[0] == query.id)]
-        ranked[query.id] = kept[: job.top_k]
-    return ranked
+    pairs = zip(queries, hits, strict=True)
+    return {query.id: kept_hits(query.id, found, job.top_k, exclude_self=job.exclude_self) for query, found in pairs}
 
 
 def _evaluate_run(job: EvaluateJob, command: str) -> dict[str, EvaluationResult]:
@@ -92,6 +105,14 @@ def _as_run(ranked: Mapping[str, list[tuple[str, float]]]) -> Run:
     return {query: dict(hits) for query, hits in ranked.items()}
 
 
+def _add_selector(output: Path, report: SelectorReport) -> None:
+    write_text(output / SELECTOR_FILE, report.model_dump_json(indent=2) + "\n")
+    page = output / "report.md"
+    write_text(page, page.read_text("utf-8") + selector_section(report))
+
+
 def _write(job: EvaluateJob, evaluation: Evaluation, results: dict[str, EvaluationResult]) -> None:
     write_evaluation(job.output, evaluation, results)
+    # Of an earlier evaluation in this folder.
+    (job.output / SELECTOR_FILE).unlink(missing_ok=True)
     write_text(job.output / "evaluate.yaml", job.to_yaml())

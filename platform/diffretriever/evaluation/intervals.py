@@ -1,29 +1,13 @@
-"""How sure a mean over queries is."""
+"""How sure the means of an evaluation are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
-import numpy as np
+from collections.abc import Mapping
 
 from diffretriever.evaluation.measures import EvaluationResult
+from diffretriever.statistics.intervals import bootstrap_interval
 
-_RESAMPLES = 1000
-_SEED = 42
-
-
-def bootstrap_interval(values: Iterable[float]) -> tuple[float, float]:
-    """Return the 95% percentile bootstrap interval of the mean, from 1000 resamples with a fixed seed.
-
-    Args:
-        values: one per query, at least one.
-    """
-    sample = np.fromiter(values, dtype=np.float64)
-    assert len(sample), "an interval needs a value"
-    generator = np.random.default_rng(_SEED)
-    means = [sample[generator.integers(len(sample), size=len(sample))].mean() for _ in range(_RESAMPLES)]
-    low, high = np.percentile(means, [2.5, 97.5])
-    return float(low), float(high)
+__all__ = ["bootstrap_interval", "intervals_of"]
 
 
 def intervals_of(results: Mapping[str, EvaluationResult]) -> dict[str, dict[str, tuple[float, float]]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from diffretriever.evaluation.tables import Cell, format_table, markdown_table
 from diffretriever.reproduction.plan import DONE, READY, Plan
-from diffretriever.reproduction.significance import ALPHA
+from diffretriever.statistics.significance import ALPHA
 from schemas.reproduce import PairedTest, ReproducedCell, ReproducedRow, ReproducedTable, ReproductionReport
 
 _MARK = " (stand-in)"

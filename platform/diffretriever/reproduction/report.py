@@ -12,7 +12,7 @@ from diffretriever.files import write_text
 from diffretriever.reproduction.page import reproduction_page
 from diffretriever.reproduction.plan import DONE, Plan, PlannedRow, Task
 from diffretriever.reproduction.results import Results, Sample
-from diffretriever.reproduction.significance import ALPHA, holm, paired_p
+from diffretriever.statistics.significance import ALPHA, holm, paired_p
 from schemas.encode import EncodeSummary
 from schemas.reproduce import (
     PairedTest,

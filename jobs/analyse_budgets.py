@@ -1,0 +1,27 @@
+"""Write the analysis of budget sweeps from their files, without encoding anything."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+from _entry import lasting, run
+
+from schemas.analyse import AnalyseBudgetsJob
+
+
+def main(config: AnalyseBudgetsJob) -> None:
+    """Analyse, and say where the report is."""
+    from diffretriever.analysis.page import oracle_table
+    from diffretriever.analysis.report import analyse
+
+    output = Path(lasting(config.output, "--output"))
+    report = analyse(config.model_copy(update={"output": output}), shlex.join(["python", *sys.argv]))
+    print(f"fixed budget {report.fixed} ({report.chosen})")
+    print(f"oracles, {report.modes[0]} {report.measure}:\n{oracle_table(report)}")
+    print(f"report: {output / 'report.md'}")
+
+
+if __name__ == "__main__":
+    run(AnalyseBudgetsJob, main)

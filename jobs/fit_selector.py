@@ -1,0 +1,27 @@
+"""Fit a selector of query budgets on sweeps, and evaluate it across folds and across data sets."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+from _entry import lasting, run
+
+from schemas.selector import FitSelectorJob
+
+
+def main(config: FitSelectorJob) -> None:
+    """Fit, print the cross-validated table, say where selector and report are."""
+    from diffretriever.analysis.selector_page import selector_table
+    from diffretriever.analysis.selector_report import fit_selector
+
+    output = Path(lasting(config.output, "--output"))
+    report = fit_selector(config.model_copy(update={"output": output}), shlex.join(["python", *sys.argv]))
+    print(selector_table(report))
+    print(f"selector: {output / 'selector.json'}")
+    print(f"report: {output / 'report.md'}")
+
+
+if __name__ == "__main__":
+    run(FitSelectorJob, main)

@@ -1,0 +1,41 @@
+"""Measure a grid of budgets on a collection and choose the best of them."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+from _entry import lasting, run
+
+from schemas.sweep_job import SweepJob, SweepSummary
+
+
+def main(config: SweepJob) -> None:
+    """Encode, search and measure the grid; print it, and say where the selection is."""
+    from diffretriever.evaluation.measures import parse_measures
+    from diffretriever.evaluation.sweep import SELECTION_FILE, measure_sweep, select_budget, sweep_tables
+    from diffretriever.pipelines.sweep import sweep_budgets
+
+    parse_measures(config.measures)
+    job = config.model_copy(update={"output": Path(lasting(config.output, "--output"))})
+    swept = sweep_budgets(job, shlex.join(["python", *sys.argv]), lambda line: print(line, flush=True))
+    manifest = measure_sweep(job)
+    selection = select_budget(job, manifest)
+    print(f"\n{sweep_tables(job.output, manifest)}\n\n{describe(swept)}")
+    if selection is None:
+        print("no budget is chosen without a training split: name one with --select-split")
+        return
+    chosen = f"{selection.mode} {selection.measure} on {selection.split}: {selection.value:.4f}"
+    print(f"chosen: {selection.budget} ({chosen}), in {job.output / SELECTION_FILE}")
+
+
+def describe(swept: SweepSummary) -> str:
+    """Return the summary as a line for a person."""
+    found = f", {swept.found:,} were there already" if swept.found else ""
+    cells = f"{swept.searched:,} cells searched in {swept.passes:,} passes over {swept.passages:,} passages"
+    return f"{cells}{found}: {swept.seconds:.0f} s"
+
+
+if __name__ == "__main__":
+    run(SweepJob, main)

@@ -1,0 +1,171 @@
+"""What chooses K_q: the artefact of a fitted selector, the job that fits one, and what its evaluation says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, PositiveInt, model_validator
+
+from schemas.base import Model
+from schemas.settings import JobConfig
+from schemas.sweep import SweepMode
+
+NonNegative = Annotated[float, Field(ge=0)]
+
+
+class FittedFeature(Model):
+    """One feature of a linear model, clipped to what was seen in training and then standardised."""
+
+    name: str
+    """As in `budgets/features.py`."""
+    low: float
+    """Smallest value in training."""
+    high: float
+    """Largest value in training."""
+    centre: float
+    """Mean in training."""
+    scale: Annotated[float, Field(gt=0)]
+    """Standard deviation in training."""
+
+
+class LearnedSelectorArtefact(Model):
+    """A fitted selector as a JSON file: a linear prediction of each budget's gain, and where it comes from."""
+
+    format: Literal[1] = 1
+    """Version of this file's layout."""
+    kind: Literal["learned"] = "learned"
+    fingerprint: str
+    """Of the encoder, as queries depend on it: it must be the one that will encode."""
+    retriever: str
+    """What retrieved, for people to read."""
+    collections: tuple[str, ...]
+    """As collection/split: what it was fitted on."""
+    mode: SweepMode
+    """Score whose measure was predicted."""
+    measure: str
+    """As ir_measures writes it."""
+    passage_budget: PositiveInt
+    """K_p of the passages that were searched."""
+    queries: PositiveInt
+    """How many it was fitted on."""
+    created: str
+    """ISO 8601 time, UTC."""
+    command: str
+    """The command line."""
+    cost: NonNegative
+    """λ: what a query slot must gain, in units of the measure."""
+    penalty: NonNegative | None
+    """Ridge penalty per query; None where no signal was found, and all coefficients are 0."""
+    budgets: tuple[PositiveInt, ...]
+    """The K_q it chooses from, ascending."""
+    features: tuple[FittedFeature, ...]
+    """What it looks at."""
+    intercepts: tuple[float, ...]
+    """Predicted value of each budget for an average query, in units of the measure."""
+    coefficients: tuple[tuple[float, ...], ...]
+    """For each budget, what a standard deviation of each feature adds."""
+
+    @model_validator(mode="after")
+    def _check_shapes(self) -> Self:
+        rows, columns = len(self.budgets), len(self.features)
+        if list(self.budgets) != sorted(set(self.budgets)) or not rows:
+            raise ValueError(f"budgets {list(self.budgets)}: give at least one number, ascending, none twice")
+        if len(self.intercepts) != rows or len(self.coefficients) != rows:
+            raise ValueError(f"{rows} budgets need as many intercepts and rows of coefficients")
+        if any(len(row) != columns for row in self.coefficients):
+            raise ValueError(f"{columns} features need as many coefficients in each row")
+        return self
+
+
+class FitSelectorJob(JobConfig):
+    """Fit a selector of K_q on budget sweeps, and say by cross-validation what it gains and saves."""
+
+    sweeps: tuple[Path, ...]
+    """Split folders of sweeps, such as sweeps/scifact/train, all of one retriever; the selector is fitted on all their
+    queries together."""
+    mode: SweepMode = "hybrid"
+    """Score to choose for."""
+    measure: str = "nDCG@10"
+    """Measure to predict."""
+    passage_budget: PositiveInt | None = None
+    """K_p of the index that will be searched; default: that of the cell with the best mean."""
+    budgets: tuple[PositiveInt, ...] = ()
+    """K_q it may choose; default: all that were swept."""
+    features: tuple[str, ...] = ("length", "entropy")
+    """What it looks at: length, entropy, content_words."""
+    cost: NonNegative = 0.0
+    """λ: what a query slot must gain, in units of the measure; 0 chooses for effectiveness alone."""
+    curve: tuple[NonNegative, ...] = (0.0, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01)
+    """The λ at which the report traces the measure against mean K_q."""
+    output: Path
+    """Folder for selector.json and the report."""
+
+    @model_validator(mode="after")
+    def _check_lists(self) -> Self:
+        for name in ("sweeps", "features", "curve"):
+            if not getattr(self, name):
+                raise ValueError(f"give at least one of --{name}")
+        return self
+
+
+class AdaptiveRow(Model):
+    """How one selector did on one set of queries that it was not fitted on."""
+
+    selector: str
+    """Its name; for a learned one with its λ."""
+    cost: float
+    """λ; 0 for one that was not learned."""
+    fitted_on: str
+    """`folds` of the same queries, the name of another set, or `nothing`."""
+    tested_on: str
+    """As collection/split."""
+    queries: int
+    mean: float
+    """Mean measure."""
+    mean_budget: float
+    """Mean K_q."""
+    budgets: dict[int, float]
+    """K_q → share of the queries for which it was chosen."""
+    fixed: float
+    """Mean measure of the fixed budget that is best on what the selector was fitted on."""
+    fixed_budget: float
+    """Mean K_q of that; folds may differ."""
+    gain: float
+    """Mean less fixed."""
+    interval: tuple[float, float]
+    """Bootstrap 95% interval of the gain."""
+    t_test: float
+    """p of the two-sided paired t-test against fixed."""
+    randomisation: float
+    """p of the two-sided paired randomisation test against fixed."""
+    frugal: float
+    """Mean measure of the fixed budget that is best among those of no more slots than mean_budget."""
+    frugal_gain: float
+    """Mean less frugal."""
+    frugal_t_test: float
+    """p of the two-sided paired t-test against frugal."""
+    headroom: float
+    """What the K_q oracle gains over fixed."""
+    carried: float | None
+    """What of that carries over to other passage budgets, the rest being luck; None where it cannot be told."""
+    recovered: float | None
+    """Gain as a share of the headroom; None where there is none."""
+    recovered_carried: float | None
+    """Gain as a share of what carries over; None where nothing does."""
+
+
+class FittedSelectorReport(Model):
+    """The file `report.json` of jobs/fit_selector.py."""
+
+    retriever: str
+    fingerprint: str
+    mode: SweepMode
+    measure: str
+    passage_budget: int
+    rows: tuple[AdaptiveRow, ...]
+    """Cross-validated, and each fitted selector on every other set, at the λ of the artefact."""
+    curve: tuple[AdaptiveRow, ...]
+    """Cross-validated on all queries together, by λ."""
+    command: str
+    """The command line."""

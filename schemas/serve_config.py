@@ -1,0 +1,113 @@
+"""The config of the search application: one file, or `key=value` arguments of `serve run`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from schemas.base import Model
+
+
+class ServeLimits(Model):
+    """What a request may ask for."""
+
+    max_query_chars: PositiveInt = 4000
+    """Characters of one query."""
+    max_queries: PositiveInt = 64
+    """Queries of one request."""
+    max_k: PositiveInt = 1000
+    """Passages of a ranking."""
+    max_budget: PositiveInt = 32
+    """Largest K_q that a request may ask for."""
+    max_passages: PositiveInt = 256
+    """Passages of one ingest."""
+    max_passage_chars: PositiveInt = 100_000
+    """Characters of title and text of one passage."""
+    max_body_bytes: PositiveInt = 4 << 20
+    """Bytes of a request's body."""
+    timeout_s: PositiveFloat = 30.0
+    """Seconds for one request; after them it is answered with status 503."""
+
+
+class ReplicaConfig(Model):
+    """How many copies of a deployment run, and with what."""
+
+    min_replicas: PositiveInt = 1
+    max_replicas: PositiveInt = 1
+    """More than `min_replicas`: Ray adds copies while queues are long."""
+    cpus: Annotated[float, Field(ge=0)] = 1.0
+    """CPUs of the cluster that each copy takes."""
+    gpus: Annotated[float, Field(ge=0)] = 0.0
+    """GPUs of each copy."""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.max_replicas < self.min_replicas:
+            raise ValueError(f"max_replicas {self.max_replicas} is below min_replicas {self.min_replicas}: raise it")
+        return self
+
+
+class ServeConfig(Model):
+    """An application over one index. An API key comes from the environment alone: DIFFRETRIEVER_API_KEY."""
+
+    index: str
+    """Folder or object-store URI of the index."""
+    layout: Literal["together", "apart"] = "together"
+    """`together`: every replica encodes and searches by itself, the fewest hops. `apart`: encoders and search shards
+    are deployments of their own, for models on GPUs and for indexes that one machine does not hold."""
+    shards: PositiveInt = 1
+    """Deployments that share the index's fragments, if they are apart."""
+    ingress: ReplicaConfig = ReplicaConfig()
+    """Replicas that take requests; if together, the whole of the work."""
+    encoder: ReplicaConfig = ReplicaConfig()
+    """Replicas that encode, if they are apart."""
+    shard: ReplicaConfig = ReplicaConfig()
+    """Replicas of each shard, if they are apart."""
+    backbone: str | None = None
+    """Where the index's backbone lies now, if it has moved; it must be the same weights."""
+    adapter: str | None = None
+    """Where its adapter lies now, likewise."""
+    device: str = "auto"
+    """Of the encoder, and of the dense search where they are together: `cpu`, `cuda`; `auto`: a GPU if there is one."""
+    memory_mb: PositiveInt = 1024
+    """Memory that scoring may use beside the model, in each replica."""
+    threads: PositiveInt | None = None
+    """Threads of each replica's tensor work; default: as many as it has CPUs, at least 1."""
+    selector: str = "rule"
+    """What chooses K_q for `budget: adaptive`: `rule`, `fixed:4`, or the file of a fitted selector."""
+    limits: ServeLimits = ServeLimits()
+    max_ongoing: PositiveInt = 64
+    """Requests that a replica works on at a time; further ones are refused with status 503 and Retry-After."""
+    max_queued: PositiveInt = 256
+    """Requests that wait for a replica at each of Ray's routers, before those are refused too."""
+    batch_tokens: PositiveInt | None = None
+    """Tokens, padding and slots included, that one batch of queries may have; default: what the device is good for."""
+    refresh_s: PositiveFloat = 3.0
+    """Seconds between looks for a newer version of the index."""
+    cors_origins: tuple[str, ...] = ()
+    """Sites whose pages may ask from a browser, such as https://example.org; none by default."""
+    page: bool = True
+    """Serve the search page at `/`."""
+
+    @model_validator(mode="after")
+    def _check_layout(self) -> Self:
+        if self.layout == "together" and self.shards > 1:
+            raise ValueError("shards: several shards need layout: apart")
+        return self
+
+    @classmethod
+    def from_arguments(cls, arguments: dict[str, Any]) -> Self:
+        """Build from `serve run` arguments, in which a dot goes into a part: `limits.max_k=100`.
+
+        Raises:
+            ValueError: an unknown or malformed setting, named.
+        """
+        values: dict[str, Any] = {}
+        for key, value in arguments.items():
+            *parts, last = key.split(".")
+            place = values
+            for part in parts:
+                place = place.setdefault(part, {})
+            place[last] = value
+        return cls.model_validate(values)

@@ -1,0 +1,48 @@
+"""Query features against values worked out by hand and by scipy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from diffretriever.budgets.features import FEATURES, DocumentFrequencies, QueryText, check_names, features_of
+
+
+def test_known_values() -> None:
+    found = features_of(QueryText("What is the heat-transfer in a slab? Heat!", (5, 7, 5, 9)))
+    assert found == {"length": 4.0, "entropy": 1.5, "content_words": 3.0}
+
+
+def test_entropy_is_scipys_in_bits() -> None:
+    ids = np.random.default_rng(0).integers(0, 9, 40)
+    expected = scipy.stats.entropy(np.unique(ids, return_counts=True)[1], base=2)
+    assert features_of(QueryText("x", ids.tolist()))["entropy"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_queries_of_the_same_counts_tie_exactly() -> None:
+    entropies = {
+        features_of(QueryText("", ids))["entropy"] for ids in ((1, 1, 1, 2, 3), (9, 8, 7, 7, 7), (4, 5, 4, 6, 4))
+    }
+    assert len(entropies) == 1
+
+
+def test_idf_by_hand() -> None:
+    frequencies = DocumentFrequencies(7, {1: 0, 2: 1, 3: 7})
+    found = features_of(QueryText("x", (1, 2, 2, 3, 4), frequencies))
+    assert found["mean_idf"] == pytest.approx((3 + 2 + 0 + 3) / 4)
+    assert found["max_idf"] == 3.0
+    assert list(found) == list(FEATURES)
+
+
+def test_an_empty_query_has_finite_features() -> None:
+    found = features_of(QueryText("", (), DocumentFrequencies(1, {})))
+    assert all(math.isfinite(value) for value in found.values())
+    assert set(found.values()) == {0.0}
+
+
+def test_an_unknown_feature_is_named() -> None:
+    with pytest.raises(ValueError, match=r"no query feature 'lenght'. Did you mean 'length'\?"):
+        check_names(["entropy", "lenght"])

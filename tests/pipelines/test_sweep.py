@@ -1,0 +1,274 @@
+"""A budget sweep on a local Ray: every cell is the search with that budget, and nothing is ever done twice."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from diffretriever.budgets.outcomes import Outcomes
+from diffretriever.budgets.queries import read_queries
+from diffretriever.collections import read_run, write_run
+from diffretriever.encoders.representations import Representations
+from diffretriever.evaluation.sweep import measure_sweep, select_budget, sweep_tables
+from diffretriever.index.table import PassageIndex
+from diffretriever.pipelines import sweep_cells
+from diffretriever.pipelines.sweep import sweep_budgets
+from diffretriever.presets import load_retriever
+from diffretriever.scoring.topk import Hit, Hits
+from diffretriever.search import open_searcher
+from diffretriever.search.cut import kept_hits
+from diffretriever.search.dense.stream import StreamingScan
+from diffretriever.search.neural import NeuralSearcher
+from diffretriever.search.sparse.stream import StreamingImpacts
+from schemas.budget import Budget
+from schemas.jobs import SearchOptions
+from schemas.retriever import MaskedRetriever
+from schemas.selection import encoder_fingerprint, read_selection
+from schemas.sweep import SweepMode
+from schemas.sweep_job import SweepJob, SweepSummary
+from tests.pipelines.corpora import WORDS, line, write_corpus
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
+MODES: tuple[SweepMode, ...] = ("dense", "sparse", "hybrid", "pooled-slots")
+# Query p3 has a passage's id: that passage is none of its hits.
+TEXTS = {
+    "test": {f"q{n}": f"{WORDS[n]} {WORDS[n + 3]}" for n in range(5)},
+    "train": {"p3": "slot index", "q9": "lance"},
+}
+Lines = list[str]
+
+
+def say(line: str) -> None:
+    print(line)
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> SweepJob:
+    folder = tmp_path_factory.mktemp("sweep")
+    collection = write_corpus(folder / "corpus", [line(i) for i in range(40)])
+    asked = {query: text for texts in TEXTS.values() for query, text in texts.items()}
+    rows = [json.dumps({"_id": query, "text": text}) for query, text in asked.items()]
+    (collection / "queries.jsonl").write_text("\n".join(rows) + "\n", "utf-8")
+    for split, texts in TEXTS.items():
+        judged = [f"{query}\tp{7 * number % 40}\t1" for number, query in enumerate(texts, start=1)]
+        qrels = "\n".join(["query-id\tcorpus-id\tscore", *judged])
+        (collection / "qrels" / f"{split}.tsv").write_text(qrels + "\n", "utf-8")
+    return SweepJob(
+        collection=str(collection),
+        output=folder / "swept",
+        retriever="diffretriever-llada",
+        backbone=str(checkpoint),
+        encoders=1,
+        query_budgets=(3, 1),
+        passage_budgets=(1, 2),
+        modes=MODES,
+        top_k=12,
+    )
+
+
+@pytest.fixture(scope="module")
+def passes() -> Iterator[dict[str, int]]:
+    """How often the vectors and the impacts of an index were searched, in the first sweep."""
+    counts = {"dense": 0, "sparse": 0}
+
+    def counting(name: str, search: Callable[..., Hits]) -> Callable[..., Hits]:
+        def counted(self: object, queries: Representations, k: int) -> Hits:
+            counts[name] += 1
+            return search(self, queries, k)
+
+        return counted
+
+    with (
+        patch.object(StreamingScan, "search", counting("dense", StreamingScan.search)),
+        patch.object(StreamingImpacts, "search", counting("sparse", StreamingImpacts.search)),
+    ):
+        yield counts
+
+
+@pytest.fixture(scope="module")
+def summary(job: SweepJob, passes: dict[str, int], cluster: None) -> SweepSummary:
+    summary = sweep_budgets(job, "python jobs/sweep_budgets.py", say)
+    assert passes == {"dense": 2, "sparse": 2}, "one pass over each index for all K_q and both splits"
+    return summary
+
+
+@pytest.fixture
+def copy(job: SweepJob, summary: SweepSummary, tmp_path: Path) -> SweepJob:
+    """A finished sweep of its own, to be changed."""
+    shutil.copytree(job.output, tmp_path / "swept")
+    return job.model_copy(update={"output": tmp_path / "swept"})
+
+
+def stamps(folder: Path, pattern: str) -> dict[str, int]:
+    return {str(file.relative_to(folder)): file.stat().st_mtime_ns for file in folder.glob(pattern)}
+
+
+def runs(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.glob("*/runs/*/*.trec")}
+
+
+def test_every_cell_is_the_search_with_its_budget(job: SweepJob, summary: SweepSummary) -> None:
+    assert (summary.passages, summary.searched, summary.found, summary.passes) == (40, 8, 0, 2)
+    for passage in job.passage_budgets:
+        place = str(job.output / "indexes" / f"p{passage}")
+        searcher = open_searcher(place, SearchOptions(index=place))
+        assert isinstance(searcher, NeuralSearcher)
+        assert isinstance(searcher.encoder.config, MaskedRetriever)
+        assert searcher.encoder.config.budget == Budget(1, passage)
+        for query in job.query_budgets:
+            for split, texts in TEXTS.items():
+                budgets = [query] * len(texts)
+                found = dict(searcher.search([*texts.values()], top_k=13, budgets=budgets))
+                expected = {mode: dict(zip(texts, hits, strict=True)) for mode, hits in found.items()}
+                pooled = pooled_by_hand(searcher, [*texts.values()], budgets)
+                for mode in MODES:
+                    run = read_run(job.output / split / "runs" / str(Budget(query, passage)) / f"{mode}.trec")
+                    wanted = pooled if mode == "pooled-slots" else [expected[mode][q] for q in texts]
+                    for (name, _), hits in zip(texts.items(), wanted, strict=True):
+                        kept = kept_hits(name, hits, 12, exclude_self=True)
+                        assert [*run.get(name, {})] == [passage_id for passage_id, _ in kept]
+                        tolerance = 1e-6 if mode == "pooled-slots" else 0
+                        assert [*run.get(name, {}).values()] == pytest.approx(
+                            [s for _, s in kept], rel=tolerance, abs=0
+                        )
+
+
+def pooled_by_hand(searcher: NeuralSearcher, texts: list[str], budgets: list[int]) -> Hits:
+    """Rank by the inner product of mean slots, in float64."""
+    asked = searcher.encoder.encode_queries(texts, budgets)
+    table = searcher.index.take(np.arange(len(searcher.index)), ["id", "reps"])
+    means = {i: np.mean(np.array(r, np.float64), axis=0) for i, r in zip(*table.to_pydict().values(), strict=True)}
+    ranked = []
+    for start, stop in zip(asked.offsets[:-1], asked.offsets[1:], strict=True):
+        query = asked.vectors_MH[start:stop].astype(np.float64).mean(axis=0)
+        scores = {i: float(query @ mean) for i, mean in means.items()}
+        ranked.append(sorted(scores.items(), key=lambda hit: (-hit[1], hit[0])))
+    return ranked
+
+
+def test_the_same_command_does_nothing_again(job: SweepJob, summary: SweepSummary) -> None:
+    before = stamps(job.output, "*/runs/*/*") | stamps(job.output, "*/encoded/*") | stamps(job.output, "indexes/*/*")
+    again = sweep_budgets(job, "again", say)
+    assert (again.searched, again.found, again.passes) == (0, 8, 0)
+    after = stamps(job.output, "*/runs/*/*") | stamps(job.output, "*/encoded/*") | stamps(job.output, "indexes/*/*")
+    assert after == before
+
+
+def test_a_sweep_cut_off_goes_on(copy: SweepJob) -> None:
+    finished, written = runs(copy.output), list[Path]()
+    for split in TEXTS:
+        shutil.rmtree(copy.output / split / "runs")
+
+    def dying(path: Path, hits: Iterable[tuple[str, Sequence[Hit]]], tag: str) -> None:
+        if len(written) == 4 * 3 + 2:
+            raise KeyboardInterrupt
+        written.append(path)
+        write_run(path, hits, tag)
+
+    with patch.object(sweep_cells, "write_run", dying), pytest.raises(KeyboardInterrupt):
+        sweep_budgets(copy, "cut", say)
+    resumed = sweep_budgets(copy, "resumed", say)
+    assert (resumed.searched, resumed.found, resumed.passes) == (5, 3, 2)
+    assert runs(copy.output) == finished
+
+
+def test_one_budget_more_is_one_search_more(copy: SweepJob) -> None:
+    before, finished = stamps(copy.output, "*/encoded/*"), runs(copy.output)
+    indexes = stamps(copy.output, "indexes/*/finished.json")
+    lines = Lines()
+    more = sweep_budgets(copy.model_copy(update={"query_budgets": (1, 2, 3)}), "more", lines.append)
+    assert (more.searched, more.found, more.passes) == (4, 8, 2)
+    assert stamps(copy.output, "*/encoded/*").items() > before.items()
+    assert [text for text in lines if "encoded with" in text] == [
+        "  5 queries of test encoded with K_q = 2",
+        "  2 queries of train encoded with K_q = 2",
+    ]
+    assert stamps(copy.output, "indexes/*/finished.json") == indexes, "no passage was encoded"
+    assert runs(copy.output).items() > finished.items()
+
+
+def test_queries_that_may_not_share_a_pass_find_the_same(copy: SweepJob) -> None:
+    finished = runs(copy.output)
+    for split in TEXTS:
+        shutil.rmtree(copy.output / split / "runs")
+    apart = sweep_budgets(copy.model_copy(update={"queries_at_once": 7}), "apart", say)
+    assert apart.passes == 4, "a pass for each K_q on each index"
+    assert runs(copy.output) == finished
+
+
+def test_cells_of_an_index_that_changed_are_searched_again(copy: SweepJob) -> None:
+    PassageIndex.open(str(copy.output / "indexes" / "p2")).delete(["p5"])
+    again = sweep_budgets(copy, "again", say)
+    assert (again.searched, again.found) == (4, 4)
+    assert all("p5" not in hits for hits in read_run(copy.output / "test" / "runs" / "q1p2" / "dense.trec").values())
+
+
+def test_measures_and_selection(copy: SweepJob, tmp_path: Path) -> None:
+    manifest = measure_sweep(copy)
+    judged = {query: f"p{7 * number % 40}" for number, query in enumerate(TEXTS["test"], start=1)}
+    outcomes = Outcomes.read(copy.output, "test", "sparse", "MRR@10")
+    assert outcomes.queries == tuple(TEXTS["test"])
+    for budget in (Budget(1, 1), Budget(3, 2)):
+        run = read_run(copy.output / "test" / "runs" / str(budget) / "sparse.trec")
+        ranks = {q: [*run.get(q, {})].index(p) if p in run.get(q, {}) else 10 for q, p in judged.items()}
+        assert outcomes.at(budget).tolist() == [1 / (1 + rank) if rank < 10 else 0 for rank in ranks.values()]
+    chosen = select_budget(copy.model_copy(update={"select_measure": "MRR@10", "select_mode": "dense"}), manifest)
+    assert chosen is not None
+    assert chosen == read_selection(copy.output / "selection.json")
+    assert (chosen.split, chosen.mode, chosen.queries) == ("train", "dense", 2)
+    cells = {b: Outcomes.read(copy.output, "train", "dense", "MRR@10").at(b).mean() for b in chosen.grid}
+    assert chosen.grid == cells
+    assert len(cells) == 4
+    best = min(cells, key=lambda budget: (-cells[budget], budget.query + budget.passage, budget.query))
+    assert (chosen.budget, chosen.value) == (best, cells[best])
+    assert chosen.fingerprint == encoder_fingerprint(PassageIndex.open(str(copy.output / "indexes" / "p2")).manifest)
+    tables = sweep_tables(copy.output, manifest)
+    assert tables.count("*") == len(TEXTS) * len(MODES)
+    path = copy.output / "selection.json"
+    retriever = load_retriever("diffretriever-llada", copy.backbone, path)
+    assert isinstance(retriever, MaskedRetriever)
+    assert retriever.budget == best
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(f"method: masked\nbackbone: {{source: {copy.backbone}}}\nbudget: {path}\n", "utf-8")
+    from_file = load_retriever(str(mine))
+    assert isinstance(from_file, MaskedRetriever)
+    assert from_file.budget == best
+    with pytest.raises(ValueError, match=rf"was made for {copy.backbone}, this retriever has minilm.*{best}"):
+        load_retriever("diffretriever-minilm", budget=path)
+    nothing = copy.model_copy(update={"select_split": None})
+    assert select_budget(nothing, manifest.model_copy(update={"splits": ("test",)})) is None
+
+
+def test_subwords_of_the_queries_are_kept(job: SweepJob, summary: SweepSummary) -> None:
+    place = str(job.output / "indexes" / "p1")
+    searcher = open_searcher(place, SearchOptions(index=place))
+    assert isinstance(searcher, NeuralSearcher)
+    for split, texts in TEXTS.items():
+        kept = read_queries(job.output, split)
+        assert {query: swept.text for query, swept in kept.items()} == texts
+        for query, text in texts.items():
+            tokenizer = searcher.encoder.preparer.vocabulary.tokenizer
+            assert [*kept[query].token_ids] == tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def test_mistakes_are_named_before_anything_runs(copy: SweepJob, tmp_path: Path) -> None:
+    before = (copy.output / "sweep.json").read_bytes()
+    with pytest.raises(ValueError, match=r"holds another sweep.*\n  top_k: 12 != 9\ngive another --output"):
+        sweep_budgets(copy.model_copy(update={"top_k": 9}), "other", say)
+    tail = tmp_path / "tail.yaml"
+    tail.write_text(f"method: masked\nbackbone: {{source: {copy.backbone}}}\ntail_length: 1\n", "utf-8")
+    with pytest.raises(ValueError, match=r"retriever: masked .* != masked .*"):
+        sweep_budgets(copy.model_copy(update={"retriever": str(tail)}), "other", say)
+    assert (copy.output / "sweep.json").read_bytes() == before
+    with pytest.raises(ValueError, match="bm25: the bm25 method has no slots"):
+        sweep_budgets(copy.model_copy(update={"retriever": "bm25", "backbone": None}), "other", say)
+    with pytest.raises(ValueError, match=r"has no split 'tset'\. Did you mean 'test'"):
+        sweep_budgets(copy.model_copy(update={"splits": ("tset",)}), "other", say)
+    with pytest.raises(ValueError, match="--select-split dev is not swept: it must be one of test"):
+        SweepJob(collection="c", output=tmp_path, splits=("test",), select_split="dev")
