@@ -10,7 +10,7 @@ import numpy as np
 from diffretriever.postings.builder import Impacts
 from schemas.base import Model
 
-BATCH = 25_000
+BATCH = 5_000
 # Content words of real text: the r-th most frequent is drawn in proportion to 1 / (r + 50), so that the first is in a
 # seventh of all passages of 59 words.
 _RANK_SHIFT = 50

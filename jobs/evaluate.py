@@ -13,12 +13,17 @@ from schemas.jobs import EvaluateJob
 
 def main(config: EvaluateJob) -> None:
     """Evaluate, print the table, say where the report is."""
-    from diffretriever.evaluation.evaluate import evaluate_job
+    from diffretriever.evaluation.evaluate import SELECTOR_FILE, evaluate_job
     from diffretriever.evaluation.report import evaluation_table
+    from diffretriever.evaluation.selecting import selector_table
+    from schemas.selection import SelectorReport
 
     output = Path(lasting(config.output, "--output"))
     results = evaluate_job(config.model_copy(update={"output": output}), shlex.join(["python", *sys.argv]))
     print(evaluation_table(results))
+    if config.selector:
+        selected = (output / SELECTOR_FILE).read_text("utf-8")
+        print(f"\n{selector_table(SelectorReport.model_validate_json(selected))}")
     print(f"report: {output / 'report.md'}")
 
 

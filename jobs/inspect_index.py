@@ -42,7 +42,10 @@ def describe(report: IndexReport) -> str:
 
 def outcome(verification: Verification) -> dict[str, object]:
     """Return what was checked, then each kind of problem with how often and where first."""
-    checked = f"{verification.rows:,} passages, {verification.vectors:,} vectors, {verification.coded_vectors:,} codes"
+    checked = (
+        f"{verification.rows:,} passages, {verification.vectors:,} vectors, {verification.coded_vectors:,} codes, "
+        f"{verification.postings:,} postings"
+    )
     problems = {f"{p.kind} ({p.total:,})": p.first for p in verification.problems}
     return {"checked": checked, "problems": problems or "none"}
 

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import textwrap
+from typing import TYPE_CHECKING
 
 from _entry import run
 
 from schemas.jobs import SearchJob
 from schemas.retriever_parts import Mode
 
+if TYPE_CHECKING:
+    from diffretriever.search.selecting import BudgetChooser, Choice
+
 
 def main(config: SearchJob) -> None:
     """Search, then print the ranked passages."""
     from diffretriever.search import open_searcher
+    from diffretriever.search.selecting import BudgetChooser
 
     searcher = open_searcher(config.index, config)
     mode: Mode = config.mode or searcher.modes[-1]
     budgets = [config.query_budget] if config.query_budget else None
+    if config.selector:
+        chooser = BudgetChooser(config.selector, searcher)
+        (choice,) = chooser.choose([config.query])
+        budgets = [choice.budget]
+        print(_reason(chooser, choice), file=sys.stderr if config.json_output else sys.stdout)
     hits = searcher.search([config.query], top_k=config.top_k, modes=[mode], budgets=budgets)[mode][0]
     passages = searcher.index.passages([passage_id for passage_id, _ in hits])
     if config.json_output:
@@ -30,6 +41,14 @@ def main(config: SearchJob) -> None:
         print("nothing found")
     for rank, (passage_id, score) in enumerate(hits, start=1):
         print(_show(rank, passage_id, score, passages[passage_id]))
+
+
+def _reason(chooser: BudgetChooser, choice: Choice) -> str:
+    looked_at = ", ".join(f"{name} {choice.features[name]:.4g}" for name in chooser.selector.features)
+    allowed = ", ".join(map(str, chooser.selector.budgets))
+    return f"K_q = {choice.budget}, chosen of {allowed} by {chooser.selector.name}" + (
+        f": {looked_at}" if looked_at else ""
+    )
 
 
 def _show(rank: int, passage_id: str, score: float, passage: dict[str, str]) -> str:

@@ -11,7 +11,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from schemas.base import suggest
-from schemas.budget import Budget
+from schemas.budget import Budget, is_selection
 from schemas.retriever import (
     RETRIEVER_ADAPTER,
     Bm25Retriever,
@@ -19,6 +19,7 @@ from schemas.retriever import (
     NeuralRetriever,
     RetrieverConfig,
 )
+from schemas.selection import read_selection
 
 C = TypeVar("C")
 
@@ -46,13 +47,26 @@ class Presets(Generic[C]):
         Raises:
             ValueError: no such preset or file, or an unknown key.
         """
+        return self.parse(self.read(name), name)
+
+    def parse(self, values: Any, name: str) -> C:
+        """Return the config that `values`, read under the name `name`, describe.
+
+        Raises:
+            ValueError: an unknown key, or a value that does not fit.
+        """
         try:
-            return self._adapter.validate_python(self._read(name))
+            return self._adapter.validate_python(values)
         except ValidationError as error:
             problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
             raise ValueError(f"{name} does not describe a {self._kind}: {problems}") from error
 
-    def _read(self, name: str) -> Any:
+    def read(self, name: str) -> Any:
+        """Return the values of the preset or file `name`, not checked yet.
+
+        Raises:
+            ValueError: no such preset or file.
+        """
         if name in self._named:
             return self._named[name]
         path = Path(name)
@@ -74,21 +88,46 @@ def preset_names() -> list[str]:
 
 
 def load_retriever(
-    name: str, backbone: str | None = None, budget: Budget | None = None, adapter: str | None = None
+    name: str, backbone: str | None = None, budget: Budget | Path | None = None, adapter: str | None = None
 ) -> RetrieverConfig:
     """Return the retriever called `name`, or described by the YAML file `name`, with parts replaced where given.
 
+    A budget, here or in the YAML file, may also be the path of the selection.json that a budget sweep wrote.
+
     Raises:
-        ValueError: no such preset or file, an unknown key, or a part that this method does not have.
+        ValueError: no such preset or file, an unknown key, a part that this method does not have, or a selection that
+            was made for another backbone.
     """
-    config = RETRIEVERS.load(name)
+    values = RETRIEVERS.read(name)
+    if isinstance(values, dict) and is_selection(values.get("budget")):
+        budget = budget or Path(values["budget"])
+        values = {key: value for key, value in values.items() if key != "budget"}
+    config = RETRIEVERS.parse(values, name)
     if backbone is not None or adapter is not None:
         config = with_places(config, backbone, adapter)
-    if budget is not None:
-        if not isinstance(config, MaskedRetriever):
-            raise ValueError(f"the {config.method} method has no slots: leave --budget out")
-        config = config.model_copy(update={"budget": budget})
-    return config
+    return config if budget is None else _with_budget(config, budget)
+
+
+def _with_budget(config: RetrieverConfig, budget: Budget | Path) -> MaskedRetriever:
+    if not isinstance(config, MaskedRetriever):
+        raise ValueError(f"the {config.method} method has no slots: leave --budget out")
+    chosen = budget if isinstance(budget, Budget) else _selected(config, budget)
+    return config.model_copy(update={"budget": chosen})
+
+
+def _selected(config: MaskedRetriever, path: Path) -> Budget:
+    selection, place = read_selection(path), config.backbone
+    wanted, found = _weights(place.source, place.adapter), _weights(selection.backbone, selection.adapter)
+    if wanted != found:
+        raise ValueError(
+            f"{path} was made for {found}, this retriever has {wanted}: sweep the budgets of this one, or give the "
+            f"budget itself ({selection.budget} was chosen there)"
+        )
+    return selection.budget
+
+
+def _weights(source: str, adapter: str | None) -> str:
+    return source if adapter is None else f"{source} with adapter {adapter}"
 
 
 def with_places(config: RetrieverConfig, backbone: str | None, adapter: str | None) -> NeuralRetriever:

@@ -14,26 +14,36 @@ from diffretriever.index.identity import bm25_manifest
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, write_block
 from diffretriever.pipelines.blocks import text_table
+from schemas.analyse import AnalyseBudgetsJob
+from schemas.batch_search import BatchSearchJob
+from schemas.compress import CompressJob
 from schemas.jobs import AccelerateJob, DemoJob, EncodeJob, EvaluateJob, InspectJob, MaintainJob, SearchJob
 from schemas.plan import PlanJob
 from schemas.reproduce import ReproduceJob
 from schemas.rerank import RerankJob
 from schemas.retriever import Bm25Retriever
+from schemas.selector import FitSelectorJob
 from schemas.settings import JobConfig
+from schemas.sweep_job import SweepJob
 from tests.search.conftest import PASSAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 JOBS: dict[str, type[JobConfig]] = {
     "accelerate_index": AccelerateJob,
+    "analyse_budgets": AnalyseBudgetsJob,
+    "batch_search": BatchSearchJob,
+    "compress_index": CompressJob,
     "demo": DemoJob,
     "encode_beir": EncodeJob,
     "evaluate": EvaluateJob,
+    "fit_selector": FitSelectorJob,
     "inspect_index": InspectJob,
     "maintain_index": MaintainJob,
     "plan": PlanJob,
     "reproduce": ReproduceJob,
     "rerank": RerankJob,
     "search": SearchJob,
+    "sweep_budgets": SweepJob,
 }
 
 

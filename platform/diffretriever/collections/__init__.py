@@ -15,7 +15,7 @@ from diffretriever.collections.base import (
     Run,
 )
 from diffretriever.collections.datasets import FOLDERS, open_dataset
-from diffretriever.collections.files import FileCollection
+from diffretriever.collections.files import FileCollection, read_queries
 from diffretriever.collections.lines import TextFile, find_file
 from diffretriever.collections.pydoc import PYDOC, open_pydoc
 from diffretriever.collections.scan import BadInputPolicy, ScanResult, scan
@@ -34,6 +34,7 @@ __all__ = [
     "ScanResult",
     "open_collection",
     "read_qrels",
+    "read_queries",
     "read_run",
     "scan",
     "write_qrels",

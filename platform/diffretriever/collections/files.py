@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from diffretriever.collections.base import BadRecord, Collection, Passage, Qrels, Query
 from diffretriever.collections.lines import TextFile, read_lines
@@ -53,7 +54,7 @@ class FileCollection(Collection):
         """Return the split's judged queries; a judged query without a text is an error as well."""
         qrels = self.qrels(split)
         file = self._split(split).queries
-        queries = [query for query in _read_queries(file) if query.id in qrels]
+        queries = [query for query in read_queries_file(file) if query.id in qrels]
         missing = qrels.keys() - {query.id for query in queries}
         if missing:
             example = min(missing)
@@ -83,7 +84,17 @@ def _is_json(file: TextFile) -> bool:
     return file.path.name.removesuffix(".gz").endswith(".jsonl")
 
 
-def _read_queries(file: TextFile) -> Iterator[Query]:
+def read_queries(path: Path) -> list[Query]:
+    """Read a queries file: `.jsonl` objects or `id<TAB>text` lines, either may be `.gz`.
+
+    Raises:
+        ValueError: a line is no query, or an id comes twice; the message names the line.
+    """
+    return list(read_queries_file(TextFile.at(path)))
+
+
+def read_queries_file(file: TextFile) -> Iterator[Query]:
+    """Stream what `read_queries` reads."""
     parse = query_from_json if _is_json(file) else query_from_tsv
     lines: dict[str, int] = {}
     for line in read_lines(file, MAX_PASSAGE_BYTES):

@@ -81,6 +81,10 @@ class Preparer(ABC):
         joined = [join_title(title, text, self.text) for title, text in zip(titles, texts, strict=True)]
         return self.prepare(joined, "passage", [self.default_slots("passage")] * len(joined))
 
+    def query_tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the token ids of queries as they are written: no prompt, no special tokens, cut at the limit."""
+        return self.vocabulary.tokenise(texts, [self.text.max_query_tokens] * len(texts))
+
     def _limit(self, side: Side) -> int:
         return self.text.max_query_tokens if side == "query" else self.text.max_passage_tokens
 

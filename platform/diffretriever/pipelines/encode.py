@@ -6,8 +6,6 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import ray
-
 from diffretriever.collections import Collection, Passage, ScanResult, open_collection, scan
 from diffretriever.files import is_local, write_text
 from diffretriever.index.identity import bm25_manifest, check_same
@@ -15,13 +13,12 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, WriterLock
 from diffretriever.pipelines.blocks import rows_per_block
 from diffretriever.pipelines.cluster import EncoderPool, ray_session, size_pool
+from diffretriever.pipelines.description import describe_encoder
 from diffretriever.pipelines.graph import read, receipts
 from diffretriever.pipelines.progress import Progress
-from diffretriever.pipelines.stages import describe_encoder
 from diffretriever.presets import load_retriever
 from schemas.encode import EncodeSummary
 from schemas.jobs import EncodeJob
-from schemas.manifest import IndexManifest
 from schemas.retriever import Bm25Retriever, NeuralRetriever, RetrieverConfig
 
 _COMMIT_EVERY_SECONDS = 2.0
@@ -114,7 +111,7 @@ def _open_index(uri: str, retriever: RetrieverConfig, pool: EncoderPool) -> Pass
     if isinstance(retriever, Bm25Retriever):
         manifest = bm25_manifest(retriever)
     else:
-        manifest = _describe(_with_dtype_of(retriever, existing), pool)
+        manifest = describe_encoder(_with_dtype_of(retriever, existing), pool)
     if existing is None:
         return PassageIndex.create(uri, manifest)
     check_same(existing.manifest, manifest, uri)
@@ -127,16 +124,6 @@ def _with_dtype_of(retriever: NeuralRetriever, existing: PassageIndex | None) ->
         return retriever
     place = retriever.backbone.model_copy(update={"dtype": existing.manifest.retriever.backbone.dtype})
     return retriever.model_copy(update={"backbone": place})
-
-
-def _describe(retriever: NeuralRetriever, pool: EncoderPool) -> IndexManifest:
-    task = describe_encoder.options(num_cpus=pool.cpus, num_gpus=pool.gpus)
-    try:
-        return IndexManifest.model_validate_json(ray.get(task.remote(retriever.model_dump_json(), pool.device)))
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, ValueError):
-            raise ValueError(str(error.cause)) from None
-        raise
 
 
 def _run(

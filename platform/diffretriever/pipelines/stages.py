@@ -8,7 +8,6 @@ from functools import cache
 from typing import Any
 
 import pyarrow as pa
-import ray
 from ray.data import Datasource, ReadTask
 from ray.data.block import BlockMetadata
 
@@ -127,14 +126,3 @@ def _receipt(key: str, receipt: str, table: pa.Table, tokens: int, padded: int, 
         },
         schema=RECEIPT_SCHEMA,
     )
-
-
-@ray.remote
-def describe_encoder(retriever_json: str, device: str) -> str:
-    """Load an encoder where encoders run and return its manifest as JSON: fails early if it cannot be loaded."""
-    from diffretriever.encoders import load_encoder
-    from diffretriever.index.identity import manifest_of
-
-    config: NeuralRetriever = RETRIEVER_ADAPTER.validate_json(retriever_json)  # type: ignore[assignment]
-    encoder = load_encoder(config, device)
-    return manifest_of(encoder).model_dump_json()

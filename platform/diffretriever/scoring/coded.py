@@ -112,7 +112,8 @@ class CodedQueries:
         query_MH = torch.from_numpy(self.vectors_MH).to(device)
         scores_QP = np.empty((len(self), len(passages)), np.float32)
         for rows, offsets, block_QP in _blocks(passages, _BLOCK_CELLS // passages.codes_NH.shape[1], scores_QP):
-            decoded_NH = torch.from_numpy(np.array(passages.codes_NH[rows])).to(device, torch.float32)
+            # As bytes to the device, and wider only there.
+            decoded_NH = torch.from_numpy(np.array(passages.codes_NH[rows])).to(device).float()
             decoded_NH *= torch.from_numpy(np.array(passages.scales_N[rows])).to(device)[:, None]
             block_QP[:] = maxsim(query_MH, self.offsets, decoded_NH, offsets).cpu().numpy()
         return scores_QP

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from diffretriever.files import is_local
 from diffretriever.index.fragment_codes import FragmentCodes
+from diffretriever.index.fragment_postings import FragmentPostings
 from diffretriever.index.history import column_bytes, history
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.verify import verify
+from diffretriever.index.verify_postings import verify_postings
 from diffretriever.search.dense.calibrate import read_settings
-from diffretriever.search.dense.segments import codes_folder
-from schemas.inspect import CodesContents, IndexReport
+from diffretriever.search.fragment_files import Kind, bytes_in, folder_of, kinds_of
+from schemas.inspect import CodesContents, IndexReport, PostingsContents, Verification
+from schemas.manifest import IndexContents
 
 
 def inspect(index: PassageIndex, *, check: bool) -> IndexReport:
@@ -22,29 +24,48 @@ def inspect(index: PassageIndex, *, check: bool) -> IndexReport:
         fingerprint=index.manifest.fingerprint,
         contents=contents,
         columns=column_bytes(index),
-        codes=_codes_contents(index) if _may_have_codes(index) else None,
+        codes=_codes_contents(index) if "codes" in kinds_of(index) else None,
+        postings=_postings_contents(index) if "postings" in kinds_of(index) else None,
         candidates=read_settings(index),
         versions=history(index),
-        verification=verify(index, contents, lambda fragment: _open_codes(index, fragment)) if check else None,
+        verification=_verification(index, contents) if check else None,
         manifest=index.manifest,
     )
 
 
-def _may_have_codes(index: PassageIndex) -> bool:
-    return is_local(index.uri) and index.manifest.hidden_size is not None
+def _verification(index: PassageIndex, contents: IndexContents) -> Verification:
+    found = verify(index, contents, lambda fragment: _open_codes(index, fragment))
+    postings, problems = verify_postings(index, lambda fragment: _open_postings(index, fragment))
+    return found.model_copy(update={"postings": postings, "problems": [*found.problems, *problems]})
 
 
 def _open_codes(index: PassageIndex, fragment: Any) -> FragmentCodes | None:
-    return FragmentCodes.open(codes_folder(index, fragment)) if _may_have_codes(index) else None
+    return FragmentCodes.open(folder_of(index, "codes", fragment)) if "codes" in kinds_of(index) else None
+
+
+def _open_postings(index: PassageIndex, fragment: Any) -> FragmentPostings | None:
+    return FragmentPostings.open(folder_of(index, "postings", fragment)) if "postings" in kinds_of(index) else None
 
 
 def _codes_contents(index: PassageIndex) -> CodesContents:
-    folders = {fragment.fragment_id: codes_folder(index, fragment) for fragment in index.fragments()}
-    uncoded = [f for f in index.fragments() if not folders[f.fragment_id].is_dir()]
-    coded = [folder for folder in folders.values() if folder.is_dir()]
-    return CodesContents(
-        coded_fragments=len(coded),
-        uncoded_fragments=len(uncoded),
-        uncoded_rows=sum(fragment.count_rows() for fragment in uncoded),
-        bytes=sum(file.stat().st_size for folder in coded for file in folder.iterdir()),
+    having, lacking, size = _files(index, "codes")
+    rows = sum(fragment.count_rows() for fragment in lacking)
+    return CodesContents(coded_fragments=len(having), uncoded_fragments=len(lacking), uncoded_rows=rows, bytes=size)
+
+
+def _postings_contents(index: PassageIndex) -> PostingsContents:
+    having, lacking, size = _files(index, "postings")
+    return PostingsContents(
+        inverted_fragments=len(having),
+        uninverted_fragments=len(lacking),
+        uninverted_rows=sum(fragment.count_rows() for fragment in lacking),
+        bytes=size,
     )
+
+
+def _files(index: PassageIndex, kind: Kind) -> tuple[list[Any], list[Any], int]:
+    """Return the fragments that have files of a kind, those that have none, and the bytes of all these files."""
+    folders = [(fragment, folder_of(index, kind, fragment)) for fragment in index.fragments()]
+    having = [fragment for fragment, folder in folders if folder.is_dir()]
+    lacking = [fragment for fragment, folder in folders if not folder.is_dir()]
+    return having, lacking, sum(bytes_in(folder) for _, folder in folders)

@@ -40,11 +40,19 @@ class NeuralSearcher(Searcher):
         depth = max(top_k, FUSION_DEPTH) if "hybrid" in modes else top_k
         dense = self.dense.search(queries, depth) if {"dense", "hybrid"} & set(modes) else []
         sparse = self.sparse.search(queries, depth) if {"sparse", "hybrid"} & set(modes) else []
-        results: dict[Mode, Hits] = {}
-        for mode in modes:
-            if mode == "hybrid":
-                pairs = zip(dense, sparse, strict=True)
-                results[mode] = [hybrid(dict(d), dict(s), top_k, depth=FUSION_DEPTH) for d, s in pairs]
-            else:
-                results[mode] = [hits[:top_k] for hits in (dense if mode == "dense" else sparse)]
-        return results
+        return {mode: ranked(mode, dense, sparse, top_k) for mode in modes}
+
+
+def ranked(mode: Mode, dense: Hits, sparse: Hits, top_k: int) -> Hits:
+    """Return each query's best passages by one score, from its dense and its sparse list.
+
+    Args:
+        mode: the score; a list that it does not use may be empty.
+        dense: per query, the best passages; for hybrid at least `FUSION_DEPTH` of them, if there are so many.
+        sparse: likewise.
+        top_k: passages kept.
+    """
+    if mode == "hybrid":
+        pairs = zip(dense, sparse, strict=True)
+        return [hybrid(dict(d), dict(s), top_k, depth=FUSION_DEPTH) for d, s in pairs]
+    return [hits[:top_k] for hits in (dense if mode == "dense" else sparse)]

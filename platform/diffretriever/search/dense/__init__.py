@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 from diffretriever.search.dense.calibrate import read_settings
 from diffretriever.search.dense.candidates import CandidateSearch, Proposer
 from diffretriever.search.dense.coded import CodedScan
+from diffretriever.search.dense.compressed import CompressedScan
 from diffretriever.search.dense.faiss_tokens import FaissTokensProposer
 from diffretriever.search.dense.lancedb_tokens import LanceDbTokensProposer
 from diffretriever.search.dense.mean import MeanProposer
 from diffretriever.search.dense.passages import CodedPassages
+from diffretriever.search.dense.plaid import PlaidProposer
 from diffretriever.search.dense.segments import open_segments
 from diffretriever.search.dense.stream import StreamingScan
 from schemas.candidates import ProposerName
@@ -32,8 +34,12 @@ PROPOSERS: dict[ProposerName, type[Proposer]] = {
     "mean": MeanProposer,
     "lancedb_tokens": LanceDbTokensProposer,
     "faiss_tokens": FaissTokensProposer,
+    "plaid": PlaidProposer,
 }
 """Candidate indexes by name. Adding one is a file here, a name in `schemas.candidates` and an entry."""
+
+AUTO: tuple[ProposerName, ...] = ("mean", "plaid")
+"""What a calibration chooses from where none is named: those that need no other library and are made in seconds."""
 
 
 def open_dense(index: PassageIndex, options: SearchOptions, device: torch.device) -> DenseSearch:
@@ -50,7 +56,7 @@ def open_dense(index: PassageIndex, options: SearchOptions, device: torch.device
         return stream
     segments, uncoded = open_segments(index)
     if not segments:
-        return stream
+        return CompressedScan(index, stream) if index.manifest.decodes else stream
     candidates = _open_candidates(index, segments, uncoded, stream, options)
     return candidates or CodedScan(CodedPassages(segments), uncoded, stream, options, device)
 

@@ -3,11 +3,12 @@
 The queries are the beginnings of sampled passages (their titles, where they have any), encoded as queries. Real
 questions can be harder: what is kept is the recall on this sample and no promise for others.
 
-Legend: S sampled queries, N budgets tried, W exact passages of all queries, C candidates of one.
+Legend: S sampled queries, W exact passages of queries, C candidates of one query.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,11 +19,13 @@ from diffretriever.encoders.representations import Representations
 from diffretriever.files import write_text
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.topk import Hits
+from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.candidates import Proposer
 from schemas.candidates import CandidateSettings
 
 _QUERY_WORDS = 12
 _ONE_SIDED_95 = 1.645
+_TIMED = 20
 
 
 def sample_queries(index: PassageIndex, encoder: Encoder, size: int, seed: int = 0) -> Representations:
@@ -40,35 +43,59 @@ def budgets_to_try(top_k: int, passages: int) -> list[int]:
     return np.unique([*tried.clip(1, passages), passages]).tolist()
 
 
-def recall_by_budget(proposer: Proposer, queries: Representations, exact: Hits, budgets: Sequence[int]) -> np.ndarray:
-    """Return float [N, S]: the share of each query's exact passages that the first candidates hold.
-
-    Passages that the proposer does not know count as held, since they are scanned whole, and so do all passages
-    where the budget is as large as their number.
-    """
-    wanted_W = proposer.passages.numbers_of([passage for hits in exact for passage, _ in hits])
-    wanted = np.split(wanted_W, np.cumsum([len(hits) for hits in exact])[:-1])
-    asked = np.array(budgets)
-    all_of_them = asked >= len(proposer.passages)
-    shares_NS = np.ones((len(budgets), len(queries)))
-    most = int(asked[~all_of_them].max(initial=1))
-    for query, proposal_C in enumerate(proposer.propose(queries, most)):
-        held = np.concatenate([[np.sum(wanted[query] < 0)], np.isin(proposal_C, wanted[query])])
-        reached = np.cumsum(held) / max(1, len(wanted[query]))
-        shares_NS[~all_of_them, query] = reached[np.minimum(asked[~all_of_them], len(proposal_C))]
-    return shares_NS
-
-
-def choose_budget(shares_NS: np.ndarray, budgets: Sequence[int], target: float) -> tuple[int, float]:
+def choose_budget(
+    proposer: Proposer, queries: Representations, exact: Hits, budgets: Sequence[int], target: float
+) -> tuple[int, float]:
     """Return the smallest budget whose recall surely reaches the target, and its recall on the sample.
 
-    Surely: the lower end of a one-sided 95 % interval of the mean. The largest budget stands in where none does.
+    Surely: the lower end of a one-sided 95 % interval of the mean. A budget's candidates need not be the first of a
+    larger one's, since some proposers look the further the more they are asked for: every budget is tried by itself.
+
+    Args:
+        proposer: what names candidates.
+        queries: S queries.
+        exact: their exact passages.
+        budgets: ascending, the last of them all passages.
+        target: mean recall wanted.
     """
-    means_N = shares_NS.mean(axis=1)
-    errors_N = shares_NS.std(axis=1) / np.sqrt(shares_NS.shape[1])
-    enough = np.flatnonzero(means_N - _ONE_SIDED_95 * errors_N >= target)
-    chosen = int(enough[0]) if len(enough) else len(budgets) - 1
-    return budgets[chosen], float(means_N[chosen])
+    wanted = wanted_numbers(proposer, exact)
+    low, high, measured = 0, len(budgets) - 1, 1.0
+    while low < high:
+        middle = (low + high) // 2
+        shares_S = recall_at(proposer, queries, wanted, budgets[middle])
+        if shares_S.mean() - _ONE_SIDED_95 * shares_S.std() / np.sqrt(len(shares_S)) >= target:
+            high, measured = middle, float(shares_S.mean())
+        else:
+            low = middle + 1
+    return budgets[low], measured
+
+
+def wanted_numbers(proposer: Proposer, exact: Hits) -> list[np.ndarray]:
+    """Return each query's passages as numbers into the proposer's, negative for those that it does not know."""
+    numbers_W = proposer.passages.numbers_of([passage for hits in exact for passage, _ in hits])
+    return np.split(numbers_W, np.cumsum([len(hits) for hits in exact])[:-1])
+
+
+def recall_at(
+    proposer: Proposer, queries: Representations, wanted: Sequence[np.ndarray], search_budget: int
+) -> np.ndarray:
+    """Return float [S]: the share of each query's wanted passages that the candidates of one budget hold.
+
+    Passages that the proposer does not know count as held, since they are scanned whole.
+    """
+    proposals = proposer.propose(queries, search_budget)
+    held = [np.isin(own_W, own_C) | (own_W < 0) for own_W, own_C in zip(wanted, proposals, strict=True)]
+    return np.array([own_W.sum() / max(1, len(own_W)) for own_W in held])
+
+
+def milliseconds(search: DenseSearch, queries: Representations, k: int) -> float:
+    """Return the median time of a query alone, over the first few."""
+    times: list[float] = []
+    for query in range(min(len(queries), _TIMED)):
+        start = time.perf_counter()
+        search.search(queries.take(np.array([query])), k)
+        times.append((time.perf_counter() - start) * 1e3)
+    return float(np.median(times))
 
 
 def settings_file(index: PassageIndex) -> Path:

@@ -37,7 +37,8 @@ class CodedScan(DenseSearch):
     ) -> None:
         self._passages = passages
         self._uncoded = uncoded
-        self._stream = stream
+        self.stream = stream
+        """What fragments without codes are scanned by."""
         self._device = device
         self._queries_at_once = max(1, (options.memory_mb << 19) // (4 * max(1, len(passages))))
         self.rescored = 0
@@ -54,13 +55,12 @@ class CodedScan(DenseSearch):
     def _search(self, queries: Representations, k: int) -> Hits:
         best = TopK(len(queries), k)
         for fragment in self._uncoded:
-            self._stream.add_fragment(fragment, queries, best)
+            self.stream.add_fragment(fragment, queries, best)
         coarse = CodedQueries.for_scan(queries.vectors_MH, queries.offsets, self._device)
         scores_QP = self._passages.scores(coarse, self._device)
         chosen = [self._passages.best_of_all(coarse, query, row_P, k) for query, row_P in enumerate(scores_QP)]
         if coarse.bits == 8:
             fine = CodedQueries(queries.vectors_MH, queries.offsets)
-            chosen = [self._passages.best_of(fine, query, chosen_C, k) for query, chosen_C in enumerate(chosen)]
-        self.rescored += sum(map(len, chosen))
-        self._passages.rescore(queries, chosen, best)
+            chosen = [self._passages.best_of(fine, query, each.numbers_C, k) for query, each in enumerate(chosen)]
+        self.rescored += self._passages.rescore(queries, chosen, best)
         return best.results()

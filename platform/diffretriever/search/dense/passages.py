@@ -6,6 +6,7 @@ Legend: Q queries, P passages of all segments, C chosen passages of one query, N
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,15 @@ from diffretriever.search.dense.segments import Segment
 
 _VALUES_AT_ONCE = 1 << 20
 _NOT_THERE = -1
+
+
+class Shortlist(NamedTuple):
+    """Passages that can be among a query's best."""
+
+    numbers_C: np.ndarray
+    """int64 [C], ascending."""
+    most_C: np.ndarray
+    """float [C], the most that each can score."""
 
 
 class CodedPassages:
@@ -42,25 +52,43 @@ class CodedPassages:
         scores_QP[:, ~self.live_P] = -np.inf
         return scores_QP
 
-    def best_of_all(self, coded: CodedQueries, query: int, scores_P: np.ndarray, k: int) -> np.ndarray:
-        """Return the passages (int64 [C], ascending) that can be among the best k, by scores of all passages."""
-        return possible(scores_P, coded.slack(query, self._errors_P, self._norms_P), k)
+    def best_of_all(self, coded: CodedQueries, query: int, scores_P: np.ndarray, k: int) -> Shortlist:
+        """Return the passages that can be among the best k, by scores of all passages."""
+        slack_P = coded.slack(query, self._errors_P, self._norms_P)
+        chosen_C = possible(scores_P, slack_P, k)
+        return Shortlist(chosen_C, scores_P[chosen_C] + slack_P[chosen_C])
 
-    def best_of(self, coded: CodedQueries, query: int, chosen_C: np.ndarray, k: int) -> np.ndarray:
+    def best_of(self, coded: CodedQueries, query: int, chosen_C: np.ndarray, k: int) -> Shortlist:
         """Return those of the passages `chosen_C` (int64 [C], ascending) that can be among the best k of them."""
         live_C = chosen_C[self.live_P[chosen_C]]
         parts = [coded.chosen_scores(query, s.codes.vectors, rows_C) for s, rows_C in self.split(live_C)]
-        slack_C = coded.slack(query, self._errors_P[live_C], self._norms_P[live_C])
-        return live_C[possible(_joined(parts, np.float32), slack_C, k)]
+        scores_C, slack_C = (
+            _joined(parts, np.float32),
+            coded.slack(query, self._errors_P[live_C], self._norms_P[live_C]),
+        )
+        kept = possible(scores_C, slack_C, k)
+        return Shortlist(live_C[kept], scores_C[kept] + slack_C[kept])
 
-    def rescore(self, queries: Representations, chosen: Sequence[np.ndarray], best: TopK) -> None:
-        """Score, for each query, the passages it chose (int64 [C], ascending) into `best`: exact fp32 MaxSim."""
+    def rescore(self, queries: Representations, shortlists: Sequence[Shortlist], best: TopK) -> int:
+        """Score each query's shortlist into `best` by exact fp32 MaxSim; return for how many vectors were read.
+
+        The most promising come first: what those score rules out most of the others.
+        """
         vectors_MH = queries.vectors_MH.astype(np.float32)
-        for query, chosen_C in enumerate(chosen):
+        scored = 0
+        for query, (chosen_C, most_C) in enumerate(shortlists):
             own_MH = vectors_MH[queries.offsets[query] : queries.offsets[query + 1]]
-            for segment, rows_C in self.split(chosen_C):
-                parts = [_exact(own_MH, segment, part_C) for part_C in _portions(segment, rows_C)]
-                best.add_for(query, np.concatenate(parts), segment.codes.ids_of(rows_C))
+            first_C = _leading(most_C, best.k)
+            self._score(query, own_MH, chosen_C[first_C], best)
+            rest_C = ~first_C & (most_C >= best.threshold(query))
+            self._score(query, own_MH, chosen_C[rest_C], best)
+            scored += int(first_C.sum() + rest_C.sum())
+        return scored
+
+    def _score(self, query: int, own_MH: np.ndarray, chosen_C: np.ndarray, best: TopK) -> None:
+        for segment, rows_C in self.split(chosen_C):
+            parts = [_exact(own_MH, segment, part_C) for part_C in _portions(segment, rows_C)]
+            best.add_for(query, np.concatenate(parts), segment.codes.ids_of(rows_C))
 
     def split(self, chosen_C: np.ndarray) -> Iterator[tuple[Segment, np.ndarray]]:
         """Yield each segment that owns some of `chosen_C` (int64 [C], ascending), and their numbers within it."""
@@ -79,6 +107,15 @@ class CodedPassages:
             here = here[segment.live_P[found[here]]]
             numbers[here] = start + found[here]
         return numbers
+
+
+def _leading(most_C: np.ndarray, k: int) -> np.ndarray:
+    """Return bool [C]: the k highest, or all where that saves little."""
+    if len(most_C) <= 2 * k:
+        return np.ones(len(most_C), bool)
+    leading_C = np.zeros(len(most_C), bool)
+    leading_C[np.argpartition(most_C, len(most_C) - k)[len(most_C) - k :]] = True
+    return leading_C
 
 
 def _exact(query_MH: np.ndarray, segment: Segment, rows_C: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ import numpy as np
 
 from diffretriever.files import is_local
 from diffretriever.index.fragment_codes import FragmentCodes
+from diffretriever.index.live_rows import live_rows
 from diffretriever.index.table import PassageIndex, fragment_key
 
 _BUILD_ROWS = 4096
@@ -41,7 +42,7 @@ def open_segments(index: PassageIndex) -> tuple[list[Segment], list[Any]]:
         if codes is None or len(codes) < fragment.count_rows():
             without.append(fragment)
         else:
-            segments.append(Segment(fragment, folder, codes, _live(index, fragment, codes)))
+            segments.append(Segment(fragment, folder, codes, live_rows(index, fragment, codes.rows_P)))
     return segments, without
 
 
@@ -51,26 +52,23 @@ def build_codes(index: PassageIndex) -> int:
     Raises:
         ValueError: the index lies on an object store, or holds no vectors.
     """
-    hidden_size = index.manifest.hidden_size
-    if hidden_size is None:
+    if index.manifest.hidden_size is None:
         raise ValueError(f"{index.uri} holds no vectors: there is nothing to make codes of")
     if not is_local(index.uri):
         raise ValueError(f"{index.uri}: codes are memory-mapped files, so the index must lie on a local disk")
     _, without = open_segments(index)
     for fragment in without:
-        batches = index.fragment_batches(fragment, ["id", "reps"], _BUILD_ROWS)
-        FragmentCodes.build(codes_folder(index, fragment), batches, hidden_size)
+        build_fragment_codes(index, fragment)
     return len(without)
+
+
+def build_fragment_codes(index: PassageIndex, fragment: Any) -> None:
+    """Make the codes of one fragment."""
+    assert index.manifest.hidden_size is not None, "there are vectors"
+    batches = index.fragment_batches(fragment, ["id", "reps"], _BUILD_ROWS)
+    FragmentCodes.build(codes_folder(index, fragment), batches, index.manifest.hidden_size)
 
 
 def codes_folder(index: PassageIndex, fragment: Any) -> Path:
     """Return where a fragment's codes lie."""
     return Path(index.uri) / "codes" / fragment_key(fragment)
-
-
-def _live(index: PassageIndex, fragment: Any, codes: FragmentCodes) -> np.ndarray:
-    if len(codes) == fragment.count_rows():
-        return np.ones(len(codes), bool)
-    batches = index.fragment_batches(fragment, [], 65536)
-    live_rows = np.concatenate([batch.column("_rowaddr").to_numpy() & 0xFFFFFFFF for batch in batches])
-    return np.isin(codes.rows_P, live_rows, assume_unique=True)

@@ -1,0 +1,26 @@
+"""Search an index for many queries at once on Ray."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from _entry import lasting, run
+
+from schemas.batch_search import BatchSearchJob
+
+
+def main(config: BatchSearchJob) -> None:
+    """Search, then say where the runs are."""
+    from diffretriever.pipelines.batch_search import search_batch
+
+    summary = search_batch(config.model_copy(update={"output": Path(lasting(config.output, "--output"))}))
+    rate = summary.queries / summary.seconds
+    print(f"{summary.queries:,} queries over {summary.passages:,} passages in {summary.seconds:.0f} s ({rate:.1f}/s)")
+    if summary.parts_found:
+        print(f"  {summary.parts_found:,} parts were searched by an earlier attempt")
+    for mode, path in summary.runs.items():
+        print(f"  {mode}: {path}")
+
+
+if __name__ == "__main__":
+    run(BatchSearchJob, main)

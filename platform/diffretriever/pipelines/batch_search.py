@@ -1,0 +1,215 @@
+"""Many queries over an index: encode them, search the index's parts on Ray, merge exactly, write runs.
+
+What each part gave is kept in the output folder until the runs are written, so a job that is killed goes on from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pyarrow as pa
+from pyarrow import feather
+from tqdm import tqdm
+
+from diffretriever.collections import Query, open_collection, read_queries, write_run
+from diffretriever.encoders.representations import Representations
+from diffretriever.files import whole_file, write_text
+from diffretriever.index.identity import check_same
+from diffretriever.index.part import split_fragments
+from diffretriever.index.table import PassageIndex
+from diffretriever.pipelines.cluster import EncoderPool, ray_session, size_pool
+from diffretriever.pipelines.description import describe_encoder
+from diffretriever.pipelines.search_stages import encode_queries, search_parts
+from diffretriever.presets import with_places
+from diffretriever.scoring.topk import Hit
+from diffretriever.search.batch import LISTS, list_depth, lists_of
+from diffretriever.search.cut import kept_hits, searched_depth
+from diffretriever.search.hit_tables import merge, to_hits
+from diffretriever.search.neural import ranked
+from schemas.base import suggest
+from schemas.batch_search import BatchSearchJob, BatchSearchSummary
+from schemas.retriever import Bm25Retriever, NeuralRetriever, PromptedRetriever
+from schemas.retriever_parts import Mode
+
+_PARTS_PER_SEARCHER = 4
+_QUERIES_PER_BLOCK = 256
+_DECISIVE = {
+    "modes",
+    "top_k",
+    "query_budget",
+    "exclude_self",
+    "queries_at_once",
+    "maxsim",
+    "search_budget",
+    "score_dtype",
+}
+"""Settings that results depend on; those of the cluster are not among them."""
+
+
+def search_batch(job: BatchSearchJob) -> BatchSearchSummary:
+    """Run a batch search in the Ray session at hand, or in one of its own.
+
+    Raises:
+        ValueError: no index there, a mode it does not offer, malformed queries, or a request that the cluster cannot
+            meet; no run has been written then.
+    """
+    started = time.monotonic()
+    index = PassageIndex.open(job.index)
+    job = job.model_copy(update={"modes": _modes(job, index)})
+    queries = _read_queries(job)
+    retriever = _retriever(job, index)
+    with ray_session(job):
+        pool = size_pool(job.model_copy(update={"encoders": job.searchers or job.encoders}))
+        check_same(index.manifest, describe_encoder(retriever, pool), index.uri)
+        work = _Work(job, index, queries, pool)
+        work.encode(retriever)
+        for start, stop in work.rounds():
+            work.search(start, stop)
+    write_text(job.output / "search.yaml", job.to_yaml())
+    runs = {mode: str(work.write(mode)) for mode in job.modes}
+    shutil.rmtree(work.folder)
+    return BatchSearchSummary(
+        queries=len(queries),
+        passages=len(index),
+        parts=work.searched,
+        parts_found=work.found,
+        seconds=time.monotonic() - started,
+        runs=runs,
+    )
+
+
+class _Work:
+    """The rounds of a batch search: some queries each, over all parts of the index."""
+
+    def __init__(self, job: BatchSearchJob, index: PassageIndex, queries: list[Query], pool: EncoderPool) -> None:
+        self._job, self._index, self._queries, self._pool = job, index, queries, pool
+        self._parts = split_fragments(index, pool.encoders * _PARTS_PER_SEARCHER)
+        self.folder = job.output / f".parts-{_identity(job, index, queries)}"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.searched = self.found = 0
+
+    def encode(self, retriever: NeuralRetriever) -> None:
+        """Encode the queries that no attempt has encoded yet."""
+        blocks = {
+            _block_name(start): self._queries[start : min(start + _QUERIES_PER_BLOCK, stop)]
+            for first, stop in self.rounds()
+            for start in range(first, stop, _QUERIES_PER_BLOCK)
+        }
+        missing = {name: [q.text for q in block] for name, block in blocks.items() if not self._file(name).exists()}
+        with _progress("encoding queries", "query", sum(map(len, missing.values()))) as progress:
+            for name, table in encode_queries(missing, retriever, self._job, self._pool) if missing else ():
+                _write(self._file(name), table)
+                progress.update(len(table))
+
+    def rounds(self) -> list[tuple[int, int]]:
+        """Return where each round of queries starts and stops."""
+        size, count = self._job.queries_at_once, len(self._queries)
+        return [(start, min(start + size, count)) for start in range(0, count, size)]
+
+    def search(self, start: int, stop: int) -> None:
+        """Search all parts for a round of queries; merge what they give."""
+        names = lists_of(self._job.modes)
+        if all(self._file(f"{start}/{name}").exists() for name in names):
+            self.found += len(self._parts)
+            return
+        missing = {
+            key: fragments
+            for key, fragments in self._parts.items()
+            if not all(self._file(f"{start}/{key}/{name}").exists() for name in names)
+        }
+        self.found += len(self._parts) - len(missing)
+        if missing:
+            self._search(start, stop, missing)
+        for name in names:
+            parts = [self._read(f"{start}/{key}/{name}") for key in self._parts]
+            _write(self._file(f"{start}/{name}"), merge(parts, list_depth(self._job)))
+        for key in self._parts:
+            shutil.rmtree(self.folder / str(start) / key)
+
+    def _search(self, start: int, stop: int, parts: dict[str, list[int]]) -> None:
+        blocks = [self._read(_block_name(first)) for first in range(start, stop, _QUERIES_PER_BLOCK)]
+        encoded = Representations.from_arrow(pa.concat_tables(blocks))
+        lists = len(parts) * len(lists_of(self._job.modes))
+        with _progress(f"queries {start + 1:,} to {stop:,}", "list", lists) as progress:
+            for name, table in search_parts(parts, encoded, self._index.version, self._job, self._pool):
+                _write(self._file(f"{start}/{name}"), table)
+                progress.update()
+        self.searched += len(parts)
+
+    def write(self, mode: Mode) -> Path:
+        """Write the run of one mode and return where it is."""
+        path = self._job.output / f"{mode}.trec"
+        write_run(path, self._ranked(mode), mode)
+        return path
+
+    def _ranked(self, mode: Mode) -> Iterator[tuple[str, list[Hit]]]:
+        job = self._job
+        depth = searched_depth(job.top_k, exclude_self=job.exclude_self)
+        for start, stop in self.rounds():
+            queries = self._queries[start:stop]
+            lists = {name: to_hits(self._read(f"{start}/{name}"), len(queries)) for name in LISTS[mode]}
+            hits = ranked(mode, lists.get("dense", []), lists.get("sparse", []), depth)
+            for query, found in zip(queries, hits, strict=True):
+                yield query.id, kept_hits(query.id, found, job.top_k, exclude_self=job.exclude_self)
+
+    def _file(self, name: str) -> Path:
+        return self.folder / f"{name}.arrow"
+
+    def _read(self, name: str) -> pa.Table:
+        return feather.read_table(self._file(name))
+
+
+def _block_name(start: int) -> str:
+    return f"queries/{start}"
+
+
+def _progress(label: str, unit: str, total: int) -> tqdm[NoReturn]:
+    # A log file gets a line now and then, a terminal a live one.
+    return tqdm(total=total, desc=label, unit=unit, mininterval=0.5 if sys.stderr.isatty() else 10.0)
+
+
+def _write(path: Path, table: pa.Table) -> None:
+    with whole_file(path) as stream:
+        feather.write_feather(table, stream, compression="lz4")
+
+
+def _modes(job: BatchSearchJob, index: PassageIndex) -> tuple[Mode, ...]:
+    offered = index.manifest.retriever.modes
+    for mode in job.modes:
+        if mode not in offered:
+            raise ValueError(f"{index.uri} has no {mode} scores.{suggest(mode, offered)}")
+    return tuple(dict.fromkeys(job.modes)) or offered
+
+
+def _read_queries(job: BatchSearchJob) -> list[Query]:
+    if job.queries is not None:
+        queries = read_queries(job.queries)
+    else:
+        assert job.collection is not None, "the config has checked this"
+        queries = open_collection(job.collection).queries(job.split)
+    if not queries:
+        raise ValueError("there are no queries to search for")
+    return queries
+
+
+def _retriever(job: BatchSearchJob, index: PassageIndex) -> NeuralRetriever:
+    retriever = index.manifest.retriever
+    if isinstance(retriever, Bm25Retriever):
+        raise ValueError(f"{job.index} is a BM25 index, whose search needs no cluster: use `python jobs/evaluate.py`")
+    if job.query_budget is not None and not isinstance(retriever, PromptedRetriever):
+        raise ValueError(f"the {retriever.method} method has no query budget")
+    return with_places(retriever, job.backbone, job.adapter)
+
+
+def _identity(job: BatchSearchJob, index: PassageIndex, queries: list[Query]) -> str:
+    """Return a name that differs wherever results could."""
+    settings = job.model_dump(mode="json", include=_DECISIVE)
+    values = [index.uri, index.version, index.manifest.fingerprint, settings, [[q.id, q.text] for q in queries]]
+    return hashlib.blake2b(json.dumps(values).encode(), digest_size=8).hexdigest()

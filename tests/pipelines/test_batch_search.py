@@ -1,0 +1,107 @@
+"""Batch search on a local Ray: the same as one search of the whole index, and resumed where it was cut off."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
+
+from diffretriever.collections import read_run
+from diffretriever.index.table import PassageIndex
+from diffretriever.pipelines import batch_search
+from diffretriever.pipelines.batch_search import search_batch
+from diffretriever.pipelines.encode import encode_collection
+from diffretriever.search import open_searcher
+from diffretriever.search.dense.segments import build_codes
+from schemas.batch_search import BatchSearchJob
+from schemas.jobs import EncodeJob, SearchOptions
+from tests.pipelines.corpora import WORDS, line, write_corpus
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
+TEXTS = {f"q{n}": f"{WORDS[n]} {WORDS[n + 3]}" for n in range(7)} | {"p3": "title 3 slot index"}
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path, cluster: None) -> PassageIndex:
+    """Of five fragments, all of them with codes, some passages deleted since."""
+    folder = tmp_path_factory.mktemp("batch")
+    job = EncodeJob(
+        collection=str(write_corpus(folder / "corpus", [line(i) for i in range(80)])),
+        index=str(folder / "index"),
+        retriever="diffretriever-llada",
+        backbone=str(checkpoint),
+        encoders=1,
+        rows_per_block=16,
+        compact=False,
+    )
+    encode_collection(job)
+    made = PassageIndex.open(job.index)
+    assert made.contents().fragments == 5
+    build_codes(made)
+    made.delete(["p7", "p70"])
+    return made
+
+
+@pytest.fixture
+def job(index: PassageIndex, tmp_path: Path) -> BatchSearchJob:
+    queries = tmp_path / "queries.jsonl"
+    queries.write_text("".join(json.dumps({"_id": i, "text": text}) + "\n" for i, text in TEXTS.items()), "utf-8")
+    return BatchSearchJob(
+        index=index.uri, queries=queries, output=tmp_path / "runs", top_k=30, queries_at_once=3, searchers=1
+    )
+
+
+def test_the_runs_are_those_of_one_search(job: BatchSearchJob) -> None:
+    summary = search_batch(job)
+    assert (summary.queries, summary.passages, summary.parts_found) == (8, 78, 0)
+    assert summary.parts == 3 * 4, "three rounds of queries, four parts each"
+    # A text's vectors differ in the last bits by the batch that it is encoded in, which is a round of queries here.
+    searcher = open_searcher(job.index, SearchOptions(index=job.index))
+    rounds = [list(TEXTS.values())[start : start + 3] for start in (0, 3, 6)]
+    searched = [searcher.search(texts, top_k=31) for texts in rounds]
+    found = {mode: [hits for each in searched for hits in each[mode]] for mode in searcher.modes}
+    assert set(summary.runs) == {"dense", "sparse", "hybrid"} == set(found)
+    for mode, hits in found.items():
+        run = read_run(job.output / f"{mode}.trec")
+        kept = {q: [hit for hit in ranked if hit[0] != q][:30] for q, ranked in zip(TEXTS, hits, strict=True)}
+        # A run says nothing of a query without hits.
+        expected = {query: ranked for query, ranked in kept.items() if ranked}
+        assert {query: list(ranked.items()) for query, ranked in run.items()} == expected
+    assert not list(job.output.glob(".parts-*")), "nothing is left but the runs"
+    assert (job.output / "search.yaml").is_file()
+
+
+def test_a_job_cut_off_goes_on(job: BatchSearchJob) -> None:
+    write, written = batch_search._write, list[Path]()
+
+    def dying(path: Path, table: pa.Table) -> None:
+        if len(written) == 12:
+            raise KeyboardInterrupt
+        written.append(path)
+        write(path, table)
+
+    with patch.object(batch_search, "_write", dying), pytest.raises(KeyboardInterrupt):
+        search_batch(job)
+    assert not list(job.output.glob("*.trec"))
+    summary = search_batch(job)
+    assert summary.parts_found >= 3
+    assert summary.parts + summary.parts_found == 12
+    resumed = (job.output / "hybrid.trec").read_bytes()
+    again = search_batch(job)
+    assert (again.parts, again.parts_found) == (12, 0), "a finished job leaves nothing to find"
+    assert (job.output / "hybrid.trec").read_bytes() == resumed
+
+
+def test_mistakes_are_named_before_anything_runs(job: BatchSearchJob, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="either --collection or --queries"):
+        BatchSearchJob(index=job.index, output=tmp_path)
+    broken = tmp_path / "queries.tsv"
+    broken.write_text("q1\tfirst\nq1\tagain\n", "utf-8")
+    with pytest.raises(ValueError, match=r"queries.tsv:2: duplicate query id 'q1', first on line 1"):
+        search_batch(job.model_copy(update={"queries": broken}))
+    broken.write_text("", "utf-8")
+    with pytest.raises(ValueError, match="no queries"):
+        search_batch(job.model_copy(update={"queries": broken}))

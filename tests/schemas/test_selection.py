@@ -1,0 +1,84 @@
+"""A sweep's selection in the place of a budget."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diffretriever.presets import load_retriever
+from schemas.budget import Budget
+from schemas.jobs import EncodeJob
+from schemas.retriever import MaskedRetriever
+from schemas.selection import BudgetSelection
+
+
+@pytest.fixture
+def selection(tmp_path: Path) -> Path:
+    made = BudgetSelection(
+        budget=Budget(2, 8),
+        mode="hybrid",
+        measure="nDCG@10",
+        split="train",
+        value=0.5,
+        grid={Budget(2, 8): 0.5, Budget(1, 1): 0.25},
+        queries=7,
+        collection="scifact",
+        retriever="masked minilm",
+        backbone="minilm",
+        adapter=None,
+        fingerprint="0123456789abcdef",
+        command="python jobs/sweep_budgets.py",
+    )
+    path = tmp_path / "selection.json"
+    path.write_text(made.model_dump_json(), "utf-8")
+    assert BudgetSelection.model_validate_json(path.read_text("utf-8")) == made
+    return path
+
+
+def budget_of(name: str, choice: Budget | Path | None) -> Budget:
+    config = load_retriever(name, budget=choice)
+    assert isinstance(config, MaskedRetriever)
+    return config.budget
+
+
+def test_the_command_line_takes_both_forms(selection: Path, tmp_path: Path) -> None:
+    arguments = ["--collection", "c", "--index", "i", "--budget"]
+    plain = EncodeJob.from_command_line([*arguments, "q2p8"])
+    chosen = EncodeJob.from_command_line([*arguments, str(selection)])
+    assert (plain.budget, chosen.budget) == (Budget(2, 8), selection)
+    (tmp_path / "job.yaml").write_text(chosen.to_yaml(), "utf-8")
+    again = EncodeJob.from_command_line(["--config", str(tmp_path / "job.yaml")])
+    assert again.budget == selection
+    assert budget_of("diffretriever-minilm", plain.budget) == budget_of("diffretriever-minilm", again.budget)
+
+
+def test_a_retriever_file_can_name_one(selection: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"method: masked\nbackbone: {{source: minilm}}\nbudget: {selection}\n", "utf-8")
+    assert budget_of(str(file), None) == Budget(2, 8)
+    assert budget_of(str(file), Budget(1, 4)) == Budget(1, 4), "what is given wins over the file"
+
+
+def test_another_backbone_or_adapter_is_refused_and_both_are_named(selection: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"made for minilm, this retriever has GSAI-ML/LLaDA-8B-Instruct.*q2p8 was chosen"
+    ):
+        load_retriever("diffretriever-llada", budget=selection)
+    (tmp_path / "lora").mkdir()
+    with pytest.raises(ValueError, match=r"this retriever has minilm with adapter .*lora: sweep"):
+        load_retriever("diffretriever-minilm", budget=selection, adapter=str(tmp_path / "lora"))
+    with pytest.raises(ValueError, match="the pooled method has no slots"):
+        load_retriever("minilm-pooled", budget=selection)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(None, "no file"), ("{", "is no selection of a budget"), ('{"buget": 1}', "Did you mean 'budget'")],
+)
+def test_what_is_no_selection_is_said_to_be_none(text: str | None, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "other.json"
+    if text is not None:
+        path.write_text(text, "utf-8")
+    with pytest.raises(ValueError, match=message):
+        load_retriever("diffretriever-minilm", budget=path)
