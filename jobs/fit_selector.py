@@ -14,12 +14,12 @@ from schemas.selector import FitSelectorJob
 def main(config: FitSelectorJob) -> None:
     """Fit, print the cross-validated table, say where selector and report are."""
     from diffretriever.analysis.selector_page import selector_table
-    from diffretriever.analysis.selector_report import fit_selector
+    from diffretriever.analysis.selector_report import FITTED_SELECTOR_FILE, fit_selector
 
     output = Path(lasting(config.output, "--output"))
     report = fit_selector(config.model_copy(update={"output": output}), shlex.join(["python", *sys.argv]))
     print(selector_table(report))
-    print(f"selector: {output / 'selector.json'}")
+    print(f"selector: {output / FITTED_SELECTOR_FILE}")
     print(f"report: {output / 'report.md'}")
 
 

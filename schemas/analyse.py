@@ -7,9 +7,11 @@ from typing import Any, Literal, Self, TypeAlias
 
 from pydantic import model_validator
 
+from schemas.against import AgainstTest, runs_by_name
 from schemas.base import Model
 from schemas.budget import Budget, BudgetChoice
 from schemas.settings import JobConfig
+from schemas.slots import SlotSimilarity, SlotWins
 from schemas.sweep import SweepMode
 
 Interval: TypeAlias = tuple[float, float]
@@ -30,6 +32,10 @@ class AnalyseBudgetsJob(JobConfig):
     """Score that chooses the fixed budget, and comes first in the report."""
     measure: str = "nDCG@10"
     """Measure of the report."""
+    against: tuple[str, ...] = ()
+    """Another system to measure budgets and oracles against, as NAME=RUN.trec: once for each sweep, in their order."""
+    qrels: tuple[Path, ...] = ()
+    """Judgements for those runs, a file for each sweep; default: those of the collections that were swept."""
     output: Path
     """Folder for report.md with its figures, report.json and per_query.parquet."""
 
@@ -41,6 +47,9 @@ class AnalyseBudgetsJob(JobConfig):
             raise ValueError("give --budget, or --selection to choose it on other queries")
         if self.selection in self.sweeps:
             raise ValueError(f"--selection {self.selection} is among --sweeps: choose the budget on other queries")
+        runs_by_name(self.against, len(self.sweeps))
+        if self.qrels and (not self.against or len(self.qrels) != len(self.sweeps)):
+            raise ValueError("--qrels goes with --against: give a file for each of --sweeps, in their order")
         return self
 
 
@@ -170,6 +179,12 @@ class AnalysisReport(Model):
     cells: tuple[CellTest, ...]
     scoring: tuple[ScoringVariant, ...]
     """Empty where the sweeps have no pooled slots."""
+    similarities: tuple[SlotSimilarity, ...]
+    """Empty where the sweeps no longer have indexes and encoded queries."""
+    wins: tuple[SlotWins, ...]
+    """Likewise, or where no dense runs are there."""
+    against: tuple[AgainstTest, ...]
+    """Empty without --against."""
     command: str
     """The command line."""
     config: dict[str, Any]

@@ -12,6 +12,35 @@ from pydantic import Field, PositiveInt
 from schemas.base import Model
 from schemas.retriever_parts import Mode
 from schemas.serve_explain import Explanation, Word
+from schemas.serve_index import IndexResponse, IndexState, LimitsInForce
+from schemas.serve_passages import DeleteResponse, IngestRequest, IngestResponse, PassageIn
+
+__all__ = [
+    "AskedBudget",
+    "BudgetUsed",
+    "DeleteResponse",
+    "EncodeRequest",
+    "EncodeResponse",
+    "EncodedQuery",
+    "EncodedSlot",
+    "Explanation",
+    "Filter",
+    "Health",
+    "IndexResponse",
+    "IndexState",
+    "IngestRequest",
+    "IngestResponse",
+    "LimitsInForce",
+    "PassageIn",
+    "Problem",
+    "QueryResult",
+    "SearchHit",
+    "SearchRequest",
+    "SearchResponse",
+    "SearchTimings",
+    "Texts",
+    "Word",
+]
 
 Texts: TypeAlias = str | list[str]
 """One query, or several that are answered together."""
@@ -86,22 +115,6 @@ class QueryResult(Model):
     """Best first; equal scores by id. Fewer than k where there are no more, or share no word with a sparse query."""
 
 
-class IndexState(Model):
-    """The one version of the index that an answer comes from."""
-
-    name: str
-    """Last part of the index's place."""
-    version: int
-    rows: int
-    """Passages in it."""
-    fingerprint: str
-    """Of the retriever: 16 hex digits that differ wherever a vector could."""
-    committed: str
-    """ISO 8601 time, UTC, at which this version came to be."""
-    checked_seconds_ago: float
-    """Seconds since the server last looked for a newer version."""
-
-
 class SearchTimings(Model):
     """Milliseconds of the request by stage, waiting for others in the same batch included."""
 
@@ -157,84 +170,6 @@ class EncodeResponse(Model):
     fingerprint: str
     """Of the retriever."""
     results: list[EncodedQuery]
-
-
-class LimitsInForce(Model):
-    """What the server takes; more is refused with a problem that names the field."""
-
-    max_query_chars: int
-    """Characters of a query."""
-    max_queries: int
-    """Queries of a request."""
-    max_k: int
-    max_budget: int
-    """Largest K_q."""
-    max_passages: int
-    """Passages of one ingest."""
-    max_body_bytes: int
-    timeout_s: float
-
-
-class IndexResponse(Model):
-    """Answer of `GET /index`."""
-
-    index: IndexState
-    title: str
-    """The retriever for people: method, backbone and budget."""
-    method: str
-    """`masked`, `generated`, `pooled` or `library`."""
-    modes: list[Mode]
-    """Scores offered; the last one is the default."""
-    query_budget: int | None
-    """The retriever's own K_q; None where queries have no budget."""
-    passage_budget: int
-    """K_p, most vectors of a passage."""
-    adaptive: str | None
-    """What `budget: adaptive` is chosen by; None where it is not offered."""
-    collections: dict[str, int]
-    """Passages by collection."""
-    limits: LimitsInForce
-
-
-class PassageIn(Model):
-    """A passage to add, or to put in place of the one with its id."""
-
-    id: str
-    """Without whitespace or control characters."""
-    title: str = ""
-    text: str = ""
-    """Title or text may be empty, not both."""
-    collection: str = Field(default="served", min_length=1)
-    """What a filter can name it by."""
-
-
-class IngestRequest(Model):
-    """Body of `POST /passages`: written in one step, or not at all."""
-
-    passages: list[PassageIn] = Field(min_length=1)
-    """No id twice."""
-
-
-class IngestResponse(Model):
-    """Answer of `POST /passages`."""
-
-    added: int
-    replaced: int
-    """Those whose id was there with another title, text or collection."""
-    unchanged: int
-    """Those that were there as they are."""
-    version: int
-    """First version of the index with all of them; later searches on this replica are answered from it or a newer
-    one, other replicas follow within seconds."""
-
-
-class DeleteResponse(Model):
-    """Answer of `DELETE /passages/{id}`."""
-
-    deleted: int
-    """1; a passage that is not there is a problem of status 404."""
-    version: int
-    """First version of the index without it."""
 
 
 class Health(Model):

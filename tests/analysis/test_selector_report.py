@@ -36,7 +36,7 @@ def job(root: Path, output: Path, **changes: object) -> FitSelectorJob:
 
 def test_a_planted_preference_is_fitted_written_and_reported(root: Path, tmp_path: Path) -> None:
     report = fit_selector(job(root, tmp_path), "python jobs/fit_selector.py")
-    selector = open_selector(str(tmp_path / "selector.json"), "f00d")
+    selector = open_selector(str(tmp_path / "fitted_selector.json"), "f00d")
     chosen = [selector.choose({"length": float(n), "entropy": n**0.5}) for n in (2, 28)]
     assert chosen == [1, 4]
     rows = {(row.selector, row.fitted_on, row.tested_on): row for row in report.rows}
@@ -65,7 +65,7 @@ def test_the_artefact_chooses_as_the_fit_does(root: Path, tmp_path: Path) -> Non
     features = split.features(outcomes.queries, ("length", "entropy"))
     values = outcomes.values_ABQ[:, outcomes.passage_budgets.index(report.passage_budget)]
     model = fit(features, values, outcomes.query_budgets, 0.003)
-    selector = open_selector(str(tmp_path / "selector.json"), "f00d")
+    selector = open_selector(str(tmp_path / "fitted_selector.json"), "f00d")
     chosen = [selector.choose({"length": length, "entropy": entropy}) for length, entropy in features.tolist()]
     assert chosen == [outcomes.query_budgets[place] for place in model.choose(features)]
     assert len(set(chosen)) == 2
@@ -79,7 +79,7 @@ def test_the_report_is_the_same_every_time_but_for_the_artefacts_date(root: Path
 
 def made(job: FitSelectorJob) -> dict[str, bytes]:
     fit_selector(job, "x")
-    return {file.name: file.read_bytes() for file in job.output.iterdir() if file.name != "selector.json"}
+    return {file.name: file.read_bytes() for file in job.output.iterdir() if file.name != "fitted_selector.json"}
 
 
 def test_the_passage_budget_is_that_of_the_best_cell_or_as_given(root: Path, tmp_path: Path) -> None:

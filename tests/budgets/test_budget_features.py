@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from diffretriever.budgets.features import FEATURES, DocumentFrequencies, QueryText, check_names, features_of
+from diffretriever.budgets.features import (
+    FEATURES,
+    DocumentFrequencies,
+    QueryText,
+    check_names,
+    count_documents,
+    features_of,
+)
 
 
 def test_known_values() -> None:
@@ -30,15 +37,23 @@ def test_queries_of_the_same_counts_tie_exactly() -> None:
 
 
 def test_idf_by_hand() -> None:
-    frequencies = DocumentFrequencies(7, {1: 0, 2: 1, 3: 7})
-    found = features_of(QueryText("x", (1, 2, 2, 3, 4), frequencies))
+    frequencies = DocumentFrequencies(7, {"heat": 0, "slab": 1, "the": 7})
+    query = QueryText("Heat, the SLAB! slab unseen", (1,), frequencies, 0.75)
+    found = features_of(query)
     assert found["mean_idf"] == pytest.approx((3 + 2 + 0 + 3) / 4)
     assert found["max_idf"] == 3.0
+    assert found["confidence"] == 0.75
     assert list(found) == list(FEATURES)
 
 
+def test_documents_are_counted_once_a_word() -> None:
+    found = count_documents(["Heat heat slab", "heat-transfer", "wing_slab"])
+    assert found.passages == 3
+    assert found.of_word == {"heat": 2, "slab": 2, "transfer": 1, "wing": 1}
+
+
 def test_an_empty_query_has_finite_features() -> None:
-    found = features_of(QueryText("", (), DocumentFrequencies(1, {})))
+    found = features_of(QueryText("", (), DocumentFrequencies(1, {}), 0.0))
     assert all(math.isfinite(value) for value in found.values())
     assert set(found.values()) == {0.0}
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
-from diffretriever.budgets.pruning import kept_slots, removal_order
+from diffretriever.budgets.pruning import kept_slots, removal_order, removals
 
 
 def unit(n: int, dimensions: int, seed: int) -> np.ndarray:
@@ -55,3 +57,45 @@ def test_one_slot_stays() -> None:
     assert len(kept_slots(unit(6, 4, 0), 1000.0)) == 1
     assert kept_slots(unit(6, 40, 0), 0.0).tolist() == list(range(6))
     assert removal_order(unit(1, 4, 0))[0].tolist() == []
+
+
+def ragged(counts: list[int], seed: int) -> tuple[np.ndarray, np.ndarray]:
+    return unit(sum(counts), 6, seed), np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def test_all_passages_at_once_are_each_passage_by_itself() -> None:
+    vectors, offsets = ragged([4, 1, 7, 4, 2, 7], 3)
+    found = removals(vectors, offsets)
+    for first, end in pairwise(offsets.tolist()):
+        order, losses = removal_order(vectors[first:end])
+        ranks, costs = found.ranks_N[first:end], found.costs_N[first:end]
+        assert np.argsort(ranks)[:-1].tolist() == order.tolist()
+        assert np.isinf(costs).sum() == 1
+        assert np.sort(costs)[:-1] == pytest.approx(np.maximum.accumulate(np.diff(losses, prepend=0)))
+
+
+@pytest.mark.parametrize("most", [1, 2, 5, 9])
+def test_the_same_number_stays_of_every_passage(most: int) -> None:
+    vectors, offsets = ragged([4, 1, 7, 4], 4)
+    kept = removals(vectors, offsets).keep_each(most)
+    for first, end in pairwise(offsets.tolist()):
+        order, _ = removal_order(vectors[first:end])
+        n_dropped = max(0, end - first - most)
+        assert set(np.flatnonzero(~kept[first:end])) == set(order[:n_dropped])
+
+
+@pytest.mark.parametrize("total", range(4, 21))
+def test_a_total_is_met_by_one_threshold_on_the_cost(total: int) -> None:
+    vectors, offsets = ragged([4, 1, 7, 4, 4], 5)
+    found = removals(vectors, offsets)
+    kept = found.keep_total(total)
+    assert kept.sum() == max(total, 5), "every passage keeps a slot"
+    assert (np.add.reduceat(kept, offsets[:-1]) >= 1).all()
+    if not kept.all():
+        assert found.costs_N[~kept].max() <= found.costs_N[kept].min()
+
+
+def test_redundant_passages_lose_more() -> None:
+    distinct, copies = np.eye(4, 6), np.tile(np.eye(1, 6), (4, 1))
+    kept = removals(np.concatenate([distinct, copies]), np.array([0, 4, 8])).keep_total(5)
+    assert kept.tolist() == [True] * 4 + [True, False, False, False]

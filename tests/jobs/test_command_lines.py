@@ -19,6 +19,7 @@ from schemas.batch_search import BatchSearchJob
 from schemas.compress import CompressJob
 from schemas.jobs import AccelerateJob, DemoJob, EncodeJob, EvaluateJob, InspectJob, MaintainJob, SearchJob
 from schemas.plan import PlanJob
+from schemas.prune import PruneSlotsJob
 from schemas.reproduce import ReproduceJob
 from schemas.rerank import RerankJob
 from schemas.retriever import Bm25Retriever
@@ -40,6 +41,7 @@ JOBS: dict[str, type[JobConfig]] = {
     "inspect_index": InspectJob,
     "maintain_index": MaintainJob,
     "plan": PlanJob,
+    "prune_slots": PruneSlotsJob,
     "reproduce": ReproduceJob,
     "rerank": RerankJob,
     "search": SearchJob,

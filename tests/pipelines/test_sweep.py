@@ -2,45 +2,33 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 
 from diffretriever.budgets.outcomes import Outcomes
 from diffretriever.budgets.queries import read_queries
 from diffretriever.collections import read_run, write_run
-from diffretriever.encoders.representations import Representations
 from diffretriever.evaluation.sweep import measure_sweep, select_budget, sweep_tables
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines import sweep_cells
 from diffretriever.pipelines.sweep import sweep_budgets
 from diffretriever.presets import load_retriever
-from diffretriever.scoring.topk import Hit, Hits
+from diffretriever.scoring.topk import Hit
 from diffretriever.search import open_searcher
 from diffretriever.search.cut import kept_hits
-from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.neural import NeuralSearcher
-from diffretriever.search.sparse.stream import StreamingImpacts
 from schemas.budget import Budget
 from schemas.jobs import SearchOptions
 from schemas.retriever import MaskedRetriever
 from schemas.selection import encoder_fingerprint, read_selection
-from schemas.sweep import SweepMode
 from schemas.sweep_job import SweepJob, SweepSummary
-from tests.pipelines.corpora import WORDS, line, write_corpus
+from tests.pipelines.sweep_cases import MODES, TEXTS, counted_passes, make_job, pooled_by_hand, runs, stamps
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
-MODES: tuple[SweepMode, ...] = ("dense", "sparse", "hybrid", "pooled-slots")
-# Query p3 has a passage's id: that passage is none of its hits.
-TEXTS = {
-    "test": {f"q{n}": f"{WORDS[n]} {WORDS[n + 3]}" for n in range(5)},
-    "train": {"p3": "slot index", "q9": "lance"},
-}
 Lines = list[str]
 
 
@@ -50,44 +38,13 @@ def say(line: str) -> None:
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> SweepJob:
-    folder = tmp_path_factory.mktemp("sweep")
-    collection = write_corpus(folder / "corpus", [line(i) for i in range(40)])
-    asked = {query: text for texts in TEXTS.values() for query, text in texts.items()}
-    rows = [json.dumps({"_id": query, "text": text}) for query, text in asked.items()]
-    (collection / "queries.jsonl").write_text("\n".join(rows) + "\n", "utf-8")
-    for split, texts in TEXTS.items():
-        judged = [f"{query}\tp{7 * number % 40}\t1" for number, query in enumerate(texts, start=1)]
-        qrels = "\n".join(["query-id\tcorpus-id\tscore", *judged])
-        (collection / "qrels" / f"{split}.tsv").write_text(qrels + "\n", "utf-8")
-    return SweepJob(
-        collection=str(collection),
-        output=folder / "swept",
-        retriever="diffretriever-llada",
-        backbone=str(checkpoint),
-        encoders=1,
-        query_budgets=(3, 1),
-        passage_budgets=(1, 2),
-        modes=MODES,
-        top_k=12,
-    )
+    return make_job(tmp_path_factory.mktemp("sweep"), checkpoint)
 
 
 @pytest.fixture(scope="module")
 def passes() -> Iterator[dict[str, int]]:
     """How often the vectors and the impacts of an index were searched, in the first sweep."""
-    counts = {"dense": 0, "sparse": 0}
-
-    def counting(name: str, search: Callable[..., Hits]) -> Callable[..., Hits]:
-        def counted(self: object, queries: Representations, k: int) -> Hits:
-            counts[name] += 1
-            return search(self, queries, k)
-
-        return counted
-
-    with (
-        patch.object(StreamingScan, "search", counting("dense", StreamingScan.search)),
-        patch.object(StreamingImpacts, "search", counting("sparse", StreamingImpacts.search)),
-    ):
+    with counted_passes() as counts:
         yield counts
 
 
@@ -103,14 +60,6 @@ def copy(job: SweepJob, summary: SweepSummary, tmp_path: Path) -> SweepJob:
     """A finished sweep of its own, to be changed."""
     shutil.copytree(job.output, tmp_path / "swept")
     return job.model_copy(update={"output": tmp_path / "swept"})
-
-
-def stamps(folder: Path, pattern: str) -> dict[str, int]:
-    return {str(file.relative_to(folder)): file.stat().st_mtime_ns for file in folder.glob(pattern)}
-
-
-def runs(folder: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.glob("*/runs/*/*.trec")}
 
 
 def test_every_cell_is_the_search_with_its_budget(job: SweepJob, summary: SweepSummary) -> None:
@@ -137,19 +86,6 @@ def test_every_cell_is_the_search_with_its_budget(job: SweepJob, summary: SweepS
                         assert [*run.get(name, {}).values()] == pytest.approx(
                             [s for _, s in kept], rel=tolerance, abs=0
                         )
-
-
-def pooled_by_hand(searcher: NeuralSearcher, texts: list[str], budgets: list[int]) -> Hits:
-    """Rank by the inner product of mean slots, in float64."""
-    asked = searcher.encoder.encode_queries(texts, budgets)
-    table = searcher.index.take(np.arange(len(searcher.index)), ["id", "reps"])
-    means = {i: np.mean(np.array(r, np.float64), axis=0) for i, r in zip(*table.to_pydict().values(), strict=True)}
-    ranked = []
-    for start, stop in zip(asked.offsets[:-1], asked.offsets[1:], strict=True):
-        query = asked.vectors_MH[start:stop].astype(np.float64).mean(axis=0)
-        scores = {i: float(query @ mean) for i, mean in means.items()}
-        ranked.append(sorted(scores.items(), key=lambda hit: (-hit[1], hit[0])))
-    return ranked
 
 
 def test_the_same_command_does_nothing_again(job: SweepJob, summary: SweepSummary) -> None:
@@ -209,7 +145,7 @@ def test_cells_of_an_index_that_changed_are_searched_again(copy: SweepJob) -> No
     assert all("p5" not in hits for hits in read_run(copy.output / "test" / "runs" / "q1p2" / "dense.trec").values())
 
 
-def test_measures_and_selection(copy: SweepJob, tmp_path: Path) -> None:
+def test_measures_and_selection(copy: SweepJob) -> None:
     manifest = measure_sweep(copy)
     judged = {query: f"p{7 * number % 40}" for number, query in enumerate(TEXTS["test"], start=1)}
     outcomes = Outcomes.read(copy.output, "test", "sparse", "MRR@10")
@@ -234,11 +170,6 @@ def test_measures_and_selection(copy: SweepJob, tmp_path: Path) -> None:
     retriever = load_retriever("diffretriever-llada", copy.backbone, path)
     assert isinstance(retriever, MaskedRetriever)
     assert retriever.budget == best
-    mine = tmp_path / "mine.yaml"
-    mine.write_text(f"method: masked\nbackbone: {{source: {copy.backbone}}}\nbudget: {path}\n", "utf-8")
-    from_file = load_retriever(str(mine))
-    assert isinstance(from_file, MaskedRetriever)
-    assert from_file.budget == best
     with pytest.raises(ValueError, match=rf"was made for {copy.backbone}, this retriever has minilm.*{best}"):
         load_retriever("diffretriever-minilm", budget=path)
     nothing = copy.model_copy(update={"select_split": None})

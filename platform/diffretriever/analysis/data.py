@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from diffretriever.budgets.features import FEATURES
+from diffretriever.analysis.other_systems import read_others
+from diffretriever.analysis.swept_features import available_features, query_features
 from diffretriever.budgets.outcomes import Outcomes
 from diffretriever.budgets.splits import SweptSplit, open_splits
 from schemas.analyse import AnalyseBudgetsJob
@@ -19,7 +20,6 @@ from schemas.budget import Budget
 from schemas.selection import read_selection
 from schemas.sweep import SweepMode
 
-FEATURE_NAMES = tuple(name for name, feature in FEATURES.items() if not feature.needs_frequencies)
 SCORES: tuple[SweepMode, ...] = ("dense", "sparse", "hybrid")
 
 
@@ -35,7 +35,9 @@ class AnalysisData:
         chosen: how it was chosen, in words.
         selection: outcomes of the main mode on the queries that chose it, if any.
         outcomes: (name, mode) → outcomes, also of pooled slots where all sweeps have them.
-        features: name → float64 [Q, F], columns as in `FEATURE_NAMES`.
+        feature_names: those that can be computed for all sets.
+        features: name → float64 [Q, F], columns as in `feature_names`.
+        others: (other system, name) → its values, float64 [Q].
     """
 
     splits: dict[str, SweptSplit]
@@ -44,8 +46,10 @@ class AnalysisData:
     fixed: Budget
     chosen: str
     selection: Outcomes | None
+    feature_names: tuple[str, ...]
     outcomes: dict[tuple[str, SweepMode], Outcomes] = field(default_factory=dict)
     features: dict[str, np.ndarray] = field(default_factory=dict)
+    others: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
@@ -62,7 +66,8 @@ def read_data(job: AnalyseBudgetsJob) -> AnalysisData:
     """Read all that the report needs.
 
     Raises:
-        ValueError: sweeps that do not belong together, or lack the mode, the measure or the budget.
+        ValueError: sweeps that do not belong together, or lack the mode, the measure or the budget; runs of other
+            systems that cannot be measured on the same queries.
     """
     splits = open_splits([*job.sweeps, *([job.selection] if job.selection is not None else [])])
     analysed = splits[: len(job.sweeps)]
@@ -79,13 +84,16 @@ def read_data(job: AnalyseBudgetsJob) -> AnalysisData:
         fixed=fixed,
         chosen=chosen,
         selection=selection,
+        feature_names=available_features(analysed),
     )
     for name, split in data.splits.items():
         for mode in dict.fromkeys((job.mode, *common)):
             data.outcomes[name, mode] = split.outcomes(mode, job.measure)
         found = data.outcomes[name, job.mode]
         found.place(fixed)
-        data.features[name] = split.features(found.queries, FEATURE_NAMES)
+        data.features[name] = query_features(split, found.queries, data.feature_names)
+    queries = {name: data.outcomes[name, job.mode].queries for name in data.names}
+    data.others.update(read_others(job, data.splits, queries))
     return data
 
 

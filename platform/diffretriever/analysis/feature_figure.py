@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from diffretriever.analysis.data import FEATURE_NAMES, AnalysisData
+from diffretriever.analysis.data import AnalysisData
 from diffretriever.analysis.numbers import signed
 from diffretriever.budgets.binning import binned_means
 from diffretriever.budgets.features import FEATURES
@@ -21,7 +21,7 @@ _PANEL_WIDTH, _PANEL_HEIGHT = 3.3, 2.35
 
 def draw_features(report: AnalysisReport, data: AnalysisData) -> bytes:
     """Return a PNG with a row for each mode and a column for each feature, all queries pooled."""
-    n_rows, n_columns = len(data.modes), len(FEATURE_NAMES)
+    n_rows, n_columns = len(data.modes), len(data.feature_names)
     title = f"The query budget that is best for a query, {report.measure} at $K_p$ = {report.fixed.passage}"
     subtitle = (
         "means of all queries, of equal budgets the smallest, in bins of about equal size; bootstrap 95% intervals"
@@ -31,7 +31,7 @@ def draw_features(report: AnalysisReport, data: AnalysisData) -> bytes:
     panels = figure.subplots(n_rows, n_columns, squeeze=False, sharex="col", sharey=True)
     for row, mode in enumerate(data.modes):
         best_N = pooled_best(data, mode).astype(np.float64)
-        for column, feature in enumerate(FEATURE_NAMES):
+        for column, feature in enumerate(data.feature_names):
             features_N = np.concatenate([data.features[name][:, column] for name in data.names])
             _draw(panels[row, column], features_N, best_N, _COLOURS.get(mode, MUTED))
             _inset(panels[row, column], _pooled(report, mode, feature))

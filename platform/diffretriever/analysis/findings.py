@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from diffretriever.analysis.data import FEATURE_NAMES, AnalysisData
+from diffretriever.analysis.data import AnalysisData
 from diffretriever.budgets.oracles import SIDES, Oracle, Side, best_query_budgets, decided, oracle
 from diffretriever.budgets.outcomes import Outcomes
 from diffretriever.statistics.correlation import Correlation, kendall, spearman
@@ -112,7 +112,7 @@ def correlations(data: AnalysisData) -> Iterator[FeatureCorrelation]:
         for label, names in groups:
             best_N = np.concatenate([best_query_budgets(data.outcomes[name, mode], k_p) for name in names])
             decided_N = np.concatenate([decided(data.outcomes[name, mode], k_p) for name in names])
-            for column, feature in enumerate(FEATURE_NAMES):
+            for column, feature in enumerate(data.feature_names):
                 values_N = np.concatenate([data.features[name][:, column] for name in names])
                 yield _correlation(label, mode, feature, values_N, best_N, decided_only=False)
                 if decided_N.any():

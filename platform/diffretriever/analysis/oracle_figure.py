@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from diffretriever.analysis.numbers import points, signed
-from diffretriever.figures import BLUE, GREEN, HEAD_INCHES, INK, MUTED, RED, headed_figure, png, quiet
+from diffretriever.figures import BLUE, GREEN, HEAD_INCHES, INK, MUTED, ORANGE, RED, headed_figure, png, quiet
 from schemas.analyse import AnalysisReport, OracleGain
+from schemas.sweep import SweepMode
 
 _COLUMNS = 5
 _PANEL_WIDTH, _PANEL_HEIGHT = 2.35, 2.75
@@ -28,6 +29,7 @@ def draw_oracles(report: AnalysisReport, gains: Sequence[OracleGain]) -> bytes:
     panels = figure.subplots(n_rows, n_columns, squeeze=False, sharey=True).flatten()
     for panel, name in zip(panels, collections, strict=False):
         _draw(panel, [gain for gain in gains if gain.collection == name])
+        _draw_others(panel, report, gains[0].mode, name)
     for panel in panels[len(collections) :]:
         panel.set_visible(False)
     keys = [
@@ -68,6 +70,20 @@ def _draw(panel: Axes, gains: Sequence[OracleGain]) -> None:
     panel.set_title(f"fixed {points(gains[0].fixed)}", loc="right", fontsize=8.5, color=MUTED)
     panel.set_xticks(range(len(gains)), [_SIDES[gain.side][0] for gain in gains])
     panel.margins(x=0.08, y=0.14)
+
+
+def _draw_others(panel: Axes, report: AnalysisReport, mode: SweepMode, collection: str) -> None:
+    """Draw where other systems lie, on the bars' scale: their means less the fixed budget's."""
+    for test in report.against:
+        if (test.mode, test.collection, test.side) != (mode, collection, "fixed"):
+            continue
+        level = -test.difference
+        panel.axhline(level, color=ORANGE, linewidth=1.3, linestyle="--", zorder=6)
+        panel.annotate(
+            f"{test.system} {points(test.system_mean)}", (1.0, level), (-2, 3), xycoords=("axes fraction", "data"),
+            textcoords="offset points", ha="right", fontsize=8, color=ORANGE, zorder=7,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.85},
+        )  # fmt: skip
 
 
 def _whisker(panel: Axes, x: float, interval: tuple[float, float]) -> None:

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import yaml
 
+from diffretriever.analysis.against_page import against_section
 from diffretriever.analysis.comparison_page import comparison_sections
 from diffretriever.analysis.findings import AVERAGE, POOLED, SELECTION
 from diffretriever.analysis.numbers import between, points, share, signed, with_interval
+from diffretriever.analysis.slots_page import slots_section
 from diffretriever.budgets.features import FEATURES
 from diffretriever.evaluation.tables import Cell, format_table, markdown_table
 from schemas.analyse import AnalysisReport, Coefficient, OracleGain
@@ -26,8 +28,10 @@ def analysis_page(report: AnalysisReport) -> str:
         _introduction(report),
         *_grid_section(report),
         *_oracle_section(report),
+        *against_section(report),
         *_feature_section(report),
         *comparison_sections(report),
+        *slots_section(report),
         "## Command",
         f"```\n{report.command}\n```",
         "<details><summary>Resolved config</summary>",
@@ -133,8 +137,8 @@ def _feature_section(report: AnalysisReport) -> Iterator[str]:
     yield "## Which queries want more slots"
     yield (
         f"The K_q that is best for a query at K_p = {report.fixed.passage}, of equal ones the smallest, against what "
-        "is known of the query before it is encoded. Rank correlations over all queries pooled, with bootstrap 95% "
-        "intervals."
+        "is known of the query for little. Rank correlations over all queries pooled, with bootstrap 95% intervals. A "
+        "selector may look at all but `slot confidence`, which takes a pass of the encoder with one slot."
     )
     yield "![Best query budget by feature](features.png)"
     yield (

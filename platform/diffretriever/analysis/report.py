@@ -11,14 +11,17 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
+from diffretriever.analysis.against import against_tests
 from diffretriever.analysis.comparisons import cells, scoring, systems
-from diffretriever.analysis.data import FEATURE_NAMES, AnalysisData, read_data
+from diffretriever.analysis.data import AnalysisData, read_data
 from diffretriever.analysis.feature_figure import draw_features
 from diffretriever.analysis.findings import all_oracles, correlations, grids, oracle_gains
 from diffretriever.analysis.grid_figure import draw_grids
 from diffretriever.analysis.oracle_figure import draw_oracles
 from diffretriever.analysis.page import analysis_page
 from diffretriever.analysis.scoring_figure import draw_scoring
+from diffretriever.analysis.slots import similarities, wins
+from diffretriever.analysis.slots_figure import draw_slots
 from diffretriever.budgets.oracles import SIDES, Oracle, Side, best_query_budgets
 from diffretriever.files import whole_file, write_bytes, write_text
 from schemas.analyse import AnalyseBudgetsJob, AnalysisReport
@@ -29,7 +32,7 @@ def analyse(job: AnalyseBudgetsJob, command: str) -> AnalysisReport:
     """Write the report into the job's output folder, each file whole or not at all; return what is in the JSON.
 
     Raises:
-        ValueError: sweeps that do not belong together, or lack the mode, the measure or the budget.
+        ValueError: as `read_data` has it.
     """
     data = read_data(job)
     oracles = all_oracles(data)
@@ -67,6 +70,9 @@ def _report(
         systems=tuple(systems(data)),
         cells=tuple(cells(data)),
         scoring=tuple(scoring(data)),
+        similarities=tuple(similarities(data)),
+        wins=tuple(wins(data)),
+        against=tuple(against_tests(data, oracles)),
         command=command,
         config=job.model_dump(mode="json"),
     )
@@ -79,6 +85,8 @@ def _figures(report: AnalysisReport, data: AnalysisData) -> dict[str, bytes]:
         figures[f"oracles-{mode}.png"] = draw_oracles(report, [g for g in report.oracles if g.mode == mode])
     if report.scoring:
         figures["scoring.png"] = draw_scoring(report)
+    if report.similarities:
+        figures["slots.png"] = draw_slots(report)
     return figures
 
 
@@ -90,7 +98,7 @@ def _per_query(data: AnalysisData, oracles: Mapping[tuple[SweepMode, str, Side],
             found = data.outcomes[name, mode]
             n = len(found.queries)
             columns: dict[str, object] = {"collection": [name] * n, "query": list(found.queries), "mode": [mode] * n}
-            columns |= {feature: data.features[name][:, c] for c, feature in enumerate(FEATURE_NAMES)}
+            columns |= {feature: data.features[name][:, c] for c, feature in enumerate(data.feature_names)}
             columns["fixed"] = found.at(data.fixed)
             for side in SIDES:
                 limits = oracles[mode, name, side]

@@ -1,4 +1,4 @@
-"""From sweeps on disk to a fitted selector, `selector.json`, and its report."""
+"""From sweeps on disk to a fitted selector, `fitted_selector.json`, and its report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import numpy as np
 
 from diffretriever.analysis.selector_figure import draw_curve
 from diffretriever.analysis.selector_page import selector_page
+from diffretriever.analysis.swept_features import query_features
 from diffretriever.budgets.adaptive import QuerySet, across_folds, across_sets, as_given, joined
+from diffretriever.budgets.features import FEATURES, check_names
 from diffretriever.budgets.fit import LinearModel, fit
 from diffretriever.budgets.outcomes import Outcomes
 from diffretriever.budgets.selectors import RuleSelector
@@ -16,11 +18,13 @@ from diffretriever.budgets.splits import SweptSplit, open_splits
 from diffretriever.files import write_bytes, write_text
 from schemas.selector import AdaptiveRow, FitSelectorJob, FittedFeature, FittedSelectorReport, LearnedSelectorArtefact
 
+FITTED_SELECTOR_FILE = "fitted_selector.json"
+
 
 def fit_selector(job: FitSelectorJob, command: str) -> FittedSelectorReport:
     """Fit on all queries of all sweeps, evaluate across folds and across sets, and write the job's output folder.
 
-    Only `created` in selector.json depends on when that is.
+    Only `created` in fitted_selector.json depends on when that is.
 
     Raises:
         ValueError: sweeps that do not belong together, or lack the mode, the measure, a budget or a feature.
@@ -47,17 +51,23 @@ def fit_selector(job: FitSelectorJob, command: str) -> FittedSelectorReport:
     write_text(job.output / "report.json", report.model_dump_json(indent=2) + "\n")
     write_text(job.output / "report.md", selector_page(report, artefact, fixed))
     write_text(job.output / "fit_selector.yaml", job.to_yaml())
-    write_text(job.output / "selector.json", artefact.model_dump_json(indent=2) + "\n")
+    write_text(job.output / FITTED_SELECTOR_FILE, artefact.model_dump_json(indent=2) + "\n")
     return report
 
 
 def _query_sets(job: FitSelectorJob, splits: list[SweptSplit]) -> list[QuerySet]:
+    check_names(job.features)
+    late = next((name for name in job.features if FEATURES[name].needs_pass), None)
+    if late is not None:
+        raise ValueError(
+            f"the feature '{late}' takes a pass of the encoder, and a selector chooses before it: leave it out"
+        )
     outcomes = [_allowed(split.outcomes(job.mode, job.measure), job) for split in splits]
     k_p = job.passage_budget or _best_passage_budget(outcomes)
     if k_p not in outcomes[0].passage_budgets:
         raise ValueError(f"--passage-budget {k_p} was not swept: {', '.join(map(str, outcomes[0].passage_budgets))}")
     return [
-        QuerySet(split.name, job.features, split.features(found.queries, job.features), found, k_p)
+        QuerySet(split.name, job.features, query_features(split, found.queries, job.features), found, k_p)
         for split, found in zip(splits, outcomes, strict=True)
     ]
 

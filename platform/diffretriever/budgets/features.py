@@ -1,6 +1,7 @@
-"""What can be known of a query before it is encoded, from its text and subwords alone (paper §6.3).
+"""What can be known of a query cheaply: from its text and subwords alone (paper §6.3), the collection, one short pass.
 
-Adding a feature is a function and a line in `FEATURES`.
+Adding a feature is a function and a line in `FEATURES`. A selector may look at those that are known before the query is
+encoded; what needs a pass of the encoder is there to be analysed.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ _WORD = re.compile(r"[^\W_]+")
 
 @dataclass(frozen=True, slots=True)
 class DocumentFrequencies:
-    """How many of the passages hold each token.
+    """How many of the passages hold each word.
 
     Attributes:
-        passages: number of passages, at least 1.
-        of_token: token id → passages that hold it; tokens that none holds may be left out.
+        passages: number of passages.
+        of_word: lower-case run of letters and digits → passages that hold it; words that none holds may be left out.
     """
 
     passages: int
-    of_token: Mapping[int, int]
+    of_word: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +39,13 @@ class QueryText:
         text: the raw query.
         token_ids: its subwords, no special tokens among them.
         frequencies: of the collection that is searched, where they are known.
+        confidence: largest impact of its encoding with one slot, 0 without any; None where there was no such pass.
     """
 
     text: str
     token_ids: Sequence[int]
     frequencies: DocumentFrequencies | None = None
+    confidence: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +56,33 @@ class Feature:
         title: for axes and tables, with its unit.
         compute: of the query, to a finite number.
         needs_frequencies: whether it wants `QueryText.frequencies`.
+        needs_pass: whether it wants `QueryText.confidence`, which nobody has before the query is encoded.
     """
 
     title: str
     compute: Callable[[QueryText], float]
     needs_frequencies: bool = False
+    needs_pass: bool = False
+
+    def can_be_computed(self, query: QueryText) -> bool:
+        """Return whether all is known that it wants."""
+        has_frequencies, has_pass = query.frequencies is not None, query.confidence is not None
+        return (has_frequencies or not self.needs_frequencies) and (has_pass or not self.needs_pass)
 
 
 def features_of(query: QueryText) -> dict[str, float]:
     """Return every feature that can be computed of `query`, by name in the order of `FEATURES`."""
-    return {
-        name: feature.compute(query)
-        for name, feature in FEATURES.items()
-        if query.frequencies is not None or not feature.needs_frequencies
-    }
+    return {name: feature.compute(query) for name, feature in FEATURES.items() if feature.can_be_computed(query)}
+
+
+def count_documents(texts: Iterable[str]) -> DocumentFrequencies:
+    """Count the passages that hold each word, in one pass over their texts."""
+    counts: Counter[str] = Counter()
+    passages = 0
+    for text in texts:
+        counts.update(_words(text))
+        passages += 1
+    return DocumentFrequencies(passages, counts)
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -88,18 +104,19 @@ def _entropy(query: QueryText) -> float:
     return abs(math.fsum(share * math.log2(share) for share in shares))
 
 
+def _words(text: str) -> set[str]:
+    return set(_WORD.findall(text.lower()))
+
+
 def _content_words(query: QueryText) -> float:
-    return float(len(set(_WORD.findall(query.text.lower())) - stop_words()))
+    return float(len(_words(query.text) - stop_words()))
 
 
 def _idfs(query: QueryText) -> list[float]:
-    """Inverse document frequency of each distinct token, in bits: log2((N + 1) / (n + 1)), never negative."""
+    """Inverse document frequency of each distinct word, in bits: log2((N + 1) / (n + 1)), never negative."""
     assert query.frequencies is not None, "the registry says that this feature needs them"
-    frequencies = query.frequencies
-    return [
-        math.log2((frequencies.passages + 1) / (frequencies.of_token.get(token, 0) + 1))
-        for token in sorted(set(query.token_ids))
-    ]
+    passages, of_word = query.frequencies.passages, query.frequencies.of_word
+    return [math.log2((passages + 1) / (of_word.get(word, 0) + 1)) for word in sorted(_words(query.text))]
 
 
 def _mean_idf(query: QueryText) -> float:
@@ -111,11 +128,17 @@ def _max_idf(query: QueryText) -> float:
     return max(_idfs(query), default=0.0)
 
 
+def _confidence(query: QueryText) -> float:
+    assert query.confidence is not None, "the registry says that this feature needs it"
+    return query.confidence
+
+
 FEATURES: dict[str, Feature] = {
     "length": Feature("query length (subwords)", _length),
     "entropy": Feature("query entropy (bits)", _entropy),
     "content_words": Feature("content words (distinct)", _content_words),
     "mean_idf": Feature("mean idf (bits)", _mean_idf, needs_frequencies=True),
     "max_idf": Feature("largest idf (bits)", _max_idf, needs_frequencies=True),
+    "confidence": Feature("slot confidence (largest impact at K_q = 1)", _confidence, needs_pass=True),
 }
 """The registry, by name."""

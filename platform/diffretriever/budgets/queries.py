@@ -1,4 +1,4 @@
-"""The queries of a sweep's split as its folder keeps them: ids, texts and subwords."""
+"""The queries of a sweep's split as its folder keeps them: ids, texts, subwords, and what encoding them gave."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-from pyarrow import parquet
+from pyarrow import feather, parquet
 
+from diffretriever.encoders.representations import Representations
 from diffretriever.files import whole_file
 from schemas.sweep import QUERIES_SCHEMA
 
 QUERIES_FILE = "queries.parquet"
+ENCODED_FOLDER = "encoded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +51,28 @@ def write_queries(folder: Path, split: str, queries: Sequence[SweptQuery]) -> No
     }
     with whole_file(folder / split / QUERIES_FILE) as stream:
         parquet.write_table(pa.table(columns, schema=QUERIES_SCHEMA), stream)
+
+
+def has_encoded(folder: Path, split: str, budget: int) -> bool:
+    """Return whether the sweep in `folder` still has the queries of `split` as K_q = `budget` encoded them."""
+    return len(_encoded_files(folder, split, budget)) == 1
+
+
+def read_encoded(folder: Path, split: str, budget: int) -> Representations:
+    """Read the queries of a split as K_q = `budget` encoded them, in the order of `queries.parquet`.
+
+    Raises:
+        ValueError: they are not there, or are not as many as the queries.
+    """
+    files = _encoded_files(folder, split, budget)
+    if len(files) != 1:
+        place = folder / split / ENCODED_FOLDER
+        raise ValueError(f"{place} has no queries of K_q = {budget}: run the sweep again, it keeps them")
+    found = Representations.from_arrow(feather.read_table(files[0]))
+    if len(found) != parquet.read_metadata(folder / split / QUERIES_FILE).num_rows:
+        raise ValueError(f"{files[0]} is not of the queries in {QUERIES_FILE}: run the sweep again")
+    return found
+
+
+def _encoded_files(folder: Path, split: str, budget: int) -> list[Path]:
+    return sorted((folder / split / ENCODED_FOLDER).glob(f"q{budget}-*.arrow"))

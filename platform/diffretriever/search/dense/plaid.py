@@ -33,7 +33,7 @@ _TRAINING_VECTORS = 16
 """For each centroid."""
 _VECTORS_AT_ONCE = 16_384
 _FOUND_PER_CANDIDATE = 4
-"""Entries of lists to look at for one candidate."""
+"""Entries of lists to look at, in each segment, for one candidate."""
 _FEWEST_LISTS = 4
 
 

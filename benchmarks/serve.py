@@ -1,0 +1,121 @@
+"""The application under load, against the functions that it calls: latency, throughput, errors, memory."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
+
+from benchmarks._common import header, in_child  # noqa: E402  (found through it)
+from benchmarks._serve_loops import Loop  # noqa: E402
+from benchmarks._serve_session import replica_mb, serving  # noqa: E402
+from schemas.settings import JobConfig  # noqa: E402
+
+_LATENCY_GOAL, _RATE_GOAL = 1.5, 3.0
+_COLUMNS = ("", "clients", "requests/s", "p50 ms", "p95 ms", "p99 ms", "errors", "replica MB")
+
+
+class ServeBenchmark(JobConfig):
+    """Measure the application at 1 to 64 clients, each asking again as soon as it has its answer."""
+
+    index: str = "demo/indexes/diffretriever-minilm"
+    """Index to serve, with the default score and K_q."""
+    collection: str = "pydoc"
+    """Collection whose test queries are asked."""
+    clients: tuple[PositiveInt, ...] = (1, 4, 16, 32, 64)
+    """Clients at a time; 1 and 32 are held against the goals."""
+    seconds: PositiveFloat = 10.0
+    """Length of each loop."""
+    soak_seconds: float = Field(default=0.0, ge=0)
+    """At the end, so long with the most clients, a tenth at a time, to see errors and memory; 300 for the full form."""
+    threads: PositiveInt = 1
+    """Threads of tensor work, in the application and in process."""
+    queries: PositiveInt = 200
+    """Distinct queries."""
+    haproxy: bool = True
+    """Use HAProxy, as `make serve` does, in place of Ray's own proxy."""
+    output: Path | None = None
+    """JSON file for all figures."""
+
+
+def main(config: ServeBenchmark) -> None:
+    """Run the loops, print a table and the goals, write JSON if asked to."""
+    from diffretriever.collections import open_collection
+    from diffretriever.evaluation.tables import format_table
+
+    about = header()
+    queries = [query.text for query in open_collection(config.collection).queries("test")[: config.queries]]
+    index = str(Path(config.index).absolute())
+    loops = _measure(config, index, queries)
+    print("\n".join(f"{name}: {text}" for name, text in about.items()))
+    print()
+    print(format_table([_row(*each) for each in loops], _COLUMNS))
+    goals = _goals(loops)
+    print("\n" + "\n".join(goals))
+    if config.output is not None:
+        results = [{"name": name, "replica_mb": memory, **loop.model_dump()} for name, loop, memory in loops]
+        content = {**about, "settings": config.model_dump(mode="json"), "results": results, "goals": goals}
+        config.output.parent.mkdir(parents=True, exist_ok=True)
+        config.output.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+Measured = tuple[str, Loop, float]
+
+
+def _measure(config: ServeBenchmark, index: str, queries: list[str]) -> list[Measured]:
+    """In process before and after the application, so that a change of the machine's mood shows."""
+    alone: dict[str, Any] = {"index": index, "queries": queries, "threads": config.threads}
+    loops = [("in process, before", _child("in_process", **alone, seconds=config.seconds), 0.0)]
+    with serving(index, config.threads, haproxy=config.haproxy) as url:
+        asked: dict[str, Any] = {"url": url, "queries": queries}
+        for clients in config.clients:
+            loop = _child("over_http", **asked, seconds=config.seconds, clients=clients)
+            loops.append(("application", loop, replica_mb()))
+        for _ in range(10 if config.soak_seconds else 0):
+            loop = _child("over_http", **asked, seconds=config.soak_seconds / 10, clients=max(config.clients))
+            loops.append(("soak", loop, replica_mb()))
+    loops.append(("in process, after", _child("in_process", **alone, seconds=config.seconds), 0.0))
+    return loops
+
+
+def _child(name: str, **arguments: Any) -> Loop:
+    loop = Loop.model_validate(in_child("benchmarks._serve_loops", name, **arguments))
+    sys.stderr.write(f"{name}, {loop.clients} clients: {loop.rate:.1f} requests/s, p50 {loop.p50_ms:.1f} ms\n")
+    return loop
+
+
+def _row(name: str, loop: Loop, memory: float) -> list[str]:
+    times = [f"{value:.1f}" for value in (loop.rate, loop.p50_ms, loop.p95_ms, loop.p99_ms)]
+    return [name, str(loop.clients), *times, str(loop.errors), f"{memory:.0f}" if memory else ""]
+
+
+def _goals(loops: list[Measured]) -> list[str]:
+    """Hold one client's median, and the rate of 32, against the mean of both loops in process."""
+    alone = [loop for name, loop, _ in loops if name.startswith("in process")]
+    served = {loop.clients: loop for name, loop, _ in loops if name == "application"}
+    lines = []
+    if 1 in served:
+        ratio = served[1].p50_ms / (sum(loop.p50_ms for loop in alone) / len(alone))
+        lines.append(f"p50 of 1 client over in process: {_verdict(ratio, _LATENCY_GOAL, met=ratio <= _LATENCY_GOAL)}")
+    if 32 in served:
+        for name, rate in (
+            ("one at a time in process", sum(loop.rate for loop in alone) / len(alone)),
+            *((("one client", served[1].rate),) if 1 in served else ()),
+        ):
+            ratio = served[32].rate / rate
+            lines.append(f"rate of 32 clients over {name}: {_verdict(ratio, _RATE_GOAL, met=ratio >= _RATE_GOAL)}")
+    return lines
+
+
+def _verdict(ratio: float, goal: float, *, met: bool) -> str:
+    return f"{ratio:.2f} (goal {goal:g}: {'met' if met else 'MISSED'})"
+
+
+if __name__ == "__main__":
+    main(ServeBenchmark.from_command_line())

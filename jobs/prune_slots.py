@@ -1,0 +1,26 @@
+"""Trace storage against effectiveness as the slots of an index's passages are pruned."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+from _entry import lasting, run
+
+from schemas.prune import PruneSlotsJob
+
+
+def main(config: PruneSlotsJob) -> None:
+    """Trace the curve, print it, and say where it is."""
+    from diffretriever.analysis.prune_page import prune_table
+    from diffretriever.analysis.prune_report import prune_slots
+
+    output = Path(lasting(config.output, "--output"))
+    report = prune_slots(config.model_copy(update={"output": output}), shlex.join(["python", *sys.argv]))
+    print(prune_table(report))
+    print(f"curve: {output / 'curve.md'}")
+
+
+if __name__ == "__main__":
+    run(PruneSlotsJob, main)

@@ -1,0 +1,81 @@
+"""The calls that the service knows: where each goes, what it carries, what answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+from urllib.parse import quote
+
+from pydantic import BaseModel
+
+from schemas.retriever_parts import Mode
+from schemas.serve import (
+    AskedBudget,
+    DeleteResponse,
+    EncodeRequest,
+    EncodeResponse,
+    Filter,
+    IndexResponse,
+    IngestRequest,
+    IngestResponse,
+    PassageIn,
+    SearchRequest,
+    SearchResponse,
+    Texts,
+)
+
+Answer = TypeVar("Answer", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Answer]):
+    """One request.
+
+    Attributes:
+        method: of HTTP.
+        path: below the service's address, without a slash in front.
+        answer: what a successful answer is.
+        body: sent as JSON, where there is one.
+        reads: whether it changes nothing, so that it may be sent again when it is not known to have arrived.
+    """
+
+    method: str
+    path: str
+    answer: type[Answer]
+    body: BaseModel | None = None
+    reads: bool = True
+
+    @property
+    def content(self) -> bytes | None:
+        """The body's bytes: only what differs from the defaults."""
+        return None if self.body is None else self.body.model_dump_json(exclude_defaults=True).encode()
+
+
+def search(
+    query: Texts, *, k: int, mode: Mode | None, budget: AskedBudget, collection: str | None, explain: bool
+) -> Call[SearchResponse]:
+    """Return the call of a search; `ValueError` for what no service would take."""
+    chosen = None if collection is None else Filter(collection=collection)
+    body = SearchRequest(query=query, k=k, mode=mode, budget=budget, filter=chosen, explain=explain)
+    return Call("POST", "search", SearchResponse, body)
+
+
+def encode(query: Texts, *, budget: AskedBudget) -> Call[EncodeResponse]:
+    """Return the call that asks for queries' vectors and terms."""
+    return Call("POST", "encode", EncodeResponse, EncodeRequest(query=query, budget=budget))
+
+
+def index() -> Call[IndexResponse]:
+    """Return the call that asks what is served."""
+    return Call("GET", "index", IndexResponse)
+
+
+def add(passages: Sequence[PassageIn]) -> Call[IngestResponse]:
+    """Return the call that adds or replaces passages; `ValueError` if there are none."""
+    return Call("POST", "passages", IngestResponse, IngestRequest(passages=list(passages)), reads=False)
+
+
+def delete(passage_id: str) -> Call[DeleteResponse]:
+    """Return the call that deletes one passage, whatever characters its id has."""
+    return Call("DELETE", f"passages/{quote(passage_id, safe='')}", DeleteResponse, reads=False)

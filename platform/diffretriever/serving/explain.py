@@ -1,0 +1,96 @@
+"""What a passage's scores are made of: slots that met, and words that query and passage share.
+
+Legend: K query slots, P passage slots, H hidden size, T terms in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from diffretriever.encoders.representations import Representations
+from schemas.serve_explain import Explanation, SlotMatch, TermMatch, Word
+
+NameWord = Callable[[int], str]
+"""A vocabulary entry's text."""
+_NO_TOKEN = -1
+
+
+def slot_words(text: Representations, name: NameWord) -> list[list[Word]]:
+    """Return the words that each slot of one text (N = 1) predicts.
+
+    They are the strongest of the text's own content words, with its impact in the text: no other is kept.
+    """
+    weights = dict(zip(text.impact_ids.tolist(), text.impact_weights.tolist(), strict=True))
+    return [
+        [] if token == _NO_TOKEN else [Word(word=name(token), weight=weights.get(token))]
+        for token in text.slot_tokens.tolist()
+    ]
+
+
+def terms(text: Representations, name: NameWord) -> list[Word]:
+    """Return the sparse side of one text, heaviest first."""
+    order = np.argsort(-text.impact_weights, kind="stable")
+    return [Word(word=name(int(text.impact_ids[place])), weight=float(text.impact_weights[place])) for place in order]
+
+
+def explain(query: Representations, passage: Representations, name: NameWord) -> Explanation:
+    """Take the scores of one passage for one query apart (paper Eqs. 2 and 3).
+
+    Args:
+        query: one query.
+        passage: one passage.
+        name: what a vocabulary entry is called.
+
+    Returns:
+        Products in double precision, so that their mean is the dense score up to the rounding of fp32.
+    """
+    passage_words = slot_words(passage, name)
+    return Explanation(
+        slots=_matches(query, passage, slot_words(query, name), passage_words),
+        passage_slots=passage_words,
+        terms=_common_terms(query, passage, name),
+    )
+
+
+def _matches(
+    query: Representations, passage: Representations, query_words: list[list[Word]], passage_words: list[list[Word]]
+) -> list[SlotMatch]:
+    if not len(passage.vectors_MH):
+        return []
+    products_KP = query.vectors_MH.astype(np.float64) @ passage.vectors_MH.astype(np.float64).T
+    matched_K = products_KP.argmax(axis=1)
+    best_K = products_KP.max(axis=1)
+    total = float(best_K.sum())
+    return [
+        SlotMatch(
+            slot=slot,
+            words=query_words[slot],
+            passage_slot=int(matched_K[slot]),
+            passage_words=passage_words[int(matched_K[slot])],
+            product=float(best_K[slot]),
+            share=float(best_K[slot]) / total if total else None,
+        )
+        for slot in range(len(best_K))
+    ]
+
+
+def _common_terms(query: Representations, passage: Representations, name: NameWord) -> list[TermMatch]:
+    ids_T, in_query_T, in_passage_T = np.intersect1d(
+        query.impact_ids, passage.impact_ids, assume_unique=True, return_indices=True
+    )
+    query_T = query.impact_weights[in_query_T].astype(np.float64)
+    passage_T = passage.impact_weights[in_passage_T].astype(np.float64)
+    products_T = query_T * passage_T
+    total = products_T.sum()
+    return [
+        TermMatch(
+            word=name(int(ids_T[term])),
+            query_weight=float(query_T[term]),
+            passage_weight=float(passage_T[term]),
+            product=float(products_T[term]),
+            share=float(products_T[term] / total),
+        )
+        for term in np.argsort(-products_T, kind="stable")
+    ]

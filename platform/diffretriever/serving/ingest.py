@@ -1,0 +1,138 @@
+"""Adding and deleting passages while others search: one writer at a time, one commit a request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from diffretriever.collections import Passage
+from diffretriever.collections.validation import RefusedError, checked_passage
+from diffretriever.encoders.representations import Representations
+from diffretriever.index.table import PassageIndex
+from diffretriever.index.writer import Committer, WriterLock, write_block
+from diffretriever.pipelines.blocks import text_table
+from diffretriever.serving.problems import InvalidError, NotFoundError, UnavailableError
+from schemas.manifest import IndexManifest
+from schemas.serve import DeleteResponse, IngestResponse, PassageIn
+from schemas.serve_config import ServeConfig
+
+Encode = Callable[[list[str], list[str]], Awaitable[Representations]]
+"""Titles and texts to representations."""
+_BUSY_S = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a request changes."""
+
+    new: list[PassageIn]
+    """Passages to write, those that replace others among them."""
+    replaced: list[str]
+    unchanged: int
+
+
+class Writer:
+    """Writes to the index. Requests of this process wait for each other; other processes are refused meanwhile."""
+
+    def __init__(self, config: ServeConfig, manifest: IndexManifest, encode: Encode) -> None:
+        self._config, self._manifest, self._encode = config, manifest, encode
+        self._turn = asyncio.Lock()
+
+    async def add(self, passages: Sequence[PassageIn]) -> IngestResponse:
+        """Encode and write passages in one commit; what is there as it is stays.
+
+        Raises:
+            InvalidError: a passage cannot be used; nothing has been written then.
+            UnavailableError: another job writes to the index.
+        """
+        _check(passages, self._config)
+        async with self._turn:
+            with _locked(self._config.index):
+                index = await asyncio.to_thread(self._open)
+                plan = await asyncio.to_thread(_plan, index, passages)
+                if plan.new:
+                    encoded = await self._encode([p.title for p in plan.new], [p.text for p in plan.new])
+                    await asyncio.to_thread(_commit, index, plan, encoded)
+                return IngestResponse(
+                    added=len(plan.new) - len(plan.replaced),
+                    replaced=len(plan.replaced),
+                    unchanged=plan.unchanged,
+                    version=index.version,
+                )
+
+    async def delete(self, passage_id: str) -> DeleteResponse:
+        """Delete one passage.
+
+        Raises:
+            NotFoundError: it is not there.
+            UnavailableError: another job writes to the index.
+        """
+        async with self._turn:
+            with _locked(self._config.index):
+                index = await asyncio.to_thread(self._open)
+                if not await asyncio.to_thread(index.passages, [passage_id]):
+                    raise NotFoundError(f"there is no passage '{passage_id}'", "check the id", "id")
+                return DeleteResponse(
+                    deleted=await asyncio.to_thread(index.delete, [passage_id]), version=index.version
+                )
+
+    def _open(self) -> PassageIndex:
+        index = PassageIndex.open(self._config.index)
+        if index.manifest.fingerprint != self._manifest.fingerprint:
+            raise UnavailableError("the index was made anew by another retriever: restart the server")
+        return index
+
+
+@contextmanager
+def _locked(uri: str) -> Iterator[None]:
+    """Hold the writer's lock, or refuse the request."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(WriterLock(uri))
+        except ValueError:
+            raise UnavailableError("another job is writing to the index", _BUSY_S) from None
+        yield
+
+
+def _check(passages: Sequence[PassageIn], config: ServeConfig) -> None:
+    limits = config.limits
+    if len(passages) > limits.max_passages:
+        fix = f"send at most {limits.max_passages} at a time; a whole collection is a job for encode_beir.py"
+        raise InvalidError(f"there are {len(passages)} passages", fix, "passages")
+    seen: set[str] = set()
+    for number, passage in enumerate(passages):
+        field = f"passages.{number}"
+        size = len(passage.title) + len(passage.text)
+        if size > limits.max_passage_chars:
+            fix = f"shorten it to {limits.max_passage_chars} characters, or send parts of it"
+            raise InvalidError(f"the passage has {size} characters", fix, field)
+        try:
+            checked_passage(passage.id, passage.title, passage.text)
+            checked_passage("collection", "", passage.collection)
+        except RefusedError as refused:
+            raise InvalidError(str(refused), "mend the passage, or leave it out", field) from None
+        if passage.id in seen:
+            raise InvalidError(f"the id '{passage.id}' comes twice", "send each id once", f"{field}.id")
+        seen.add(passage.id)
+
+
+def _plan(index: PassageIndex, passages: Sequence[PassageIn]) -> _Plan:
+    there = index.passages([passage.id for passage in passages])
+    new = [passage for passage in passages if there.get(passage.id) != passage.model_dump(exclude={"id"})]
+    return _Plan(new, [passage.id for passage in new if passage.id in there], len(passages) - len(new))
+
+
+def _commit(index: PassageIndex, plan: _Plan, encoded: Representations) -> None:
+    texts = text_table([Passage(p.id, p.title, p.text) for p in plan.new], "")
+    collections = pa.array([p.collection for p in plan.new], pa.string())
+    texts = texts.set_column(texts.schema.get_field_index("collection"), texts.schema.field("collection"), collections)
+    columns = encoded.to_arrow()
+    table = pa.Table.from_arrays([*texts.columns, *columns.columns], schema=pa.schema([*texts.schema, *columns.schema]))
+    try:
+        Committer(index).commit({"request": write_block(index.uri, table)}, plan.replaced)
+    except ValueError:
+        raise UnavailableError("another job has just changed the index; nothing was written", _BUSY_S) from None

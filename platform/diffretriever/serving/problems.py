@@ -1,0 +1,112 @@
+"""Everything that can be wrong with a request, each as an exception that becomes a problem of RFC 9457."""
+
+from __future__ import annotations
+
+from schemas.serve import Problem
+
+RETRY_AFTER_S = 2
+"""Seconds that a client is told to wait where the server cannot say."""
+
+
+class RequestError(Exception):
+    """A request that is answered with a problem; a subclass is a kind of problem.
+
+    Attributes:
+        status: HTTP status.
+        kind: name of the kind, for programs.
+        title: the same for people.
+        retry_after: seconds, where trying again may help.
+    """
+
+    status = 422
+    kind = "invalid"
+    title = "The request is not valid"
+    retry_after: int | None = None
+
+    def __init__(self, detail: str, fix: str, field: str | None = None) -> None:
+        super().__init__(detail)
+        self.detail, self.fix, self.field = detail, fix, field
+
+    def problem(self, path: str) -> Problem:
+        """Return what the client is sent; `path` is what it asked for."""
+        return Problem(
+            type=f"urn:diffretriever:problem:{self.kind}",
+            title=self.title,
+            status=self.status,
+            detail=self.detail,
+            field=self.field,
+            fix=self.fix,
+            instance=path,
+        )
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers that go with it."""
+        return {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+
+
+class InvalidError(RequestError):
+    """A field has a value that cannot be used."""
+
+
+class MalformedError(RequestError):
+    """The body cannot be read."""
+
+    status, kind, title = 400, "malformed", "The request cannot be read"
+
+
+class UnauthorizedError(RequestError):
+    """The API key is missing or wrong."""
+
+    status, kind, title = 401, "unauthorized", "An API key is needed"
+
+    def headers(self) -> dict[str, str]:
+        """Name the scheme."""
+        return {"WWW-Authenticate": "Bearer"}
+
+
+class NotFoundError(RequestError):
+    """Nothing is there."""
+
+    status, kind, title = 404, "not-found", "Nothing is there"
+
+
+class NotAllowedError(RequestError):
+    """The path is there, and takes other methods."""
+
+    status, kind, title = 405, "method", "The path takes other methods"
+
+    def __init__(self, detail: str, fix: str, allowed: str) -> None:
+        super().__init__(detail, fix)
+        self._allowed = allowed
+
+    def headers(self) -> dict[str, str]:
+        """Name the methods it takes."""
+        return {"Allow": self._allowed}
+
+
+class TooSlowError(RequestError):
+    """The body did not arrive in time."""
+
+    status, kind, title = 408, "slow-body", "The body did not arrive in time"
+
+
+class TooLargeError(RequestError):
+    """The body has too many bytes."""
+
+    status, kind, title = 413, "too-large", "The body is too large"
+
+
+class InternalError(RequestError):
+    """A mistake of the server's; what it was stands in its log, not in the answer."""
+
+    status, kind, title = 500, "internal", "The server made a mistake"
+
+
+class UnavailableError(RequestError):
+    """The server cannot answer now: overloaded, restarting, or another job writes to the index."""
+
+    status, kind, title = 503, "unavailable", "The server cannot answer now"
+
+    def __init__(self, detail: str, retry_after: int = RETRY_AFTER_S) -> None:
+        super().__init__(detail, f"send the same request again after {retry_after} seconds")
+        self.retry_after = retry_after

@@ -1,0 +1,125 @@
+"""Requests to answers: every answer from one version of the index, the same as a job's for the same query."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from diffretriever.encoders.representations import Representations
+from diffretriever.index.identity import check_same
+from diffretriever.index.table import PassageIndex
+from diffretriever.serving.answering import Answering, Job
+from diffretriever.serving.answers import encoded_query
+from diffretriever.serving.backend import Backend
+from diffretriever.serving.ingest import Writer
+from diffretriever.serving.problems import InvalidError
+from diffretriever.serving.view import View
+from schemas.base import suggest
+from schemas.retriever import Bm25Retriever
+from schemas.retriever_parts import Mode
+from schemas.serve import (
+    DeleteResponse,
+    EncodeRequest,
+    EncodeResponse,
+    Filter,
+    IndexResponse,
+    IngestRequest,
+    IngestResponse,
+    LimitsInForce,
+    SearchRequest,
+    SearchResponse,
+)
+from schemas.serve_config import ServeConfig
+
+
+class Service:
+    """What one replica answers with. To be used from one event loop."""
+
+    def __init__(self, config: ServeConfig, index: PassageIndex, answering: Answering, backend: Backend) -> None:
+        self.config = config
+        self.view = View(index)
+        self._answering, self._backend = answering, backend
+        self._writer = Writer(config, index.manifest, self._encode_passages)
+
+    async def search(self, request: SearchRequest) -> SearchResponse:
+        """Answer `POST /search`."""
+        view, limits = self.view, self.config.limits
+        if request.k > limits.max_k:
+            raise InvalidError(f"{request.k} passages are too many", f"ask for at most {limits.max_k}", "k")
+        mode = self._mode(request.mode)
+        return await self._backend.answer(Job(request, view, mode, await self._collection(view, request.filter)))
+
+    async def encode(self, request: EncodeRequest) -> EncodeResponse:
+        """Answer `POST /encode`."""
+        planned = await asyncio.to_thread(self._answering.plan, request.query, request.budget)
+        encoded = await self._backend.encode([query.prepared for query in planned])
+        return EncodeResponse(
+            fingerprint=self.view.index.manifest.fingerprint,
+            results=[encoded_query(q.text, q.budget, encoded, n, self._answering.word) for n, q in enumerate(planned)],
+        )
+
+    async def describe(self) -> IndexResponse:
+        """Answer `GET /index`."""
+        view, manifest, planner = self.view, self.view.index.manifest, self._answering.planner
+        retriever = manifest.retriever
+        assert not isinstance(retriever, Bm25Retriever), "such an index is refused at the start"
+        return IndexResponse(
+            index=view.state(),
+            title=manifest.title,
+            method=retriever.method,
+            modes=list(retriever.modes),
+            query_budget=planner.own_budget,
+            passage_budget=retriever.max_vectors("passage"),
+            adaptive=planner.selector.name if planner.selector else None,
+            collections=await asyncio.to_thread(lambda: view.collections),
+            limits=LimitsInForce(**self.config.limits.model_dump(include=set(LimitsInForce.model_fields))),
+        )
+
+    async def ingest(self, request: IngestRequest) -> IngestResponse:
+        """Answer `POST /passages`; the new version is the one to be searched when this returns."""
+        # A client that goes away must not take the lock from under a commit.
+        done = await asyncio.shield(self._writer.add(request.passages))
+        await self.refresh()
+        return done
+
+    async def delete(self, passage_id: str) -> DeleteResponse:
+        """Answer `DELETE /passages/{id}`, likewise."""
+        done = await asyncio.shield(self._writer.delete(passage_id))
+        await self.refresh()
+        return done
+
+    async def refresh(self) -> None:
+        """Move to the latest version of the index, once it is ready everywhere.
+
+        Raises:
+            ValueError: the index is gone, or was made anew by another retriever.
+        """
+        started = time.monotonic()
+        latest = await asyncio.to_thread(PassageIndex.open, self.config.index)
+        check_same(latest.manifest, self.view.index.manifest, self.config.index)
+        if latest.version > self.view.version:
+            view = await asyncio.to_thread(View, latest)
+            await self._backend.open(latest.version)
+            self.view = max(self.view, view, key=lambda each: each.version)
+        self.view.checked = max(self.view.checked, started)
+
+    def _mode(self, asked: Mode | None) -> Mode:
+        offered = self.view.index.manifest.retriever.modes
+        if asked is None:
+            return offered[-1]
+        if asked not in offered:
+            raise InvalidError(f"this index has no {asked} scores", suggest(asked, offered).strip(), "mode")
+        return asked
+
+    async def _collection(self, view: View, wanted: Filter | None) -> str | None:
+        """Return the collection to filter by; None where all passages are of it."""
+        if wanted is None:
+            return None
+        known = await asyncio.to_thread(lambda: view.collections)
+        if wanted.collection not in known:
+            fix = suggest(wanted.collection, known).strip()
+            raise InvalidError(f"there is no collection '{wanted.collection}'", fix, "filter.collection")
+        return None if len(known) == 1 else wanted.collection
+
+    async def _encode_passages(self, titles: list[str], texts: list[str]) -> Representations:
+        return await self._backend.encode(await asyncio.to_thread(self._answering.prepare_passages, titles, texts))

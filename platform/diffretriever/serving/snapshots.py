@@ -1,0 +1,104 @@
+"""Versions of an index that stay open side by side, so that every request is answered from one of them."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+from diffretriever.encoders.representations import Representations
+from diffretriever.index.part import IndexPart, split_fragments
+from diffretriever.index.table import PassageIndex
+from diffretriever.scoring.topk import Hits
+from diffretriever.search.batch import ListName
+from diffretriever.search.dense import open_dense
+from diffretriever.search.dense.base import DenseSearch
+from diffretriever.search.dense.stream import StreamingScan
+from diffretriever.search.sparse import open_sparse
+from diffretriever.search.sparse.base import SparseSearch
+from diffretriever.search.sparse.stream import StreamingImpacts
+from diffretriever.serving.filtered import FilteredIndex
+from schemas.jobs import SearchOptions
+from schemas.retriever import Bm25Retriever
+
+KEPT_VERSIONS = 3
+"""Requests that began on an older version than that are as good as never there: they take seconds at most."""
+_FILTERS_KEPT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which share of the fragments a searcher owns: number `number`, from 0, of `of`."""
+
+    number: int = 0
+    of: int = 1
+
+
+class Snapshot:
+    """One version of an index, or a part of it, ready to be searched.
+
+    Attributes:
+        whole: the version.
+    """
+
+    def __init__(self, whole: PassageIndex, part: Part, options: SearchOptions, device: torch.device) -> None:
+        self.whole = whole
+        self._index = _part_of(whole, part)
+        self._options, self._device = options, device
+        self._own = self._searches(None)
+        self._filtered = lru_cache(_FILTERS_KEPT)(self._searches)
+
+    def find(
+        self, queries: Representations, lists: Sequence[ListName], depth: int, collection: str | None
+    ) -> dict[ListName, Hits]:
+        """Return each query's best `depth` passages of the part by each of `lists`; scores are exact.
+
+        With a collection, what an index that holds only its passages would give.
+        """
+        dense, sparse = self._own if collection is None else self._filtered(collection)
+        return {name: (dense if name == "dense" else sparse).search(queries, depth) for name in lists}
+
+    def _searches(self, collection: str | None) -> tuple[DenseSearch, SparseSearch]:
+        if collection is None:
+            return open_dense(self._index, self._options, self._device), open_sparse(self._index, self._options)
+        filtered = FilteredIndex(self._index, collection)
+        retriever = filtered.manifest.retriever
+        assert not isinstance(retriever, Bm25Retriever), "such an index is refused at the start"
+        stream = StreamingScan(filtered, self._options, self._device, retriever.max_vectors("passage"))
+        return stream, StreamingImpacts(filtered, self._options.memory_mb)
+
+
+class Snapshots:
+    """The last few versions that were asked for. May be used by several threads."""
+
+    def __init__(self, options: SearchOptions, device: torch.device, part: Part | None = None) -> None:
+        self._options, self._device = options, device
+        self._part = part or Part()
+        self._open: OrderedDict[int, Snapshot] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, version: int) -> Snapshot:
+        """Return a version, opened if need be.
+
+        Raises:
+            ValueError: there is no such version, or no longer.
+        """
+        with self._lock:
+            if version not in self._open:
+                whole = PassageIndex.open(self._options.index, version)
+                self._open[version] = Snapshot(whole, self._part, self._options, self._device)
+            self._open.move_to_end(version)
+            while len(self._open) > KEPT_VERSIONS:
+                self._open.popitem(last=False)
+            return self._open[version]
+
+
+def _part_of(whole: PassageIndex, part: Part) -> PassageIndex:
+    if part.of == 1:
+        return whole
+    groups = list(split_fragments(whole, part.of).values())
+    return IndexPart(whole, groups[part.number] if part.number < len(groups) else [])

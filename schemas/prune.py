@@ -1,0 +1,108 @@
+"""Fewer slots for passages that need fewer: the job's config, and the curve that it draws."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import PositiveInt, model_validator
+
+from schemas.base import Model
+from schemas.settings import JobConfig
+
+
+class PruneSlotsJob(JobConfig):
+    """Trace what an index's passages lose in dense search when their slots go one by one; changes no index."""
+
+    sweep: Path | None = None
+    """Split folder of a sweep, such as sweeps/scifact/test: its index, encoded queries and runs; encodes nothing."""
+    index: str | None = None
+    """In place of --sweep: folder or object-store URI of an index, for --collection and --split."""
+    collection: str | None = None
+    """Collection with queries and judgements; with --sweep default: the one that was swept."""
+    split: str = "test"
+    """Split of --collection, with --index."""
+    query_budget: PositiveInt | None = None
+    """K_q of the queries; default: the retriever's own, with --sweep the largest that was swept."""
+    passage_budget: PositiveInt | None = None
+    """K_p of the sweep's index to prune; default: the largest that was swept."""
+    keep: tuple[PositiveInt, ...] = ()
+    """Slots that passages keep on average, a point of the curve each; default: K_p halved again and again."""
+    measure: str = "nDCG@10"
+    """Measure of the curve."""
+    exclude_self: bool = True
+    """With --index: drop a query's own document (same id), as BEIR does; a sweep says by itself."""
+    backbone: str | None = None
+    """Where the index's backbone lies now, if it has moved."""
+    adapter: str | None = None
+    """Where its adapter lies now, likewise."""
+    device: str = "auto"
+    """Where queries of --index are encoded: `cpu`, `cuda`, `cuda:1`; `auto`: a GPU if there is one."""
+    output: Path
+    """Folder for curve.md, curve.png and curve.json."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.sweep is None) == (self.index is None):
+            raise ValueError("give --sweep, or --index with --collection")
+        if self.index is not None and self.collection is None:
+            raise ValueError("--index needs --collection, for queries and judgements")
+        if self.index is not None and self.passage_budget is not None:
+            raise ValueError("--passage-budget chooses among the indexes of --sweep: leave it out")
+        return self
+
+
+class PruneTest(Model):
+    """A point of the curve less another, by the paired two-sided t-test over queries."""
+
+    difference: float
+    t_test: float
+    """p, corrected by Holm for all points that are compared with the same."""
+
+
+class PrunePoint(Model):
+    """Passages with some of their slots, searched densely."""
+
+    rule: Literal["all", "same number", "threshold", "first slots", "encoded"]
+    """`all`: nothing pruned. `same number`: of every passage the cheapest slots go until k are left. `threshold`: the
+    cheapest of all passages go until k are left on average. `first slots`: the first k stay. `encoded`: the sweep's
+    index that was encoded with K_p = k."""
+    keep: int
+    """k."""
+    average: float
+    """Slots that a passage has on average."""
+    bytes: int
+    """Of the vectors, at two a number."""
+    mean: float
+    interval: tuple[float, float]
+    """Bootstrap 95% interval of the mean."""
+    against_all: PruneTest | None
+    """None for the unpruned passages themselves."""
+    against_first: PruneTest | None
+    """Pruned less `first slots` with the same k; None for what is not pruned."""
+    against_encoded: PruneTest | None
+    """Pruned less `encoded` with the same k; None for what is not pruned, or where there is no such index."""
+
+
+class PruneReport(Model):
+    """The file `curve.json`."""
+
+    index: str
+    """Where it lies."""
+    retriever: str
+    fingerprint: str
+    """Of the index."""
+    queries: int
+    """With judgements."""
+    query_budget: int
+    """K_q."""
+    passage_budget: int
+    """K_p, the most slots of a passage."""
+    passages: int
+    measure: str
+    points: tuple[PrunePoint, ...]
+    """By rule, then rising k."""
+    command: str
+    """The command line."""
+    config: dict[str, Any]
+    """The resolved config of the job."""

@@ -1,0 +1,163 @@
+"""The search application: `serve run serve.app:search_app index=FOLDER`, or `serve deploy` with config.yaml.
+
+Together, every replica of the ingress encodes and searches by itself. Apart, it prepares queries and merges answers,
+while encoder replicas and shards do the work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from fastapi import FastAPI
+from ray import serve
+from ray.serve import Application
+from ray.serve.handle import DeploymentHandle
+
+from diffretriever.encoders.prepared import PreparedText
+from diffretriever.encoders.representations import Representations
+from diffretriever.files import is_local
+from diffretriever.search.hit_tables import to_table
+from diffretriever.serving.answering import Wanted
+from diffretriever.serving.api import make_api
+from diffretriever.serving.backend import EncodeBatcher, LocalBackend, SearchBatcher
+from diffretriever.serving.guard import key_digest
+from diffretriever.serving.opening import open_answering, open_encoder, open_index, open_preparer, search_options
+from diffretriever.serving.service import Service
+from diffretriever.serving.snapshots import Part, Snapshots
+from schemas.serve_config import ReplicaConfig, ServeConfig
+from serve.metrics import RayMetrics
+from serve.remote import RemoteBackend
+
+_PAGE = Path(__file__).parent / "static"
+_LOG = logging.getLogger("ray.serve")
+
+
+class Encoder:
+    """Represents prepared queries."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        _use_threads(config, config.encoder)
+        self._encode = EncodeBatcher(open_encoder(config, open_index(config)), config.batch_tokens, RayMetrics())
+
+    async def encode(self, texts: list[PreparedText]) -> Representations:
+        """Represent the queries of one request, together with those of others."""
+        return await self._encode(texts)
+
+
+class Shard:
+    """Searches its share of the fragments."""
+
+    def __init__(self, config: ServeConfig, number: int) -> None:
+        from diffretriever.backbones.device import resolve_device
+
+        _use_threads(config, config.shard)
+        self._snapshots = Snapshots(search_options(config), resolve_device(config.device), Part(number, config.shards))
+        self._snapshots.get(open_index(config).version)
+        self._find = SearchBatcher(self._snapshots, RayMetrics())
+
+    async def find(self, queries: Representations, wanted: Wanted) -> dict[str, pa.Table]:
+        """Search for the queries of one request; a table of `search.hit_tables` for each list."""
+        found = await self._find(queries, wanted)
+        return {name: to_table(hits) for name, hits in found.items()}
+
+    async def open(self, version: int) -> None:
+        """Open a version beside those in use."""
+        await asyncio.to_thread(self._snapshots.get, version)
+
+
+class Ingress:
+    """Takes requests."""
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        key: bytes | None,
+        encoder: DeploymentHandle | None = None,
+        shards: tuple[DeploymentHandle, ...] = (),
+    ) -> None:
+        _use_threads(config, config.ingress)
+        self._config, self._key = config, key
+        self._service = _together(config) if encoder is None else _apart(config, encoder, shards)
+        self._watch: asyncio.Task[None] | None = None
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        """Return the application; Ray asks for it once, in the replica."""
+        self._watch = asyncio.get_running_loop().create_task(self._follow())
+        return make_api(self._service, self._key, _PAGE if self._config.page else None)
+
+    async def _follow(self) -> None:
+        """Look for newer versions of the index for as long as the replica lives."""
+        while True:
+            await asyncio.sleep(self._config.refresh_s)
+            try:
+                await self._service.refresh()
+            except Exception:
+                _LOG.exception("no look at the newest version of the index; the one at hand is served")
+
+
+def search_app(arguments: dict[str, Any]) -> Application:
+    """Build the application from the settings of `ServeConfig`; DIFFRETRIEVER_INDEX stands in for `index`.
+
+    Raises:
+        ValueError: an unknown or malformed setting, named.
+    """
+    given = {"index": os.environ.get("DIFFRETRIEVER_INDEX"), **arguments}
+    config = ServeConfig.from_arguments({name: value for name, value in given.items() if value is not None})
+    if is_local(config.index):
+        config = config.model_copy(update={"index": str(Path(config.index).absolute())})
+    # Replicas get the digest: the key itself stays out of Ray's store and logs.
+    secret = os.environ.get("DIFFRETRIEVER_API_KEY")
+    key = key_digest(secret) if secret else None
+    ingress = serve.deployment(**_options(config, config.ingress))(serve.ingress()(Ingress))
+    if config.layout == "together":
+        return ingress.bind(config, key)
+    encoder = serve.deployment(**_options(config, config.encoder))(Encoder)
+    shard = serve.deployment(**_options(config, config.shard))(Shard)
+    shards = tuple(shard.options(name=f"Shard{number}").bind(config, number) for number in range(config.shards))
+    return ingress.bind(config, key, encoder.bind(config), shards)
+
+
+def _together(config: ServeConfig) -> Service:
+    index = open_index(config)
+    encoder = open_encoder(config, index)
+    snapshots = Snapshots(search_options(config), encoder.facts.device)
+    snapshots.get(index.version)
+    answering = open_answering(config, index, encoder.preparer, RayMetrics())
+    return Service(config, index, answering, LocalBackend(encoder, config.batch_tokens, snapshots, answering))
+
+
+def _apart(config: ServeConfig, encoder: DeploymentHandle, shards: Sequence[DeploymentHandle]) -> Service:
+    index = open_index(config)
+    answering = open_answering(config, index, open_preparer(config, index), RayMetrics())
+    return Service(config, index, answering, RemoteBackend(encoder, shards, answering))
+
+
+def _options(config: ServeConfig, replica: ReplicaConfig) -> dict[str, Any]:
+    """Return a deployment's options."""
+    scaling: dict[str, Any] = {"num_replicas": replica.min_replicas}
+    if replica.max_replicas > replica.min_replicas:
+        target = max(1, config.max_ongoing // 4)
+        bounds = {"min_replicas": replica.min_replicas, "max_replicas": replica.max_replicas}
+        scaling = {"autoscaling_config": {**bounds, "target_ongoing_requests": target}}
+    return {
+        **scaling,
+        "ray_actor_options": {"num_cpus": replica.cpus, "num_gpus": replica.gpus},
+        # The replica itself refuses what is too much, with a problem; this is for what it has no time to refuse.
+        "max_ongoing_requests": 2 * config.max_ongoing,
+        "max_queued_requests": config.max_queued,
+        "backpressure_config": {"status_code": 503, "retry_after_s": 1},
+        "graceful_shutdown_timeout_s": config.limits.timeout_s + 5,
+        "health_check_period_s": 5,
+    }
+
+
+def _use_threads(config: ServeConfig, replica: ReplicaConfig) -> None:
+    import torch
+
+    torch.set_num_threads(config.threads or max(1, int(replica.cpus)))

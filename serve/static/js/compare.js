@@ -1,0 +1,134 @@
+// The compare page: one query, two configurations, and what moved between their rankings.
+
+import { addressOf, readAddress, writeAddress } from "./address.js";
+import { askIndex, askSearch } from "./api.js";
+import { drawCollections, drawControls, possible } from "./controls.js";
+import { byId, el } from "./dom.js";
+import { facts, servedLine } from "./facts.js";
+import { listenToKeys } from "./keys.js";
+import { agreement, drawMoves, move, ranks } from "./moves.js";
+import { clearProblem, showProblem } from "./problem.js";
+import { count, name, score } from "./words.js";
+
+const SHOWN = 10;
+const SIDES = ["a", "b"];
+let served = null;
+let readers = null;
+let readCollection = null;
+let asking = null;
+
+/** Return a line of a list. What moved is said once, on the right, as seen from the left. */
+function entry(hit, others, onRight) {
+  const found = move(hit.rank, others.get(hit.id));
+  const { kind, text } = onRight || found.kind === "only" ? found : { kind: "", text: "" };
+  const heading = el("h3", {}, name(hit));
+  const moved = text ? el("p", { class: `move ${kind}` }, text) : null;
+  const item = el(
+    "li", { class: "entry" }, el("span", { class: "rank" }, String(hit.rank)), el("div", {}, heading, moved),
+    el("span", { class: "score" }, score(hit.score)),
+  );
+  item.dataset.id = hit.id;
+  item.title = hit.id;
+  return item;
+}
+
+function title({ mode, budget }) {
+  const slots = budget === null ? "" : `, ${budget === "adaptive" ? "adaptive" : count(budget, "slot")}`;
+  return `${mode[0].toUpperCase()}${mode.slice(1)}${slots}`;
+}
+
+function show(answers, configurations) {
+  const hits = answers.map((answer) => answer.results[0].hits);
+  SIDES.forEach((side, at) => {
+    const others = ranks(hits[1 - at]);
+    byId(`name-${side}`).textContent = title(configurations[at]);
+    byId(`facts-${side}`).replaceChildren(...facts(answers[at]));
+    byId(`list-${side}`).replaceChildren(...hits[at].map((hit) => entry(hit, others, at === 1)));
+  });
+  const [left, right] = answers.map((answer) => answer.index.version);
+  const mixed = left === right ? "" : ` The index moved on from version ${Math.min(left, right)} in between.`;
+  byId("agreement").textContent = agreement(...hits) + mixed;
+  byId("served").textContent = servedLine({ ...served, index: answers[1].index });
+  byId("welcome").hidden = true;
+  byId("lists").hidden = false;
+  redraw();
+}
+
+function redraw() {
+  if (!byId("lists").hidden) drawMoves(byId("moves"), byId("list-a"), byId("list-b"));
+}
+
+function blank() {
+  byId("agreement").textContent = "";
+  byId("lists").hidden = true;
+  byId("welcome").hidden = false;
+}
+
+async function compare() {
+  asking?.abort();
+  clearProblem();
+  const q = byId("q").value.trim();
+  const collection = readCollection();
+  const configurations = readers.map((read) => read());
+  byId("to-search").href = `./${q ? addressOf(q, { "": { ...configurations[0], collection } }) : ""}`;
+  if (!q) {
+    document.body.classList.remove("busy");
+    blank();
+    return;
+  }
+  writeAddress(addressOf(q, { "": { collection }, "a.": configurations[0], "b.": configurations[1] }));
+  const mine = new AbortController();
+  asking = mine;
+  document.body.classList.add("busy");
+  try {
+    const asks = configurations.map((each) => askSearch({ q, ...each, collection, k: SHOWN, explain: false }, mine.signal));
+    show(await Promise.all(asks), configurations);
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    blank();
+    byId("welcome").hidden = true;
+    showProblem(error, compare);
+  }
+  if (asking === mine) document.body.classList.remove("busy");
+}
+
+/** Return what a side starts with: what the address says of it, else of a search, else two ways worth comparing. */
+function first(side, at) {
+  const [own, shared] = [readAddress(`${side}.`), readAddress()];
+  const usual = at === 0 ? { mode: served.modes.at(-1), budget: "adaptive" } : { mode: served.modes[0], budget: served.query_budget };
+  const pick = (key) => own[key] ?? (at === 0 ? shared[key] : null) ?? usual[key];
+  const { mode, budget } = possible(served, { mode: pick("mode"), budget: pick("budget") });
+  return { mode, budget };
+}
+
+function fromAddress() {
+  byId("q").value = readAddress().q;
+  readers = SIDES.map((side, at) => drawControls(byId(`controls-${side}`), `${side}-`, served, first(side, at), compare));
+  byId("shared").replaceChildren();
+  readCollection = drawCollections(byId("shared"), served, possible(served, readAddress()).collection);
+  byId("shared").onchange = compare;
+  compare();
+}
+
+async function start() {
+  clearProblem();
+  try {
+    served = await askIndex();
+  } catch (error) {
+    showProblem(error, start);
+    return;
+  }
+  byId("served").textContent = servedLine(served);
+  fromAddress();
+}
+
+byId("form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  if (readers) compare();
+  else start();
+});
+window.addEventListener("popstate", fromAddress);
+new ResizeObserver(redraw).observe(byId("lists"));
+listenToKeys();
+if (!new URLSearchParams(location.search).has("q")) byId("q").focus();
+start();

@@ -1,0 +1,87 @@
+// The switches of one configuration, score and budget of query slots, and the choice of a collection.
+
+import { el } from "./dom.js";
+import { count } from "./words.js";
+
+const MODES = { dense: "Dense", sparse: "Sparse", hybrid: "Hybrid" };
+const HINTS = {
+  dense: "Vectors: the mean of each query slot's best match",
+  sparse: "Words: the products of those that both share",
+  hybrid: "Both, each scaled to its own best and worst",
+};
+
+function choice(group, value, text, title, checked) {
+  const input = el("input", { type: "radio", name: group, value, checked, title });
+  return el("label", { class: "choice", title }, input, el("span", {}, text));
+}
+
+function modes(prefix, served, mode) {
+  const buttons = served.modes.map((each) => choice(`${prefix}mode`, each, MODES[each], HINTS[each], each === mode));
+  return el("fieldset", { class: "switch" }, el("legend", {}, "Score"), el("div", { class: "choices" }, ...buttons));
+}
+
+function budgets(prefix, served, budget) {
+  const adaptive = budget === "adaptive";
+  const most = Math.max(served.limits.max_budget, served.query_budget);
+  const value = adaptive ? served.query_budget : budget;
+  const buttons = [
+    served.adaptive && choice(`${prefix}budget`, "adaptive", "Adaptive", `Chosen by “${served.adaptive}”`, adaptive),
+    choice(`${prefix}budget`, "fixed", "Fixed", "The same for every query", !adaptive),
+  ].filter(Boolean);
+  const output = el("output", { for: `${prefix}slots` }, count(value, "slot"));
+  const slider = el("input", {
+    id: `${prefix}slots`, type: "range", min: 1, max: most, value, "aria-label": "Query slots",
+    "aria-valuetext": count(value, "slot"),
+  });
+  const fixed = el("div", { class: "fixed", hidden: adaptive }, slider, output);
+  slider.addEventListener("input", () => {
+    output.value = count(slider.valueAsNumber, "slot");
+    slider.setAttribute("aria-valuetext", output.value);
+  });
+  const legend = el("legend", {}, "Query slots");
+  const set = el("fieldset", { class: "switch" }, legend, el("div", { class: "choices" }, ...buttons), fixed);
+  set.addEventListener("change", () => {
+    fixed.hidden = set.querySelector("input:checked").value === "adaptive";
+  });
+  return set;
+}
+
+/** Return a configuration that this service takes, nearest to what an address asked for. */
+export function possible(served, { mode, budget, collection }) {
+  const most = served.query_budget === null ? null : Math.max(served.limits.max_budget, served.query_budget);
+  const usual = served.query_budget === null ? null : served.adaptive ? "adaptive" : served.query_budget;
+  const asked = budget === "adaptive" && served.adaptive ? budget : Math.min(Number.parseInt(budget, 10), most);
+  return {
+    mode: served.modes.includes(mode) ? mode : served.modes.at(-1),
+    budget: most === null ? null : asked === "adaptive" || asked >= 1 ? asked : usual,
+    collection: Object.hasOwn(served.collections, collection ?? "") ? collection : null,
+  };
+}
+
+/** Draw the switches into `place`, call `changed` when one moves, and return a function that reads them. */
+export function drawControls(place, prefix, served, configuration, changed) {
+  const parts = [modes(prefix, served, configuration.mode)];
+  if (served.query_budget !== null) parts.push(budgets(prefix, served, configuration.budget));
+  place.replaceChildren(...parts);
+  place.onchange = () => changed();
+  return () => {
+    const budget = place.querySelector(`[name="${prefix}budget"]:checked`)?.value ?? null;
+    return {
+      mode: place.querySelector(`[name="${prefix}mode"]:checked`).value,
+      budget: budget === "fixed" ? place.querySelector("[type=range]").valueAsNumber : budget,
+    };
+  };
+}
+
+/** Draw the choice of a collection at the end of `place`, if there are several; return a function that reads it. */
+export function drawCollections(place, served, chosen) {
+  const every = Object.entries(served.collections);
+  if (every.length < 2) return () => null;
+  const options = every.map(([name, rows]) =>
+    el("option", { value: name, selected: name === chosen }, `${name} (${rows.toLocaleString("en")})`),
+  );
+  const select = el("select", { id: "collection" }, el("option", { value: "" }, "All"), ...options);
+  const label = el("label", { for: "collection", class: "legend" }, "Collection");
+  place.append(el("div", { class: "switch" }, label, select));
+  return () => select.value || null;
+}

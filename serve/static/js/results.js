@@ -1,0 +1,37 @@
+// The ranking as a list.
+
+import { el } from "./dom.js";
+import { contributions, marked } from "./highlight.js";
+import { name, score } from "./words.js";
+
+const EXCERPT = 340;
+const ABSENT = "Not among the 1000 best by this score, which then counts 0";
+
+/** Return the scores of a passage, that of the ranking first. */
+export function scores(hit, mode) {
+  const order = [mode, ...["hybrid", "dense", "sparse"].filter((each) => each !== mode && each in hit.scores)];
+  const parts = order.map((each) => {
+    const value = each === mode ? hit.score : hit.scores[each];
+    const title = value === null ? ABSENT : null;
+    return el("div", { class: each === mode ? "main" : null }, el("dt", {}, each), el("dd", { title }, score(value)));
+  });
+  return el("dl", { class: "scores" }, ...parts);
+}
+
+/** Return the list item of one passage; `open` shows its explanation. */
+export function result(hit, mode, open) {
+  const words = contributions(hit.explanation);
+  const heading = el("h2", { id: `hit-${hit.rank}` }, ...marked(name(hit), words));
+  const button = el(
+    "button", { type: "button", class: "why", "aria-haspopup": "dialog" }, "Why this passage",
+    el("span", { class: "unseen" }, `: ${name(hit)}`),
+  );
+  button.addEventListener("click", () => open(hit));
+  const source = el("p", { class: "source" }, hit.title.trim() ? `${hit.collection} · ${hit.id}` : hit.collection);
+  const excerpt = el("p", { class: "excerpt" }, ...marked(hit.text, words, EXCERPT));
+  const foot = el("div", { class: "foot" }, scores(hit, mode), hit.explanation ? button : null);
+  return el(
+    "li", { class: "hit" }, el("span", { class: "rank", "aria-hidden": "true" }, String(hit.rank)),
+    el("article", { "aria-labelledby": heading.id }, heading, source, hit.text ? excerpt : null, foot),
+  );
+}

@@ -1,0 +1,88 @@
+"""The compare page in Chromium, on recorded answers."""
+
+from __future__ import annotations
+
+from tests.browser.driving import PHONE, Page
+from tests.browser.stub import TIDES, Stub, recorded, titles
+
+SIDES = {"q": TIDES, "a.mode": "hybrid", "a.budget": "adaptive", "b.mode": "dense", "b.budget": 8}
+
+
+def expected_moves() -> list[str]:
+    before = {hit.id: hit.rank for hit in recorded(TIDES).results[0].hits}
+    told = []
+    for hit in recorded(TIDES, "dense", 8).results[0].hits:
+        if hit.id not in before:
+            told.append("only here")
+        elif before[hit.id] == hit.rank:
+            told.append("same rank")
+        else:
+            step = before[hit.id] - hit.rank
+            told.append(f"{abs(step)} {'higher' if step > 0 else 'lower'}")
+    return told
+
+
+def test_two_configurations_side_by_side(page: Page, stub: Stub) -> None:
+    page.go("/compare", **SIDES)
+    page.until("return document.querySelectorAll('.moves path').length")
+    left, right = recorded(TIDES), recorded(TIDES, "dense", 8)
+    assert page.texts("#list-a h3") == titles(left)
+    assert page.texts("#list-b h3") == titles(right)
+    assert page.texts(".list h2") == ["Hybrid, adaptive", "Dense, 8 slots"]
+    assert page.texts("#list-b .move") == expected_moves()
+    both = set(titles(left)) & set(titles(right))
+    same = expected_moves().count("same rank")
+    assert page.one("#agreement").text == f"{len(both)} of 10 passages are in both lists, {same} at the same rank."
+    assert {(each.mode, each.budget, each.explain) for each in stub.asked} == {
+        ("hybrid", "adaptive", False),
+        ("dense", 8, False),
+    }
+    page.shoot("compare")
+    assert page.accessibility_faults() == []
+
+
+def test_lines_join_the_same_passage(page: Page) -> None:
+    page.go("/compare", **SIDES)
+    page.until("return document.querySelectorAll('.moves path').length")
+    ends = page.run(
+        "const top = document.querySelector('.moves').getBoundingClientRect().top;"
+        "const middle = (list, id) => { const item = [...document.querySelectorAll(`#${list} li`)]"
+        "  .find(li => li.dataset.id === id).getBoundingClientRect(); return item.top + item.height / 2 - top; };"
+        "return [...document.querySelectorAll('.moves path')].map(path => {"
+        "  const [from, to] = [path.getPointAtLength(0), path.getPointAtLength(path.getTotalLength())];"
+        "  return [from.y - middle('list-a', path.dataset.id), to.y - middle('list-b', path.dataset.id)]; });"
+    )
+    common = set(titles(recorded(TIDES))) & set(titles(recorded(TIDES, "dense", 8)))
+    assert len(ends) == len(common)
+    assert all(abs(end) < 1 for pair in ends for end in pair)
+
+
+def test_change_on_one_side_asks_again(page: Page) -> None:
+    page.go("/compare", **SIDES)
+    page.until("return document.querySelectorAll('.moves path').length")
+    page.one("label:has([name='b-budget'][value=adaptive])").click()
+    page.one("label:has([name='b-mode'][value=hybrid])").click()
+    page.until("return document.getElementById('agreement').textContent.startsWith('Both sides')")
+    assert set(page.texts("#list-b .move")) == {"same rank"}
+    assert "b.mode=hybrid" in page.driver.current_url
+
+
+def test_pages_hand_the_query_on(page: Page) -> None:
+    page.go("/", q=TIDES, mode="dense", budget=8)
+    page.settled()
+    page.one("#to-compare").click()
+    page.until("return document.querySelectorAll('#list-a li').length")
+    assert page.texts("#list-a h3") == titles(recorded(TIDES, "dense", 8))
+    page.one("#to-search").click()
+    page.until("return document.querySelectorAll('.hit').length")
+    assert page.texts(".hit h2") == titles(recorded(TIDES, "dense", 8))
+
+
+def test_compare_on_a_phone_and_in_the_dark(page: Page) -> None:
+    page.media("dark")
+    page.size(PHONE)
+    page.go("/compare", **SIDES)
+    page.until("return document.querySelectorAll('#list-b li').length")
+    assert page.run("return [document.documentElement.scrollWidth, innerWidth]") == [320, 320]
+    assert page.accessibility_faults() == []
+    page.shoot("phone-compare-dark")

@@ -1,0 +1,142 @@
+"""The search page in Chromium, on recorded answers."""
+
+from __future__ import annotations
+
+from schemas.serve import IndexResponse, SearchResponse
+from tests.browser.driving import Page
+from tests.browser.stub import BEES, RECORDED, TIDES, Stub, recorded, titles
+
+
+def test_recorded_answers_follow_the_schema() -> None:
+    IndexResponse.model_validate(RECORDED["index"])
+    for each in RECORDED["searches"]:
+        SearchResponse.model_validate(each["answer"])
+
+
+def test_typed_query_is_answered(page: Page, stub: Stub) -> None:
+    page.go("/")
+    assert page.focused() == "q"
+    assert page.one("#welcome").is_displayed()
+    page.shoot("welcome")
+    page.search(TIDES)
+    answer = recorded(TIDES)
+    assert page.texts(".hit h2") == titles(answer)
+    assert not page.one("#welcome").is_displayed()
+    assert page.texts(".hit .main dd") == [f"{hit.score:.4f}" for hit in answer.results[0].hits]
+    assert page.one(".slots").text.startswith(f"{answer.results[0].budget.slots} query slots")
+    assert "chosen by “rule”" in page.one(".slots").text
+    assert f"{round(answer.timings_ms.total)} ms in all" in page.one(".times").text
+    assert page.run("return document.getElementById('status').textContent").startswith("10 passages in ")
+    assert (stub.asked[-1].mode, stub.asked[-1].budget, stub.asked[-1].explain) == ("hybrid", "adaptive", True)
+    page.shoot("results")
+
+
+def test_contributing_words_are_marked(page: Page) -> None:
+    page.go("/", q=TIDES)
+    page.settled()
+    explanation = recorded(TIDES).results[0].hits[0].explanation
+    assert explanation is not None
+    marked = {text.lower() for text in page.texts(".hit:first-child mark.term")}
+    assert marked == {term.word for term in explanation.terms}
+    said = {word.word for slot in explanation.slots for word in slot.passage_words}
+    assert {text.lower() for text in page.texts(".hit:first-child mark.slot")} <= said
+
+
+def test_explanation_shows_slots_and_words(page: Page) -> None:
+    page.go("/", q=TIDES, mode="dense", budget=8)
+    page.settled()
+    page.one(".hit .why").click()
+    page.explained()
+    hit = recorded(TIDES, "dense", 8).results[0].hits[0]
+    assert hit.explanation is not None
+    assert page.one("#drawer-title").text == hit.title
+    assert len(page.all(".picture .line")) == len(hit.explanation.slots) == 8
+    assert len(page.all(".picture .dot.query")) == 8
+    matched = {slot.passage_slot for slot in hit.explanation.slots}
+    assert len(page.all(".picture .dot.passage")) == len(matched)
+    assert len(page.all(".picture .dot.idle")) == len(hit.explanation.passage_slots) - len(matched)
+    page.one("summary").click()
+    page.until("return document.querySelector('details').open")
+    rows = page.run("return [...document.querySelectorAll('details tbody tr')].map(row => row.textContent)")
+    assert all(slot.words[0].word in row for slot, row in zip(hit.explanation.slots, rows, strict=True))
+    assert page.texts(".shared > span:first-child") == [term.word for term in hit.explanation.terms]
+    assert page.one(".text").text == hit.text
+    page.shoot("explanation")
+    assert page.accessibility_faults() == []
+
+
+def test_budget_and_mode_change_the_ranking(page: Page, stub: Stub) -> None:
+    page.go("/", q=TIDES, mode="dense")
+    page.settled()
+    page.one("label:has([name=budget][value=fixed])").click()
+    page.run("const s = document.getElementById('slots'); s.value = 8; s.dispatchEvent(new Event('input'));")
+    page.run("document.getElementById('slots').dispatchEvent(new Event('change', {bubbles: true}))")
+    page.until("return document.querySelectorAll('.dots i').length === 8")
+    assert page.texts(".hit h2") == titles(recorded(TIDES, "dense", 8))
+    assert page.one(".slots").text == "8 query slots as asked"
+    assert page.one("#slots").get_attribute("aria-valuetext") == "8 slots"
+    page.one("label:has([name=mode][value=sparse])").click()
+    page.until("return location.search.includes('mode=sparse')")
+    page.settled()
+    page.one("label:has([name=budget][value=adaptive])").click()
+    page.until("return document.querySelectorAll('.hit').length === 3")
+    assert page.texts(".hit h2") == titles(recorded(TIDES, "sparse"))
+    assert stub.asked[-1].budget == "adaptive"
+
+
+def test_address_leads_to_the_search_and_back(page: Page, stub: Stub) -> None:
+    page.go("/", q=TIDES, mode="hybrid", budget=2)
+    page.settled()
+    assert page.one("#q").get_attribute("value") == TIDES
+    assert stub.asked[-1].budget == 2
+    page.search(BEES)
+    page.until(f"return document.title.startsWith({BEES!r})")
+    page.driver.back()
+    page.until(f"return document.title.startsWith({TIDES!r})")
+    assert page.texts(".hit h2") == titles(recorded(TIDES, "hybrid", 2))
+
+
+def test_impossible_address_is_made_possible(page: Page, stub: Stub) -> None:
+    page.go("/", q=TIDES, mode="psychic", budget="-3", collection="nowhere")
+    page.settled()
+    asked = stub.asked[-1]
+    assert (asked.mode, asked.budget, asked.filter) == ("hybrid", "adaptive", None)
+
+
+def test_collection_filters(page: Page, stub: Stub) -> None:
+    page.go("/", q=BEES)
+    page.settled()
+    page.run(
+        "const s = document.querySelector('#controls select'); s.value = 'household';"
+        "s.dispatchEvent(new Event('change', {bubbles: true}))"
+    )
+    page.until("return !document.querySelector('.source').textContent.startsWith('field-notes')")
+    assert stub.asked[-1].filter is not None
+    assert set(page.texts(".source")) == {text for text in page.texts(".source") if text.startswith("household")}
+
+
+def test_long_text_is_cut_to_where_its_words_are(page: Page) -> None:
+    page.go("/", q="essay", mode="hybrid", budget="adaptive")
+    page.settled()
+    excerpt = page.one(".hit:first-child .excerpt")
+    assert len(excerpt.text) < 400
+    assert excerpt.text.startswith("… ")
+    assert "Two tides a day." in excerpt.text
+    page.one(".hit .why").click()
+    page.explained()
+    assert len(page.run("return document.querySelector('.text').textContent")) > 2000
+
+
+def test_retriever_without_slots_has_no_switches_for_them(page: Page, stub: Stub) -> None:
+    stub.index = {**stub.index, "query_budget": None, "adaptive": None, "modes": ["dense"], "collections": {"c": 16}}
+    page.go("/", q="plain")
+    page.settled()
+    assert page.texts("#controls legend") == ["Score"]
+    assert page.all("#controls select") == page.all(".slots") == []
+    assert (stub.asked[-1].mode, stub.asked[-1].budget) == ("dense", None)
+    page.one(".hit .why").click()
+    page.explained()
+    assert page.texts(".picture .query text:not(.note)")[0] == "\N{EN DASH}"
+    page.go("/compare", q="plain")
+    page.until("return document.querySelectorAll('#list-b li').length")
+    assert page.texts(".list h2") == ["Dense", "Dense"]

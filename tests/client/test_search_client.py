@@ -1,0 +1,134 @@
+"""Both clients: what they send, what they return, what they raise."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from diffretriever.client import AnswerError, AsyncSearchClient, ProblemError, Retries, SearchClient, UnreachableError
+from tests.client.service import ADDED, DELETED, FOUND, PASSAGE, REFUSED, Ask, Script, ok, problem
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_search_sends_what_differs_and_returns_the_typed_answer(ask: Ask) -> None:
+    script = Script([ok(FOUND)])
+    assert ask(script, "search", ["heat", "slab"], k=3, mode="dense", budget=8, collection="c", explain=True) == FOUND
+    (request,) = script.requests
+    assert (request.method, str(request.url)) == ("POST", "http://service/search")
+    assert request.headers["content-type"] == "application/json"
+    assert json.loads(request.content) == {
+        "query": ["heat", "slab"],
+        "k": 3,
+        "mode": "dense",
+        "budget": 8,
+        "filter": {"collection": "c"},
+        "explain": True,
+    }
+
+
+def test_defaults_are_the_service_s(ask: Ask) -> None:
+    script = Script([ok(FOUND)])
+    ask(script, "search", "heat")
+    assert json.loads(script.requests[0].content) == {"query": "heat"}
+
+
+@pytest.mark.parametrize(
+    ("call", "args", "answer", "method", "path"),
+    [
+        ("add_passages", ([PASSAGE],), ADDED, "POST", "/passages"),
+        ("delete_passage", ("p1",), DELETED, "DELETE", "/passages/p1"),
+        ("delete_passage", ("a/b ../?#ü%",), DELETED, "DELETE", "/passages/a%2Fb%20..%2F%3F%23%C3%BC%25"),
+    ],
+)
+def test_writing_calls(ask: Ask, call: str, args: tuple[Any], answer: Any, method: str, path: str) -> None:
+    script = Script([ok(answer)])
+    assert ask(script, call, *args) == answer
+    (request,) = script.requests
+    assert (request.method, request.url.raw_path.decode()) == (method, path)
+
+
+def test_address_may_have_a_path() -> None:
+    script = Script([ok(FOUND)])
+    with SearchClient("http://service/apps/search", transport=httpx2.MockTransport(script)) as client:
+        client.search("heat")
+    assert script.requests[0].url.path == "/apps/search/search"
+
+
+def test_key_travels_in_its_header_and_nowhere_else() -> None:
+    script = Script([httpx2.Response(307, headers={"location": "http://elsewhere/search"})])
+    with SearchClient("http://service", api_key="s3cret", transport=httpx2.MockTransport(script)) as client:
+        assert "s3cret" not in repr(client)
+        with pytest.raises(AnswerError) as caught:
+            client.search("heat")
+    (request,) = script.requests
+    assert request.headers["authorization"] == "Bearer s3cret"
+    assert "s3cret" not in str(request.url) + str(caught.value)
+
+
+def test_problem_is_raised_with_field_and_fix(ask: Ask) -> None:
+    with pytest.raises(ProblemError) as caught:
+        ask(Script([problem()]), "search", "heat", budget=99)
+    error = caught.value
+    assert (error.status, error.field, error.fix, error.problem) == (422, "budget", "ask for at most 32", REFUSED)
+    assert str(error) == "422 budget: K_q 99 is too large. ask for at most 32"
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"{}", b'{"results": []}', b"[1]", b"\xff\xfe"])
+def test_other_answers_are_named_as_such(ask: Ask, body: bytes) -> None:
+    with pytest.raises(AnswerError, match="no SearchResponse"):
+        ask(Script([httpx2.Response(200, content=body)]), "search", "heat")
+    with pytest.raises(AnswerError, match="status 500"):
+        ask(Script([httpx2.Response(500, content=body)]), "search", "heat")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"url": "service:8000"}, "url"),
+        ({"url": "ftp://service"}, "url"),
+        ({"url": "http://"}, "url"),
+        ({"url": "http://[::1"}, "url"),
+        ({"timeout_s": 0}, "timeout_s"),
+        ({"api_key": ""}, "api_key"),
+        ({"api_key": "two\nlines"}, "api_key"),
+    ],
+)
+@pytest.mark.parametrize("client", [SearchClient, AsyncSearchClient])
+def test_impossible_settings_are_refused(client: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        client(**options)
+
+
+def test_impossible_requests_are_refused_before_they_are_sent(ask: Ask) -> None:
+    script = Script([])
+    for options in ({"k": 0}, {"budget": 0}, {"mode": "psychic"}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            ask(script, "search", "heat", **options)
+    with pytest.raises(ValueError, match="passages"):
+        ask(script, "add_passages", [])
+    assert script.requests == []
+
+
+def test_real_connection_that_is_refused() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        retries = Retries(attempts=2, first_wait=0.01)
+        with SearchClient(url, retries=retries) as client, pytest.raises(UnreachableError, match="2 times"):
+            client.index()
+
+
+def test_importing_the_client_loads_nothing_heavy() -> None:
+    heavy = ["torch", "ray", "lance", "lancedb", "transformers", "pyarrow", "numpy"]
+    code = f"import sys, diffretriever.client; print([m for m in {heavy!r} if m in sys.modules])"
+    path = {"PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}"}
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=path)
+    assert found.stdout.strip() == "[]"

@@ -1,0 +1,90 @@
+"""A small sweep over a random checkpoint, and what its results are held against."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+
+from diffretriever.encoders.representations import Representations
+from diffretriever.scoring.topk import Hits
+from diffretriever.search.dense.stream import StreamingScan
+from diffretriever.search.neural import NeuralSearcher
+from diffretriever.search.sparse.stream import StreamingImpacts
+from schemas.sweep import SweepMode
+from schemas.sweep_job import SweepJob
+from tests.pipelines.corpora import WORDS, line, write_corpus
+
+MODES: tuple[SweepMode, ...] = ("dense", "sparse", "hybrid", "pooled-slots")
+# Query p3 has a passage's id: that passage is none of its hits.
+TEXTS = {
+    "test": {f"q{n}": f"{WORDS[n]} {WORDS[n + 3]}" for n in range(5)},
+    "train": {"p3": "slot index", "q9": "lance"},
+}
+
+
+def make_job(folder: Path, checkpoint: Path) -> SweepJob:
+    """Write a collection of 40 passages with two splits; return the job that sweeps 2 x 2 budgets on it."""
+    collection = write_corpus(folder / "corpus", [line(i) for i in range(40)])
+    asked = {query: text for texts in TEXTS.values() for query, text in texts.items()}
+    rows = [json.dumps({"_id": query, "text": text}) for query, text in asked.items()]
+    (collection / "queries.jsonl").write_text("\n".join(rows) + "\n", "utf-8")
+    for split, texts in TEXTS.items():
+        judged = [f"{query}\tp{7 * number % 40}\t1" for number, query in enumerate(texts, start=1)]
+        qrels = "\n".join(["query-id\tcorpus-id\tscore", *judged])
+        (collection / "qrels" / f"{split}.tsv").write_text(qrels + "\n", "utf-8")
+    return SweepJob(
+        collection=str(collection),
+        output=folder / "swept",
+        retriever="diffretriever-llada",
+        backbone=str(checkpoint),
+        encoders=1,
+        query_budgets=(3, 1),
+        passage_budgets=(1, 2),
+        modes=MODES,
+        top_k=12,
+    )
+
+
+@contextmanager
+def counted_passes() -> Iterator[dict[str, int]]:
+    """How often the vectors and the impacts of an index were searched, in the first sweep."""
+    counts = {"dense": 0, "sparse": 0}
+
+    def counting(name: str, search: Callable[..., Hits]) -> Callable[..., Hits]:
+        def counted(self: object, queries: Representations, k: int) -> Hits:
+            counts[name] += 1
+            return search(self, queries, k)
+
+        return counted
+
+    with (
+        patch.object(StreamingScan, "search", counting("dense", StreamingScan.search)),
+        patch.object(StreamingImpacts, "search", counting("sparse", StreamingImpacts.search)),
+    ):
+        yield counts
+
+
+def pooled_by_hand(searcher: NeuralSearcher, texts: list[str], budgets: list[int]) -> Hits:
+    """Rank by the inner product of mean slots, in float64."""
+    asked = searcher.encoder.encode_queries(texts, budgets)
+    table = searcher.index.take(np.arange(len(searcher.index)), ["id", "reps"])
+    means = {i: np.mean(np.array(r, np.float64), axis=0) for i, r in zip(*table.to_pydict().values(), strict=True)}
+    ranked = []
+    for start, stop in zip(asked.offsets[:-1], asked.offsets[1:], strict=True):
+        query = asked.vectors_MH[start:stop].astype(np.float64).mean(axis=0)
+        scores = {i: float(query @ mean) for i, mean in means.items()}
+        ranked.append(sorted(scores.items(), key=lambda hit: (-hit[1], hit[0])))
+    return ranked
+
+
+def stamps(folder: Path, pattern: str) -> dict[str, int]:
+    return {str(file.relative_to(folder)): file.stat().st_mtime_ns for file in folder.glob(pattern)}
+
+
+def runs(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.glob("*/runs/*/*.trec")}

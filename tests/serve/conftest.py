@@ -1,0 +1,76 @@
+"""One Ray Serve session with the application in both of its layouts, over one index."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Iterator
+
+import httpx2
+import pytest
+
+from diffretriever.encoders.base import Encoder
+from diffretriever.index.table import PassageIndex
+from tests.serving.serving_cases import random_encoder, small_index
+
+KEY = "a-key-for-tests"
+SETTINGS = {"device": "cpu", "refresh_s": 0.3}
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    return random_encoder(tmp_path_factory.mktemp("llada"))
+
+
+@pytest.fixture(scope="session")
+def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> PassageIndex:
+    """Tests that write to it leave it as they found it, but for its version."""
+    return small_index(encoder, str(tmp_path_factory.mktemp("index")))
+
+
+@pytest.fixture(scope="session")
+def address(index: PassageIndex) -> Iterator[str]:
+    """Where the applications answer: `/together` asks for a key, `/apart` has an encoder and two shards."""
+    import ray
+    from ray import serve
+
+    from diffretriever.pipelines.cluster import python_path
+    from serve.app import search_app
+
+    # Proxies that are slow to start on a busy machine would be killed, and started again.
+    os.environ["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"] = "60"
+    # Ray runs its workers at the lowest priority but four: beside other tests they would take minutes to start.
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (Ray's own name)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    ray.init(
+        num_cpus=8,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.WARNING,
+        runtime_env={"env_vars": {"PYTHONPATH": python_path()}},
+    )
+    serve.start(http_options={"host": "127.0.0.1", "port": port})
+    os.environ["DIFFRETRIEVER_API_KEY"] = KEY
+    together = search_app({"index": index.uri, **SETTINGS, "max_ongoing": 16})
+    del os.environ["DIFFRETRIEVER_API_KEY"]
+    parts = {"layout": "apart", "shards": 2, "limits.timeout_s": 15}
+    apart = search_app({"index": index.uri, **SETTINGS, **parts})
+    serve.run_many(
+        [
+            serve.RunTarget(together, name="together", route_prefix="/together"),
+            serve.RunTarget(apart, name="apart", route_prefix="/apart"),
+        ]
+    )
+    yield f"http://127.0.0.1:{port}"
+    serve.shutdown()
+    ray.shutdown()
+
+
+@pytest.fixture(params=["together", "apart"])
+def client(request: pytest.FixtureRequest, address: str) -> Iterator[httpx2.Client]:
+    headers = {"Authorization": f"Bearer {KEY}"}
+    with httpx2.Client(base_url=f"{address}/{request.param}", headers=headers, timeout=30) as made:
+        yield made

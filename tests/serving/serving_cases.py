@@ -1,0 +1,70 @@
+"""A small index over a random model, and a service over it without a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from diffretriever.backbones.random_checkpoints import write_random_checkpoint
+from diffretriever.collections import Passage
+from diffretriever.encoders import load_encoder
+from diffretriever.encoders.base import Encoder
+from diffretriever.index.identity import manifest_of
+from diffretriever.index.table import PassageIndex
+from diffretriever.index.writer import Committer, write_block
+from diffretriever.pipelines.blocks import text_table
+from diffretriever.presets import load_retriever
+from diffretriever.serving.backend import LocalBackend
+from diffretriever.serving.metrics import NoMetrics
+from diffretriever.serving.opening import open_answering, open_encoder, open_index, search_options
+from diffretriever.serving.service import Service
+from diffretriever.serving.snapshots import Snapshots
+from schemas.retriever import Bm25Retriever
+from schemas.serve_config import ServeConfig
+
+WORDS = ["slot", "passage", "query", "vector", "mask", "corpus", "shard", "lance", "table", "heat", "wing", "slab"]
+PASSAGES = [
+    Passage(f"d{i}", f"title {WORDS[i % 12]}", " ".join(WORDS[(i * k) % 12] for k in range(1, 4 + i % 9)))
+    for i in range(60)
+]
+QUERIES = [
+    "heat in a slab",
+    "mask slot vector",
+    "lance table shard corpus wing",
+    "which passage holds the vector of a query whose mask is a slot in the table of the corpus on the shard of a wing",
+]
+
+
+def random_encoder(folder: Path) -> Encoder:
+    """Return a small LLaDA in double the precision of its stored vectors."""
+    config = load_retriever("diffretriever-llada", str(write_random_checkpoint("llada", folder)))
+    assert not isinstance(config, Bm25Retriever)
+    place = config.backbone.model_copy(update={"dtype": "float32"})
+    return load_encoder(config.model_copy(update={"backbone": place}), "cpu")
+
+
+def write_passages(encoder: Encoder, uri: str, passages: list[Passage], collection: str = "c") -> PassageIndex:
+    """Add passages in one commit, to an index that is there or a new one."""
+    made = PassageIndex.open(uri) if PassageIndex.exists(uri) else PassageIndex.create(uri, manifest_of(encoder))
+    reps = encoder.encode_passages([p.title for p in passages], [p.text for p in passages]).to_arrow()
+    table = text_table(passages, collection)
+    for name in reps.schema.names:
+        table = table.append_column(reps.schema.field(name), reps.column(name))
+    Committer(made).commit({"all": write_block(uri, table)}, [])
+    return made
+
+
+def small_index(encoder: Encoder, uri: str) -> PassageIndex:
+    """Write the passages in three fragments, the last of them of another collection."""
+    for start, collection in ((0, "c"), (25, "c"), (50, "other's")):
+        made = write_passages(encoder, uri, PASSAGES[start : min(start + 25, 50) if start < 50 else 60], collection)
+    return made
+
+
+def local_service(uri: str, **settings: object) -> Service:
+    """Return a service that encodes and searches in this process."""
+    config = ServeConfig.model_validate({"index": uri, "device": "cpu", **settings})
+    index = open_index(config)
+    encoder = open_encoder(config, index)
+    snapshots = Snapshots(search_options(config), encoder.facts.device)
+    answering = open_answering(config, index, encoder.preparer, NoMetrics())
+    return Service(config, index, answering, LocalBackend(encoder, None, snapshots, answering))

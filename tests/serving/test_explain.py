@@ -1,0 +1,86 @@
+"""Explanations against loops over slots and terms, and against the scores of a search."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diffretriever.encoders.base import Encoder
+from diffretriever.encoders.representations import Representations
+from diffretriever.index.table import PassageIndex
+from diffretriever.search import open_searcher
+from diffretriever.search.neural import NeuralSearcher
+from diffretriever.serving.explain import explain, slot_words, terms
+from diffretriever.serving.view import View
+from schemas.serve_explain import Word
+from tests.serving.serving_cases import QUERIES
+
+
+def made_up(seed: int, slots: int, ids: list[int]) -> Representations:
+    random = np.random.default_rng(seed)
+    vectors = random.normal(size=(slots, 8)).astype(np.float16)
+    weights = random.uniform(0.1, 3, len(ids)).astype(np.float32)
+    words = random.choice([*ids, -1], slots).astype(np.int32)
+    return Representations(
+        vectors,
+        np.array([0, slots]),
+        words,
+        np.array(sorted(ids), np.int32),
+        weights,
+        np.array([0, len(ids)]),
+        np.array([5], np.int32),
+    )
+
+
+ID_SETS = st.lists(st.integers(0, 12), unique=True, max_size=8)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 9999), st.integers(1, 5), st.integers(0, 5), ID_SETS, ID_SETS)
+def test_explanations_are_those_of_a_loop(seed: int, k_q: int, k_p: int, asked: list[int], held: list[int]) -> None:
+    query, passage = made_up(seed, k_q, asked), made_up(seed + 1, k_p, held)
+    found = explain(query, passage, str)
+
+    assert len(found.slots) == (k_q if k_p else 0)
+    total = 0.0
+    for match in found.slots:
+        vector = [float(x) for x in query.vectors_MH[match.slot]]
+        products = [sum(a * float(b) for a, b in zip(vector, row, strict=True)) for row in passage.vectors_MH]
+        assert match.product == pytest.approx(max(products), rel=1e-12)
+        assert products[match.passage_slot] == pytest.approx(max(products), rel=1e-12)
+        assert match.passage_words == found.passage_slots[match.passage_slot]
+        total += match.product
+    for match in found.slots:
+        assert match.share == pytest.approx(match.product / total)
+
+    in_query = dict(zip(query.impact_ids.tolist(), query.impact_weights.tolist(), strict=True))
+    in_passage = dict(zip(passage.impact_ids.tolist(), passage.impact_weights.tolist(), strict=True))
+    expected = {str(i): in_query[i] * in_passage[i] for i in in_query.keys() & in_passage.keys()}
+    assert {term.word: term.product for term in found.terms} == pytest.approx(expected)
+    assert [term.product for term in found.terms] == sorted(expected.values(), reverse=True)
+    assert not expected or sum(term.share for term in found.terms) == pytest.approx(1)
+
+
+def test_slot_words_have_the_texts_own_weight() -> None:
+    text = made_up(3, 4, [2, 5, 7])
+    weights = dict(zip(text.impact_ids.tolist(), text.impact_weights.tolist(), strict=True))
+    for token, words in zip(text.slot_tokens.tolist(), slot_words(text, str), strict=True):
+        assert words == ([] if token == -1 else [Word(word=str(token), weight=weights[token])])
+    assert [word.weight for word in terms(text, str)] == sorted(weights.values(), reverse=True)
+
+
+def test_products_add_up_to_the_scores_of_a_search(index: PassageIndex, encoder: Encoder) -> None:
+    searcher = open_searcher(index.uri)
+    assert isinstance(searcher, NeuralSearcher)
+    queries = encoder.encode_queries(QUERIES)
+    hits = searcher.search_representations(queries, 60, ["dense", "sparse"])
+    view = View(index)
+    for number in range(len(QUERIES)):
+        sparse = dict(hits["sparse"][number])
+        stored = view.representations([passage for passage, _ in hits["dense"][number]])
+        for passage, score in hits["dense"][number]:
+            found = explain(queries.take(np.array([number])), stored[passage], str)
+            assert np.mean([match.product for match in found.slots]) == pytest.approx(score, abs=1e-5)
+            assert sum(term.product for term in found.terms) == pytest.approx(sparse.get(passage, 0), abs=1e-5)

@@ -1,0 +1,124 @@
+"""Overload, slow clients and slow answers become problems that say when to come back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from diffretriever.serving.guard import Guard, Message, Receive, Scope, Send
+from schemas.serve_config import ServeConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Sent:
+    """What a client gets."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+
+    async def __call__(self, message: Message) -> None:
+        self.messages.append(message)
+
+    @property
+    def status(self) -> int:
+        return int(self.messages[0]["status"])
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        return dict(self.messages[0]["headers"])
+
+    @property
+    def problem(self) -> Any:
+        return json.loads(self.messages[1]["body"])
+
+
+async def answer(_scope: Scope, receive: Receive, send: Send) -> None:
+    body = (await receive())["body"]
+    if body == b"slow":
+        await asyncio.sleep(10)
+    if body == b"fails":
+        raise RuntimeError("a secret")
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": body})
+
+
+def guard(**settings: Any) -> Guard:
+    return Guard(answer, ServeConfig.model_validate({"index": "i", **settings}), None)
+
+
+async def request(through: Guard, *parts: bytes, wait: float = 0, path: str = "/search") -> Sent:
+    left = list(parts)
+
+    async def receive() -> Message:
+        await asyncio.sleep(wait)
+        return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
+
+    sent = Sent()
+    await through({"type": "http", "path": path, "headers": []}, receive, sent)
+    return sent
+
+
+def test_a_body_in_parts_arrives_whole() -> None:
+    sent = asyncio.run(request(guard(), b"a", b"b", b"c"))
+    assert [message.get("body") for message in sent.messages] == [None, b"abc"]
+
+
+def test_too_many_requests_are_refused_at_once() -> None:
+    async def ask() -> list[Sent]:
+        busy = guard(max_ongoing=2, limits={"timeout_s": 0.2})
+        return await asyncio.gather(*(request(busy, b"slow") for _ in range(3)), request(busy, b"", path="/healthz"))
+
+    first, second, third, health = asyncio.run(ask())
+    assert third.status == 503
+    assert "2 requests" in third.problem["detail"]
+    assert [first.status, second.status] == [503, 503]
+    assert "within 0.2 seconds" in first.problem["detail"]
+    assert all(int(sent.headers[b"retry-after"]) > 0 for sent in (first, second, third))
+    assert health.status == 200
+
+
+def test_bodies_that_never_end_are_given_up() -> None:
+    sent = asyncio.run(request(guard(limits={"timeout_s": 0.1}), *[b"x"] * 50, wait=0.02))
+    assert sent.status == 408
+    sent = asyncio.run(request(guard(limits={"max_body_bytes": 5}), b"abc", b"def", b"never read"))
+    assert sent.status == 413
+
+
+def test_a_mistake_of_ours_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    sent = asyncio.run(request(guard(), b"fails"))
+    assert sent.status == 500
+    assert "secret" not in json.dumps(sent.problem)
+    assert "a request to /search failed" in caplog.text
+
+
+def test_what_has_passed_makes_room() -> None:
+    async def ask() -> list[int]:
+        one = guard(max_ongoing=1)
+        return [(await request(one, body)).status for body in (b"a", b"fails", b"b")]
+
+    assert asyncio.run(ask()) == [200, 500, 200]
+
+
+def test_the_cluster_config_is_valid() -> None:
+    (application,) = yaml.safe_load((ROOT / "serve" / "config.yaml").read_text("utf-8"))["applications"]
+    config = ServeConfig.from_arguments(application["args"])
+    assert config.layout == "apart"
+    assert config.encoder.gpus == 1
+
+
+def test_arguments_go_into_their_parts_and_mistakes_are_named() -> None:
+    config = ServeConfig.from_arguments({"index": "i", "limits.max_k": "7", "ingress.max_replicas": 3})
+    assert (config.limits.max_k, config.ingress.max_replicas) == (7, 3)
+    with pytest.raises(ValidationError, match="Did you mean 'index'"):
+        ServeConfig.from_arguments({"indx": "i"})
+    with pytest.raises(ValidationError, match="layout: apart"):
+        ServeConfig.from_arguments({"index": "i", "shards": 2})
+    with pytest.raises(ValidationError, match="below min_replicas"):
+        ServeConfig.from_arguments({"index": "i", "shard.min_replicas": 2})

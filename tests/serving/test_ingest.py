@@ -1,0 +1,131 @@
+"""Passages come, change and go while others search; versions follow, and are never mixed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from fastapi.testclient import TestClient
+
+from diffretriever.collections import Passage
+from diffretriever.encoders.base import Encoder
+from diffretriever.index.table import PassageIndex
+from diffretriever.index.writer import WriterLock
+from diffretriever.search import open_searcher
+from diffretriever.serving.api import make_api
+from tests.serving.serving_cases import PASSAGES, QUERIES, local_service, write_passages
+
+
+@pytest.fixture
+def client(own_index: PassageIndex) -> Iterator[TestClient]:
+    with TestClient(make_api(local_service(own_index.uri, limits={"max_passages": 3}), None, None)) as made:
+        yield made
+
+
+def test_added_passages_are_those_of_an_encode_job(
+    client: TestClient, own_index: PassageIndex, encoder: Encoder
+) -> None:
+    sent = [
+        {"id": "n1", "title": "", "text": "heat of a wing", "collection": "new"},
+        {"id": "d3", "title": "changed", "text": "lance slab"},
+        {"id": "d4", "title": PASSAGES[4].title, "text": PASSAGES[4].text, "collection": "c"},
+    ]
+    answer = client.post("/passages", json={"passages": sent}).raise_for_status().json()
+    assert answer == {"added": 1, "replaced": 1, "unchanged": 1, "version": own_index.version + 1}
+    own_index.refresh()
+    assert len(own_index) == 61
+    assert own_index.passages(["d3"]) == {"d3": {"title": "changed", "text": "lance slab", "collection": "served"}}
+    body = client.post("/search", json={"query": QUERIES, "k": 61, "mode": "dense"}).raise_for_status().json()
+    assert body["index"]["version"] == answer["version"]
+    expected = open_searcher(own_index.uri).search(QUERIES, top_k=61, modes=["dense"])["dense"]
+    assert [[(hit["id"], hit["score"]) for hit in each["hits"]] for each in body["results"]] == expected
+    (stored,) = own_index.dataset.to_table(["n_tokens"], filter="id = 'n1'").to_pylist()
+    assert stored["n_tokens"] == encoder.encode_passages([""], ["heat of a wing"]).n_tokens[0]
+
+
+def test_the_same_passages_again_change_nothing(client: TestClient, own_index: PassageIndex) -> None:
+    sent = {"passages": [{"id": "n1", "text": "heat of a wing"}]}
+    first = client.post("/passages", json=sent).json()
+    assert client.post("/passages", json=sent).json() == {**first, "added": 0, "unchanged": 1}
+
+
+def test_deleted_passages_are_gone(client: TestClient, own_index: PassageIndex) -> None:
+    answer = client.delete("/passages/d7").raise_for_status().json()
+    assert answer == {"deleted": 1, "version": own_index.version + 1}
+    hits = client.post("/search", json={"query": "heat", "k": 60, "mode": "dense"}).json()["results"][0]["hits"]
+    assert "d7" not in {hit["id"] for hit in hits}
+    assert len(hits) == 59
+    gone = client.delete("/passages/d7")
+    assert gone.status_code == 404
+    assert gone.json()["type"] == "urn:diffretriever:problem:not-found"
+
+
+@pytest.mark.parametrize("path", ["a'%20OR%20'1'='1", "..%2F..%2Fetc", "%00", "a/b", "%ff", "%F0%9F%98%80"])
+def test_ids_are_only_ids(client: TestClient, own_index: PassageIndex, path: str) -> None:
+    assert client.delete(f"/passages/{path}").status_code == 404
+    own_index.refresh()
+    assert len(own_index) == 60
+
+
+@pytest.mark.parametrize(
+    ("passages", "field", "says"),
+    [
+        ([], "passages", "at least 1"),
+        ([{"id": f"x{i}", "text": "a"} for i in range(4)], "passages", "at most 3"),
+        ([{"id": "x", "text": "a"}, {"id": "x", "text": "b"}], "passages.1.id", "twice"),
+        ([{"id": "x", "text": "a"}, {"id": "a b", "text": "b"}], "passages.1", "whitespace"),
+        ([{"id": "x", "text": " "}], "passages.0", "blank"),
+        ([{"id": "x", "text": "a\x00"}], "passages.0", "NUL"),
+    ],
+)
+def test_a_bad_passage_stops_all(
+    client: TestClient, own_index: PassageIndex, passages: list[dict[str, str]], field: str, says: str
+) -> None:
+    refused = client.post("/passages", json={"passages": passages})
+    assert refused.status_code == 422
+    assert refused.json()["field"] == field
+    assert says in refused.json()["detail"] + refused.json()["fix"]
+    before = own_index.version
+    own_index.refresh()
+    assert own_index.version == before
+
+
+def test_another_writer_is_waited_for_by_the_client(client: TestClient, own_index: PassageIndex) -> None:
+    with WriterLock(own_index.uri):
+        for refused in (
+            client.post("/passages", json={"passages": [{"id": "x", "text": "a"}]}),
+            client.delete("/passages/d1"),
+        ):
+            assert refused.status_code == 503
+            assert int(refused.headers["retry-after"]) > 0
+    assert client.delete("/passages/d1").status_code == 200
+
+
+def test_answers_under_writes_are_each_of_one_version(
+    client: TestClient, own_index: PassageIndex, encoder: Encoder
+) -> None:
+    """Every write adds one passage that beats all others: an answer has as many of them as its version says."""
+    first = own_index.version
+    answers: list[tuple[int, int, int]] = []
+    done = threading.Event()
+
+    def ask() -> None:
+        while not done.is_set():
+            body = client.post("/search", json={"query": ["heat", "wing"], "k": 80, "mode": "dense"}).json()
+            for result in body["results"]:
+                new = sum(hit["id"].startswith("n") for hit in result["hits"])
+                answers.append((body["index"]["version"], body["index"]["rows"], new))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    for number in range(6):
+        if number % 2:
+            write_passages(encoder, own_index.uri, [Passage(f"n{number}", "", "heat wing")])
+        else:
+            sent = {"passages": [{"id": f"n{number}", "text": "heat wing"}]}
+            client.post("/passages", json=sent).raise_for_status()
+    done.set()
+    asking.join()
+    assert {version for version, _, _ in answers} > {first}
+    assert all(new == version - first and rows == 60 + new for version, rows, new in answers)

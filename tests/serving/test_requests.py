@@ -1,0 +1,143 @@
+"""Requests without a server: answers, limits, the key, problems that say what to mend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from diffretriever.encoders.base import Encoder
+from diffretriever.index.table import PassageIndex
+from diffretriever.search import open_searcher
+from schemas.serve import Problem, SearchResponse
+from tests.serving.serving_cases import PASSAGES, QUERIES, write_passages
+
+
+def search(client: TestClient, **body: Any) -> SearchResponse:
+    return SearchResponse.model_validate(client.post("/search", json=body).raise_for_status().json())
+
+
+def problem(response: Any, status: int) -> Problem:
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    return Problem.model_validate(response.json())
+
+
+def test_a_filtered_search_is_a_search_of_an_index_without_the_others(
+    client: TestClient, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    alone = str(tmp_path_factory.mktemp("alone"))
+    write_passages(encoder, alone, PASSAGES[50:], "other's")
+    searcher = open_searcher(alone)
+    for mode in searcher.modes:
+        answer = search(client, query=QUERIES, k=20, mode=mode, filter={"collection": "other's"})
+        found = [[(hit.id, hit.score) for hit in result.hits] for result in answer.results]
+        assert found == searcher.search(QUERIES, top_k=20, modes=[mode])[mode]
+    assert {hit.collection for result in answer.results for hit in result.hits} == {"other's"}
+
+
+def test_hybrid_answers_say_what_they_are_made_of(client: TestClient, index: PassageIndex) -> None:
+    searcher = open_searcher(index.uri)
+    lists = {mode: dict(hits[0]) for mode, hits in searcher.search(QUERIES[:1], top_k=1000).items()}
+    answer = search(client, query=QUERIES[0], explain=True)
+    assert answer.mode == "hybrid"
+    (result,) = answer.results
+    texts = {passage.id: passage for passage in PASSAGES}
+    for rank, hit in enumerate(result.hits, start=1):
+        assert hit.rank == rank
+        assert hit.scores == {mode: lists[mode].get(hit.id) for mode in ("hybrid", "dense", "sparse")}
+        assert (hit.title, hit.text) == (texts[hit.id].title, texts[hit.id].text)
+        assert hit.explanation is not None
+        assert sum(match.share or 0 for match in hit.explanation.slots) == pytest.approx(1)
+    assert answer.index.version == index.version
+    assert answer.index.rows == 60
+    assert answer.index.name == index.uri.rpartition("/")[2], "the place itself is nobody's"
+
+
+def test_adaptive_budgets_say_why(client: TestClient) -> None:
+    result = search(client, query=QUERIES[0], budget="adaptive").results[0]
+    assert result.budget.reason == "adaptive"
+    assert result.budget.rule == "rule"
+    assert result.budget.slots in result.budget.allowed
+    assert result.budget.features.keys() == {"length"}
+
+
+def test_encoded_queries_are_the_encoders(client: TestClient, encoder: Encoder) -> None:
+    answer = client.post("/encode", json={"query": QUERIES[:2], "budget": 3}).raise_for_status().json()
+    expected = encoder.encode_queries(QUERIES[:2], [3, 3])
+    vectors = [slot["vector"] for result in answer["results"] for slot in result["slots"]]
+    assert vectors == expected.vectors_MH.astype(float).tolist()
+    weights = [term["weight"] for term in answer["results"][0]["terms"]]
+    assert sorted(weights) == sorted(expected.impact_weights[: expected.impact_offsets[1]].tolist())
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "field", "says"),
+    [
+        ({"query": ""}, 422, "query", "blank"),
+        ({"query": ["heat", "  "]}, 422, "query.1", "blank"),
+        ({"query": []}, 422, "query", "between 1 and 4"),
+        ({"query": ["a"] * 5}, 422, "query", "between 1 and 4"),
+        ({"query": "a" * 201}, 422, "query", "200 characters"),
+        ({"query": "nul \x00"}, 422, "query", "NUL"),
+        ({"query": 5}, 422, "query", "string"),
+        ({}, 422, "query", "required"),
+        ({"query": "a", "k": 51}, 422, "k", "at most 50"),
+        ({"query": "a", "k": 0}, 422, "k", "greater than 0"),
+        ({"query": "a", "budget": 33}, 422, "budget", "at most 32"),
+        ({"query": "a", "budget": "best"}, 422, "budget", "adaptive"),
+        ({"query": "a", "mode": "lexical"}, 422, "mode", "dense"),
+        ({"query": "a", "filter": {"collection": "others"}}, 422, "filter.collection", "other's"),
+        ({"query": "a", "bugdet": 3}, 422, None, "Did you mean 'budget'?"),
+        ([], 422, None, "object"),
+        ({"query": "a" * 4000}, 413, None, "4000 bytes"),
+    ],
+)
+def test_mistakes_are_problems_that_say_what_to_mend(
+    client: TestClient, body: Any, status: int, field: str | None, says: str
+) -> None:
+    found = problem(client.post("/search", json=body), status)
+    assert found.field == field
+    assert says in f"{found.detail} {found.fix}"
+    assert found.instance == "/search"
+    assert found.status == status
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(b"{", "no JSON"), (b"\xff{", "parsing"), (b'{"query": "\\ud800"}', "surrogate"), (b"", "required")],
+)
+def test_bodies_that_are_no_requests(client: TestClient, content: bytes, says: str) -> None:
+    response = client.post("/search", content=content, headers={"content-type": "application/json"})
+    found = problem(response, response.status_code)
+    assert found.status in {400, 422}
+    assert says in found.detail
+
+
+def test_the_key_is_asked_for_where_there_is_something_to_protect(client: TestClient) -> None:
+    for method, path in (("POST", "/search"), ("POST", "/encode"), ("GET", "/index"), ("POST", "/passages")):
+        for key in ("", "wrong", "Bearer"):
+            found = client.request(method, path, headers={"X-API-Key": key})
+            problem(found, 401)
+            assert found.headers["www-authenticate"] == "Bearer"
+    problem(client.delete("/passages/d1", headers={"Authorization": "Basic eA==", "X-API-Key": ""}), 401)
+    problem(client.get("/anything", headers={"X-API-Key": ""}), 401)
+    for path in ("/healthz", "/readyz", "/openapi.json"):
+        assert client.get(path, headers={"X-API-Key": ""}).status_code == 200
+    by_scheme = client.get(
+        "/index", headers={"X-API-Key": "", "Authorization": f"bearer {client.headers['X-API-Key']}"}
+    )
+    assert by_scheme.status_code == 200
+
+
+def test_paths_and_methods_that_are_not_there(client: TestClient) -> None:
+    problem(client.get("/searches"), 404)
+    response = client.get("/search")
+    problem(response, 405)
+    assert response.headers["allow"] == "POST"
+
+
+def test_other_sites_may_not_ask(client: TestClient) -> None:
+    response = client.get("/index", headers={"Origin": "https://example.org"})
+    assert "access-control-allow-origin" not in response.headers
