@@ -26,8 +26,7 @@ $(VENV)/.installed: constraints.txt requirements-minilm.txt pyproject.toml
 demo: install
 	$(BIN)/python jobs/demo.py --output demo
 
-# Ray's own proxy costs each request some five milliseconds more than HAProxy, which comes with it.
-serve: export RAY_SERVE_ENABLE_HA_PROXY = 1
+# On localhost alone: with HAProxy (RAY_SERVE_ENABLE_HA_PROXY=1), which is faster, Ray listens to the whole network.
 serve: install
 	@test -d demo/indexes/diffretriever-minilm || { echo "no demo/indexes yet: run 'make demo' first"; exit 1; }
 	PATH="$(abspath $(BIN)):$$PATH" serve run serve.app:search_app index=demo/indexes/diffretriever-minilm

@@ -39,7 +39,7 @@ class ServeBenchmark(JobConfig):
     queries: PositiveInt = 200
     """Distinct queries."""
     haproxy: bool = True
-    """Use HAProxy, as `make serve` does, in place of Ray's own proxy."""
+    """Use HAProxy in place of Ray's own proxy; it listens to the whole network."""
     output: Path | None = None
     """JSON file for all figures."""
 

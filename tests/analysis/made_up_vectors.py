@@ -19,7 +19,7 @@ from schemas.retriever import MaskedRetriever
 from tests.analysis.made_up import BUDGETS
 
 HIDDEN = 8
-PASSAGES = [Passage(f"d{i}", "wing" if i < 5 else "", f"heat {i}") for i in range(20)]
+PASSAGES = [Passage(f"d{i}", "wing" if i < 5 else "", f"heat q{i}") for i in range(20)]
 
 
 def vectors(n: int, slots: int, seed: int) -> Representations:

@@ -11,8 +11,10 @@ import scipy.stats
 
 from diffretriever.analysis.report import analyse
 from diffretriever.analysis.selector_report import fit_selector
+from diffretriever.analysis.swept_features import query_features
 from diffretriever.budgets.outcomes import Outcomes
 from diffretriever.budgets.splits import open_splits
+from schemas.against import AgainstTest
 from schemas.analyse import AnalyseBudgetsJob, AnalysisReport
 from schemas.selector import FitSelectorJob
 from tests.analysis.made_up import make_sweep
@@ -72,7 +74,7 @@ def test_another_system_is_measured_and_tested(made: AnalysisReport, sweep: Path
     theirs = np.array([1 / np.log2(i % 3 + 2) for i in range(N - 1)] + [0.0])
     values = Outcomes.read(sweep, "test", "dense", "nDCG@10").values_ABQ
     ours = {"fixed": values[1, 1], "query": values[:, 1].max(axis=0), "joint": values.max(axis=(0, 1))}
-    found = {test.side: test for test in made.against}
+    found: dict[str, AgainstTest] = {test.side: test for test in made.against}
     assert set(found) == {"fixed", "query", "passage", "joint"}
     for side, expected in ours.items():
         test = found[side]
@@ -91,6 +93,10 @@ def test_features_of_the_collection_and_of_a_first_pass_are_correlated(made: Ana
     weights = split.encoded(1).impact_weights
     found = split.features(["q0", "q1", "q7"], ("confidence",))
     assert found[:, 0] == pytest.approx([0.0, weights[0], weights[6]])
+    # Query texts are "heat q0" and so on: every passage has heat, one has the other word.
+    idf = query_features(split, ["q0", "q25"], ("max_idf", "mean_idf"))
+    assert idf[0] == pytest.approx([np.log2(21 / 2), np.log2(21 / 2) / 2])
+    assert idf[1] == pytest.approx([np.log2(21), np.log2(21) / 2]), "no passage has q25"
     with pytest.raises(ValueError, match="'max_idf' needs document frequencies"):
         split.features(["q0"], ("max_idf",))
 

@@ -39,7 +39,8 @@ def prune_slots(job: PruneSlotsJob, command: str) -> PruneReport:
         measure=job.measure,
         points=tuple(curve_points(source, _kept(job, source, most), job.measure)),
         command=command,
-        config=job.model_dump(mode="json"),
+        # Where a report lies is no part of it: the same sweeps give the same bytes anywhere.
+        config=job.model_dump(mode="json", exclude={"output"}),
     )
     write_bytes(job.output / "curve.png", draw_pruning(report))
     write_text(job.output / "curve.json", report.model_dump_json(indent=2) + "\n")

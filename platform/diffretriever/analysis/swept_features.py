@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from diffretriever.budgets.features import FEATURES, DocumentFrequencies, count_documents
+from diffretriever.budgets.features import FEATURES, DocumentFrequencies
 from diffretriever.budgets.splits import SweptSplit
 from diffretriever.index.table import PassageIndex
-
-_BATCH_ROWS = 4096
+from diffretriever.search.frequencies import document_frequencies
 
 
 def available_features(splits: Sequence[SweptSplit]) -> tuple[str, ...]:
@@ -37,16 +36,10 @@ def query_features(split: SweptSplit, queries: Sequence[str], names: Sequence[st
 def _frequencies(split: SweptSplit) -> DocumentFrequencies | None:
     """Count the words of the sweep's passages; None where it has no index any more."""
     place = _index_place(split)
-    return None if place is None else count_documents(_texts(PassageIndex.open(place)))
+    return None if place is None else document_frequencies(PassageIndex.open(place))
 
 
 def _index_place(split: SweptSplit) -> str | None:
     """Return where an index of the sweep lies: all hold the same texts."""
     places = (str(split.index_folder(budget)) for budget in split.manifest.passage_budgets)
     return next(filter(PassageIndex.exists, places), None)
-
-
-def _texts(index: PassageIndex) -> Iterator[str]:
-    for batch in index.batches(["title", "text"], _BATCH_ROWS):
-        for title, text in zip(batch.column("title").to_pylist(), batch.column("text").to_pylist(), strict=True):
-            yield f"{title} {text}"

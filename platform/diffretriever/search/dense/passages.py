@@ -70,7 +70,7 @@ class CodedPassages:
         return Shortlist(live_C[kept], scores_C[kept] + slack_C[kept])
 
     def rescore(self, queries: Representations, shortlists: Sequence[Shortlist], best: TopK) -> int:
-        """Score each query's shortlist into `best` by exact fp32 MaxSim; return for how many passages vectors were read.
+        """Score each query's shortlist into `best` by exact fp32 MaxSim; return how many passages were read.
 
         The most promising come first: what those score rules out most of the others.
         """
