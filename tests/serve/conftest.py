@@ -18,18 +18,18 @@ KEY = "a-key-for-tests"
 SETTINGS = {"device": "cpu", "refresh_s": 0.3}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     return random_encoder(tmp_path_factory.mktemp("llada"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> PassageIndex:
     """Tests that write to it leave it as they found it, but for its version."""
     return small_index(encoder, str(tmp_path_factory.mktemp("index")))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def address(index: PassageIndex) -> Iterator[str]:
     """Where the applications answer: `/together` asks for a key, `/apart` has an encoder and two shards."""
     import ray
@@ -46,6 +46,7 @@ def address(index: PassageIndex) -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     ray.init(
+        address="local",
         num_cpus=8,
         include_dashboard=False,
         log_to_driver=False,
@@ -67,6 +68,7 @@ def address(index: PassageIndex) -> Iterator[str]:
     yield f"http://127.0.0.1:{port}"
     serve.shutdown()
     ray.shutdown()
+    del os.environ["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"], os.environ["RAY_worker_niceness"]  # noqa: SIM112
 
 
 @pytest.fixture(params=["together", "apart"])

@@ -83,6 +83,8 @@ def test_versions_switch_under_load_and_never_mix(client: httpx2.Client, index: 
     """Another process adds passages one by one: an answer has as many of them as the version that it names."""
     opened = PassageIndex.open(index.uri)
     first, rows = opened.version, len(opened)
+    # An earlier test may have changed the index a moment ago.
+    wait_until(lambda: client.get("/index").json()["index"]["version"] == first)
     answers: list[tuple[int, int, int]] = []
     end = time.monotonic() + 30
 
