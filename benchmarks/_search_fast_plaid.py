@@ -28,9 +28,13 @@ def main(place: Path) -> None:
         hits = index.search(queries_embeddings=query[None], top_k=100, n_ivf_probe=32)
         times.append((time.perf_counter() - start) * 1e3)
         found.append([int(row) for row, _ in hits[0]])
-    status = Path("/proc/self/status").read_text("utf-8").splitlines()
-    own = next(int(line.split()[1]) for line in status if line.startswith("RssAnon")) * 1024 / 1e6
-    print(json.dumps({"seconds": seconds, "mb": size, "ms": times[1:], "found": found[1:], "own_mb": own}))
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text("utf-8").splitlines())
+    own, peak = (int(status[name].split()[0]) * 1024 / 1e6 for name in ("RssAnon", "VmHWM"))
+    print(
+        json.dumps(
+            {"seconds": seconds, "mb": size, "ms": times[1:], "found": found[1:], "own_mb": own, "peak_mb": peak}
+        )
+    )
 
 
 if __name__ == "__main__":

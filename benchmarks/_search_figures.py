@@ -7,7 +7,18 @@ import statistics
 from schemas.base import Model
 
 EXACT_COLUMNS = ("exact", "p50 ms", "of fp32", "R@10", "R@100", "goal")
-CANDIDATE_COLUMNS = ("candidates", "p50 ms", "p95 ms", "R@10", "R@100", "build s", "index MB", "own MB", "goal")
+CANDIDATE_COLUMNS = (
+    "candidates",
+    "p50 ms",
+    "p95 ms",
+    "R@10",
+    "R@100",
+    "build s",
+    "index MB",
+    "own MB",
+    "peak MB",
+    "goal",
+)
 _OF_FP32 = 0.35
 _P50 = 6.0
 _RECALL = 0.99
@@ -57,8 +68,8 @@ class Candidates(Model):
     """One a budget."""
     own_mb: float
     """Memory of the searching process, mapped files left out."""
-    mapped_mb: float
-    """Mapped files of which pages were in memory."""
+    peak_mb: float
+    """Most memory that it ever held, mapped files and, for others, building included."""
 
 
 class Figures(Model):
@@ -96,8 +107,8 @@ class Figures(Model):
         built = ["", ""] if each.built is None or not first else [f"{each.built.seconds:.1f}", f"{each.built.mb:.0f}"]
         goal = self._goal(each, run) if self.goals and first and each.name.startswith("ours") else ""
         recalls = [f"{run.recall_10:.3f}", f"{run.recall_100:.3f}"]
-        own = f"{each.own_mb:.0f}" if first else ""
-        return [f"{each.name}, {run.name}", f"{run.p50:.1f}", f"{run.p95:.1f}", *recalls, *built, own, goal]
+        memory = [f"{each.own_mb:.0f}", f"{each.peak_mb:.0f}"] if first else ["", ""]
+        return [f"{each.name}, {run.name}", f"{run.p50:.1f}", f"{run.p95:.1f}", *recalls, *built, *memory, goal]
 
     @staticmethod
     def _goal(each: Candidates, run: Timed) -> str:

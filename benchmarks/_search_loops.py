@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._common import serve_child
+from benchmarks._common import peak_mb, serve_child
 from benchmarks._search_data import MadeUpVectors
 from benchmarks._search_figures import Built, Candidates, Timed
 from benchmarks._search_ways import (
@@ -18,7 +18,7 @@ from benchmarks._search_ways import (
     folder_mb,
     found_before,
     ids,
-    memory_mb,
+    own_mb,
     queries_of,
     row,
     stream_of,
@@ -66,8 +66,7 @@ def candidates(folder: str, vectors: dict[str, Any], proposer: str, budgets: lis
         kind = "calibrated: " if not runs else ""
         label = f"{kind}{budget:,}" if budget < made.passages else f"{kind}all"
         runs.append(row(label, times[1:], found[1:], best))
-    own, mapped = memory_mb()
-    return Candidates(name=f"ours: {proposer}", built=None, runs=runs, own_mb=own, mapped_mb=mapped)
+    return Candidates(name=f"ours: {proposer}", built=None, runs=runs, own_mb=own_mb(), peak_mb=peak_mb())
 
 
 def build(folder: str, proposer: str) -> Built:

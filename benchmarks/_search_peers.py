@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks._common import ROOT, serve_child
+from benchmarks._common import ROOT, peak_mb, serve_child
 from benchmarks._search_data import MadeUpVectors, name
 from benchmarks._search_figures import Built, Candidates, Timed
-from benchmarks._search_ways import K, brute_force, ids, lance, memory_mb, recall, timed
+from benchmarks._search_ways import K, brute_force, ids, lance, own_mb, recall, timed
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vector_index import index_parts
 
@@ -91,9 +91,8 @@ def fast_plaid(folder: str, vectors: dict[str, Any], queries: int, python: str, 
         name="32 probes, 4 bits", ms=answer["ms"], recall_10=recall(found, best, 10), recall_100=recall(found, best, K)
     )
     built = Built(seconds=answer["seconds"], mb=answer["mb"])
-    return Candidates(
-        name=f"fast-plaid, {passages:,} passages", built=built, runs=[run], own_mb=answer["own_mb"], mapped_mb=0
-    )
+    memory = {name: answer[name] for name in ("own_mb", "peak_mb")}
+    return Candidates(name=f"fast-plaid, {passages:,} passages", built=built, runs=[run], **memory)
 
 
 def _run(
@@ -107,8 +106,7 @@ def _run(
 
 
 def _candidates(name: str, built: Built | None, runs: list[Timed]) -> Candidates:
-    own, mapped = memory_mb()
-    return Candidates(name=name, built=built, runs=runs, own_mb=own, mapped_mb=mapped)
+    return Candidates(name=name, built=built, runs=runs, own_mb=own_mb(), peak_mb=peak_mb())
 
 
 if __name__ == "__main__":

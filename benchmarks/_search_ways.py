@@ -70,11 +70,10 @@ def folder_mb(folder: Path) -> float:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 1e6
 
 
-def memory_mb() -> tuple[float, float]:
-    """Return this process's memory of its own and its mapped files in memory, in MB."""
+def own_mb() -> float:
+    """Return this process's memory without mapped files, in MB."""
     lines = Path("/proc/self/status").read_text("utf-8").splitlines()
-    values = {line.split(":")[0]: int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("Rss")}
-    return values["RssAnon"], values["RssFile"]
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) * 1024 / 1e6
 
 
 def row(way: str, times: list[float], found: list[list[str]], best: list[list[str]]) -> Timed:

@@ -7,13 +7,17 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import psutil
 
+CLUSTER_CPUS = 8
+"""More than most machines of a test have: Ray shall place everything at once, and the system shares its cores."""
+
 
 @contextmanager
-def serving(index: str, threads: int, *, haproxy: bool) -> Iterator[str]:
-    """Serve an index, together, on a free port; yields the address."""
+def serving(settings: dict[str, Any], *, haproxy: bool) -> Iterator[str]:
+    """Serve by these settings of `ServeConfig` on a free port; yields the address."""
     os.environ["RAY_SERVE_ENABLE_HA_PROXY"] = str(int(haproxy))
     os.environ["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"] = "60"
     import ray
@@ -27,7 +31,7 @@ def serving(index: str, threads: int, *, haproxy: bool) -> Iterator[str]:
         port = int(probe.getsockname()[1])
     ray.init(
         address="local",
-        num_cpus=4,
+        num_cpus=CLUSTER_CPUS,
         include_dashboard=False,
         log_to_driver=False,
         logging_level=logging.WARNING,
@@ -35,7 +39,7 @@ def serving(index: str, threads: int, *, haproxy: bool) -> Iterator[str]:
     )
     try:
         serve.start(http_options={"host": "127.0.0.1", "port": port})
-        serve.run(search_app({"index": index, "threads": threads, "max_ongoing": 128}))
+        serve.run(search_app(settings))
         yield f"http://127.0.0.1:{port}"
     finally:
         serve.shutdown()
@@ -51,3 +55,11 @@ def replica_mb() -> float:
             if "ServeReplica" in " ".join(process.cmdline()):
                 total += process.memory_full_info().pss
     return total / 1e6
+
+
+def kill_actor(name: str) -> None:
+    """Kill the process of the one actor of Ray Serve whose name has `name` in it; Ray Serve is to replace it."""
+    import ray
+
+    (full,) = [a["name"] for a in ray.util.list_named_actors(all_namespaces=True) if name in a["name"]]
+    ray.kill(ray.get_actor(full, namespace="serve"), no_restart=False)

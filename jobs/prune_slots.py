@@ -17,9 +17,13 @@ def main(config: PruneSlotsJob) -> None:
     from diffretriever.analysis.prune_report import prune_slots
 
     output = Path(lasting(config.output, "--output"))
-    report = prune_slots(config.model_copy(update={"output": output}), shlex.join(["python", *sys.argv]))
+    pruned = config.pruned and lasting(config.pruned, "--pruned")
+    changed = {"output": output, "pruned": pruned}
+    report = prune_slots(config.model_copy(update=changed), shlex.join(["python", *sys.argv]))
     print(prune_table(report))
     print(f"curve: {output / 'curve.md'}")
+    if pruned:
+        print(f"index: {pruned}")
 
 
 if __name__ == "__main__":

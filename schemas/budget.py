@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import GetCoreSchemaHandler, PlainSerializer, PlainValidator
-from pydantic_core import CoreSchema, core_schema
+from pydantic import PlainSerializer, PlainValidator
 
-_TEXT_FORM = re.compile(r"q([1-9]\d*)p([1-9]\d*)")
+from schemas.text_form import TextForm
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(TextForm):
     """A pair of slot counts with the text form `q4p16`, used alike in code, columns and file names.
 
     >>> Budget.parse("q4p16") == Budget(4, 16)
@@ -23,6 +22,7 @@ class Budget:
     'q4p16'
     """
 
+    text_form = re.compile(r"q([1-9]\d*)p([1-9]\d*)")
     query: int
     passage: int
 
@@ -33,26 +33,13 @@ class Budget:
     @classmethod
     def parse(cls, text: str) -> Budget:
         """Read the text form; raises `ValueError` for anything else."""
-        match = _TEXT_FORM.fullmatch(text)
+        match = cls.text_form.fullmatch(text)
         if match is None:
             raise ValueError(f"'{text}' is not a budget: write q<K_q>p<K_p>, for example q4p16")
         return cls(int(match[1]), int(match[2]))
 
     def __str__(self) -> str:
         return f"q{self.query}p{self.passage}"
-
-    @classmethod
-    def _validate(cls, value: Any) -> Budget:
-        return value if isinstance(value, cls) else cls.parse(str(value))
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Accept the text form in configs and write it back (the hook pydantic asks for)."""
-        return core_schema.no_info_plain_validator_function(
-            cls._validate,
-            serialization=core_schema.to_string_ser_schema(),
-            json_schema_input_schema=core_schema.str_schema(pattern=_TEXT_FORM.pattern),
-        )
 
 
 def is_selection(value: Any) -> bool:

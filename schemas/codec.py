@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, cast, get_args
-
-from pydantic import GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+from typing import Literal, TypeAlias, cast, get_args
 
 from schemas.base import Model
+from schemas.text_form import TextForm
 
 Family: TypeAlias = Literal["residual", "product"]
 Bits: TypeAlias = Literal[1, 2, 4]
 
-_TEXT_FORM = re.compile(f"({'|'.join(get_args(Family))})({'|'.join(map(str, get_args(Bits)))})")
-
 
 @dataclass(frozen=True, slots=True)
-class CodecConfig:
+class CodecConfig(TextForm):
     """A codec with the text form `residual2`, used alike in configs, file names and tables.
 
     `residual` is ColBERTv2's, as the paper uses it: a centroid and a residual of so many bits a dimension (appendix on
@@ -30,6 +26,7 @@ class CodecConfig:
     'product1'
     """
 
+    text_form = re.compile(f"({'|'.join(get_args(Family))})({'|'.join(map(str, get_args(Bits)))})")
     family: Family
     bits: Bits
 
@@ -40,26 +37,13 @@ class CodecConfig:
     @classmethod
     def parse(cls, text: str) -> CodecConfig:
         """Read the text form; raises `ValueError` for anything else."""
-        match = _TEXT_FORM.fullmatch(text)
+        match = cls.text_form.fullmatch(text)
         if match is None:
             raise ValueError(f"'{text}' is not a codec: write {_choices()}")
         return cls(cast("Family", match[1]), cast("Bits", int(match[2])))
 
     def __str__(self) -> str:
         return f"{self.family}{self.bits}"
-
-    @classmethod
-    def _validate(cls, value: Any) -> CodecConfig:
-        return value if isinstance(value, cls) else cls.parse(str(value))
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Accept the text form in configs and write it back (the hook pydantic asks for)."""
-        return core_schema.no_info_plain_validator_function(
-            cls._validate,
-            serialization=core_schema.to_string_ser_schema(),
-            json_schema_input_schema=core_schema.str_schema(pattern=_TEXT_FORM.pattern),
-        )
 
 
 class StoredCodec(Model):

@@ -12,7 +12,10 @@ from schemas.settings import JobConfig
 
 
 class PruneSlotsJob(JobConfig):
-    """Trace what an index's passages lose in dense search when their slots go one by one; changes no index."""
+    """Trace what an index's passages lose in dense search when their slots go one by one; changes no index.
+
+    With --pruned, also write an index of the passages with fewer slots.
+    """
 
     sweep: Path | None = None
     """Split folder of a sweep, such as sweeps/scifact/test: its index, encoded queries and runs; encodes nothing."""
@@ -30,6 +33,11 @@ class PruneSlotsJob(JobConfig):
     """Slots that passages keep on average, a point of the curve each; default: K_p halved again and again."""
     measure: str = "nDCG@10"
     """Measure of the curve."""
+    pruned: str | None = None
+    """Folder or object-store URI for an index of its own, whose passages have as many slots as the one value of --keep
+    says, by --rule."""
+    rule: Literal["same number", "threshold"] = "threshold"
+    """For --pruned: `same number` keeps so many slots of every passage, `threshold` so many on average."""
     exclude_self: bool = True
     """With --index: drop a query's own document (same id), as BEIR does; a sweep says by itself."""
     backbone: str | None = None
@@ -49,6 +57,8 @@ class PruneSlotsJob(JobConfig):
             raise ValueError("--index needs --collection, for queries and judgements")
         if self.index is not None and self.passage_budget is not None:
             raise ValueError("--passage-budget chooses among the indexes of --sweep: leave it out")
+        if self.pruned is not None and len(self.keep) != 1:
+            raise ValueError("--pruned needs one value of --keep: the slots that passages of the new index have")
         return self
 
 

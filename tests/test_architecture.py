@@ -35,12 +35,13 @@ LEVELS = {
     "rerank": 3,
     "search": 4,
     "evaluation": 5,
-    "pipelines": 5,
-    "analysis": 6,
-    "serving": 6,
-    "reproduction": 6,
-    "jobs": 7,
-    "serve": 7,
+    "training": 6,
+    "pipelines": 7,
+    "analysis": 8,
+    "serving": 8,
+    "reproduction": 8,
+    "jobs": 9,
+    "serve": 9,
 }
 RAY_ALLOWED = {"pipelines", "jobs", "serve"}
 LANCE_ALLOWED = {"index"}

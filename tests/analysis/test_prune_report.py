@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import scipy.stats
 
@@ -13,6 +15,8 @@ from diffretriever.analysis.prune_report import prune_slots
 from diffretriever.budgets.outcomes import Outcomes
 from diffretriever.budgets.pruning import removal_order
 from diffretriever.encoders.base import Encoder
+from diffretriever.encoders.representations import read_vectors
+from diffretriever.index.table import PassageIndex
 from schemas.budget import Budget
 from schemas.prune import PrunePoint, PruneReport, PruneSlotsJob
 from schemas.retriever import MaskedRetriever
@@ -134,9 +138,27 @@ def test_an_index_by_itself_is_searched_with_fresh_queries(encoder: Encoder, tmp
     assert not [p for p in report.points if p.rule == "encoded"]
 
 
+@pytest.mark.parametrize("rule", ["same number", "threshold"])
+def test_a_pruned_index_finds_what_the_curve_says(sweep: Path, tmp_path: Path, rule: str) -> None:
+    place = str(tmp_path / "pruned")
+    asked = job(sweep, tmp_path / "curve", keep=(2,), pruned=place, rule=rule)
+    report = prune_slots(asked, "x")
+    pruned = PassageIndex.open(place)
+    columns = pa.Table.from_batches(pruned.batches(["id", "collection", "text", "reps"], 100))
+    assert columns.column("id").to_pylist() == [passage.id for passage in PASSAGES]
+    assert pruned.passages(["d7"]) == PassageIndex.open(report.index).passages(["d7"])
+    vectors, offsets = read_vectors(columns)
+    assert len(vectors) / len(PASSAGES) == at(report, rule, 2).average == 2
+    found = [scores(query_vectors(N, 4), vectors[None, a:b])[:, 0] for a, b in pairwise(offsets)]
+    assert ndcg(np.stack(found, axis=1)).mean() == pytest.approx(at(report, rule, 2).mean)
+    with pytest.raises(ValueError, match="already holds an index"):
+        prune_slots(asked, "x")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"pruned": "p", "keep": (1, 2)}, "--pruned needs one value of --keep"),
         ({"sweep": None}, "give --sweep, or --index"),
         ({"index": "i"}, "give --sweep, or --index"),
         ({"sweep": None, "index": "i", "collection": None}, "--index needs --collection"),

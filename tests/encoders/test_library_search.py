@@ -15,9 +15,8 @@ from diffretriever.collections import Passage
 from diffretriever.encoders.library import LibraryEncoder
 from diffretriever.index.identity import manifest_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, write_block
+from diffretriever.index.writer import Committer, beside, write_block
 from diffretriever.pipelines.blocks import text_table
-from diffretriever.pipelines.stages import beside
 from diffretriever.search import open_searcher
 from tests.encoders.library_cases import TEXTS, encoder_of, late_interaction, published
 

@@ -26,6 +26,7 @@ from schemas.retriever import Bm25Retriever
 from schemas.selector import FitSelectorJob
 from schemas.settings import JobConfig
 from schemas.sweep_job import SweepJob
+from schemas.training_data import MineNegativesJob, PrepareTrainingJob
 from tests.search.conftest import PASSAGES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,7 +41,9 @@ JOBS: dict[str, type[JobConfig]] = {
     "fit_selector": FitSelectorJob,
     "inspect_index": InspectJob,
     "maintain_index": MaintainJob,
+    "mine_negatives": MineNegativesJob,
     "plan": PlanJob,
+    "prepare_training": PrepareTrainingJob,
     "prune_slots": PruneSlotsJob,
     "reproduce": ReproduceJob,
     "rerank": RerankJob,
@@ -124,6 +127,8 @@ def test_a_run_is_scored_by_itself(tmp_path: Path) -> None:
         ("encode_beir", ["--collection", "nowhere", "--index", "i", "--retriever", "bm25"], "no collection 'nowhere'"),
         ("evaluate", ["--run", "no.trec", "--qrels", "no.tsv", "--output", "o"], "no.trec"),
         ("maintain_index", ["--index", "i"], "nothing to do"),
+        ("prepare_training", ["--source", "nowhere", "--output", "o"], "no collection 'nowhere'"),
+        ("mine_negatives", ["--source", "s", "--index", "nowhere", "--output", "o.jsonl"], "no index at nowhere"),
     ],
 )
 def test_mistakes_are_one_line_and_status_1(name: str, arguments: list[str], message: str, tmp_path: Path) -> None:

@@ -10,9 +10,8 @@ import pytest
 
 from diffretriever.collections import Passage
 from diffretriever.index.table import PassageIndex, fragment_key
-from diffretriever.index.writer import Committer, write_block
+from diffretriever.index.writer import Committer, beside, write_block
 from diffretriever.pipelines.blocks import text_table
-from diffretriever.pipelines.stages import beside
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.fragment_files import bytes_in, forget_gone, missing_files
 from schemas.jobs import AccelerateJob

@@ -38,7 +38,7 @@ def ids(index: PassageIndex) -> list[str]:
 def test_parts_are_the_whole(changed: PassageIndex, n_parts: int) -> None:
     groups = split_fragments(changed, n_parts)
     assert 1 <= len(groups) <= min(n_parts, 6)
-    parts = [IndexPart(changed, numbers) for numbers in groups.values()]
+    parts = [IndexPart.of_fragments(changed, numbers) for numbers in groups.values()]
     assert [i for part in parts for i in ids(part)] == ids(changed)
     assert sum(map(len, parts)) == len(changed)
     assert split_fragments(changed, n_parts) == groups, "names are the same each time"
@@ -62,7 +62,7 @@ def test_searches_of_parts_merged_are_the_search_of_the_whole(
     def sparse(index: PassageIndex) -> Hits:
         return open_sparse(index, options).search(queries, 20)
 
-    parts = [IndexPart(changed, numbers) for numbers in split_fragments(changed, n_parts).values()]
+    parts = [IndexPart.of_fragments(changed, numbers) for numbers in split_fragments(changed, n_parts).values()]
     for search in (dense, sparse):
         merged = merge([to_table(search(part)) for part in parts], 20)
         assert to_hits(merged, len(QUERIES)) == search(changed)

@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.search import open_searcher
+from diffretriever.serving.headers import HEADERS
 from schemas.serve import Problem, SearchResponse
 from tests.serving.serving_cases import PASSAGES, QUERIES, write_passages
 
@@ -136,6 +137,12 @@ def test_paths_and_methods_that_are_not_there(client: TestClient) -> None:
     response = client.get("/search")
     problem(response, 405)
     assert response.headers["allow"] == "POST"
+
+
+def test_no_answer_may_be_framed_or_guessed_at(client: TestClient) -> None:
+    for path in ("/healthz", "/index", "/static/nothing", "/nowhere"):
+        headers = client.get(path).headers
+        assert {name: headers.get_list(name) for name in HEADERS} == {name: [value] for name, value in HEADERS.items()}
 
 
 def test_other_sites_may_not_ask(client: TestClient) -> None:

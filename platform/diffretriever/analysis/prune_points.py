@@ -13,7 +13,7 @@ import numpy as np
 
 from diffretriever.analysis.prune_search import kept_offsets, search_kept
 from diffretriever.analysis.prune_source import PruneSource
-from diffretriever.budgets.pruning import removals
+from diffretriever.budgets.pruning import Removals, removals
 from diffretriever.evaluation.measures import evaluate
 from diffretriever.search.cut import kept_hits, searched_depth
 from diffretriever.statistics.intervals import bootstrap_interval
@@ -79,13 +79,23 @@ def _ways(source: PruneSource, keep: tuple[int, ...]) -> Iterator[tuple[tuple[_R
     counts_P = np.diff(source.offsets)
     places_N = np.arange(len(source.vectors_NH)) - np.repeat(source.offsets[:-1], counts_P)
     yield ("all", int(counts_P.max())), np.ones(len(source.vectors_NH), dtype=bool)
-    for k in keep:
-        yield ("same number", k), order.keep_each(k)
-    for k in keep:
-        # As many vectors as when every passage keeps k: passages that never had k count with what they have.
-        yield ("threshold", k), order.keep_total(int(np.minimum(counts_P, k).sum()))
+    for rule in _PRUNING:
+        for k in keep:
+            yield (rule, k), _kept(rule, order, k)
     for k in keep:
         yield ("first slots", k), places_N < k
+
+
+def kept_by(rule: Literal["same number", "threshold"], source: PruneSource, k: int) -> np.ndarray:
+    """Return which vectors stay, bool [N], when passages keep k slots, each or on average."""
+    return _kept(rule, removals(source.vectors_NH, source.offsets), k)
+
+
+def _kept(rule: _Rule, order: Removals, k: int) -> np.ndarray:
+    if rule == "same number":
+        return order.keep_each(k)
+    # As many vectors as when every passage keeps k: passages that never had k count with what they have.
+    return order.keep_total(int(np.minimum(np.diff(order.offsets), k).sum()))
 
 
 def _values(source: PruneSource, vectors_NH: np.ndarray, offsets: np.ndarray, measure: str) -> np.ndarray:

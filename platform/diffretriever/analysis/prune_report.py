@@ -9,10 +9,11 @@ import numpy as np
 
 from diffretriever.analysis.prune_figure import draw_pruning
 from diffretriever.analysis.prune_page import prune_page
-from diffretriever.analysis.prune_points import curve_points
+from diffretriever.analysis.prune_points import curve_points, kept_by
 from diffretriever.analysis.prune_source import PruneSource, open_source
 from diffretriever.evaluation.measures import parse_measures
 from diffretriever.files import write_bytes, write_text
+from diffretriever.index.pruned import write_pruned
 from schemas.prune import PruneReport, PruneSlotsJob
 
 
@@ -22,7 +23,8 @@ def prune_slots(job: PruneSlotsJob, command: str) -> PruneReport:
     All vectors of the index are held in memory, in fp16 and once more in fp32.
 
     Raises:
-        ValueError: no such sweep, index, budget, split or measure, or a number to keep that prunes nothing.
+        ValueError: no such sweep, index, budget, split or measure, a number to keep that prunes nothing, or an index
+            where the pruned one is to be.
     """
     parse_measures([job.measure])
     source = open_source(job)
@@ -40,8 +42,10 @@ def prune_slots(job: PruneSlotsJob, command: str) -> PruneReport:
         points=tuple(curve_points(source, _kept(job, source, most), job.measure)),
         command=command,
         # Where a report lies is no part of it: the same sweeps give the same bytes anywhere.
-        config=job.model_dump(mode="json", exclude={"output"}),
+        config=job.model_dump(mode="json", exclude={"output", "pruned"}),
     )
+    if job.pruned is not None:
+        write_pruned(source.index, kept_by(job.rule, source, job.keep[0]), job.pruned)
     write_bytes(job.output / "curve.png", draw_pruning(report))
     write_text(job.output / "curve.json", report.model_dump_json(indent=2) + "\n")
     write_text(job.output / "curve.md", prune_page(report))

@@ -80,8 +80,23 @@ class GeneratedEncoder(BackboneEncoder):
             n_tokens=np.array([text.n_tokens for text in texts], np.int32),
         )
 
+    def decoded_tokens(self, texts: Sequence[PreparedText]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return which tokens are fed one after the other, and which states are vectors, both [B, N] on the CPU.
+
+        Column i is the token, int64, that is fed for state i: -1 in column 0, whose state is that of the prompt's last
+        token, and where a text has ended. Texts share their prefix, which is kept; see `encode_batch`.
+        """
+        states, fed_BN = self._follow(texts)
+        fed_BN = fed_BN[:, : len(states)]
+        return fed_BN, self._valid(fed_BN)
+
     def _decode(self, texts: Sequence[PreparedText]) -> tuple[torch.Tensor, torch.Tensor]:
         """States [B, N, H] on the device, and which of them are vectors of the text, bool [B, N] on the CPU."""
+        states, fed_BN = self._follow(texts)
+        return _placed(states, fed_BN), self._valid(fed_BN[:, : len(states)])
+
+    def _follow(self, texts: Sequence[PreparedText]) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """The states [A, H] of each step, and the tokens that led there, int64 [B, N] on the CPU."""
         decoding = self._decoder.start(self._prefix(_prefix_of(texts[0])), *_pad_left(texts))
         cap_B = torch.tensor([text.slots for text in texts])
         states = [decoding.hidden_BH]
@@ -98,7 +113,7 @@ class GeneratedEncoder(BackboneEncoder):
                 active_A, tokens_A = active_A[kept_A], tokens_A[kept_A]
             fed_BN[active_A, step] = tokens_A
             states.append(decoding.feed(tokens_A))
-        return _placed(states, fed_BN), self._valid(fed_BN[:, : len(states)])
+        return states, fed_BN
 
     def _valid(self, fed_BN: torch.Tensor) -> torch.Tensor:
         valid_BN = fed_BN >= 0

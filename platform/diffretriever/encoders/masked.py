@@ -100,7 +100,7 @@ class MaskedEncoder(BackboneEncoder):
             ValueError: a logit that decides on tokens is not a finite number.
         """
         content = content_ids(texts, fold_space_variants=self.config.content_words.fold_space_variants)
-        batch = self._batch(texts, content.gathered_BG)
+        batch = self.masked_batch(texts, content.gathered_BG)
         found = SlotReader(self.backbone, self.config).read(batch)
         kept_BK = batch.valid_BK
         if self.config.stop_truncation != "none":
@@ -130,7 +130,8 @@ class MaskedEncoder(BackboneEncoder):
             stops.add(vocabulary.quote_id)
         return torch.tensor(sorted(stops - {vocabulary.mask_token_id, None}))
 
-    def _batch(self, texts: Sequence[PreparedText], gathered_BG: torch.Tensor) -> MaskedBatch:
+    def masked_batch(self, texts: Sequence[PreparedText], gathered_BG: torch.Tensor) -> MaskedBatch:
+        """Return the sequences of `texts`, and where their slots are; `gathered_BG` are the ids to read logits of."""
         ids_BL, mask_BL = pad_right([text.input_ids for text in texts], self.backbone.pad_token_id)
         slots_B = torch.tensor([text.slots for text in texts])
         first_B = mask_BL.sum(1) - slots_B - len(self.preparer.tail)

@@ -79,14 +79,8 @@ class PooledEncoder(BackboneEncoder):
 
     def encode_batch(self, texts: Sequence[PreparedText]) -> Representations:
         """One forward pass; no logits are computed."""
-        ids_BL, mask_BL = pad_right([text.input_ids for text in texts], self.backbone.pad_token_id)
-        mean = self.config.pooling == "mean"
-        positions_BP = torch.arange(ids_BL.shape[1]).expand(ids_BL.shape) if mean else mask_BL.sum(1, keepdim=True) - 1
-        no_tokens = torch.zeros(0, dtype=torch.int64)
         with torch.inference_mode():
-            hidden_BPH, _ = self.backbone.forward(ids_BL, mask_BL, positions_BP, no_tokens)
-            weights_BP1 = mask_BL.gather(1, positions_BP)[..., None].to(hidden_BPH.device, torch.float32)
-            pooled_BH = (hidden_BPH.float() * weights_BP1).sum(1) / weights_BP1.sum(1).clamp(min=1)
+            pooled_BH = self.pool(texts)
         one_each = offsets_of(np.ones(len(texts), np.int64))
         n_tokens = np.array([text.n_tokens for text in texts], np.int32)
         return Representations(
@@ -98,3 +92,13 @@ class PooledEncoder(BackboneEncoder):
             impact_offsets=np.zeros(len(texts) + 1, np.int64),
             n_tokens=n_tokens,
         )
+
+    def pool(self, texts: Sequence[PreparedText]) -> torch.Tensor:
+        """Return the pooled states of one batch, float32 [B, H]. Gradients flow unless the caller forbids them."""
+        ids_BL, mask_BL = pad_right([text.input_ids for text in texts], self.backbone.pad_token_id)
+        mean = self.config.pooling == "mean"
+        positions_BP = torch.arange(ids_BL.shape[1]).expand(ids_BL.shape) if mean else mask_BL.sum(1, keepdim=True) - 1
+        no_tokens = torch.zeros(0, dtype=torch.int64)
+        hidden_BPH, _ = self.backbone.forward(ids_BL, mask_BL, positions_BP, no_tokens)
+        weights_BP1 = mask_BL.gather(1, positions_BP)[..., None].to(hidden_BPH.device, torch.float32)
+        return (hidden_BPH.float() * weights_BP1).sum(1) / weights_BP1.sum(1).clamp(min=1)

@@ -14,6 +14,7 @@ from diffretriever.scoring.topk import Hits
 from diffretriever.search import open_searcher
 from diffretriever.search.base import Searcher
 from diffretriever.search.cut import kept_hits, searched_depth
+from diffretriever.search.neural import NeuralSearcher
 from diffretriever.search.selecting import BudgetChooser
 from schemas.jobs import EvaluateJob
 from schemas.selection import SelectorReport
@@ -37,7 +38,7 @@ def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
     queries, qrels = collection.queries(job.split), collection.qrels(job.split)
     searcher = open_searcher(job.index, job)
     texts = [query.text for query in queries]
-    chooser = BudgetChooser(job.selector, searcher) if job.selector else None
+    chooser = BudgetChooser.beside(searcher, job.selector) if job.selector else None
     choices = chooser.choose(texts) if chooser else []
     budgets = [choice.budget for choice in choices] if chooser else None
     runs = search_queries(searcher, queries, job, budgets)
@@ -57,7 +58,8 @@ def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
     )
     _write(job, evaluation, results)
     if chooser:
-        _add_selector(job.output, report_selector(chooser, texts, choices))
+        assert isinstance(searcher, NeuralSearcher), "others have no budget to choose"
+        _add_selector(job.output, report_selector(chooser, searcher.encoder, texts, choices))
     return results
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import mean, median
 
+from diffretriever.encoders.base import Encoder
 from diffretriever.evaluation.tables import Cell, format_table, markdown_table
 from diffretriever.search.selecting import BudgetChooser, Choice
 from schemas.selection import SelectorReport
@@ -16,14 +17,16 @@ _TIMED_QUERIES = 50
 _ENOUGH_SECONDS, _ENOUGH_QUERIES = 10.0, 5
 
 
-def report_selector(chooser: BudgetChooser, texts: Sequence[str], choices: Sequence[Choice]) -> SelectorReport:
+def report_selector(
+    chooser: BudgetChooser, encoder: Encoder, texts: Sequence[str], choices: Sequence[Choice]
+) -> SelectorReport:
     """Count what was chosen and time the encoding of some queries, one at a time, with every K_q and the chosen one."""
     chosen = Counter(choice.budget for choice in choices)
     budgets = sorted({*chooser.selector.budgets, chooser.own_budget})
     sample = [texts[number] for number in range(0, len(texts), -(-len(texts) // _TIMED_QUERIES))]
     fixed: dict[int, list[float]] = {budget: [] for budget in budgets}
     adaptive: list[float] = []
-    encode = chooser.encoder.encode_queries
+    encode = encoder.encode_queries
     encode(sample[:1], [budgets[-1]])
     start = time.perf_counter()
     for text in sample:
@@ -32,7 +35,7 @@ def report_selector(chooser: BudgetChooser, texts: Sequence[str], choices: Seque
         # One after the other for each query, so that a slower minute of the machine meets all of them.
         for budget, times in fixed.items():
             times.append(_milliseconds(partial(encode, [text], [budget])))
-        adaptive.append(_milliseconds(partial(_choose_and_encode, chooser, text)))
+        adaptive.append(_milliseconds(partial(_choose_and_encode, chooser, encoder, text)))
     return SelectorReport(
         selector=chooser.selector.name,
         own_budget=chooser.own_budget,
@@ -71,8 +74,8 @@ def _rows(report: SelectorReport) -> list[list[Cell]]:
     return [*rows, ["adaptive", f"{total:,}", "100.0%", f"{report.adaptive_milliseconds:.1f}"]]
 
 
-def _choose_and_encode(chooser: BudgetChooser, text: str) -> None:
-    chooser.encoder.encode_queries([text], [choice.budget for choice in chooser.choose([text])])
+def _choose_and_encode(chooser: BudgetChooser, encoder: Encoder, text: str) -> None:
+    encoder.encode_queries([text], [choice.budget for choice in chooser.choose([text])])
 
 
 def _milliseconds(call: Callable[[], object]) -> float:

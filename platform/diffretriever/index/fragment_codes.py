@@ -9,7 +9,6 @@ Legend: N vectors of the fragment, P passages, H hidden size, C chosen passages.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ import pyarrow as pa
 
 from diffretriever.encoders.representations import read_vectors
 from diffretriever.files import whole_folder
+from diffretriever.index.live_rows import rows_written
+from diffretriever.index.mapped_files import ends_of, ids_from, letters_of, read_header, write_header
 from diffretriever.kernels.maxsim import encode
 from diffretriever.scoring.coded import Codes
 from diffretriever.scoring.halves import widened
@@ -72,15 +73,12 @@ class FragmentCodes:
     @classmethod
     def open(cls, folder: Path) -> FragmentCodes | None:
         """Map the files in `folder`; None where there are none, or of another format."""
-        try:
-            header = json.loads((folder / "header.json").read_text("utf-8"))
-        except FileNotFoundError:
-            return None
-        if header["format"] != FORMAT:
+        header = read_header(folder, FORMAT)
+        if header is None:
             return None
         hidden_size = header["hidden_size"]
         arrays = {name: _mapped(folder / f"{name}.bin", dtype) for name, dtype in _FILES.items()}
-        offsets = _ends(arrays["counts"])
+        offsets = ends_of(arrays["counts"])
         return cls(
             vectors=Codes(arrays["codes"].reshape(-1, hidden_size), arrays["scales"], offsets),
             means=Codes(arrays["mean_codes"].reshape(-1, hidden_size), arrays["mean_scales"], np.arange(len(offsets))),
@@ -88,9 +86,7 @@ class FragmentCodes:
             norms_P=arrays["norms"],
             rows_P=arrays["rows"],
             stored_NH=arrays["vectors"].reshape(-1, hidden_size),
-            ids=pa.LargeStringArray.from_buffers(
-                len(arrays["id_lengths"]), pa.py_buffer(_ends(arrays["id_lengths"])), pa.py_buffer(arrays["ids"])
-            ),
+            ids=ids_from(arrays["ids"], arrays["id_lengths"]),
         )
 
     @classmethod
@@ -107,14 +103,13 @@ class FragmentCodes:
             finally:
                 for stream in streams.values():
                     stream.close()
-            header = {"format": FORMAT, "hidden_size": hidden_size}
-            (temporary / "header.json").write_text(json.dumps(header), "utf-8")
+            write_header(temporary, FORMAT, hidden_size=hidden_size)
 
 
 def _encode_batch(batch: pa.RecordBatch) -> dict[str, np.ndarray]:
     stored_NH, offsets = read_vectors(batch)
     vectors_NH = widened(stored_NH)
-    ids = [i.encode() for i in batch.column("id").to_pylist()]
+    letters, lengths_P = letters_of(batch.column("id").to_pylist())
     counts_P = np.diff(offsets)
     codes, scales, errors_N = quantise(vectors_NH)
     mean_codes, mean_scales, _ = quantise(
@@ -122,14 +117,14 @@ def _encode_batch(batch: pa.RecordBatch) -> dict[str, np.ndarray]:
     )
     return {
         "vectors": stored_NH,
-        "ids": np.frombuffer(b"".join(ids), np.uint8),
-        "id_lengths": np.array([len(i) for i in ids]),
+        "ids": letters,
+        "id_lengths": lengths_P,
         "codes": codes,
         "scales": scales,
         "counts": counts_P,
         "errors": _reduce(np.maximum, errors_N, offsets),
         "norms": _reduce(np.maximum, np.linalg.norm(vectors_NH, axis=1), offsets),
-        "rows": batch.column("_rowaddr").to_numpy() & 0xFFFFFFFF,
+        "rows": rows_written(batch.column("_rowaddr").to_numpy()),
         "mean_codes": mean_codes,
         "mean_scales": mean_scales,
     }
@@ -158,7 +153,3 @@ def _mapped(file: Path, dtype: type) -> np.ndarray:
         return np.empty(0, dtype)
     # As a plain array: every slice of a memmap object costs microseconds.
     return np.asarray(np.memmap(file, dtype, "r"))
-
-
-def _ends(lengths_P: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(lengths_P, dtype=np.int64)])

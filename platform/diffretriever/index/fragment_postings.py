@@ -8,7 +8,6 @@ Legend: P passages of the fragment, C chosen passages.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import pyarrow as pa
 from diffretriever.encoders.representations import read_impacts
 from diffretriever.files import whole_folder
 from diffretriever.index.live_rows import rows_written
+from diffretriever.index.mapped_files import ends_of, ids_from, letters_of, read_header, write_header
 from diffretriever.postings.builder import Impacts, write_segment
 from diffretriever.postings.segment import PostingsSegment
 
@@ -56,20 +56,14 @@ class FragmentPostings:
         Raises:
             ValueError: a file is missing or damaged.
         """
-        try:
-            header = json.loads((folder / "header.json").read_text("utf-8"))
-        except FileNotFoundError:
-            return None
-        if header["format"] != FORMAT:
+        if read_header(folder, FORMAT) is None:
             return None
         segment = PostingsSegment.open(folder / "segment")
         arrays = {name: _mapped(folder / f"{name}.npy") for name in _FILES}
         lengths_P, letters = arrays["id_lengths"], arrays["ids"]
-        ends = np.concatenate([[0], np.cumsum(lengths_P, dtype=np.int64)])
-        if not len(arrays["rows"]) == len(lengths_P) == segment.passages or ends[-1] != len(letters):
+        if not len(arrays["rows"]) == len(lengths_P) == segment.passages or ends_of(lengths_P)[-1] != len(letters):
             raise ValueError(f"the files in {folder} do not fit together: remove the folder and build it again")
-        ids = pa.LargeStringArray.from_buffers(len(lengths_P), pa.py_buffer(ends), pa.py_buffer(letters))
-        return cls(segment, arrays["rows"], ids)
+        return cls(segment, arrays["rows"], ids_from(letters, lengths_P))
 
     @classmethod
     def build(cls, folder: Path, batches: Iterable[pa.RecordBatch], vocab_size: int) -> None:
@@ -89,9 +83,9 @@ class FragmentPostings:
 
         def impacts() -> Iterator[Impacts]:
             for batch in batches:
-                ids = [i.encode() for i in batch.column("id").to_pylist()]
-                parts["ids"].append(np.frombuffer(b"".join(ids), np.uint8))
-                parts["id_lengths"].append(np.array([len(i) for i in ids], np.int32))
+                letters, lengths = letters_of(batch.column("id").to_pylist())
+                parts["ids"].append(letters)
+                parts["id_lengths"].append(lengths)
                 parts["rows"].append(rows_written(batch.column("_rowaddr").to_numpy()))
                 yield read_impacts(batch)
 
@@ -99,7 +93,7 @@ class FragmentPostings:
             write_segment(temporary / "segment", impacts(), vocab_size)
             for name, arrays in parts.items():
                 np.save(temporary / f"{name}.npy", np.concatenate(arrays))
-            (temporary / "header.json").write_text(json.dumps({"format": FORMAT}), "utf-8")
+            write_header(temporary, FORMAT)
 
 
 def _mapped(file: Path) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Some fragments of an index version, read as if they were an index: what one of several searchers owns."""
+"""Some passages of an index version, read as if they were all: what one of several searchers owns, or a filter left."""
 
 from __future__ import annotations
 
@@ -16,23 +16,35 @@ from diffretriever.index.vectors import columns_to_read, with_vectors
 class IndexPart(PassageIndex):
     """A reader of a part; whatever changes an index is done on the whole."""
 
-    def __init__(self, whole: PassageIndex, fragment_ids: Sequence[int]) -> None:
-        """`fragment_ids` are fragments of `whole`, as Lance numbers them."""
+    def __init__(self, whole: PassageIndex, fragments: Sequence[Any], condition: str | None = None) -> None:
+        """`fragments` are Lance's, of `whole`; `condition` in its SQL leaves out passages of them."""
         super().__init__(whole.uri, whole.dataset, whole.manifest)
-        self._fragments = [whole.dataset.get_fragment(number) for number in fragment_ids]
+        self._fragments = list(fragments)
+        self._condition = condition
+
+    @classmethod
+    def of_fragments(cls, whole: PassageIndex, numbers: Sequence[int]) -> IndexPart:
+        """Return the part of the fragments that Lance numbers so."""
+        return cls(whole, [whole.dataset.get_fragment(number) for number in numbers])
+
+    @classmethod
+    def of_collection(cls, whole: PassageIndex, collection: str) -> IndexPart:
+        """Return the passages of one collection; `whole` is an index or a part of one."""
+        quoted = collection.replace("'", "''")
+        return cls(whole, whole.fragments(), f"collection = '{quoted}'")
 
     def __len__(self) -> int:
-        return sum(fragment.count_rows() for fragment in self._fragments)
+        return sum(fragment.count_rows(self._condition) for fragment in self._fragments)
 
     def fragments(self) -> list[Any]:
-        """Return the part's fragments, in the order given."""
+        """Return the fragments that passages of the part can be in, in the order given."""
         return list(self._fragments)
 
     def batches(self, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
         """Stream `columns` of the part's passages."""
         stored = columns_to_read(self.manifest, columns)
         for fragment in self._fragments:
-            for batch in fragment.to_batches(columns=stored, batch_size=batch_size):
+            for batch in fragment.to_batches(columns=stored, batch_size=batch_size, filter=self._condition):
                 yield with_vectors(self.uri, self.manifest, batch, columns)
 
 

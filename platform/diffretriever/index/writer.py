@@ -35,6 +35,11 @@ def write_block(uri: str, table: pa.Table) -> str:
     return json.dumps([fragment.to_json() for fragment in fragments])
 
 
+def beside(left: pa.Table, right: pa.Table) -> pa.Table:
+    """Return one table with the columns of both."""
+    return pa.Table.from_arrays([*left.columns, *right.columns], schema=pa.schema([*left.schema, *right.schema]))
+
+
 class WriterLock:
     """One writing job per index at a time. The operating system drops the lock when the job dies, however it dies.
 

@@ -6,17 +6,17 @@ of workers. What comes back is a row of two numbers or an error; files appear wh
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 import ray
-from ray.data import DataContext, TaskPoolStrategy
+from ray.data import TaskPoolStrategy
 
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.cluster import ray_session
 from diffretriever.pipelines.progress import Progress
+from diffretriever.pipelines.streams import AS_ARROW, stream, tables
 from diffretriever.search.fragment_files import Kind, Missing, make_missing
 from schemas.jobs import RayConfig
 
@@ -45,23 +45,17 @@ def make_on_ray(index: PassageIndex, missing: Sequence[Missing], workers: int) -
 
 
 def _results(index: PassageIndex, missing: Sequence[Missing], workers: int) -> Iterator[dict[str, Any]]:
-    context = DataContext.get_current()
-    context.enable_progress_bars = False
-    # Every row is a whole unit of work.
-    context.target_max_block_size = 1
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
     rows = [pa.Table.from_pylist([each._asdict()]) for each in missing]
-    done = ray.data.from_arrow(rows).map_batches(
+    done = stream(rows).map_batches(
         _make,
         fn_kwargs={"uri": index.uri, "version": index.version},
-        batch_size=None,
-        batch_format="pyarrow",
         num_cpus=1,
         compute=TaskPoolStrategy(size=min(workers, len(missing))),
         label_selector={"ray.io/node-id": ray.get_runtime_context().get_node_id()},
+        **AS_ARROW,
     )
-    for batch in done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-        yield from batch.to_pylist()
+    for table in tables(done):
+        yield from table.to_pylist()
 
 
 def _make(rows: pa.Table, uri: str, version: int) -> Iterator[pa.Table]:

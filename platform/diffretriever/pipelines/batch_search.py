@@ -26,7 +26,8 @@ from diffretriever.index.part import split_fragments
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.cluster import EncoderPool, ray_session, size_pool
 from diffretriever.pipelines.description import describe_encoder
-from diffretriever.pipelines.search_stages import encode_queries, search_parts
+from diffretriever.pipelines.queries import QUERIES_PER_BLOCK, encode_queries, query_block
+from diffretriever.pipelines.search_parts import search_parts
 from diffretriever.presets import with_places
 from diffretriever.scoring.topk import Hit
 from diffretriever.search.batch import LISTS, list_depth, lists_of
@@ -39,7 +40,6 @@ from schemas.retriever import Bm25Retriever, NeuralRetriever, PromptedRetriever
 from schemas.retriever_parts import Mode
 
 _PARTS_PER_SEARCHER = 4
-_QUERIES_PER_BLOCK = 256
 _DECISIVE = {
     "modes",
     "top_k",
@@ -98,13 +98,14 @@ class _Work:
     def encode(self, retriever: NeuralRetriever) -> None:
         """Encode the queries that no attempt has encoded yet."""
         blocks = {
-            _block_name(start): self._queries[start : min(start + _QUERIES_PER_BLOCK, stop)]
+            _block_name(start): self._queries[start : min(start + QUERIES_PER_BLOCK, stop)]
             for first, stop in self.rounds()
-            for start in range(first, stop, _QUERIES_PER_BLOCK)
+            for start in range(first, stop, QUERIES_PER_BLOCK)
         }
-        missing = {name: [q.text for q in block] for name, block in blocks.items() if not self._file(name).exists()}
+        budget = self._job.query_budget
+        missing = {name: query_block(b, budget) for name, b in blocks.items() if not self._file(name).exists()}
         with _progress("encoding queries", "query", sum(map(len, missing.values()))) as progress:
-            for name, table in encode_queries(missing, retriever, self._job, self._pool) if missing else ():
+            for name, table in encode_queries(missing, retriever, self._pool, self._job.threads_per_encoder):
                 _write(self._file(name), table)
                 progress.update(len(table))
 
@@ -134,7 +135,7 @@ class _Work:
             shutil.rmtree(self.folder / str(start) / key)
 
     def _search(self, start: int, stop: int, parts: dict[str, list[int]]) -> None:
-        blocks = [self._read(_block_name(first)) for first in range(start, stop, _QUERIES_PER_BLOCK)]
+        blocks = [self._read(_block_name(first)) for first in range(start, stop, QUERIES_PER_BLOCK)]
         encoded = Representations.from_arrow(pa.concat_tables(blocks))
         lists = len(parts) * len(lists_of(self._job.modes))
         with _progress(f"queries {start + 1:,} to {stop:,}", "list", lists) as progress:

@@ -7,7 +7,7 @@ key and its table as Arrow IPC bytes, so that its boundaries and its key are the
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 import pyarrow as pa
@@ -50,11 +50,11 @@ def read_blocks(collection: Collection, scanned: ScanResult, rows: int) -> Itera
         yield pack(_task_key(chunk), text_table(chunk, collection.name))
 
 
-def text_table(passages: list[Passage], collection: str) -> pa.Table:
-    """Return the passages with their digests, as `TEXT_SCHEMA`."""
+def text_table(passages: Sequence[Passage], collection: str | Sequence[str]) -> pa.Table:
+    """Return the passages, of one collection or each of its own, with their digests, as `TEXT_SCHEMA`."""
     columns = [
         [p.id for p in passages],
-        [collection] * len(passages),
+        [collection] * len(passages) if isinstance(collection, str) else collection,
         [p.title for p in passages],
         [p.text for p in passages],
         [p.digest for p in passages],

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-import ray
-from ray.data import DataContext
 
 from diffretriever.codecs import codec_from_bytes, train_codec
 from diffretriever.codecs.base import Codec
@@ -20,6 +17,7 @@ from diffretriever.index.work_folder import WorkFolder
 from diffretriever.index.writer import WriterLock
 from diffretriever.pipelines.cluster import ray_session
 from diffretriever.pipelines.progress import Progress
+from diffretriever.pipelines.streams import AS_ARROW, stream, tables
 from schemas.codec import StoredCodec
 from schemas.compress import CompressJob, CompressSummary
 from schemas.jobs import RayConfig
@@ -139,13 +137,10 @@ def _receipt(index: PassageIndex, folder: WorkFolder, part: Part) -> str | None:
 def _written(index: PassageIndex, manifest: IndexManifest, parts: list[Part]) -> Iterator[dict[str, Any]]:
     if not parts:
         return
-    DataContext.get_current().enable_progress_bars = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
     arguments = {"uri": index.uri, "version": index.version, "manifest_json": manifest.model_dump_json()}
-    rows = ray.data.from_items([part._asdict() for part in parts], override_num_blocks=len(parts))
-    written = rows.map_batches(_write_parts, fn_kwargs=arguments, batch_size=1, batch_format="pyarrow", num_cpus=1)
-    for batch in written.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-        yield from batch.to_pylist()
+    rows = stream([pa.Table.from_pylist([part._asdict()]) for part in parts])
+    for table in tables(rows.map_batches(_write_parts, fn_kwargs=arguments, num_cpus=1, **AS_ARROW)):
+        yield from table.to_pylist()
 
 
 def _write_parts(rows: pa.Table, uri: str, version: int, manifest_json: str) -> pa.Table:

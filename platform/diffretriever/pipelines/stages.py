@@ -5,17 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from ray.data import Datasource, ReadTask
 from ray.data.block import BlockMetadata
 
 from diffretriever.collections import Collection, ScanResult
-from diffretriever.index.writer import write_block
+from diffretriever.index.writer import beside, write_block
 from diffretriever.pipelines.blocks import pack, read_blocks, unpack
 from schemas.passages import TEXT_SCHEMA
 from schemas.retriever import RETRIEVER_ADAPTER, NeuralRetriever
+
+if TYPE_CHECKING:
+    from diffretriever.encoders import Encoder
 
 RECEIPT_SCHEMA = pa.schema(
     [
@@ -71,22 +74,22 @@ def prepare_blocks(rows: pa.Table, retriever_json: str) -> Iterator[pa.Table]:
         yield pack(key, beside(table, prepared))
 
 
-def beside(left: pa.Table, right: pa.Table) -> pa.Table:
-    """Return one table with the columns of both."""
-    return pa.Table.from_arrays([*left.columns, *right.columns], schema=pa.schema([*left.schema, *right.schema]))
+def load_in_actor(retriever_json: str, device: str, threads: int) -> Encoder:
+    """Load the encoder of an actor, which works with so many threads from then on."""
+    import torch
+
+    from diffretriever.encoders import load_encoder
+
+    torch.set_num_threads(threads)
+    config: NeuralRetriever = RETRIEVER_ADAPTER.validate_json(retriever_json)  # type: ignore[assignment]
+    return load_encoder(config, device)
 
 
 class EncodeBlocks:
     """An encoder actor: prepared blocks in, receipts of written fragments out."""
 
     def __init__(self, retriever_json: str, uri: str, device: str, threads: int) -> None:
-        import torch
-
-        from diffretriever.encoders import load_encoder
-
-        torch.set_num_threads(threads)
-        config: NeuralRetriever = RETRIEVER_ADAPTER.validate_json(retriever_json)  # type: ignore[assignment]
-        self._encoder = load_encoder(config, device)
+        self._encoder = load_in_actor(retriever_json, device, threads)
         self._uri = uri
 
     def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
@@ -96,12 +99,7 @@ class EncodeBlocks:
         for key, table in unpack(rows):
             start = time.perf_counter()
             representations = self._encoder.encode(from_arrow(table)).to_arrow()
-            texts = table.select(TEXT_SCHEMA.names)
-            joined = pa.Table.from_arrays(
-                [*texts.columns, *representations.columns],
-                schema=pa.schema([*texts.schema, *representations.schema]),
-            )
-            receipt = write_block(self._uri, joined)
+            receipt = write_block(self._uri, beside(table.select(TEXT_SCHEMA.names), representations))
             cost = self._encoder.cost
             yield _receipt(key, receipt, table, cost.tokens, cost.padded_tokens, time.perf_counter() - start)
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
-from diffretriever.budgets.features import QueryText, features_of
+from diffretriever.budgets.features import FEATURES, QueryText
 from diffretriever.budgets.selectors import open_selector
-from diffretriever.encoders.base import Encoder
+from diffretriever.encoders.base import Preparer
+from diffretriever.index.table import PassageIndex
 from diffretriever.search.base import Searcher
+from diffretriever.search.frequencies import document_frequencies
 from diffretriever.search.neural import NeuralSearcher
 from schemas.retriever import MaskedRetriever
 from schemas.selection import encoder_fingerprint
@@ -23,33 +26,54 @@ class Choice:
 
 
 class BudgetChooser:
-    """A selector beside the encoder whose queries it chooses for.
+    """A selector beside an index and the tokenizer of its encoder.
 
     Attributes:
         selector: that chooses.
-        encoder: of the searcher; its tokenizer gives the features.
         own_budget: the retriever's own K_q.
     """
 
-    def __init__(self, source: str, searcher: Searcher) -> None:
+    def __init__(self, source: str, index: PassageIndex, preparer: Preparer) -> None:
         """`source` names the selector as `open_selector` takes it.
 
+        A selector that looks at how rare words are has the words of all passages counted now, in one pass.
+
         Raises:
-            ValueError: a retriever without slots, no such selector, or one that was fitted for another encoder.
+            ValueError: a retriever without slots, no such selector, or one that was fitted for another encoder or looks
+                at what is not known before a query is encoded.
         """
-        manifest = searcher.index.manifest
-        if not isinstance(manifest.retriever, MaskedRetriever) or not isinstance(searcher, NeuralSearcher):
-            raise ValueError(f"the {manifest.retriever.method} method has no query budget: leave --selector out")
+        manifest = index.manifest
+        if not isinstance(manifest.retriever, MaskedRetriever):
+            raise ValueError(f"the {manifest.retriever.method} method has no slots to choose the number of")
         self.selector = open_selector(source, encoder_fingerprint(manifest))
-        self.encoder: Encoder = searcher.encoder
         self.own_budget = manifest.retriever.budget.query
+        self._preparer = preparer
+        wanted = [FEATURES[name] for name in self.selector.features]
+        if any(feature.needs_pass for feature in wanted):
+            raise ValueError(
+                f"{source} looks at what only a pass of the encoder says of a query, among {self.selector.features}: "
+                "fit a selector on features of the text"
+            )
+        needs_frequencies = any(feature.needs_frequencies for feature in wanted)
+        self._frequencies = document_frequencies(index) if needs_frequencies else None
+
+    @classmethod
+    def beside(cls, searcher: Searcher, source: str) -> Self:
+        """Return the chooser for a searcher's queries; see the constructor.
+
+        Raises:
+            ValueError: as there.
+        """
+        method = searcher.index.manifest.retriever.method
+        if not isinstance(searcher, NeuralSearcher):
+            raise ValueError(f"the {method} method has no query budget: leave --selector out")
+        return cls(source, searcher.index, searcher.encoder.preparer)
 
     def choose(self, texts: Sequence[str]) -> list[Choice]:
-        """Return the K_q of each query and why.
+        """Return the K_q of each query and why."""
+        rows = self._preparer.query_tokens(texts)
+        return [self._choose(QueryText(text, row, self._frequencies)) for text, row in zip(texts, rows, strict=True)]
 
-        Raises:
-            ValueError: the selector needs a feature that texts and subwords alone do not give.
-        """
-        rows = self.encoder.preparer.query_tokens(texts)
-        found = [features_of(QueryText(text, row)) for text, row in zip(texts, rows, strict=True)]
-        return [Choice(self.selector.choose(features), features) for features in found]
+    def _choose(self, query: QueryText) -> Choice:
+        features = {name: FEATURES[name].compute(query) for name in self.selector.features}
+        return Choice(self.selector.choose(features), features)

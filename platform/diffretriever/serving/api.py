@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from diffretriever.serving.guard import Guard
+from diffretriever.serving.headers import SafeHeaders
 from diffretriever.serving.problems import (
     InvalidError,
     MalformedError,
@@ -53,6 +54,7 @@ def make_api(service: Service, key: bytes | None, page: Path | None) -> FastAPI:
     # Its pages of documentation would load scripts from elsewhere.
     api = FastAPI(title="DiffRetriever", version="1", docs_url=None, redoc_url=None)
     api.add_middleware(Guard, config=service.config, key=key)
+    api.add_middleware(SafeHeaders)
     if service.config.cors_origins:
         api.add_middleware(
             CORSMiddleware,

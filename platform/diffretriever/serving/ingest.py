@@ -7,13 +7,11 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from diffretriever.collections import Passage
 from diffretriever.collections.validation import RefusedError, checked_passage
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, WriterLock, write_block
+from diffretriever.index.writer import Committer, WriterLock, beside, write_block
 from diffretriever.pipelines.blocks import text_table
 from diffretriever.serving.problems import InvalidError, NotFoundError, UnavailableError
 from schemas.manifest import IndexManifest
@@ -127,11 +125,8 @@ def _plan(index: PassageIndex, passages: Sequence[PassageIn]) -> _Plan:
 
 
 def _commit(index: PassageIndex, plan: _Plan, encoded: Representations) -> None:
-    texts = text_table([Passage(p.id, p.title, p.text) for p in plan.new], "")
-    collections = pa.array([p.collection for p in plan.new], pa.string())
-    texts = texts.set_column(texts.schema.get_field_index("collection"), texts.schema.field("collection"), collections)
-    columns = encoded.to_arrow()
-    table = pa.Table.from_arrays([*texts.columns, *columns.columns], schema=pa.schema([*texts.schema, *columns.schema]))
+    passages = [Passage(p.id, p.title, p.text) for p in plan.new]
+    table = beside(text_table(passages, [p.collection for p in plan.new]), encoded.to_arrow())
     try:
         Committer(index).commit({"request": write_block(index.uri, table)}, plan.replaced)
     except ValueError:

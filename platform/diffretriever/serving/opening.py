@@ -51,7 +51,7 @@ def open_answering(config: ServeConfig, index: PassageIndex, preparer: Preparer,
     Raises:
         ValueError: the selector cannot be used for this index.
     """
-    return Answering(Planner(index.manifest, preparer, config.selector, config.limits), preparer, metrics)
+    return Answering(Planner(index, preparer, config.selector, config.limits), preparer, metrics)
 
 
 def search_options(config: ServeConfig) -> SearchOptions:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from diffretriever.budgets.features import QueryText, features_of
-from diffretriever.budgets.selectors import Selector, open_selector
+from diffretriever.budgets.selectors import Selector
 from diffretriever.collections.validation import RefusedError, checked_query
 from diffretriever.encoders.base import Preparer
 from diffretriever.encoders.prepared import PreparedText
+from diffretriever.index.table import PassageIndex
+from diffretriever.search.selecting import BudgetChooser
 from diffretriever.serving.problems import InvalidError
-from schemas.manifest import IndexManifest
 from schemas.retriever import Bm25Retriever, MaskedRetriever, PromptedRetriever
-from schemas.selection import encoder_fingerprint
 from schemas.serve import AskedBudget, BudgetUsed, Texts
 from schemas.serve_config import ServeLimits
 
@@ -35,20 +34,20 @@ class Planner:
         selector: what chooses `adaptive` budgets; None where there is nothing to choose.
     """
 
-    def __init__(self, manifest: IndexManifest, preparer: Preparer, selector: str, limits: ServeLimits) -> None:
+    def __init__(self, index: PassageIndex, preparer: Preparer, selector: str, limits: ServeLimits) -> None:
         """`selector` names one as `open_selector` takes it.
 
         Raises:
-            ValueError: no such selector, or one that was fitted for another encoder.
+            ValueError: the selector cannot be used for this index; see `BudgetChooser`.
         """
-        retriever = manifest.retriever
+        retriever = index.manifest.retriever
         assert not isinstance(retriever, Bm25Retriever), "such an index is refused at the start"
         self._preparer, self._limits = preparer, limits
         self._method = retriever.method
         self.own_budget = retriever.max_vectors("query") if isinstance(retriever, PromptedRetriever) else None
-        self.selector: Selector | None = None
-        if isinstance(retriever, MaskedRetriever):
-            self.selector = open_selector(selector, encoder_fingerprint(manifest))
+        masked = isinstance(retriever, MaskedRetriever)
+        self._chooser = BudgetChooser(selector, index, preparer) if masked else None
+        self.selector: Selector | None = self._chooser.selector if self._chooser else None
 
     def plan(self, query: Texts, budget: AskedBudget) -> list[PlannedQuery]:
         """Check the texts of a request, choose each one's K_q, and prepare them.
@@ -91,19 +90,11 @@ class Planner:
         return [BudgetUsed(slots=budget, reason="asked")] * len(texts)
 
     def _chosen(self, texts: Sequence[str]) -> list[BudgetUsed]:
-        selector = self.selector
-        if selector is None:
+        if self._chooser is None:
             detail = f"the {self._method} method has no slots to choose the number of"
             raise InvalidError(detail, "give a number, or leave budget out", "budget")
-        rows = self._preparer.query_tokens(texts)
-        found = [features_of(QueryText(text, row)) for text, row in zip(texts, rows, strict=True)]
+        rule, allowed = self._chooser.selector.name, self._chooser.selector.budgets
         return [
-            BudgetUsed(
-                slots=selector.choose(features),
-                reason="adaptive",
-                rule=selector.name,
-                allowed=selector.budgets,
-                features={name: features[name] for name in selector.features},
-            )
-            for features in found
+            BudgetUsed(slots=choice.budget, reason="adaptive", rule=rule, allowed=allowed, features=choice.features)
+            for choice in self._chooser.choose(texts)
         ]

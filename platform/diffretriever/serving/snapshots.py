@@ -21,7 +21,6 @@ from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.sparse import open_sparse
 from diffretriever.search.sparse.base import SparseSearch
 from diffretriever.search.sparse.stream import StreamingImpacts
-from diffretriever.serving.filtered import FilteredIndex
 from schemas.jobs import SearchOptions
 from schemas.retriever import Bm25Retriever
 
@@ -65,7 +64,7 @@ class Snapshot:
     def _searches(self, collection: str | None) -> tuple[DenseSearch, SparseSearch]:
         if collection is None:
             return open_dense(self._index, self._options, self._device), open_sparse(self._index, self._options)
-        filtered = FilteredIndex(self._index, collection)
+        filtered = IndexPart.of_collection(self._index, collection)
         retriever = filtered.manifest.retriever
         assert not isinstance(retriever, Bm25Retriever), "such an index is refused at the start"
         stream = StreamingScan(filtered, self._options, self._device, retriever.max_vectors("passage"))
@@ -101,4 +100,4 @@ def _part_of(whole: PassageIndex, part: Part) -> PassageIndex:
     if part.of == 1:
         return whole
     groups = list(split_fragments(whole, part.of).values())
-    return IndexPart(whole, groups[part.number] if part.number < len(groups) else [])
+    return IndexPart.of_fragments(whole, groups[part.number] if part.number < len(groups) else [])

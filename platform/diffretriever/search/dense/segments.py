@@ -14,6 +14,7 @@ import numpy as np
 from diffretriever.files import is_local
 from diffretriever.index.fragment_codes import FragmentCodes
 from diffretriever.index.live_rows import live_rows
+from diffretriever.index.mapped_files import with_files
 from diffretriever.index.table import PassageIndex, fragment_key
 
 _BUILD_ROWS = 4096
@@ -33,16 +34,13 @@ class Segment:
 
 def open_segments(index: PassageIndex) -> tuple[list[Segment], list[Any]]:
     """Return the segments of an index version, and the fragments that have no codes."""
-    segments: list[Segment] = []
-    without: list[Any] = []
-    for fragment in index.fragments():
-        folder = codes_folder(index, fragment)
-        codes = FragmentCodes.open(folder) if is_local(index.uri) else None
-        # Codes made after a deletion lack rows that a reader of an older version still sees.
-        if codes is None or len(codes) < fragment.count_rows():
-            without.append(fragment)
-        else:
-            segments.append(Segment(fragment, folder, codes, live_rows(index, fragment, codes.rows_P)))
+    if not is_local(index.uri):
+        return [], index.fragments()
+    found, without = with_files(index, lambda fragment: FragmentCodes.open(codes_folder(index, fragment)))
+    segments = [
+        Segment(fragment, codes_folder(index, fragment), codes, live_rows(index, fragment, codes.rows_P))
+        for fragment, codes in found
+    ]
     return segments, without
 
 

@@ -22,6 +22,8 @@ from diffretriever.search.dense.base import DenseSearch
 from schemas.jobs import SearchOptions
 
 _MAX_BATCH_ROWS = 16384
+_BLOCK_BYTES = 32 << 20
+"""Of a batch's vectors in fp32: of larger blocks, getting fresh memory takes as long as all the products."""
 COLUMNS = ("id", "reps")
 
 
@@ -60,11 +62,11 @@ class StreamingScan(DenseSearch):
             if self._as_the_authors:
                 best.add(scores_QP, ids)
                 continue
-            slack = FP32_ROUNDING * float(np.linalg.norm(vectors_NH, axis=1).max(initial=0))
+            slack = FP32_ROUNDING * _longest(vectors_NH)
             ids_P = np.array(ids, dtype=object)
             for query, scores_P in enumerate(scores_QP):
                 own = query_MH[queries.offsets[query] : queries.offsets[query + 1]]
-                own_slack = slack * float(np.linalg.norm(own, axis=1).max(initial=0))
+                own_slack = slack * _longest(own)
                 rows_C = possible(scores_P, own_slack, best.k, best.threshold(query))
                 if len(rows_C):
                     best.add_for(query, exact_scores(own, vectors_NH, offsets, rows_C), ids_P[rows_C])
@@ -73,7 +75,8 @@ class StreamingScan(DenseSearch):
         """Passages scored at once, from the memory that their vectors and products take."""
         per_vector = queries.hidden_size * 6 + len(queries.vectors_MH) * 4
         per_row = self._max_vectors * per_vector + len(queries) * 16
-        return max(1, min(_MAX_BATCH_ROWS, (self._options.memory_mb << 20) // per_row))
+        by_vectors = _BLOCK_BYTES // (self._max_vectors * queries.hidden_size * 4)
+        return max(1, min(_MAX_BATCH_ROWS, by_vectors, (self._options.memory_mb << 20) // per_row))
 
     def _scores(
         self, query_MH: torch.Tensor, query_offsets: np.ndarray, vectors_NH: np.ndarray, offsets: np.ndarray
@@ -88,3 +91,8 @@ class StreamingScan(DenseSearch):
         )
         scores: np.ndarray = scores_QP.cpu().numpy()
         return scores
+
+
+def _longest(vectors_NH: np.ndarray) -> float:
+    # Unlike `np.linalg.norm`, this makes no squares of its own: it is a tenth of the scan's time otherwise.
+    return float(np.sqrt(np.einsum("nh,nh->n", vectors_NH, vectors_NH).max(initial=0)))

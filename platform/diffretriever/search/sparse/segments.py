@@ -14,6 +14,7 @@ import numpy as np
 from diffretriever.files import is_local
 from diffretriever.index.fragment_postings import FragmentPostings
 from diffretriever.index.live_rows import live_rows
+from diffretriever.index.mapped_files import with_files
 from diffretriever.index.table import PassageIndex, fragment_key
 
 _BUILD_ROWS = 4096
@@ -40,16 +41,10 @@ def _has_impacts(index: PassageIndex) -> bool:
 
 def open_segments(index: PassageIndex) -> tuple[list[Segment], list[Any]]:
     """Return the segments of an index version, and the fragments that have no postings."""
-    segments: list[Segment] = []
-    without: list[Any] = []
-    for fragment in index.fragments():
-        postings = FragmentPostings.open(postings_folder(index, fragment)) if may_have_postings(index) else None
-        # Postings made after a deletion lack rows that a reader of an older version still sees.
-        if postings is None or len(postings) < fragment.count_rows():
-            without.append(fragment)
-        else:
-            segments.append(Segment(postings, _deleted(index, fragment, postings)))
-    return segments, without
+    if not may_have_postings(index):
+        return [], index.fragments()
+    found, without = with_files(index, lambda fragment: FragmentPostings.open(postings_folder(index, fragment)))
+    return [Segment(postings, _deleted(index, fragment, postings)) for fragment, postings in found], without
 
 
 def build_postings(index: PassageIndex) -> int:
