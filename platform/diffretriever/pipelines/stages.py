@@ -18,7 +18,7 @@ from schemas.passages import TEXT_SCHEMA
 from schemas.retriever import RETRIEVER_ADAPTER, NeuralRetriever
 
 if TYPE_CHECKING:
-    from diffretriever.encoders import Encoder
+    from diffretriever.encoders.base import Encoder
 
 RECEIPT_SCHEMA = pa.schema(
     [
