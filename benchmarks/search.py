@@ -17,6 +17,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 
 from benchmarks._common import header, in_child  # noqa: E402  (found through it)
 from benchmarks._search_figures import CANDIDATE_COLUMNS, EXACT_COLUMNS, Built, Candidates, Figures  # noqa: E402
+from schemas.candidates import ProposerName  # noqa: E402
 from schemas.settings import JobConfig  # noqa: E402
 
 Size: TypeAlias = Literal["10k-16-384", "100k-16-384", "100k-4-384", "10k-4-3584", "100k-4-3584", "1m-4-384"]
@@ -37,8 +38,10 @@ class SearchBenchmark(JobConfig):
     """For candidates."""
     exact_queries: PositiveInt = 12
     """For exact searches, which are slower."""
-    lancedb: bool = False
-    """LanceDB's index too, which takes many minutes to build."""
+    proposers: tuple[ProposerName, ...] = ("mean", "plaid", "faiss_tokens")
+    """Candidate indexes of ours. That of `lancedb_tokens` takes many minutes to build."""
+    peers: bool = True
+    """Indexes searched without this project as well: faiss, and LanceDB where `lancedb_tokens` has made its index."""
     fast_plaid_python: Path | None = None
     """Interpreter of an environment that has fast-plaid, which pins another torch; left out if not given."""
     fast_plaid_passages: PositiveInt = 20_000
@@ -102,17 +105,16 @@ def _ours(config: SearchBenchmark, name: str, given: dict[str, Any]) -> Candidat
     return Candidates.model_validate(found).model_copy(update={"built": built})
 
 
-def _proposers(config: SearchBenchmark) -> list[str]:
-    wanted = {"mean": True, "plaid": True, "faiss_tokens": _has_faiss(), "lancedb_tokens": config.lancedb}
-    return [name for name, is_wanted in wanted.items() if is_wanted]
+def _proposers(config: SearchBenchmark) -> list[ProposerName]:
+    return [name for name in config.proposers if name != "faiss_tokens" or _has_faiss()]
 
 
 def _peers(config: SearchBenchmark) -> list[tuple[str, dict[str, Any]]]:
     asked = {"queries": config.queries}
     python = {"python": str(config.fast_plaid_python), "passages": config.fast_plaid_passages}
     wanted: list[tuple[str, dict[str, Any], bool]] = [
-        ("lancedb", asked, config.lancedb),
-        ("faiss", asked, _has_faiss()),
+        ("lancedb", asked, config.peers and "lancedb_tokens" in config.proposers),
+        ("faiss", asked, config.peers and _has_faiss()),
         ("fast_plaid", {**asked, **python}, config.fast_plaid_python is not None),
     ]
     return [(name, told) for name, told, is_wanted in wanted if is_wanted]

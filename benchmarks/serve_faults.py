@@ -67,9 +67,7 @@ def main(config: FaultBenchmark) -> None:
     index = str(Path(config.index).absolute())
     queries = [query.text for query in open_collection(config.collection).queries("test")[: config.queries]]
     hits = open_searcher(index).search(queries, top_k=10, modes=["dense"])["dense"]
-    expected = {
-        query: [[passage, score] for passage, score in found] for query, found in zip(queries, hits, strict=True)
-    }
+    expected = {query: [score for _, score in found] for query, found in zip(queries, hits, strict=True)}
     settings = {"index": index, "layout": "apart", "shards": config.shards, "threads": 1, "max_ongoing": 128}
     with serving(settings, haproxy=False) as url:
         rows = {killed: _row(asyncio.run(_part(url, expected, config, name))) for killed, name in _VICTIMS.items()}

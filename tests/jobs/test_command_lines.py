@@ -26,6 +26,7 @@ from schemas.retriever import Bm25Retriever
 from schemas.selector import FitSelectorJob
 from schemas.settings import JobConfig
 from schemas.sweep_job import SweepJob
+from schemas.training import TrainJob
 from schemas.training_data import MineNegativesJob, PrepareTrainingJob
 from tests.search.conftest import PASSAGES
 
@@ -49,6 +50,7 @@ JOBS: dict[str, type[JobConfig]] = {
     "rerank": RerankJob,
     "search": SearchJob,
     "sweep_budgets": SweepJob,
+    "train": TrainJob,
 }
 
 

@@ -1,0 +1,33 @@
+"""Mine hard negatives for training queries from an index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from _entry import lasting, run
+
+from schemas.training_data import MinedNegatives, MineNegativesJob
+
+
+def main(config: MineNegativesJob) -> None:
+    """Mine, then say what was found."""
+    from diffretriever.pipelines.mining import mine_negatives
+
+    job = config.model_copy(update={"output": Path(lasting(config.output, "--output"))})
+    print(describe(job, mine_negatives(job)))
+
+
+def describe(job: MineNegativesJob, made: MinedNegatives) -> str:
+    """Return the outcome as lines for a person."""
+    found = f"{made.queries:,} queries with {made.negatives:,} negatives by {made.retriever}"
+    lines = [
+        f"{job.output}: {found}, in {made.seconds:.0f} s",
+        f"  {made.positives_found:,} queries have a positive among their best {job.depth:,} passages",
+    ]
+    if made.incomplete:
+        lines.append(f"  {made.incomplete:,} queries have fewer than {job.negatives:,} negatives")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    run(MineNegativesJob, main)

@@ -1,0 +1,33 @@
+"""Turn training files into a training set on Ray."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from _entry import lasting, run
+
+from schemas.training_data import PrepareTrainingJob, TrainingCounts, TrainingSetManifest
+
+
+def main(config: PrepareTrainingJob) -> None:
+    """Prepare, then say what became of every record."""
+    from diffretriever.pipelines.training_data import prepare_training
+
+    job = config.model_copy(update={"output": Path(lasting(config.output, "--output"))})
+    print(describe(job, prepare_training(job)))
+
+
+def describe(job: PrepareTrainingJob, manifest: TrainingSetManifest) -> str:
+    """Return the outcome as lines for a person; nothing that was left out goes unsaid."""
+    lines = [f"{job.output}: {manifest.counts.examples:,} examples over {manifest.passages:,} passages"]
+    lines += [f"  {source.name}: {_counts(source.counts)}" for source in manifest.sources]
+    return "\n".join([*lines, f"  digest {manifest.digest}"])
+
+
+def _counts(counts: TrainingCounts) -> str:
+    named = {name.replace("_", " "): number for name, number in counts if number}
+    return ", ".join(f"{number:,} {name}" for name, number in named.items())
+
+
+if __name__ == "__main__":
+    run(PrepareTrainingJob, main)

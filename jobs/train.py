@@ -1,0 +1,35 @@
+"""Fine-tune a retriever with LoRA on Ray Train."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from _entry import lasting, run
+
+from schemas.training import TrainJob
+from schemas.training_manifest import TrainingManifest
+
+
+def main(config: TrainJob) -> None:
+    """Train, or go on with it, then say where the adapter is."""
+    from diffretriever.pipelines.train import train
+
+    places: dict[str, Path | str] = {"output": Path(lasting(config.output, "--output"))}
+    # Workers run in another directory.
+    for name, place in (("train", config.train), ("validation", config.validation)):
+        if place is not None and Path(place).exists():
+            places[name] = lasting(place, f"--{name}")
+    print(describe(train(config.model_copy(update=places)), config.output))
+
+
+def describe(manifest: TrainingManifest, output: Path) -> str:
+    """Return lines for a person: what was trained, and how to use it."""
+    return (
+        f"{output}/adapter: {manifest.trainable:,} parameters trained in {manifest.step:,} steps on "
+        f"{manifest.examples:,} queries\n"
+        f"  use it with --retriever {output}/retriever.yaml"
+    )
+
+
+if __name__ == "__main__":
+    run(TrainJob, main)

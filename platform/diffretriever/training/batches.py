@@ -1,0 +1,130 @@
+"""What each worker runs in each step: its parts of the batch, prepared on the CPU while the step before it computes.
+
+A step's batch is the same for any number of workers. It has parts of `queries_per_device` queries; of W workers, worker
+w runs every W-th part from part w on.
+
+Legend: B queries of a part, C passages of a query's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from diffretriever.encoders.base import Preparer, join_title
+from diffretriever.encoders.prepared import PreparedText
+from diffretriever.training.examples import Group
+from diffretriever.training.gather import Workers
+from diffretriever.training.seeds import draw
+from schemas.retriever_parts import Side
+from schemas.training import Recipe
+
+
+class TrainingData(Protocol):
+    """What is needed of a `TrainingSet`."""
+
+    digest: str
+
+    def __len__(self) -> int: ...
+
+    def order(self, epoch: int, seed: int) -> np.ndarray:
+        """Rows of the set, int64, in the order of an epoch."""
+        ...
+
+    def group(self, row: int, *, epoch: int, negatives: int, seed: int) -> Group:
+        """What the query of a row brings to a step of an epoch."""
+        ...
+
+
+class Part(NamedTuple):
+    """Some queries of a batch with their passages."""
+
+    number: int
+    """Which part of its batch it is, over all workers."""
+    query_ids: list[str]
+    queries: list[PreparedText]
+    passages: list[PreparedText]
+    """C for each query, its positive first."""
+    teacher_BC: Tensor | None
+    """float32, the teacher's scores; rows of NaN where a query has none; None without distillation."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all texts, prompts included."""
+        return sum(len(text.input_ids) for text in (*self.queries, *self.passages))
+
+
+class Batches:
+    """The batches of a whole training, as one worker sees them."""
+
+    def __init__(self, data: TrainingData, preparer: Preparer, recipe: Recipe, workers: Workers) -> None:
+        """`preparer` is used from another thread: it must be nobody else's.
+
+        Raises:
+            ValueError: the set has fewer queries than one batch, or the workers cannot share a batch evenly.
+        """
+        self._data, self._preparer, self._recipe, self._workers = data, preparer, recipe, workers
+        self._parts = recipe.parts_per_worker(workers.total)
+        self._per_epoch = len(data) // recipe.batch_queries
+        if self._per_epoch == 0:
+            raise ValueError(
+                f"the training set has {len(data)} queries, fewer than a batch of {recipe.batch_queries}: "
+                "lower --batch-queries, or give more data"
+            )
+        self._order = lru_cache(maxsize=1)(data.order)
+        self.total_steps: int = min(
+            recipe.max_steps or self._per_epoch * recipe.epochs, self._per_epoch * recipe.epochs
+        )
+
+    def prefetched(self, first: int) -> Iterator[tuple[int, list[Part]]]:
+        """Yield step and parts from step `first` on; the next step's are prepared meanwhile."""
+        if first >= self.total_steps:
+            return
+        with ThreadPoolExecutor(max_workers=1) as executor:
+            following = executor.submit(self.parts, first)
+            for step in range(first, self.total_steps):
+                parts = following.result()
+                if step + 1 < self.total_steps:
+                    following = executor.submit(self.parts, step + 1)
+                yield step, parts
+
+    def parts(self, step: int) -> list[Part]:
+        """Return this worker's parts of a step, in the order of their numbers."""
+        numbers = [self._workers.rank + i * self._workers.total for i in range(self._parts)]
+        return [self._part(step, number) for number in numbers]
+
+    def _part(self, step: int, number: int) -> Part:
+        recipe = self._recipe
+        epoch, place = divmod(step, self._per_epoch)
+        start = place * recipe.batch_queries + number * recipe.queries_per_device
+        rows = self._order(epoch, recipe.seed)[start : start + recipe.queries_per_device]
+        groups = [
+            self._data.group(int(row), epoch=epoch, negatives=recipe.hard_negatives, seed=recipe.seed) for row in rows
+        ]
+        passages = [passage for group in groups for passage in group.passages]
+        texts = [join_title(passage.title, passage.text, self._preparer.text) for passage in passages]
+        return Part(
+            number,
+            [group.query_id for group in groups],
+            self._prepare([group.query for group in groups], "query", step),
+            self._prepare(texts, "passage", step),
+            _teacher(groups) if recipe.distillation != "none" else None,
+        )
+
+    def _prepare(self, texts: Sequence[str], side: Side, step: int) -> list[PreparedText]:
+        budgets = self._recipe.query_budgets if side == "query" else self._recipe.passage_budgets
+        slots = self._preparer.default_slots(side)
+        if budgets:
+            slots = draw(budgets, "budget", side, self._recipe.seed, step)
+        return self._preparer.prepare(texts, side, [slots] * len(texts))
+
+
+def _teacher(groups: Sequence[Group]) -> Tensor:
+    nothing = [torch.nan] * len(groups[0].passages)
+    return torch.tensor([nothing if group.scores is None else list(group.scores) for group in groups])

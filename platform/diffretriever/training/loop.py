@@ -1,0 +1,140 @@
+"""The training loop: parts of a batch to gradients, gradients to a step, a report of each. It knows no Ray."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from diffretriever.training.batches import Batches, Part
+from diffretriever.training.engine import Engine
+from diffretriever.training.gather import Workers, gather, gather_scores
+from diffretriever.training.gradient_cache import cached_backward
+from diffretriever.training.objective import Outcome, objective
+from diffretriever.training.schedule import learning_rate
+from diffretriever.training.seeds import seed_torch
+from diffretriever.training.text_vectors import TextVectors
+from diffretriever.training.trainable import TrainableEncoder
+from schemas.training import Recipe
+
+_STEP_FILE = "step.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class StepMetrics:
+    """What a step says of itself; losses are means over the workers and parts of its batch."""
+
+    step: int
+    """Steps done, this one included."""
+    loss: float
+    dense_loss: float
+    sparse_loss: float
+    distillation_loss: float
+    accuracy: float
+    """Share of queries whose positive has the highest dense score of its candidates."""
+    gradient_norm: float
+    """Before clipping."""
+    learning_rate: float
+    tokens_per_second: float
+    """Of all workers."""
+
+
+class Trainer:
+    """Trains an encoder step by step; all workers run alike, each with its parts of the batch."""
+
+    def __init__(
+        self, encoder: TrainableEncoder, batches: Batches, engine: Engine, recipe: Recipe, workers: Workers
+    ) -> None:
+        self.encoder, self.batches, self.engine, self.recipe, self.workers = encoder, batches, engine, recipe, workers
+        self.step = 0
+        """Steps done."""
+
+    def run(self) -> Iterator[StepMetrics]:
+        """Yield after each of the steps that are left; the module is in evaluation mode then.
+
+        Raises:
+            ValueError: a loss or a gradient is not a finite number; the message names the step and queries.
+        """
+        for step, parts in self.batches.prefetched(self.step):
+            started = time.perf_counter()
+            self.encoder.backbone.model.train()
+            outcomes = self._add_gradients(step, parts)
+            rate = learning_rate(self.recipe, step, self.batches.total_steps)
+            norm = self.engine.step(rate)
+            self.encoder.backbone.model.eval()
+            if not math.isfinite(norm):
+                raise ValueError(self._broken("the gradient's norm", norm, step, parts))
+            self.step = step + 1
+            yield self._metrics(outcomes, norm, rate, sum(part.tokens for part in parts), started)
+
+    def save(self, folder: Path) -> None:
+        """Write what a resumed training needs into `folder`: dropout, order and sampling follow from seed and step."""
+        self.engine.save(folder)
+        if self.workers.rank == 0:
+            (folder / _STEP_FILE).write_text(f"{self.step}\n", "utf-8")
+
+    def load(self, folder: Path) -> None:
+        """Go on from what `save` wrote, bit for bit."""
+        self.engine.load(folder)
+        self.step = int((folder / _STEP_FILE).read_text("utf-8"))
+
+    def _add_gradients(self, step: int, parts: list[Part]) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+
+        def loss_of(of_parts: list[Part], queries: TextVectors, passages: TextVectors) -> Tensor:
+            outcomes.append(self._outcome(step, of_parts, queries, passages))
+            # Every worker has the loss of all workers' queries, and gradients are averaged.
+            everywhere = 1 if self.recipe.negatives == "local" else self.workers.total
+            return outcomes[-1].loss * everywhere
+
+        encodings = [partial(self._encode, step, part) for part in parts]
+        if self.recipe.negatives == "cached":
+            cached_backward(encodings, partial(loss_of, parts), self.engine.backward)
+            return outcomes
+        for part, encode in zip(parts, encodings, strict=True):
+            loss = loss_of([part], *encode())
+            self.engine.backward(loss / len(parts), part is parts[-1])
+        return outcomes
+
+    def _encode(self, step: int, part: Part) -> tuple[TextVectors, TextVectors]:
+        seed_torch("dropout", self.recipe.seed, step, part.number)
+        return self.encoder.encode(part.queries), self.encoder.encode(part.passages)
+
+    def _outcome(self, step: int, parts: list[Part], queries: TextVectors, passages: TextVectors) -> Outcome:
+        alone = Workers(0, 1)
+        pool = alone if self.recipe.negatives == "local" else self.workers
+        teacher_QC = None
+        if parts[0].teacher_BC is not None:
+            own_BC = torch.cat([part.teacher_BC for part in parts if part.teacher_BC is not None])
+            teacher_QC = gather_scores(own_BC.to(queries.vectors_BKH.device), pool)
+        outcome = objective(
+            gather(queries, pool), gather(passages, pool), teacher_QC, 1 + self.recipe.hard_negatives, self.recipe
+        )
+        if not torch.isfinite(outcome.loss):
+            raise ValueError(self._broken("the loss", outcome.loss.item(), step, parts))
+        return outcome
+
+    def _broken(self, what: str, value: float, step: int, parts: list[Part]) -> str:
+        queries = ", ".join(query for part in parts for query in part.query_ids)
+        return (
+            f"{what} is {value} at step {step}, with these queries on worker {self.workers.rank}: {queries}. Look at "
+            "their texts, lower --learning-rate, or set the retriever's backbone.dtype to float32. The last checkpoint "
+            "is from before."
+        )
+
+    def _metrics(self, outcomes: list[Outcome], norm: float, rate: float, tokens: int, started: float) -> StepMetrics:
+        means = torch.stack([torch.stack(outcome.detached()) for outcome in outcomes]).mean(0)
+        values = torch.cat([means, means.new_tensor([tokens])])
+        if self.workers.total > 1:
+            dist.all_reduce(values)
+            values[:-1] /= self.workers.total
+        loss, dense, sparse, distillation, accuracy, tokens_of_all = values.tolist()
+        speed = tokens_of_all / (time.perf_counter() - started)
+        return StepMetrics(self.step, loss, dense, sparse, distillation, accuracy, norm, rate, speed)

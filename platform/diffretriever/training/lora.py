@@ -1,0 +1,120 @@
+"""LoRA on a backbone for training: which matrices, how many parameters, and a start that the seed determines.
+
+The same functional set on every family: the attention's four projections and the feed-forward ones (paper §4.1), never
+the output head unless asked for (reference §8 D4).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from peft import LoraConfig, inject_adapter_in_model
+from torch import nn
+
+from diffretriever.backbones import Backbone
+from diffretriever.training.seeds import seed_torch
+from schemas.training import Recipe
+
+_DECODER = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+TARGETS: dict[str, tuple[str, ...]] = {
+    "Dream": _DECODER,
+    "llada": _DECODER,
+    "qwen2": _DECODER,
+    "llama": _DECODER,
+    "bert": ("query", "key", "value", "attention.output.dense", "intermediate.dense", "output.dense"),
+}
+"""Family → the ends of the names of the matrices in each layer, as transformers spells them."""
+
+
+def attach_lora(backbone: Backbone, recipe: Recipe) -> LoraConfig:
+    """Put a new adapter on a backbone in place, freeze everything else, and return its config.
+
+    A and B are float32 whatever the weights are. B starts as zero, so nothing changes yet.
+
+    Raises:
+        ValueError: `adapter_head: include` on a backbone whose head is not a matrix of its own.
+    """
+    config = lora_config(backbone, recipe)
+    # BERT has dropout of its own, the decoders have none: the recipe's is the only one on all of them.
+    for module in backbone.model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    seed_torch("lora", recipe.seed)
+    inject_adapter_in_model(config, backbone.model)
+    for parameter in trainable_parameters(backbone).values():
+        parameter.data = parameter.data.float()
+    if recipe.gradient_checkpointing:
+        backbone.model.activation_checkpointing_enable({"use_reentrant": False})
+        # Needed by the older, reentrant kind only.
+        backbone.model.disable_input_require_grads()
+    backbone.model.eval()
+    found = sum(parameter.numel() for parameter in trainable_parameters(backbone).values())
+    assert found == expected_parameters(backbone, config), "trainable parameters are r · (inputs + outputs) a matrix"
+    return config
+
+
+def lora_config(backbone: Backbone, recipe: Recipe) -> LoraConfig:
+    """Return PEFT's description of the adapter that `recipe` asks for."""
+    targets = list(TARGETS[backbone.family])
+    if recipe.adapter_head == "include":
+        targets.append(_head_name(backbone))
+    return LoraConfig(
+        r=recipe.lora_rank,
+        lora_alpha=recipe.lora_alpha,
+        lora_dropout=recipe.lora_dropout,
+        target_modules=targets,
+        bias="none",
+    )
+
+
+def target_modules(backbone: Backbone, config: LoraConfig) -> dict[str, nn.Linear]:
+    """Return the matrices that the adapter changes, by the model's names; before or after it was attached."""
+    ends = tuple(f".{target}" for target in config.target_modules)
+    found: dict[str, nn.Linear] = {}
+    for name, module in backbone.model.named_modules():
+        if f".{name}".endswith(ends):
+            linear = module.base_layer if hasattr(module, "base_layer") else module
+            assert isinstance(linear, nn.Linear), name
+            found[name] = linear
+    return found
+
+
+def expected_parameters(backbone: Backbone, config: LoraConfig) -> int:
+    """Return r · Σ (inputs + outputs) over the matrices that the adapter changes."""
+    matrices = target_modules(backbone, config).values()
+    return config.r * sum(matrix.in_features + matrix.out_features for matrix in matrices)
+
+
+def trainable_parameters(backbone: Backbone) -> dict[str, nn.Parameter]:
+    """Return the parameters that training changes, by the model's names, in its order."""
+    return {name: parameter for name, parameter in backbone.model.named_parameters() if parameter.requires_grad}
+
+
+def adapter_tensors(backbone: Backbone) -> dict[str, torch.Tensor]:
+    """Return the adapter's tensors, on the CPU, under PEFT's names in files."""
+    return {
+        f"base_model.model.{name.replace('.default.', '.')}": parameter.detach().cpu().contiguous()
+        for name, parameter in trainable_parameters(backbone).items()
+    }
+
+
+def load_adapter_tensors(backbone: Backbone, tensors: dict[str, torch.Tensor]) -> None:
+    """Set the adapter's values to what `adapter_tensors` returned."""
+    own = trainable_parameters(backbone)
+    named = {f"base_model.model.{name.replace('.default.', '.')}": parameter for name, parameter in own.items()}
+    assert named.keys() == tensors.keys(), "the tensors are of this adapter"
+    with torch.no_grad():
+        for name, parameter in named.items():
+            parameter.copy_(tensors[name])
+
+
+def _head_name(backbone: Backbone) -> str:
+    head: Any = backbone.model.get_output_embeddings()
+    if head is None or head.weight is backbone.model.get_input_embeddings().weight:
+        raise ValueError(
+            "adapter_head: include needs an output head of its own, but this backbone's shares the weights of the "
+            "input embeddings: leave it at drop"
+        )
+    (name,) = (name for name, module in backbone.model.named_modules() if module is head)
+    return str(name)

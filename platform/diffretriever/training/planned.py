@@ -1,0 +1,79 @@
+"""What is known of a training before any weights are loaded: whether it can be, and its manifest."""
+
+from __future__ import annotations
+
+from diffretriever.backbones.checkpoint import Checkpoint
+from diffretriever.backbones.device import resolve_device, resolve_dtype
+from diffretriever.backbones.source import resolve_source
+from diffretriever.encoders import load_preparer
+from diffretriever.training.batches import Batches, TrainingData
+from diffretriever.training.gather import Workers
+from schemas.retriever import BackboneRetriever, MaskedRetriever, PooledRetriever, RetrieverConfig
+from schemas.training import Recipe
+from schemas.training_manifest import TrainingManifest
+
+
+def describe_training(
+    retriever: BackboneRetriever, recipe: Recipe, data: TrainingData, workers: int, device: str
+) -> TrainingManifest:
+    """Return the manifest of a training that has not begun, without loading weights; run it where training will.
+
+    Raises:
+        ValueError: the backbone cannot be found, or the training set is too small or lacks a teacher's scores.
+    """
+    weights = Checkpoint.open(resolve_source(retriever.backbone.source, retriever.backbone.revision)).digest()
+    dtype = resolve_dtype(retriever.backbone.dtype, resolve_device(device))
+    place = retriever.backbone.model_copy(update={"dtype": str(dtype).removeprefix("torch.")})
+    batches = Batches(data, load_preparer(with_training_lengths(retriever, recipe)), recipe, Workers(0, workers))
+    _check_teacher(data, recipe)
+    return TrainingManifest(
+        retriever=retriever.model_copy(update={"backbone": place}),
+        weights=weights,
+        recipe=recipe,
+        data=data.digest,
+        examples=len(data),
+        workers=workers,
+        total_steps=batches.total_steps,
+    )
+
+
+def _check_teacher(data: TrainingData, recipe: Recipe) -> None:
+    """Raise ValueError where a distillation has nothing to learn from."""
+    rows = data.order(0, recipe.seed)[: recipe.batch_queries]
+    groups = (data.group(int(row), epoch=0, negatives=recipe.hard_negatives, seed=recipe.seed) for row in rows)
+    if recipe.distillation == "none" or any(group.scores is not None for group in groups):
+        return
+    raise ValueError(
+        f"distillation: {recipe.distillation} needs a teacher's scores of a positive and {recipe.hard_negatives} "
+        "negatives, and no query of the first batch has them: prepare the training set with scores, or lower "
+        "--hard-negatives"
+    )
+
+
+def check_trainable(retriever: RetrieverConfig, recipe: Recipe) -> BackboneRetriever:
+    """Return the retriever if it can be trained.
+
+    Raises:
+        ValueError: it cannot, with the field and what to do.
+    """
+    if not isinstance(retriever, BackboneRetriever):
+        raise ValueError(f"the {retriever.method} method cannot be trained here: take masked, generated or pooled")
+    if retriever.backbone.adapter is not None:
+        raise ValueError(
+            "backbone.adapter: a training starts from a backbone without an adapter. Leave it out, or merge it into "
+            "the weights first"
+        )
+    if isinstance(retriever, MaskedRetriever) and (retriever.steps > 1 or retriever.stop_truncation != "none"):
+        raise ValueError(
+            "training reads all slots in one pass: set steps to 1 and stop_truncation to none, and change them for "
+            "searching if you like"
+        )
+    if isinstance(retriever, PooledRetriever) and (recipe.query_budgets or recipe.passage_budgets):
+        raise ValueError("the pooled method has no slots: leave --query-budgets and --passage-budgets out")
+    return retriever
+
+
+def with_training_lengths(retriever: BackboneRetriever, recipe: Recipe) -> BackboneRetriever:
+    """Return the retriever with the recipe's limits of queries and passages in place of its own."""
+    limits = {"max_query_tokens": recipe.max_query_tokens, "max_passage_tokens": recipe.max_passage_tokens}
+    return retriever.model_copy(update={"text": retriever.text.model_copy(update=limits)})

@@ -1,0 +1,30 @@
+"""Random numbers that depend on what they are for, and on nothing that was drawn before.
+
+A step's dropout and budgets follow from the recipe's seed, the step and the part alone. So a resumed training goes on
+bit for bit without any generator's state in its checkpoints, a part gives the same whichever worker runs it, and
+encoding it again, as gradient caching does, repeats its dropout.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import torch
+
+
+def derived_seed(*purpose: str | int) -> int:
+    """Return a seed of 63 bits for `purpose`: the same in every process, on every platform."""
+    digest = hashlib.blake2b(repr(purpose).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def seed_torch(*purpose: str | int) -> None:
+    """Start torch's generators, of the CPU and of all GPUs, anew for `purpose`."""
+    torch.manual_seed(derived_seed(*purpose))
+
+
+def draw(options: tuple[int, ...], *purpose: str | int) -> int:
+    """Return one of `options`, each as likely."""
+    generator = np.random.Generator(np.random.Philox(derived_seed(*purpose)))
+    return options[int(generator.integers(len(options)))]

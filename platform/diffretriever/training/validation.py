@@ -1,0 +1,85 @@
+"""nDCG@10 of the weights in training, on a small collection: encoded, searched and measured as everywhere else."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import cast
+
+import pyarrow as pa
+
+from diffretriever.collections import open_collection
+from diffretriever.collections.base import BadRecord, Passage
+from diffretriever.encoders.base import BackboneEncoder
+from diffretriever.evaluation.evaluate import search_queries
+from diffretriever.evaluation.measures import evaluate
+from diffretriever.index.identity import manifest_of
+from diffretriever.index.table import PassageIndex
+from diffretriever.index.writer import Committer, write_block
+from diffretriever.search.neural import NeuralSearcher
+from schemas.jobs import EvaluateJob
+from schemas.passages import TEXT_SCHEMA
+from schemas.retriever import BackboneRetriever
+
+MEASURE = "nDCG@10"
+_BLOCK_ROWS = 512
+_TOP_K = 100
+
+
+class Validator:
+    """Measures a collection, all of whose passages are held in memory."""
+
+    def __init__(self, collection: str, split: str) -> None:
+        """Read the collection.
+
+        Raises:
+            ValueError: it cannot be opened, has no such split, or has a record that cannot be used.
+        """
+        opened = open_collection(collection)
+        self._collection, self._split, self._name = collection, split, opened.name
+        self._queries, self._qrels = opened.queries(split), opened.qrels(split)
+        self._passages: list[Passage] = []
+        for record in opened.records():
+            if isinstance(record, BadRecord):
+                raise ValueError(f"{record}: mend the collection to validate on it")
+            self._passages.append(record)
+
+    def measure(self, encoder: BackboneEncoder) -> dict[str, float]:
+        """Return nDCG@10 by mode, of the encoder's weights as they are now; its module must be in evaluation mode."""
+        # What the encoder has kept of earlier weights must not be used.
+        config = cast("BackboneRetriever", encoder.config)
+        fresh = type(encoder)(config, encoder.backbone, encoder.preparer)
+        with tempfile.TemporaryDirectory(prefix="validation-") as folder:
+            job = EvaluateJob(
+                index=f"{folder}/index",
+                collection=self._collection,
+                split=self._split,
+                output=Path(folder),
+                measures=(MEASURE,),
+                top_k=_TOP_K,
+            )
+            index = PassageIndex.create(job.index, manifest_of(fresh))
+            self._fill(index, fresh)
+            runs = search_queries(NeuralSearcher(index, fresh, job), self._queries, job)
+        found = {mode: {query: dict(hits) for query, hits in run.items()} for mode, run in runs.items()}
+        return {mode: evaluate(run, self._qrels, [MEASURE]).mean[MEASURE] for mode, run in found.items()}
+
+    def _fill(self, index: PassageIndex, encoder: BackboneEncoder) -> None:
+        receipts: dict[str, str] = {}
+        for start in range(0, len(self._passages), _BLOCK_ROWS):
+            block = self._passages[start : start + _BLOCK_ROWS]
+            texts = pa.Table.from_pylist([self._row(passage) for passage in block], schema=TEXT_SCHEMA)
+            encoded = encoder.encode_passages([p.title for p in block], [p.text for p in block]).to_arrow()
+            schema = pa.schema([*texts.schema, *encoded.schema])
+            table = pa.Table.from_arrays([*texts.columns, *encoded.columns], schema=schema)
+            receipts[str(start)] = write_block(index.uri, table)
+        Committer(index).commit(receipts, [])
+
+    def _row(self, passage: Passage) -> dict[str, object]:
+        return {
+            "id": passage.id,
+            "collection": self._name,
+            "title": passage.title,
+            "text": passage.text,
+            "digest": passage.digest,
+        }

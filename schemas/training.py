@@ -1,0 +1,158 @@
+"""How a retriever is fine-tuned: the recipe, and the job around it.
+
+Which retriever is trained (method, backbone, precision, slots, prompt) is said by its `RetrieverConfig` alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from schemas.base import Model
+from schemas.budget import BudgetChoice
+from schemas.settings import JobConfig
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Recipe(Model):
+    """One recipe for all methods and backbones; the defaults are the paper's (its §4.1 and hyperparameter table).
+
+    What the paper leaves open is as in the authors' code (reference §5.4): cosine to zero, weight decay, clipping.
+    """
+
+    learning_rate: PositiveFloat = 1e-4
+    """Peak of AdamW's learning rate; after the warm-up it falls to zero along half a cosine."""
+    warmup: Share = 0.06
+    """Share of the steps in which the learning rate rises linearly."""
+    weight_decay: NonNegativeFloat = 0.01
+    """AdamW's decoupled weight decay."""
+    clip_norm: PositiveFloat = 1.0
+    """Largest norm of the gradient of a step; a longer one is scaled down to it."""
+    epochs: PositiveInt = 1
+    """Passes over the training set, each in another order and with other negatives."""
+    max_steps: PositiveInt | None = None
+    """Optimiser steps to stop after, if that is earlier; the learning rate reaches zero there."""
+    seed: NonNegativeInt = 42
+    """Of the order, the sampling, LoRA's start and the dropout, whatever the number of workers."""
+    batch_queries: PositiveInt = 128
+    """Queries of an optimiser step, over all workers; the paper has 8 on each of 4 GPUs, 4 times accumulated."""
+    queries_per_device: PositiveInt = 8
+    """Queries whose texts a worker runs at a time, with their passages."""
+    hard_negatives: NonNegativeInt = 15
+    """Negatives that each query brings, after its one positive."""
+    negatives: Literal["local", "gathered", "cached"] = "gathered"
+    """Whose passages are candidates for a query. `local`: those of the `queries_per_device` queries run with it.
+    `gathered`: of these queries on all workers (paper: 32 queries, 512 passages). `cached`: of all `batch_queries`, in
+    the memory of one part by gradient caching (Gao et al. 2021, arXiv 2101.06983), for some 4/3 of the time."""
+    max_query_tokens: PositiveInt = 32
+    """Limit of a query in training, in place of the retriever's own; counted as its `text.length_semantics` says."""
+    max_passage_tokens: PositiveInt = 156
+    """The same of a passage."""
+    temperature: PositiveFloat = 0.01
+    """τ, by which dense scores are divided in the loss. Sparse scores are taken as they are."""
+    sparse_weight: NonNegativeFloat = 1.0
+    """Weight of the sparse loss beside the dense one; methods without sparse scores have none."""
+    distillation: Literal["none", "kl", "mse"] = "none"
+    """Learn from a teacher's scores of each query's own passages too. `kl`: divergence of the two distributions over
+    them; `mse`: squared difference of dense score and teacher's score, for teachers that score by cosine as well."""
+    distillation_weight: PositiveFloat = 1.0
+    """Weight of that loss."""
+    teacher_temperature: PositiveFloat = 0.01
+    """What the teacher's scores are divided by under `kl`: 0.01 suits cosines, 1 suits logits."""
+    query_budgets: tuple[PositiveInt, ...] = ()
+    """Numbers of query slots, one of which is drawn for each step; none: always the retriever's own."""
+    passage_budgets: tuple[PositiveInt, ...] = ()
+    """The same of passages, drawn independently."""
+    lora_rank: PositiveInt = 16
+    """r of LoRA (Hu et al. 2021, arXiv 2106.09685) on the attention's four projections and the three (BERT: two) of the
+    feed-forward layer."""
+    lora_alpha: PositiveInt = 64
+    """The change of a matrix is alpha / r · B A."""
+    lora_dropout: Share = 0.05
+    """Dropout before A; there is no other, whatever the backbone's config says."""
+    adapter_head: Literal["include", "drop"] = "drop"
+    """Whether the output head gets LoRA as well; it touches sparse scores only (reference §5.5, §8 D4)."""
+    gradient_checkpointing: bool = True
+    """Keep one state a layer and compute the rest again: a third more time, a fraction of the memory."""
+    strategy: Literal["deepspeed", "ddp"] = "deepspeed"
+    """`deepspeed`: ZeRO-2, the optimiser's state and the gradients shared out among workers. `ddp`: all of it on each,
+    nothing to compile. The gradients are the same."""
+
+    @model_validator(mode="after")
+    def _whole_parts(self) -> Self:
+        if self.batch_queries % self.queries_per_device:
+            raise ValueError(
+                f"batch_queries ({self.batch_queries}) must be a multiple of queries_per_device "
+                f"({self.queries_per_device})"
+            )
+        if self.negatives == "local" and self.hard_negatives == 0 and self.queries_per_device == 1:
+            raise ValueError("no query has a negative: raise hard_negatives or queries_per_device")
+        return self
+
+    def parts_per_worker(self, workers: int) -> int:
+        """Return how many parts of `queries_per_device` queries a worker runs in each step: the paper's accumulation.
+
+        Raises:
+            ValueError: the batch does not divide evenly.
+        """
+        parts = self.batch_queries // self.queries_per_device
+        if parts % workers:
+            raise ValueError(
+                f"a batch of {self.batch_queries} queries has {parts} parts of {self.queries_per_device}, which "
+                f"{workers} workers cannot share evenly: change --workers, --batch-queries or --queries-per-device"
+            )
+        return parts // workers
+
+
+class TrainJob(Recipe, JobConfig):
+    """Fine-tune a retriever's backbone with LoRA on Ray Train; run again, the same command resumes."""
+
+    train: str
+    """Training set, as prepare_training.py makes it; or what it makes one from, a file, folder or name: it is then made
+    in the output folder."""
+    retriever: str = "diffretriever-minilm"
+    """Name of a preset, or a YAML file that describes a retriever."""
+    output: Path
+    """Folder for the adapter, the checkpoints, TensorBoard's files and the trained retriever's YAML file."""
+    backbone: str | None = None
+    """Local folder or hub id to use in place of the retriever's own backbone."""
+    budget: BudgetChoice | None = None
+    """Slots as q<K_q>p<K_p> in place of the retriever's own, or the selection.json of a budget sweep."""
+    workers: PositiveInt = 1
+    """Processes that train, each with its share of every batch."""
+    cpus_per_worker: PositiveFloat = 1.0
+    """CPUs that Ray sets aside for a worker."""
+    gpus_per_worker: NonNegativeFloat | None = None
+    """GPUs of a worker; default: 1 if the cluster has any, else 0."""
+    threads_per_worker: PositiveInt = 1
+    """CPU threads of a worker's maths."""
+    validation: str | None = None
+    """Collection to measure nDCG@10 on before, during and after training; small, for all of it is encoded each time."""
+    validation_split: str = "test"
+    """Split of its qrels."""
+    validate_every: PositiveInt | None = None
+    """Steps between two measurements; default: only before the first step and after the last."""
+    checkpoint_every: PositiveInt = 1000
+    """Steps between two checkpoints."""
+    checkpoints_kept: PositiveInt = 3
+    """Checkpoints kept, the latest ones."""
+    max_failures: NonNegativeInt = 3
+    """Deaths of workers to survive by going on from the last checkpoint."""
+    autoscale: bool = False
+    """The cluster can add machines: do not check the request against what is there now."""
+    ray_address: str = "auto"
+    """Ray cluster to use; `auto` is a running one if there is, else a local one started for this job; `local` always
+    starts one."""
+
+    @model_validator(mode="after")
+    def _workers_share_evenly(self) -> Self:
+        self.parts_per_worker(self.workers)
+        return self
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe alone."""
+        return Recipe(**{name: getattr(self, name) for name in Recipe.model_fields})

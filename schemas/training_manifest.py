@@ -1,0 +1,65 @@
+"""What a trained adapter says of its training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from schemas.base import Model
+from schemas.retriever import RetrieverConfig
+from schemas.training import Recipe
+
+TRAINING_FORMAT = 1
+
+
+class TrainingManifest(Model):
+    """What an adapter was trained on, and how; `training.json` beside it."""
+
+    format: int = TRAINING_FORMAT
+    """Version of this file."""
+    retriever: RetrieverConfig
+    """The retriever that was trained, without its adapter, `auto` precision replaced by what was used."""
+    weights: str
+    """Digest of the backbone's weights."""
+    recipe: Recipe
+    """How."""
+    data: str
+    """Digest of the training set."""
+    examples: int
+    """Queries in it."""
+    workers: int
+    """Processes that trained."""
+    total_steps: int
+    """Optimiser steps of the whole training."""
+    step: int = 0
+    """Steps done."""
+    trainable: int | None = None
+    """Parameters that are trained; None before there is an adapter."""
+    adapter: str | None = None
+    """SHA-256 of `adapter_model.safetensors`; None before there is one."""
+    versions: dict[str, str] = Field(default_factory=dict)
+    """Of the libraries that computed it."""
+
+    def differences(self, other: TrainingManifest) -> list[str]:
+        """Name the fields in which two trainings differ, as `field: this != other`; how far they are does not count."""
+        mine, theirs = _flatten(self._identity()), _flatten(other._identity())
+        keys = sorted(mine.keys() | theirs.keys())
+        return [f"{k}: {mine.get(k)} != {theirs.get(k)}" for k in keys if mine.get(k) != theirs.get(k)]
+
+    def _identity(self) -> dict[str, Any]:
+        values = self.model_dump(mode="json", exclude={"step", "trainable", "adapter", "versions"})
+        # The same weights may lie elsewhere now: their digest is what counts.
+        for place in ("source", "revision", "attention"):
+            values["retriever"].get("backbone", {}).pop(place, None)
+        return values
+
+
+def _flatten(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        if isinstance(item, dict):
+            flat.update(_flatten(item, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = item
+    return flat

@@ -1,0 +1,160 @@
+"""Training on Ray for real: two workers, DeepSpeed, `kill -9` of everything, then of a worker; and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import ray
+import yaml
+
+from diffretriever.backbones.random_checkpoints import write_random_checkpoint
+from diffretriever.encoders import load_encoder
+from diffretriever.pipelines.cluster import python_path
+from diffretriever.pipelines.train import train
+from diffretriever.presets import load_retriever
+from schemas.retriever import MaskedRetriever
+from schemas.training import TrainJob
+from schemas.training_manifest import TrainingManifest
+from tests.training.made_up_collection import write_collection, write_training_data
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_SECONDS = 600
+STEPS = 40
+EVERY = 4
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    root = tmp_path_factory.mktemp("train")
+    (root / "collection").mkdir()
+    return {
+        "train": str(write_training_data(root, 64)),
+        "retriever": "diffretriever-llada",
+        "backbone": str(write_random_checkpoint("llada", root / "llada", hidden_size=32)),
+        "budget": "q2p3",
+        "validation": str(write_collection(root / "collection")),
+        "output": str(root / "out"),
+        "workers": 2,
+        "cpus_per_worker": 0.9,
+        "checkpoint_every": EVERY,
+        "checkpoints_kept": 2,
+        "epochs": 5,
+        "batch_queries": 8,
+        "queries_per_device": 2,
+        "hard_negatives": 2,
+        "negatives": "cached",
+        "learning_rate": 0.003,
+        "temperature": 0.1,
+        "ray_address": "local",
+    }
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    environment = {"env_vars": {"PYTHONPATH": python_path()}}
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment)
+    yield
+    ray.shutdown()
+
+
+def records(output: Path) -> list[dict[str, float]]:
+    file = output / "metrics.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+
+
+def steps(output: Path) -> list[int]:
+    return [int(record["step"]) for record in records(output) if "loss" in record]
+
+
+def wait_for(output: Path, step: int, alive: subprocess.Popen[Any] | None = None) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while max(steps(output), default=0) < step:
+        assert alive is None or alive.poll() is None, "the job ended too early"
+        assert time.monotonic() < deadline, f"step {step} does not come"
+        time.sleep(0.05)
+
+
+def kill_a_worker(output: Path, step: int) -> None:
+    wait_for(output, step)
+    workers = [p for p in psutil.Process().children(recursive=True) if "RayTrainWorker" in "".join(p.cmdline())]
+    assert len(workers) == 2
+    workers[0].kill()
+
+
+def test_killed_run_again_and_killed_in_part(flags: dict[str, Any], request: pytest.FixtureRequest) -> None:
+    output = Path(flags["output"])
+    arguments = [text for name, value in flags.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+    command = [sys.executable, str(ROOT / "jobs" / "train.py"), *arguments]
+    with (output.parent / "log").open("w") as log:
+        # A session of its own, so that the process group is the job's alone, Ray's processes included.
+        job = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            wait_for(output, EVERY + 1, job)
+        finally:
+            os.killpg(job.pid, signal.SIGKILL)
+            job.wait()
+    assert not (output / "adapter").exists()
+    before = steps(output)
+    assert before == list(range(1, len(before) + 1))
+
+    request.getfixturevalue("cluster")
+    config = TrainJob.model_validate(flags)
+    killer = threading.Thread(target=kill_a_worker, args=(output, max(before) + 2 * EVERY))
+    killer.start()
+    manifest = train(config)
+    killer.join()
+    after = steps(output)[len(before) :]
+    assert after[0] > 1, "it went on from a checkpoint"
+    assert (after[0] - 1) % EVERY == 0
+    restarts = [later for earlier, later in pairwise(after) if later != earlier + 1]
+    assert len(restarts) == 1, "the dead worker was replaced"
+    assert (restarts[0] - 1) % EVERY == 0
+    assert after[-1] == manifest.step == manifest.total_steps == STEPS
+    assert_improved(output)
+    assert_usable(output, manifest)
+    assert_refused(config)
+
+
+def assert_improved(output: Path) -> None:
+    losses = {int(record["step"]): record["loss"] for record in records(output) if "loss" in record}
+    assert sum(losses[s] for s in range(STEPS - 3, STEPS + 1)) < 0.8 * sum(losses[s] for s in range(1, 5))
+    first, *_, last = (record for record in records(output) if "validation/hybrid" in record)
+    assert (first["step"], last["step"]) == (0, STEPS)
+    assert last["validation/hybrid"] > first["validation/hybrid"] + 0.2
+    assert list((output / "tensorboard").iterdir())
+    # Two, and what each kill may have left behind.
+    assert 2 <= len(list((output / "checkpoints").glob("checkpoint_2*"))) <= 4
+
+
+def assert_usable(output: Path, manifest: TrainingManifest) -> None:
+    assert yaml.safe_load((output / "retriever.yaml").read_text())["backbone"]["adapter"] == str(output / "adapter")
+    retriever = load_retriever(str(output / "retriever.yaml"))
+    assert isinstance(retriever, MaskedRetriever)
+    encoder = load_encoder(retriever, "cpu")
+    assert encoder.facts.weights != manifest.weights
+    assert len(encoder.encode_queries(["honey water"]).vectors_MH) == 2
+
+
+def assert_refused(config: TrainJob) -> None:
+    started = time.monotonic()
+    assert train(config).step == STEPS
+    assert time.monotonic() - started < 60, "what is finished is not done again"
+    other = config.model_copy(update={"learning_rate": 0.02, "seed": 1})
+    with pytest.raises(ValueError, match=r"recipe\.learning_rate: 0\.003 != 0\.02\n  recipe\.seed: 42 != 1"):
+        train(other)
+    with pytest.raises(ValueError, match="no room for 8 workers"):
+        train(config.model_copy(update={"workers": 8}))

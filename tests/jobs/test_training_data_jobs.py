@@ -1,0 +1,144 @@
+"""The training data's jobs: prepared on Ray as in one process, mined and read back, killed and begun anew."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+
+from diffretriever.backbones.random_checkpoints import write_random_checkpoint
+from diffretriever.collections import Passage, open_collection
+from diffretriever.encoders import load_encoder
+from diffretriever.index.identity import manifest_of
+from diffretriever.index.table import PassageIndex
+from diffretriever.index.writer import Committer, beside, write_block
+from diffretriever.pipelines.blocks import text_table
+from diffretriever.pipelines.cluster import python_path
+from diffretriever.pipelines.mining import mine_negatives
+from diffretriever.pipelines.training_data import prepare_training
+from diffretriever.presets import load_retriever
+from diffretriever.search import open_searcher
+from diffretriever.training import raw_records
+from diffretriever.training.preparation import QUARANTINE_FILE
+from diffretriever.training.training_set import EXAMPLES_FILE, PASSAGES_FILE, TrainingSet
+from schemas.retriever import Bm25Retriever
+from schemas.training_data import MineNegativesJob, PrepareTrainingJob
+from tests.training.example_cases import examples, jsonl, prepared, tevatron, write_beir
+
+ROOT = Path(__file__).resolve().parents[2]
+MADE = examples(600, scores=True)
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """A local Ray of two CPUs."""
+    environment = {"env_vars": {"PYTHONPATH": python_path()}}
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> PrepareTrainingJob:
+    """Two sources, bad records and held-out texts."""
+    lines = jsonl(map(tevatron, MADE)).splitlines(keepends=True)
+    (tmp_path / "one.jsonl").write_text("".join([*lines[:300], "{\n", *lines[300:]]), "utf-8")
+    beir = write_beir(tmp_path / "two", MADE[:40])
+    held = write_beir(tmp_path / "held", MADE[100:110], "test")
+    return PrepareTrainingJob(
+        source=(str(tmp_path / "one.jsonl"), str(beir)),
+        hold_out=(str(held),),
+        output=tmp_path / "out",
+        on_bad_input="quarantine",
+    )
+
+
+@pytest.mark.usefixtures("cluster")
+def test_ray_makes_what_one_process_makes(job: PrepareTrainingJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The reader runs in a worker, where this is not set: the pieces differ, and the result must not.
+    monkeypatch.setattr(raw_records, "_PIECE_RECORDS", 70)
+    alone = prepared(job.model_copy(update={"output": job.output.with_name("alone")}))
+    manifest = prepare_training(job)
+    made = TrainingSet.open(job.output)
+    assert made.digest == alone.digest
+    assert made.manifest == manifest
+    assert manifest.sources == alone.manifest.sources
+    assert manifest.counts.bad_records == 1
+    assert manifest.counts.held_out_examples >= 10
+    assert manifest.counts.repeated_examples == 0, "without their negatives they are other examples"
+    assert [made.example(row) for row in range(len(made))] == [alone.example(row) for row in range(len(alone))]
+    assert (job.output / QUARANTINE_FILE).read_bytes() == (alone.folder / QUARANTINE_FILE).read_bytes()
+    assert prepare_training(job) == manifest, "done already"
+
+
+def dense_index(folder: Path, collection: Path) -> str:
+    """Encode a collection with a tiny random model, without Ray."""
+    config = load_retriever("diffretriever-llada", str(write_random_checkpoint("llada", folder / "llada")))
+    assert not isinstance(config, Bm25Retriever)
+    place = config.backbone.model_copy(update={"dtype": "float32"})
+    encoder = load_encoder(config.model_copy(update={"backbone": place}), "cpu")
+    made = PassageIndex.create(str(folder / "index"), manifest_of(encoder))
+    passages = [record for record in open_collection(str(collection)).records() if isinstance(record, Passage)]
+    encoded = encoder.encode_passages([p.title for p in passages], [p.text for p in passages])
+    Committer(made).commit({"all": write_block(made.uri, beside(text_table(passages, "c"), encoded.to_arrow()))}, [])
+    return made.uri
+
+
+@pytest.mark.usefixtures("cluster")
+def test_mining_by_an_encoder_goes_through_batch_search(tmp_path: Path) -> None:
+    source = write_beir(tmp_path / "beir", MADE[:20])
+    index = dense_index(tmp_path, source)
+    job = MineNegativesJob(
+        index=index, source=str(source), output=tmp_path / "m.jsonl", mode="dense", depth=40, negatives=5, encoders=1
+    )
+    made = mine_negatives(job)
+    assert (made.queries, made.negatives) == (20, 100)
+    mined = prepared(PrepareTrainingJob(source=(str(job.output),), output=tmp_path / "set"))
+    hits = open_searcher(index).search([e.query for e in MADE[:20]], top_k=40, modes=["dense"])["dense"]
+    for row, ranked in enumerate(hits):
+        example = mined.example(row)
+        own = {p.id for p in MADE[row].positives}
+        assert {p.id for p in example.positives} == own
+        # A text's vectors differ in the last bits by the batch that it is encoded in.
+        scores = dict(ranked)
+        found = [scores[p.id] for p in example.negatives]
+        assert found == pytest.approx([score for i, score in ranked if i not in own][:5], abs=1e-5)
+        assert not own & {p.id for p in example.negatives}
+
+
+def test_a_killed_job_leaves_nothing_that_opens_and_is_done_again(tmp_path: Path) -> None:
+    """`kill -9` by itself once examples are on disk."""
+    (tmp_path / "x.jsonl").write_text(jsonl(map(tevatron, MADE)), "utf-8")
+    flags = ["--source", tmp_path / "x.jsonl", "--output", tmp_path / "out", "--ray-address", "local"]
+    dying = (
+        "import os, signal, sys; from unittest import mock\n"
+        f"sys.path.insert(0, {str(ROOT / 'jobs')!r}); import _entry, prepare_training\n"
+        "from diffretriever.training.training_set_writer import TrainingSetWriter as W\n"
+        "add = W.add\n"
+        "def die(self, block):\n"
+        "    add(self, block); self._open_files.close(); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "mock.patch.object(W, 'add', die).start()\n"
+        "_entry.run(prepare_training.PrepareTrainingJob, prepare_training.main)"
+    )
+    with (tmp_path / "log").open("w") as log:
+        command = [sys.executable, "-c", dying, *map(str, flags)]
+        killed = subprocess.run(command, stdout=log, stderr=log, check=False, timeout=300, start_new_session=True)
+    assert killed.returncode == -signal.SIGKILL, (tmp_path / "log").read_text()
+    assert (tmp_path / "out" / EXAMPLES_FILE).stat().st_size > 1000
+    assert (tmp_path / "out" / PASSAGES_FILE).stat().st_size > 1000
+    with pytest.raises(ValueError, match="incomplete"):
+        TrainingSet.open(tmp_path / "out")
+    command = [sys.executable, str(ROOT / "jobs" / "prepare_training.py"), *map(str, flags)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    made = TrainingSet.open(tmp_path / "out")
+    assert [made.example(row) for row in (0, 599)] == [MADE[0], MADE[599]]
+    assert "600 examples over" in done.stdout
+    assert made.digest in done.stdout

@@ -1,0 +1,134 @@
+"""What one record makes: cleaning, ids from contents, and errors that name file, line and field."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from diffretriever.collections.base import Passage
+from diffretriever.collections.validation import RefusedError
+from diffretriever.training.example_records import (
+    example_digest,
+    example_from_fields,
+    example_from_json,
+    example_from_tsv,
+    stored_digest,
+)
+from diffretriever.training.examples import Example
+from diffretriever.training.text_keys import passage_key, text_key
+from tests.training.example_cases import examples, tevatron
+
+GOOD: dict[str, Any] = {"query_id": "q", "query": "why", "positive_passages": [{"docid": "a", "text": "because"}]}
+
+
+@pytest.mark.parametrize("scores", [True, False])
+def test_tevatrons_layout_is_read(scores: bool) -> None:
+    for example in examples(5, scores=scores):
+        found = example_from_json(json.dumps(tevatron(example)))
+        assert found.example == example
+        assert found.repeated == 0
+        assert found.keys == tuple(passage_key(p) for p in (*example.positives, *example.negatives))
+
+
+def test_plain_texts_get_ids_from_their_contents() -> None:
+    first = example_from_json('{"query": "why", "positive": "because", "negatives": ["no", "never"]}').example
+    assert (first.query, first.positives[0].text, first.positives[0].title) == ("why", "because", "")
+    assert [p.text for p in first.negatives] == ["no", "never"]
+    listed = example_from_json('{"query": "why", "positives": ["because"], "negatives": ["no", "never"]}').example
+    assert first == listed == example_from_tsv("why\tbecause\tno\tnever").example
+    other = example_from_tsv("why\tso\tno").example
+    assert other.negatives[0] == first.negatives[0]
+    assert other.query_id != first.query_id, "one query asked of two positives is two examples"
+
+
+def test_scores_of_single_passages_count_where_all_have_one() -> None:
+    fields = {"query": "q", "positives": [{"text": "a", "score": 2}], "negatives": [{"text": "b", "score": 1.5}]}
+    assert example_from_fields(fields).example.scores == (2.0, 1.5)
+    fields["negatives"] = [{"text": "b", "score": 1.5}, {"text": "c"}]
+    assert example_from_fields(fields).example.scores is None
+
+
+def test_repeated_passages_are_left_out_with_their_scores() -> None:
+    """By id, by text in another case, and a positive among the negatives by either."""
+    fields = {
+        "query": "q",
+        "positives": [
+            {"docid": "a", "text": "One Text"},
+            {"docid": "a", "text": "another"},
+            {"docid": "b", "text": "two"},
+        ],
+        "negatives": [
+            {"docid": "c", "text": "one  text", "title": "of another title"},
+            {"docid": "d", "text": "three"},
+            {"docid": "b", "text": "four"},
+            {"docid": "e", "text": "THREE"},
+        ],
+        "scores": [7, 6, 5, 4, 3, 2, 1],
+    }
+    found = example_from_fields(fields)
+    assert [p.id for p in found.example.positives] == ["a", "b"]
+    assert [p.id for p in found.example.negatives] == ["d"]
+    assert found.example.scores == (7.0, 5.0, 3.0)
+    assert found.repeated == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"query": None}, "no query field"),
+        ({"query": 3}, "wrong type: 'query'"),
+        ({"query": " "}, "empty query"),
+        ({"query_id": "a b"}, "bad id"),
+        ({"positive_passages": []}, "no positive"),
+        ({"positive_passages": [{"docid": "a"}]}, r"no text field.*positive_passages\[0\]"),
+        ({"positive_passages": [{"docid": "a", "text": "\ud800"}]}, r"lone surrogate.*positive_passages\[0\]"),
+        ({"negative_passages": ["x", 3]}, r"wrong type.*negative_passages\[1\]"),
+        ({"negative_passages": [{"docid": "a\n", "text": "x"}]}, r"bad id.*negative_passages\[0\]"),
+        ({"scores": [1, 2]}, "bad scores: .* array of 1"),
+        ({"scores": [float("nan")]}, "bad scores: .*finite"),
+        ({"scores": [True]}, "bad scores: .*finite"),
+    ],
+)
+def test_what_is_wrong_is_named(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(RefusedError, match=reason):
+        example_from_fields(GOOD | changes)
+
+
+@pytest.mark.parametrize(("line", "reason"), [("{", "malformed JSON"), ("[]", "not an object"), ("[" * 99999, "JSON")])
+def test_lines_that_are_no_object(line: str, reason: str) -> None:
+    with pytest.raises(RefusedError, match=reason):
+        example_from_json(line)
+
+
+def test_a_line_without_a_tab() -> None:
+    with pytest.raises(RefusedError, match="wrong column count"):
+        example_from_tsv("only a query")
+
+
+def test_texts_are_the_same_whatever_their_case_and_spaces() -> None:
+    assert text_key("Ein  STRASSE\u00a0\n") == text_key("ein straße") != text_key("ein strasse x")
+    assert passage_key(Passage("a", "t", " ")) == passage_key(Passage("b", "", "T"))
+    assert passage_key(Passage("a", "t", "x")) == passage_key(Passage("b", "", "x"))
+
+
+def digest_of(example: Example) -> bytes:
+    return example_digest(example, [stored_digest(p) for p in (*example.positives, *example.negatives)])
+
+
+def test_the_digest_is_of_everything() -> None:
+    example = example_from_fields(GOOD | {"negatives": ["b", "c"], "scores": [1, 2, 3]}).example
+    variants = [
+        example_from_fields(GOOD | {"negatives": ["b", "c"], "scores": [1, 2, 3]} | changes).example
+        for changes in (
+            {"query": "w"},
+            {"query_id": "r"},
+            {"scores": [1, 2, 4]},
+            {"scores": None},
+            {"negatives": ["c", "b"]},
+            {"positive_passages": ["because"]},
+            {"positive_passages": [{"docid": "a", "text": "because"}, "b"], "negatives": ["c"]},
+        )
+    ]
+    assert len({digest_of(e) for e in (example, *variants)}) == 8

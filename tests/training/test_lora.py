@@ -1,0 +1,139 @@
+"""Adapters: which matrices, how many parameters, the seed, and the way through files and back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+from diffretriever.backbones import Backbone, load_backbone
+from diffretriever.training.lora import (
+    adapter_tensors,
+    attach_lora,
+    expected_parameters,
+    lora_config,
+    trainable_parameters,
+)
+from diffretriever.training.saving import MANIFEST_FILE, check_trained
+from schemas.training import Recipe
+from schemas.training_manifest import TrainingManifest
+from tests.backbones.adapter_cases import outputs
+from tests.backbones.helpers import pad, texts
+from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, session_of
+
+FAMILIES = ("dream", "llada", "qwen2", "llama3", "bert")
+BATCH = pad(texts(5, 11, 8))
+
+
+class Shell:
+    """As much of a backbone as its parameters are counted on."""
+
+    def __init__(self, family: str, model: nn.Module) -> None:
+        self.family, self.model = family, model
+
+
+@pytest.mark.parametrize(
+    ("family", "shape", "parameters"),
+    [
+        ("Dream", {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
+                   "num_key_value_heads": 4}, 40_370_176),
+        ("llama", {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+                   "num_key_value_heads": 8}, 41_943_040),
+        ("llada", {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 32, "num_attention_heads": 32,
+                   "num_key_value_heads": 32}, 41_943_040),
+    ],
+)  # fmt: skip
+def test_published_counts(family: str, shape: dict[str, int], parameters: int) -> None:
+    """Reference §5.5."""
+    with torch.device("meta"):
+        model = Qwen2ForCausalLM(Qwen2Config(**shape)) if family == "Dream" else LlamaForCausalLM(LlamaConfig(**shape))
+    shell: Backbone = Shell(family, model)  # type: ignore[assignment]
+    assert expected_parameters(shell, lora_config(shell, Recipe())) == parameters
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_attached(family: str, folder_of: FolderOf) -> None:
+    backbone = load_backbone(folder_of(family), device="cpu")
+    before = outputs(backbone, BATCH)
+    attach_lora(backbone, quick_recipe())
+    for found, expected in zip(outputs(backbone, BATCH), before, strict=True):
+        assert torch.equal(found, expected), "B is zero at first"
+    matrices = {name.partition(".lora_")[0] for name in trainable_parameters(backbone)}
+    assert len(matrices) == 2 * (6 if family == "bert" else 7)
+    assert all("layer" in name for name in matrices)
+    total = 2 * 32 * 64  # a feed-forward matrix of 32 by 64 is 96 a rank, an attention matrix 64 but for grouped heads
+    attention = {"bert": 4 * 64, "llada": 4 * 64}.get(family, 2 * 64 + 2 * 48)
+    feed_forward = (2 if family == "bert" else 3) * 96
+    count = sum(parameter.numel() for parameter in trainable_parameters(backbone).values())
+    assert count == 4 * 2 * (attention + feed_forward) < total * 100
+
+
+def test_the_seed_is_the_start(folder_of: FolderOf) -> None:
+    def start(seed: int) -> dict[str, Tensor]:
+        torch.rand(seed)
+        backbone = load_backbone(folder_of("dream"), device="cpu")
+        attach_lora(backbone, quick_recipe(seed=seed))
+        return adapter_tensors(backbone)
+
+    first, again, other = start(42), start(42), start(43)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+@pytest.mark.parametrize("family", ["dream", "llada"])
+def test_the_head_only_if_asked_for(family: str, folder_of: FolderOf) -> None:
+    backbone = load_backbone(folder_of(family), device="cpu")
+    attach_lora(backbone, quick_recipe(adapter_head="include"))
+    matrices = {name.partition(".lora_")[0] for name in trainable_parameters(backbone)}
+    assert "lm_head" in matrices
+    assert len(matrices) == 15
+
+
+def test_no_adapter_on_a_shared_head(folder_of: FolderOf) -> None:
+    backbone = load_backbone(folder_of("bert"), device="cpu")
+    with pytest.raises(ValueError, match="shares the weights of the input embeddings"):
+        attach_lora(backbone, quick_recipe(adapter_head="include"))
+
+
+@pytest.mark.parametrize("case", ["masked-dream", "masked-llada", "pooled-qwen2", "generated-llama3", "masked-bert"])
+def test_trained_saved_and_loaded(case: str, folder_of: FolderOf, tmp_path: Path) -> None:
+    head = "include" if case == "masked-llada" else "drop"
+    session = session_of(config_of(case, folder_of), quick_recipe(max_steps=2, adapter_head=head))
+    list(session.trainer.run())
+    manifest = session.save_adapter(tmp_path / "adapter")
+    expected = outputs(session.encoder.backbone, BATCH)
+    folder = folder_of(case.split("-")[1])
+    for merge in (False, True):
+        loaded = load_backbone(folder, device="cpu", adapter=tmp_path / "adapter", merge_adapter=merge)
+        for found, trained in zip(outputs(loaded, BATCH), expected, strict=True):
+            torch.testing.assert_close(found, trained, atol=2e-5 if merge else 0, rtol=1e-5 if merge else 0)
+    assert not torch.equal(expected[0], outputs(load_backbone(folder, device="cpu"), BATCH)[0])
+    read = TrainingManifest.model_validate_json((tmp_path / "adapter" / MANIFEST_FILE).read_text())
+    assert read == manifest
+    assert read.step == read.total_steps == 2
+    assert read.trainable == sum(
+        t.numel() for t in load_file(tmp_path / "adapter" / "adapter_model.safetensors").values()
+    )
+    targets = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())["target_modules"]
+    assert targets == sorted(targets)
+    assert {path.name for path in tmp_path.iterdir()} == {"adapter"}
+
+
+def test_what_was_not_trained_is_refused(folder_of: FolderOf, tmp_path: Path) -> None:
+    session = session_of(config_of("pooled-bert", folder_of), quick_recipe(max_steps=1))
+    session.save_adapter(tmp_path / "start")
+    session.trainer.step = 1
+    with pytest.raises(ValueError, match="no B differs from zero after 1 steps"):
+        session.save_adapter(tmp_path / "adapter")
+    assert [path.name for path in tmp_path.iterdir()] == ["start"]
+    file = tmp_path / "start" / "adapter_model.safetensors"
+    tensors = load_file(file)
+    tensors[min(tensors)][0, 0] = torch.nan
+    save_file(tensors, file)
+    with pytest.raises(ValueError, match="not finite"):
+        check_trained(tmp_path / "start", 0)

@@ -1,0 +1,177 @@
+"""Mined negatives: equal to a slow reference over the same ranking, no positive among them, resumable."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from diffretriever.collections.base import Passage
+from diffretriever.index.identity import bm25_manifest
+from diffretriever.index.table import PassageIndex
+from diffretriever.index.writer import Committer, write_block
+from diffretriever.pipelines import mining_parts
+from diffretriever.pipelines.blocks import text_table
+from diffretriever.pipelines.mining import mine_negatives
+from diffretriever.search import open_searcher
+from diffretriever.search.bm25_bulk import BulkBm25Searcher
+from diffretriever.training.example_files import open_source
+from diffretriever.training.examples import Example
+from schemas.retriever import Bm25Retriever
+from schemas.training_data import MinedNegatives, MineNegativesJob
+from tests.training.example_cases import WORDS, examples, good, passage, write_beir
+
+MADE = examples(30)
+DEPTH = 25
+ALL = [passage(number) for number in range(100)]
+# What no query may get: a positive's text under another id, its own words, and a passage with its id.
+TWIN = Passage("twin", "another title", MADE[0].positives[0].text.upper())
+ECHO = Passage("echo", "", MADE[1].query.title())
+SELF = Passage("q2", "", f"{MADE[2].query} {MADE[2].query} slab")
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> PassageIndex:
+    """Of two fragments, a passage deleted since."""
+    made = PassageIndex.create(str(tmp_path_factory.mktemp("bm25") / "index"), bm25_manifest(Bm25Retriever()))
+    committer = Committer(made)
+    committer.commit({"one": write_block(made.uri, text_table([*ALL[:50], Passage("x", "", "slab")], "c"))}, [])
+    committer.commit({"two": write_block(made.uri, text_table([*ALL[50:], TWIN, ECHO, SELF], "c"))}, [])
+    made.delete(["x"])
+    return made
+
+
+@pytest.fixture
+def job(index: PassageIndex, tmp_path: Path) -> MineNegativesJob:
+    source = write_beir(tmp_path / "beir", MADE)
+    output = tmp_path / "mined.jsonl.gz"
+    return MineNegativesJob(index=index.uri, source=str(source), output=output, depth=DEPTH, negatives=6)
+
+
+def reference(job: MineNegativesJob, example: Example) -> list[tuple[str, float]]:
+    """Choose as the job says it does, from an ordinary search."""
+    (hits,) = open_searcher(job.index).search([example.query], top_k=job.depth)["sparse"]
+    texts = {p.id: " ".join(p.text.lower().split()) for p in (*ALL, TWIN, ECHO, SELF)}
+    own = {texts[p.id] for p in example.positives}
+    positive_scores = [score for i, score in hits if texts[i] in own]
+    others: list[tuple[str, float]] = []
+    for i, score in hits:
+        said = own | {example.query.lower()} | {texts[other] for other, _ in others}
+        if texts[i] not in said and i != example.query_id:
+            others.append((i, score))
+    others = others[job.skip_top :]
+    if job.max_share is not None:
+        limit = job.max_share * max(positive_scores, default=-1.0)
+        others = [(i, score) for i, score in others if score <= limit]
+    return others[: job.negatives]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"skip_top": 3}, {"max_share": 0.9}, {"negatives": 20, "depth": 20}, {"max_share": 2.0, "skip_top": 1}],
+)
+def test_negatives_are_those_of_the_reference(changes: dict[str, float], job: MineNegativesJob) -> None:
+    job = MineNegativesJob.model_validate(job.model_dump() | changes)
+    with patch.dict(mining_parts._QUERIES_PER_PART, {"here": 7}):
+        made = mine_negatives(job)
+    found = good(open_source(str(job.output), "train").records())
+    assert [(e.query_id, e.query, e.positives) for e in found] == [(e.query_id, e.query, e.positives) for e in MADE]
+    expected = [reference(job, example) for example in MADE]
+    by_id = {p.id: p for p in (*ALL, TWIN, ECHO, SELF)}
+    assert [e.negatives for e in found] == [tuple(by_id[i] for i, _ in hits) for hits in expected]
+    for example, hits in zip(found, expected, strict=True):
+        if example.scores is not None:
+            assert example.scores[len(example.positives) :] == tuple(score for _, score in hits)
+    assert made.queries == 30
+    assert made.negatives == sum(map(len, expected))
+    assert made.incomplete == sum(len(hits) < job.negatives for hits in expected)
+    assert not list(job.output.parent.glob("*.parts"))
+
+
+def test_the_traps_are_in_the_rankings(job: MineNegativesJob) -> None:
+    """Else the reference would prove nothing of them."""
+    rankings = open_searcher(job.index).search([MADE[n].query for n in range(3)], top_k=DEPTH)["sparse"]
+    for trap, hits in zip(("twin", "echo", "q2"), rankings, strict=True):
+        assert trap in dict(hits)
+    assert sum(any(p.id in dict(hits) for p in MADE[n].positives) for n, hits in enumerate(rankings)) > 0
+
+
+def test_what_is_said_of_it(job: MineNegativesJob, index: PassageIndex) -> None:
+    made = mine_negatives(job)
+    about = json.loads(job.output.with_name("mined.jsonl.gz.json").read_text("utf-8"))
+    assert MinedNegatives.model_validate(about) == made
+    assert (about["fingerprint"], about["version"]) == (index.manifest.fingerprint, index.version)
+    assert (about["settings"]["mode"], about["settings"]["depth"]) == ("sparse", DEPTH)
+
+
+def test_a_job_cut_off_goes_on(job: MineNegativesJob) -> None:
+    whole = mine_negatives(job.model_copy(update={"output": job.output.with_name("whole.jsonl.gz")}))
+    search, searched = BulkBm25Searcher.search, list[int]()
+
+    def counting(self: BulkBm25Searcher, queries: list[str], *, top_k: int) -> object:
+        searched.append(len(queries))
+        return search(self, queries, top_k=top_k)
+
+    def dying(self: BulkBm25Searcher, queries: list[str], *, top_k: int) -> object:
+        if sum(searched) >= 12:
+            raise KeyboardInterrupt
+        return counting(self, queries, top_k=top_k)
+
+    with patch.dict(mining_parts._QUERIES_PER_PART, {"here": 4}), patch("os.cpu_count", return_value=1):
+        with patch.object(BulkBm25Searcher, "search", dying), pytest.raises(KeyboardInterrupt):
+            mine_negatives(job)
+        assert not job.output.exists()
+        with pytest.raises(ValueError, match="an attempt at another job"):
+            mine_negatives(job.model_copy(update={"skip_top": 1}))
+        searched.clear()
+        with patch.object(BulkBm25Searcher, "search", counting):
+            again = mine_negatives(job)
+    assert sum(searched) == 30 - 12, "three parts of four were done"
+    assert (again.queries, again.negatives) == (whole.queries, whole.negatives)
+    assert gzip.decompress(job.output.read_bytes()) == gzip.decompress(
+        job.output.with_name("whole.jsonl.gz").read_bytes()
+    )
+    # The same command once more finds all done; another one is refused.
+    assert mine_negatives(job) == again
+    with pytest.raises(ValueError, match="was mined otherwise"):
+        mine_negatives(job.model_copy(update={"skip_top": 1}))
+
+
+def test_a_file_of_others_is_left_alone(job: MineNegativesJob) -> None:
+    job.output.write_text("precious", "utf-8")
+    with pytest.raises(ValueError, match="was not mined"):
+        mine_negatives(job)
+    assert job.output.read_text("utf-8") == "precious"
+
+
+def test_bad_records_stop_or_are_set_aside(job: MineNegativesJob) -> None:
+    with (Path(job.source) / "qrels" / "train.tsv").open("a", encoding="utf-8") as qrels:
+        qrels.write("q2\tgone\t1\n")
+    with pytest.raises(ValueError, match="missing passage"):
+        mine_negatives(job)
+    assert mine_negatives(job.model_copy(update={"on_bad_input": "quarantine"})).queries == 29
+    assert "missing passage" in job.output.with_name("mined.jsonl.gz.quarantine.jsonl").read_text("utf-8")
+
+
+def test_the_settings_must_fit(job: MineNegativesJob) -> None:
+    with pytest.raises(ValueError, match="look deeper"):
+        MineNegativesJob.model_validate(job.model_dump() | {"depth": 5})
+    with pytest.raises(ValueError, match="no dense scores"):
+        mine_negatives(job.model_copy(update={"mode": "dense"}))
+
+
+def test_the_bulk_searcher_is_the_searcher(index: PassageIndex) -> None:
+    """Scores, ties and order, for every depth; empty and unknown queries too."""
+    queries = [*(e.query for e in MADE), "", "zzz", "slab", "slab slab slab", " ".join(WORDS)]
+    for top_k in (1, 2, 17, 500):
+        found = BulkBm25Searcher(index).search(queries, top_k=top_k)["sparse"]
+        assert found == open_searcher(index.uri).search(queries, top_k=top_k)["sparse"]
+    assert len({score for _, score in found[-2]}) < len(found[-2]), "there are ties"
+
+
+def test_an_empty_index_has_nothing(tmp_path: Path) -> None:
+    empty = PassageIndex.create(str(tmp_path / "empty"), bm25_manifest(Bm25Retriever()))
+    assert BulkBm25Searcher(empty).search(["slab"], top_k=3) == {"sparse": [[]]}

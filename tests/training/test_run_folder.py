@@ -1,0 +1,122 @@
+"""The folder of a training: one training a folder, its curve, its result; and the recipe that describes it."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from diffretriever.presets import load_retriever
+from diffretriever.training.journal import Journal
+from diffretriever.training.planned import describe_training
+from diffretriever.training.run_folder import RunFolder
+from schemas.retriever import MaskedRetriever
+from schemas.training import Recipe, TrainJob
+from schemas.training_manifest import TrainingManifest
+from tests.training.trainer_cases import FolderOf, ListedData, config_of, quick_recipe, session_of
+
+
+def job_for(output: Path) -> TrainJob:
+    return TrainJob(train="set", output=output, strategy="ddp")
+
+
+def manifest_of(folder_of: FolderOf, size: int = 48, **recipe: object) -> TrainingManifest:
+    return describe_training(config_of("masked-dream", folder_of), quick_recipe(**recipe), ListedData(size), 1, "cpu")
+
+
+def test_one_training_a_folder(folder_of: FolderOf, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "out")
+    manifest = manifest_of(folder_of)
+    assert folder.begin(manifest, job_for(folder.path)) == manifest
+    assert RunFolder(tmp_path / "out").begin(manifest, job_for(folder.path)) == manifest
+    with pytest.raises(ValueError, match=r"examples: 48 != 40\n  recipe\.seed: 42 != 7\n  total_steps: 6 != 5"):
+        folder.begin(manifest_of(folder_of, size=40, seed=7), job_for(folder.path))
+    other = manifest.model_copy(update={"data": "other", "weights": "w"})
+    with pytest.raises(ValueError, match=r"data: of the tests != other\n  weights: .* != w"):
+        folder.begin(other, job_for(folder.path))
+    assert not folder.finished
+
+
+def test_weights_may_lie_elsewhere(folder_of: FolderOf) -> None:
+    manifest = manifest_of(folder_of)
+    place = manifest.retriever.backbone.model_copy(update={"source": "elsewhere"})  # type: ignore[union-attr]
+    moved = manifest.model_copy(update={"retriever": manifest.retriever.model_copy(update={"backbone": place})})
+    assert manifest.differences(moved) == []
+    assert manifest.differences(manifest.model_copy(update={"step": 3})) == []
+
+
+def test_precision_stays_what_it_was_begun_in(folder_of: FolderOf, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    automatic = config_of("masked-dream", folder_of)
+    automatic = automatic.model_copy(update={"backbone": automatic.backbone.model_copy(update={"dtype": "auto"})})
+    assert folder.with_dtype(automatic) == automatic
+    folder.begin(manifest_of(folder_of), job_for(tmp_path))
+    assert folder.with_dtype(automatic).backbone.dtype == "float32"
+
+
+def test_the_result_is_a_retriever(folder_of: FolderOf, tmp_path: Path) -> None:
+    retriever = config_of("masked-bert", folder_of, text={"max_passage_tokens": 99})
+    session = session_of(retriever, quick_recipe(max_steps=1))
+    list(session.trainer.run())
+    manifest = session.save_adapter(tmp_path / "checkpoint" / "adapter")
+    folder = RunFolder(tmp_path / "out")
+    assert folder.finish(tmp_path / "checkpoint") == folder.result() == manifest
+    assert folder.finished
+    loaded = load_retriever(str(tmp_path / "out" / "retriever.yaml"))
+    assert isinstance(loaded, MaskedRetriever)
+    assert loaded.backbone.adapter == str(tmp_path / "out" / "adapter")
+    place = loaded.backbone.model_copy(update={"adapter": None})
+    assert loaded.model_copy(update={"backbone": place}) == retriever
+
+
+def test_the_journal(tmp_path: Path) -> None:
+    step = {"loss": 2.0, "accuracy": 0.5, "tokens_per_second": 1234.5}
+    stream = io.StringIO()
+    with Journal(tmp_path, "masked minilm", 2, stream) as journal:
+        journal.add({"step": 0, "validation/dense": 0.25})
+        journal.add({"step": 1, **step})
+        journal.add({"step": 2, **step})
+    assert stream.getvalue().splitlines() == [
+        "masked minilm: 2 steps",
+        "masked minilm: step 0: validation/dense 0.2500",
+        "masked minilm: 1/2 (50 %), loss 2.0000, accuracy 0.500, 1,234 tokens/s",
+        "masked minilm: 2/2 (100 %), loss 2.0000, accuracy 0.500, 1,234 tokens/s",
+    ]
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [0, 1, 2]
+    (events,) = (tmp_path / "tensorboard").iterdir()
+    assert b"validation/dense" in events.read_bytes()
+
+
+def test_the_defaults_are_the_papers() -> None:
+    recipe = Recipe()
+    assert (recipe.learning_rate, recipe.warmup, recipe.epochs, recipe.seed) == (1e-4, 0.06, 1, 42)
+    assert recipe.batch_queries == recipe.queries_per_device * 4 * 4 == 128
+    assert recipe.parts_per_worker(4) == 4
+    assert (recipe.hard_negatives, recipe.max_query_tokens, recipe.max_passage_tokens) == (15, 32, 156)
+    assert (recipe.temperature, recipe.sparse_weight, recipe.weight_decay, recipe.clip_norm) == (0.01, 1.0, 0.01, 1.0)
+    assert (recipe.lora_rank, recipe.lora_alpha, recipe.lora_dropout, recipe.adapter_head) == (16, 64, 0.05, "drop")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"learn_rate": 1e-3}, "Did you mean 'learning_rate'"),
+        ({"batch_queries": 20}, "must be a multiple of queries_per_device"),
+        ({"negatives": "local", "hard_negatives": 0, "queries_per_device": 1}, "no query has a negative"),
+        ({"warmup": 1.0}, "less than 1"),
+    ],
+)
+def test_recipes_that_make_no_sense(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        Recipe.model_validate(fields)
+
+
+def test_a_job_carries_its_recipe(tmp_path: Path) -> None:
+    job = TrainJob(train="set", output=tmp_path, query_budgets=(1, 4), workers=4)
+    assert job.recipe == Recipe(query_budgets=(1, 4))
+    with pytest.raises(ValidationError, match="3 workers cannot share evenly"):
+        TrainJob(train="set", output=tmp_path, workers=3)

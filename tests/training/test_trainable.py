@@ -1,0 +1,115 @@
+"""Training sees what the encoder gives: every method on every family, in fp32, without dropout."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from diffretriever.encoders import load_encoder
+from diffretriever.encoders.base import BackboneEncoder
+from diffretriever.encoders.prepared import PreparedText
+from diffretriever.training.lora import attach_lora, trainable_parameters
+from diffretriever.training.text_vectors import TextVectors
+from diffretriever.training.trainable import trainable
+from tests.training.trainer_cases import CASES, WORDS, FolderOf, config_of, quick_recipe
+
+TEXTS = [
+    "honey bees store water in winter",
+    "A river of copper: 'water', honey and sand!",
+    "",
+    "river",
+    " ".join(WORDS * 3),
+]
+
+
+def load(case: str, folder_of: FolderOf, **changes: object) -> BackboneEncoder:
+    encoder = load_encoder(config_of(case, folder_of, **changes), "cpu")
+    assert isinstance(encoder, BackboneEncoder)
+    return encoder
+
+
+def changed(encoder: BackboneEncoder, **recipe: object) -> BackboneEncoder:
+    """The same with an adapter that changes something."""
+    attach_lora(encoder.backbone, quick_recipe(**recipe))
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for name, parameter in trainable_parameters(encoder.backbone).items():
+            if ".lora_B." in name:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) / 10)
+    return encoder
+
+
+def assert_same(encoder: BackboneEncoder, texts: list[PreparedText]) -> TextVectors:
+    expected = encoder.encode_batch(texts)
+    found = trainable(encoder).encode(texts)
+    assert found.vectors_BKH.dtype == found.weights_BT.dtype == torch.float32
+    np.testing.assert_array_equal(found.valid_BK.sum(1), np.diff(expected.offsets))
+    vectors_MH = found.vectors_BKH[found.valid_BK].detach().numpy()
+    np.testing.assert_allclose(vectors_MH, expected.vectors_MH.astype(np.float32), atol=5e-4, rtol=0)
+    assert not found.vectors_BKH[~found.valid_BK].any()
+    positive_BT = (found.weights_BT > 0) & found.known_BT
+    np.testing.assert_array_equal(found.ids_BT[positive_BT], expected.impact_ids)
+    np.testing.assert_allclose(
+        found.weights_BT[positive_BT].detach().numpy(), expected.impact_weights, atol=1e-4, rtol=1e-4
+    )
+    assert not found.weights_BT[~found.known_BT].any()
+    return found
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_training_sees_what_the_encoder_gives(case: str, folder_of: FolderOf) -> None:
+    encoder = changed(load(case, folder_of))
+    for texts in (encoder.preparer.prepare_queries(TEXTS), encoder.preparer.prepare_passages([""] * 5, TEXTS)):
+        found = assert_same(encoder, texts)
+        if not case.startswith("pooled"):
+            assert found.weights_BT.max() > 0, "the texts have impacts"
+
+
+@pytest.mark.parametrize(
+    ("case", "changes"),
+    [
+        ("masked-dream", {"read_offset": -1, "tail_length": 1}),
+        ("masked-bert", {"slot_positions": "natural"}),
+        ("generated-llama3", {"stop": "cap-then-cut", "max_tokens": 6}),
+        ("generated-qwen2", {"max_tokens": 1}),
+        ("pooled-qwen2", {"pooling": "mean"}),
+    ],
+)
+def test_other_settings(case: str, changes: dict[str, object], folder_of: FolderOf) -> None:
+    encoder = changed(load(case, folder_of, **changes))
+    assert_same(encoder, encoder.preparer.prepare_queries(TEXTS))
+
+
+def test_budgets_of_their_own(folder_of: FolderOf) -> None:
+    encoder = changed(load("masked-dream", folder_of))
+    found = assert_same(encoder, encoder.preparer.prepare_queries(TEXTS, [1, 4, 2, 5, 3]))
+    assert found.valid_BK.sum(1).tolist() == [1, 4, 2, 5, 3]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_reach_every_matrix(case: str, folder_of: FolderOf) -> None:
+    encoder = changed(load(case, folder_of), gradient_checkpointing=True)
+    encoder.backbone.model.train()
+    found = trainable(encoder).encode(encoder.preparer.prepare_queries(TEXTS))
+    generator = torch.Generator().manual_seed(1)
+    directions_BKH = torch.randn(found.vectors_BKH.shape, generator=generator)
+    loss = (found.vectors_BKH * directions_BKH).sum() + found.weights_BT.sum()
+    loss.backward()
+    assert encoder.backbone.model.training
+    for name, parameter in encoder.backbone.model.named_parameters():
+        assert (parameter.grad is not None) == (".lora_" in name), name
+        assert parameter.grad is None or (parameter.grad.isfinite().all() and parameter.grad.abs().max() > 0), name
+
+
+def test_checkpointing_changes_no_gradient(folder_of: FolderOf) -> None:
+    gradients = []
+    for checkpointing in (False, True):
+        encoder = changed(load("masked-dream", folder_of), gradient_checkpointing=checkpointing)
+        encoder.backbone.model.train()
+        torch.manual_seed(3)
+        trainable(encoder).encode(encoder.preparer.prepare_queries(TEXTS)).vectors_BKH[..., 0].sum().backward()
+        gradients.append([parameter.grad for parameter in trainable_parameters(encoder.backbone).values()])
+    for without, with_it in zip(*gradients, strict=True):
+        assert without is not None
+        torch.testing.assert_close(with_it, without)

@@ -1,0 +1,120 @@
+"""Training that resumes bit for bit, errors that name the queries, and what cannot be trained."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from diffretriever.training.loop import StepMetrics
+from diffretriever.training.lora import adapter_tensors, trainable_parameters
+from diffretriever.training.planned import check_trainable, with_training_lengths
+from diffretriever.training.session import Session
+from schemas.retriever import Bm25Retriever
+from schemas.training import Recipe
+from tests.training.trainer_cases import FolderOf, ListedData, config_of, quick_recipe, session_of
+
+DROPOUT = {
+    "lora_dropout": 0.3,
+    "query_budgets": (1, 2, 4),
+    "passage_budgets": (1, 3),
+    "max_steps": 4,
+    "batch_queries": 4,
+}
+
+
+def run(session: Session, until: int) -> list[StepMetrics]:
+    metrics: list[StepMetrics] = []
+    for found in session.trainer.run():
+        metrics.append(found)
+        if found.step == until:
+            break
+    return metrics
+
+
+@pytest.mark.parametrize("negatives", ["gathered", "cached"])
+@pytest.mark.parametrize("case", ["masked-bert", "generated-qwen2"])
+def test_resumed_bit_for_bit(case: str, negatives: str, folder_of: FolderOf, tmp_path: Path) -> None:
+    retriever, recipe = config_of(case, folder_of), quick_recipe(negatives=negatives, **DROPOUT)
+    straight = session_of(retriever, recipe)
+    expected = run(straight, 4)
+    torch.rand(17)  # another state of the generator: nothing may depend on it
+    killed = session_of(retriever, recipe)
+    run(killed, 2)
+    killed.trainer.save(tmp_path)
+    torch.rand(3)
+    resumed = session_of(retriever, recipe)
+    resumed.trainer.load(tmp_path)
+    found = run(resumed, 4)
+    assert [m.step for m in found] == [3, 4]
+    assert [(m.loss, m.gradient_norm, m.learning_rate) for m in found] == [
+        (m.loss, m.gradient_norm, m.learning_rate) for m in expected[2:]
+    ]
+    first, second = adapter_tensors(straight.encoder.backbone), adapter_tensors(resumed.encoder.backbone)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_broken_loss_names_step_and_queries(folder_of: FolderOf) -> None:
+    session = session_of(config_of("pooled-dream", folder_of), quick_recipe())
+    run(session, 2)
+    with torch.no_grad():
+        next(iter(trainable_parameters(session.encoder.backbone).values())).fill_(torch.nan)
+    with pytest.raises(ValueError, match=r"the loss is nan at step 2, with these queries on worker 0: q\d+, q\d+\."):
+        run(session, 3)
+
+
+def test_a_broken_gradient_is_an_error(folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = session_of(config_of("pooled-dream", folder_of), quick_recipe())
+    monkeypatch.setattr(session.trainer.engine, "step", lambda _: float("inf"))
+    with pytest.raises(ValueError, match="the gradient's norm is inf at step 0"):
+        run(session, 1)
+
+
+def test_gradients_are_clipped_and_rates_followed(folder_of: FolderOf) -> None:
+    session = session_of(config_of("pooled-dream", folder_of), quick_recipe(clip_norm=1e-3, weight_decay=0.0))
+    parameters = trainable_parameters(session.encoder.backbone)
+    for parameter in parameters.values():
+        parameter.grad = torch.ones_like(parameter)
+    size = sum(p.numel() for p in parameters.values())
+    assert session.trainer.engine.step(0.0) == pytest.approx(size**0.5)
+    moments = session.trainer.engine._optimizer.state  # type: ignore[attr-defined]
+    for parameter in parameters.values():
+        torch.testing.assert_close(moments[parameter]["exp_avg"], torch.full_like(parameter, 0.1 * 1e-3 / size**0.5))
+
+
+@pytest.mark.parametrize(
+    ("case", "changes", "recipe", "message"),
+    [
+        ("masked-dream", {"steps": 2}, {}, "set steps to 1"),
+        ("masked-dream", {"stop_truncation": "quote"}, {}, "stop_truncation to none"),
+        ("pooled-dream", {}, {"query_budgets": (1, 2)}, "no slots"),
+    ],
+)
+def test_what_cannot_be_trained(
+    case: str, changes: dict[str, object], recipe: dict[str, object], message: str, folder_of: FolderOf
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_trainable(config_of(case, folder_of, **changes), quick_recipe(**recipe))
+    with pytest.raises(ValueError, match="the bm25 method cannot be trained"):
+        check_trainable(Bm25Retriever(), quick_recipe())
+
+
+def test_an_adapter_is_no_start(folder_of: FolderOf) -> None:
+    retriever = config_of("masked-dream", folder_of)
+    adapted = retriever.model_copy(update={"backbone": retriever.backbone.model_copy(update={"adapter": "a"})})
+    with pytest.raises(ValueError, match=r"backbone\.adapter"):
+        check_trainable(adapted, quick_recipe())
+
+
+def test_distillation_needs_a_teacher(folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = ListedData.group
+    monkeypatch.setattr(ListedData, "group", lambda *args, **kw: dataclasses.replace(group(*args, **kw), scores=None))
+    with pytest.raises(ValueError, match="distillation: kl needs a teacher's scores of a positive and 2 negatives"):
+        session_of(config_of("pooled-bert", folder_of), quick_recipe(distillation="kl"))
+
+
+def test_lengths_are_the_recipes(folder_of: FolderOf) -> None:
+    text = with_training_lengths(config_of("pooled-qwen2", folder_of), Recipe()).text
+    assert (text.max_query_tokens, text.max_passage_tokens) == (32, 156)

@@ -1,0 +1,169 @@
+"""The objective's maths against slow loops in double precision."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+
+from diffretriever.training.losses import (
+    contrastive,
+    dense_scores,
+    distilled_kl,
+    distilled_mse,
+    own_passages,
+    sparse_scores,
+)
+from diffretriever.training.objective import objective
+from diffretriever.training.schedule import learning_rate
+from diffretriever.training.text_vectors import TextVectors, join
+from schemas.training import Recipe
+from tests.training.trainer_cases import random_texts
+
+QUERIES = random_texts(5, 3, 4, seed=1, dtype=torch.float64)
+PASSAGES = random_texts(10, 4, 6, seed=2, dtype=torch.float64)
+RECIPE = Recipe(hard_negatives=1, temperature=0.1)
+
+
+def with_gradients(texts: TextVectors, dtype: torch.dtype) -> TextVectors:
+    return texts._replace(vectors_BKH=texts.vectors_BKH.to(dtype), weights_BT=texts.weights_BT.to(dtype)).leaf()
+
+
+def slow_dense(queries: TextVectors, passages: TextVectors) -> Tensor:
+    rows = []
+    for q, q_valid in zip(queries.vectors_BKH, queries.valid_BK, strict=True):
+        row = []
+        for p, p_valid in zip(passages.vectors_BKH, passages.valid_BK, strict=True):
+            own_J, own_I = p[: int(p_valid.sum())], q[: int(q_valid.sum())]
+            best = [torch.stack([q_i @ p_j for p_j in own_J]).max() for q_i in own_I]
+            row.append(torch.stack(best).mean())
+        rows.append(torch.stack(row))
+    return torch.stack(rows)
+
+
+def slow_sparse(queries: TextVectors, passages: TextVectors, vocabulary: int = 12) -> Tensor:
+    def full(texts: TextVectors, row: int) -> Tensor:
+        vector_V = torch.zeros(vocabulary, dtype=torch.float64)
+        for token, weight, known in zip(texts.ids_BT[row], texts.weights_BT[row], texts.known_BT[row], strict=True):
+            if known:
+                vector_V = vector_V + weight * torch.eye(vocabulary, dtype=torch.float64)[int(token)]
+        return vector_V
+
+    return torch.stack(
+        [
+            torch.stack([full(queries, i) @ full(passages, j) for j in range(len(passages.ids_BT))])
+            for i in range(len(queries.ids_BT))
+        ]
+    )
+
+
+def slow_cross_entropy(scores_QP: Tensor, each: int) -> Tensor:
+    losses = [torch.logsumexp(scores, 0) - scores[i * each] for i, scores in enumerate(scores_QP)]
+    return torch.stack(losses).mean()
+
+
+def test_scores_of_ragged_texts() -> None:
+    torch.testing.assert_close(
+        dense_scores(QUERIES, PASSAGES), slow_dense(QUERIES, PASSAGES).float(), atol=1e-6, rtol=0
+    )
+    torch.testing.assert_close(sparse_scores(QUERIES, PASSAGES), slow_sparse(QUERIES, PASSAGES))
+
+
+def test_objective_and_its_gradients() -> None:
+    ours = with_gradients(QUERIES, torch.float32), with_gradients(PASSAGES, torch.float32)
+    theirs = with_gradients(QUERIES, torch.float64), with_gradients(PASSAGES, torch.float64)
+    found = objective(*ours, None, 2, RECIPE)
+    dense = slow_cross_entropy(slow_dense(*theirs) / RECIPE.temperature, 2)
+    expected = dense + slow_cross_entropy(slow_sparse(*theirs), 2)
+    torch.testing.assert_close(found.loss, expected.float(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found.dense, dense.float(), atol=1e-5, rtol=1e-5)
+    right = sum(int(row.argmax()) == 2 * i for i, row in enumerate(slow_dense(*theirs)))
+    assert float(found.accuracy) == pytest.approx(right / 5)
+    found.loss.backward()
+    expected.backward()
+    for mine, reference in zip(ours, theirs, strict=True):
+        for tensor, other in ((mine.vectors_BKH, reference.vectors_BKH), (mine.weights_BT, reference.weights_BT)):
+            assert tensor.grad is not None
+            assert other.grad is not None
+            torch.testing.assert_close(tensor.grad, other.grad.float(), atol=1e-5, rtol=1e-4)
+            assert tensor.grad.abs().max() > 0
+
+
+def test_gradcheck_of_the_sparse_scores() -> None:
+    def scores(query_BT: Tensor, passage_BT: Tensor) -> Tensor:
+        return sparse_scores(QUERIES._replace(weights_BT=query_BT), PASSAGES._replace(weights_BT=passage_BT))
+
+    inputs = QUERIES.weights_BT.clone().requires_grad_(), PASSAGES.weights_BT.clone().requires_grad_()
+    assert torch.autograd.gradcheck(scores, inputs)
+
+
+def test_gradcheck_of_contrast_and_distillation() -> None:
+    scores_QP = torch.randn(3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    teacher_QC = torch.tensor([[1.0, 0.5], [0.2, 0.9], [torch.nan, torch.nan]], dtype=torch.float64)
+    positives_Q = torch.tensor([0, 2, 4])
+    assert torch.autograd.gradcheck(lambda s: contrastive(s, positives_Q), scores_QP)
+    assert torch.autograd.gradcheck(lambda s: distilled_kl(own_passages(s, 2), teacher_QC), scores_QP)
+    assert torch.autograd.gradcheck(lambda s: distilled_mse(own_passages(s, 2), teacher_QC), scores_QP)
+
+
+def test_distillation_by_hand() -> None:
+    student_QC = torch.tensor([[0.0, math.log(3)], [1.0, 1.0]])
+    teacher_QC = torch.tensor([[math.log(3), 0.0], [torch.nan, torch.nan]])
+    # Distributions (1/4, 3/4) and (3/4, 1/4); the query without a teacher does not count.
+    assert float(distilled_kl(student_QC, teacher_QC)) == pytest.approx(0.75 * math.log(3) - 0.25 * math.log(3))
+    assert float(distilled_mse(student_QC, teacher_QC)) == pytest.approx(math.log(3) ** 2)
+    nothing_QC = torch.full((2, 2), torch.nan)
+    assert float(distilled_kl(student_QC, nothing_QC)) == float(distilled_mse(student_QC, nothing_QC)) == 0
+
+
+@pytest.mark.parametrize("kind", ["kl", "mse"])
+def test_distillation_is_part_of_the_loss(kind: str) -> None:
+    recipe = Recipe.model_validate(RECIPE.model_dump() | {"distillation": kind, "distillation_weight": 0.5})
+    teacher_QC = torch.rand(5, 2, generator=torch.Generator().manual_seed(3))
+    queries, passages = with_gradients(QUERIES, torch.float32), with_gradients(PASSAGES, torch.float32)
+    found = objective(queries, passages, teacher_QC, 2, recipe)
+    own_QC = slow_dense(QUERIES, PASSAGES).float().gather(1, 2 * torch.arange(5)[:, None] + torch.arange(2))
+    if kind == "mse":
+        expected = ((own_QC - teacher_QC) ** 2).mean()
+    else:
+        p_QC, q_QC = (teacher_QC / 0.01).softmax(1), (own_QC / 0.1).softmax(1)
+        expected = (p_QC * ((p_QC + 1e-30).log() - q_QC.log())).sum(1).mean()
+    torch.testing.assert_close(found.distillation, expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(found.loss, found.dense + found.sparse + 0.5 * found.distillation)
+
+
+def test_texts_without_content_words() -> None:
+    none = torch.zeros(5, 0)
+    queries = with_gradients(QUERIES, torch.float32)._replace(ids_BT=none.long(), weights_BT=none, known_BT=none.bool())
+    passages = with_gradients(PASSAGES, torch.float32)
+    found = objective(queries, passages, None, 2, RECIPE).detached()
+    assert float(found.sparse) == 0
+    assert float(found.loss) == float(found.dense)
+    assert sparse_scores(queries, passages).abs().max() == 0
+
+
+def test_joined_texts_score_as_they_did_apart() -> None:
+    wider = random_texts(3, 5, 2, seed=7, dtype=torch.float64)
+    joined = join([PASSAGES, wider])
+    torch.testing.assert_close(
+        dense_scores(QUERIES, joined),
+        torch.cat([dense_scores(QUERIES, PASSAGES), dense_scores(QUERIES, wider)], dim=1),
+    )
+    torch.testing.assert_close(
+        sparse_scores(QUERIES, joined),
+        torch.cat([sparse_scores(QUERIES, PASSAGES), sparse_scores(QUERIES, wider)], dim=1),
+    )
+
+
+def test_the_learning_rate_rises_then_falls_to_zero() -> None:
+    rates = [learning_rate(Recipe(), step, 200) for step in range(200)]
+    assert rates[11] == max(rates) == 1e-4  # 6 % of 200 steps
+    assert rates[0] == pytest.approx(1e-4 / 12)
+    assert all(a < b for a, b in pairwise(rates[:12]))
+    assert all(a >= b for a, b in pairwise(rates[12:]))
+    assert rates[12 + 94] == pytest.approx(0.5e-4)
+    assert 0 < rates[-1] < 1e-7
+    assert learning_rate(Recipe(warmup=0), 0, 1) == 1e-4

@@ -1,0 +1,110 @@
+"""Retrievers that can be trained, over tiny random checkpoints; training data in memory; steps without Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from diffretriever.collections.base import Passage
+from diffretriever.training.examples import Group
+from diffretriever.training.gather import Workers
+from diffretriever.training.planned import describe_training
+from diffretriever.training.session import Session, open_session
+from diffretriever.training.text_vectors import TextVectors
+from schemas.retriever import RETRIEVER_ADAPTER, BackboneRetriever
+from schemas.training import Recipe
+
+FolderOf = Callable[[str], Path]
+ALONE = Workers(0, 1)
+_REPLLAMA = {"pooling": "last", "append_eos": True, "query_prefix": "query: ", "passage_prefix": "passage: "}
+CASES: dict[str, dict[str, Any]] = {
+    "masked-dream": {"budget": "q2p3"},
+    "masked-llada": {"budget": "q4p4", "content_words": {"fold_space_variants": True}},
+    "masked-bert": {"budget": "q2p3", "slot_positions": "spread", "prompt": {"variant": "bare"}},
+    "generated-qwen2": {"max_tokens": 3, "stop": "cap"},
+    "generated-llama3": {"max_tokens": 4},
+    "pooled-dream": {},
+    "pooled-llada": {},
+    "pooled-qwen2": _REPLLAMA,
+    "pooled-llama3": _REPLLAMA,
+    "pooled-bert": {},
+}
+"""Every method on every family that it runs on, METHOD-FAMILY: the fields of its config."""
+
+# Words that are single entries of the random checkpoints' small vocabularies, so that texts have impacts.
+WORDS = ("honey", "water", "winter", "summer", "river", "copper", "query", "passage", "word")
+QUICK: dict[str, Any] = {
+    "strategy": "ddp",
+    "gradient_checkpointing": False,
+    "batch_queries": 8,
+    "queries_per_device": 2,
+    "hard_negatives": 2,
+    "lora_rank": 4,
+    "lora_alpha": 16,
+    "temperature": 0.05,
+    "learning_rate": 1e-2,
+}
+"""A recipe for models and data as small as these."""
+
+
+class ListedData:
+    """Queries with passages about the same two words, and negatives about others."""
+
+    digest = "of the tests"
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def order(self, epoch: int, seed: int) -> np.ndarray:
+        return np.random.default_rng([epoch, seed]).permutation(self._size)
+
+    def group(self, row: int, *, epoch: int, negatives: int, seed: int) -> Group:
+        passages = tuple(Passage(f"p{row}-{i}", "", text_of(row + 5 * i)) for i in range(1 + negatives))
+        scores = tuple(1.0 - 0.1 * i - 0.01 * epoch for i in range(1 + negatives))
+        return Group(f"q{row}", " ".join(topic(row)), passages, scores)
+
+
+def topic(row: int) -> tuple[str, str]:
+    first, second = row % len(WORDS), (row // len(WORDS) + row + 1) % len(WORDS)
+    return WORDS[first], WORDS[second]
+
+
+def text_of(row: int) -> str:
+    first, second = topic(row)
+    return f"the {first} and the {second} of {first}" + " again" * (row % 3)
+
+
+def config_of(case: str, folder_of: FolderOf, **changes: Any) -> BackboneRetriever:
+    method, family = case.split("-")
+    place = {"source": str(folder_of(family)), "dtype": "float32"}
+    config = RETRIEVER_ADAPTER.validate_python(CASES[case] | {"method": method, "backbone": place} | changes)
+    assert isinstance(config, BackboneRetriever)
+    return config
+
+
+def quick_recipe(**changes: Any) -> Recipe:
+    return Recipe.model_validate(QUICK | changes)
+
+
+def session_of(retriever: BackboneRetriever, recipe: Recipe, size: int = 48, workers: Workers = ALONE) -> Session:
+    data = ListedData(size)
+    manifest = describe_training(retriever, recipe, data, workers.total, "cpu")
+    return open_session(data, manifest, "cpu", workers)
+
+
+def random_texts(count: int, slots: int, ids: int, *, seed: int, dtype: torch.dtype = torch.float32) -> TextVectors:
+    """Ragged made-up representations: text i has 1 + i mod slots vectors and i mod (ids + 1) content ids of 12."""
+    generator = torch.Generator().manual_seed(seed)
+    valid_BK = torch.arange(slots) < (1 + torch.arange(count) % slots)[:, None]
+    known_BT = torch.arange(ids) < (torch.arange(count) % (ids + 1))[:, None]
+    vectors_BKH = torch.nn.functional.normalize(torch.randn(count, slots, 5, generator=generator, dtype=dtype), dim=-1)
+    weights_BT = torch.rand(count, ids, generator=generator, dtype=dtype)
+    ids_BT = torch.stack([torch.randperm(12, generator=generator)[:ids] for _ in range(count)])
+    return TextVectors(vectors_BKH * valid_BK[..., None], valid_BK, ids_BT * known_BT, weights_BT * known_BT, known_BT)
