@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -23,14 +22,15 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_ray() -> Iterator[None]:
-    """A place for Ray's files that no other session has: jobs use the cluster whose address lies there."""
+    """A place for Ray's files that no other session has: jobs use the cluster whose address lies there.
+
+    Ray runs its workers at the lowest priority but four: beside the tests of another session they would take minutes
+    to start.
+    """
     # Ray's sockets lie below it, and their paths may have a hundred characters.
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
-    before = os.environ.get("RAY_TMPDIR")
-    os.environ["RAY_TMPDIR"] = str(folder)
-    yield
-    if before is None:
-        del os.environ["RAY_TMPDIR"]
-    else:
-        os.environ["RAY_TMPDIR"] = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", str(folder))
+        patch.setenv("RAY_worker_niceness", "0")
+        yield
     shutil.rmtree(folder, ignore_errors=True)

@@ -40,8 +40,6 @@ def address(index: PassageIndex) -> Iterator[str]:
 
     # Proxies that are slow to start on a busy machine would be killed, and started again.
     os.environ["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"] = "60"
-    # Ray runs its workers at the lowest priority but four: beside other tests they would take minutes to start.
-    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (Ray's own name)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
@@ -68,7 +66,7 @@ def address(index: PassageIndex) -> Iterator[str]:
     yield f"http://127.0.0.1:{port}"
     serve.shutdown()
     ray.shutdown()
-    del os.environ["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"], os.environ["RAY_worker_niceness"]  # noqa: SIM112
+    del os.environ["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"]
 
 
 @pytest.fixture(params=["together", "apart"])
