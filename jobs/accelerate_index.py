@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from _entry import run
+from _entry import lasting, run
 
 from schemas.jobs import AccelerateJob
 
@@ -22,6 +22,8 @@ def main(config: AccelerateJob) -> None:
     """Make what is missing and say what there is."""
     from diffretriever.search.accelerate import accelerate
     from diffretriever.search.fragment_files import make_missing
+
+    config = config.model_copy(update={"index": lasting(config.index, "--index")})
 
     def make(index: PassageIndex, missing: Sequence[Missing]) -> None:
         workers = _workers(config, missing)

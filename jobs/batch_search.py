@@ -13,7 +13,9 @@ def main(config: BatchSearchJob) -> None:
     """Search, then say where the runs are."""
     from diffretriever.pipelines.batch_search import search_batch
 
-    summary = search_batch(config.model_copy(update={"output": Path(lasting(config.output, "--output"))}))
+    # Workers run in another directory.
+    places = {"output": Path(lasting(config.output, "--output")), "index": lasting(config.index, "--index")}
+    summary = search_batch(config.model_copy(update=places))
     rate = summary.queries / summary.seconds
     print(f"{summary.queries:,} queries over {summary.passages:,} passages in {summary.seconds:.0f} s ({rate:.1f}/s)")
     if summary.parts_found:

@@ -13,7 +13,9 @@ def main(config: MineNegativesJob) -> None:
     """Mine, then say what was found."""
     from diffretriever.pipelines.mining import mine_negatives
 
-    job = config.model_copy(update={"output": Path(lasting(config.output, "--output"))})
+    # Workers run in another directory.
+    places = {"output": Path(lasting(config.output, "--output")), "index": lasting(config.index, "--index")}
+    job = config.model_copy(update=places)
     print(describe(job, mine_negatives(job)))
 
 

@@ -1,13 +1,9 @@
-"""The prepared form: what goes in comes out, sampling by counters alone, and nothing half-written that opens."""
+"""The prepared form: what goes in comes out, joined and held out, and nothing half-written that opens."""
 
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import subprocess
-import sys
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -16,17 +12,14 @@ import pytest
 from diffretriever.collections import BadInputError
 from diffretriever.training import raw_records
 from diffretriever.training.digest_rows import DigestRows
-from diffretriever.training.draws import draws
 from diffretriever.training.examples import Example
 from diffretriever.training.preparation import checked_blocks, finished, open_inputs, write_training_set
-from diffretriever.training.text_keys import passage_key
 from diffretriever.training.training_set import EXAMPLES_FILE, MANIFEST_FILE, TrainingSet
 from schemas.training_data import PrepareTrainingJob
 from tests.training.example_cases import examples, jsonl, prepared, tevatron, write_beir
 
 ROOT = Path(__file__).resolve().parents[2]
 MADE = examples(40, positives=3, negatives=10, scores=True)
-KNOWN_DRAWS = [2115218756150950235, 7594619805361441279, 13371684544209651057]
 
 
 def write(folder: Path, made: list[Example], name: str = "train.jsonl") -> str:
@@ -61,106 +54,6 @@ def test_what_goes_in_comes_out(made: TrainingSet, tmp_path: Path) -> None:
 def test_the_digest_is_of_contents_and_order(made: TrainingSet, tmp_path: Path) -> None:
     other = prepared(PrepareTrainingJob(source=(write(tmp_path, MADE[::-1]),), output=tmp_path / "out"))
     assert other.digest != made.digest
-
-
-def test_an_order_is_a_permutation_and_each_epoch_has_its_own(made: TrainingSet) -> None:
-    orders = [made.order(epoch, seed) for epoch in range(3) for seed in (1, 2)]
-    for order in orders:
-        assert order.dtype == np.int64
-        assert sorted(order.tolist()) == list(range(40))
-    assert len({tuple(order) for order in orders}) == 6
-    assert made.order(1, 2).tolist() == orders[3].tolist()
-
-
-def test_draws_are_what_they_have_always_been() -> None:
-    """Resumed trainings and other machines rely on these numbers."""
-    assert draws(3, "order", 42, 0).tolist() == KNOWN_DRAWS
-    assert draws(2, "order", 42, 0).tolist() == KNOWN_DRAWS[:2]
-    assert len(draws(0, "x")) == 0
-
-
-def test_groups_are_one_positive_and_hard_negatives(made: TrainingSet) -> None:
-    for row, example in enumerate(MADE):
-        group = made.group(row, epoch=0, negatives=5, seed=42)
-        assert (group.query_id, group.query) == (example.query_id, example.query)
-        assert group.passages[0] in example.positives
-        assert len(group.passages) == 6 == len(set(group.passages))
-        assert set(group.passages[1:]) <= set(example.negatives)
-        assert example.scores is not None
-        by_passage = dict(zip((*example.positives, *example.negatives), example.scores, strict=True))
-        assert group.scores == tuple(by_passage[p] for p in group.passages)
-
-
-def test_epochs_go_through_all_passages(made: TrainingSet) -> None:
-    for row, example in enumerate(MADE):
-        groups = [made.group(row, epoch=epoch, negatives=3, seed=7) for epoch in range(12)]
-        assert {g.passages[0] for g in groups[:3]} == set(example.positives), "positives take turns"
-        first = [p for g in groups for p in g.passages[1:]][: len(example.negatives)]
-        assert set(first) == set(example.negatives), "none is seen twice before all are seen"
-    first_groups = [made.group(row, epoch=0, negatives=3, seed=7) for row in range(40)]
-    assert sum(made.group(row, epoch=1, negatives=3, seed=7) != g for row, g in enumerate(first_groups)) == 40
-    assert sum(made.group(row, epoch=0, negatives=3, seed=8) != g for row, g in enumerate(first_groups)) > 35
-    starts = Counter(MADE[row].positives.index(g.passages[0]) for row, g in enumerate(first_groups))
-    assert min(starts.values()) >= 5, "queries begin with different positives"
-
-
-def test_too_few_negatives_are_filled_up_with_positives_of_others(made: TrainingSet) -> None:
-    positives = {p: e.query_id for e in MADE for p in e.positives}
-    for row, example in enumerate(MADE):
-        group = made.group(row, epoch=2, negatives=25, seed=42)
-        assert len(group.passages) == 26 == len(set(group.passages))
-        hard, borrowed = group.passages[1 : 1 + len(example.negatives)], group.passages[1 + len(example.negatives) :]
-        assert set(hard) == set(example.negatives)
-        assert all(positives[p] != example.query_id for p in borrowed)
-        assert group.scores is None
-        assert made.group(row, epoch=2, negatives=25, seed=42) == group
-    assert made.group(0, epoch=3, negatives=25, seed=42).passages[-1] != group.passages[-1]
-
-
-def test_nothing_like_an_own_positive_is_borrowed(tmp_path: Path) -> None:
-    """Neither its text under another id, nor the positive of another example with the same query."""
-    records = [
-        {"query_id": "a", "query": "why", "positive_passages": [{"docid": "1", "text": "Because of it"}]},
-        {"query_id": "b", "query": "who", "positive_passages": [{"docid": "2", "text": "because  OF it"}]},
-        {"query_id": "c", "query": "why", "positive_passages": [{"docid": "3", "text": "just so"}]},
-        {"query_id": "d", "query": "how", "positive_passages": [{"docid": "4", "text": "like this"}]},
-    ]
-    (tmp_path / "x.jsonl").write_text(jsonl(records), "utf-8")
-    small = prepared(PrepareTrainingJob(source=(str(tmp_path / "x.jsonl"),), output=tmp_path / "out"))
-    for epoch in range(20):
-        assert [p.id for p in small.group(0, epoch=epoch, negatives=1, seed=1).passages] == ["1", "4"]
-    assert {p.id for p in small.group(3, epoch=0, negatives=2, seed=1).passages[1:]} <= {"1", "2", "3"}
-    with pytest.raises(ValueError, match=r"too few passages for 2 more negatives of query 'a'.*mine_negatives"):
-        small.group(0, epoch=0, negatives=2, seed=1)
-
-
-def test_another_process_with_another_hash_seed_draws_the_same(made: TrainingSet) -> None:
-    code = (
-        "import json, sys; from pathlib import Path; from diffretriever.training.training_set import TrainingSet\n"
-        "s = TrainingSet.open(Path(sys.argv[1])); groups = [s.group(r, epoch=e, negatives=20, seed=3)\n"
-        "    for e in (0, 1) for r in s.order(e, 3).tolist()]\n"
-        "print(json.dumps([[g.query_id, *(p.id for p in g.passages)] for g in groups]))"
-    )
-    path = f"{ROOT / 'platform'}{os.pathsep}{ROOT}"
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", code, str(made.folder)],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path},
-        ).stdout
-        for seed in ("1", "2")
-    ]
-    # Two workers that take every other row, in this process, and the last one first.
-    found: dict[tuple[int, int], list[str]] = {}
-    for worker in (1, 0):
-        for epoch in (1, 0):
-            for step in range(worker, 40, 2):
-                group = made.group(int(made.order(epoch, 3)[step]), epoch=epoch, negatives=20, seed=3)
-                found[epoch, step] = [group.query_id, *(p.id for p in group.passages)]
-    here = [found[epoch, step] for epoch in (0, 1) for step in range(40)]
-    assert json.loads(runs[0]) == json.loads(runs[1]) == here
 
 
 def test_it_travels_by_its_place(made: TrainingSet) -> None:
@@ -278,11 +171,3 @@ def test_digests_are_numbered_as_a_dict_would() -> None:
         expected = [reference.setdefault(digest, len(reference)) for digest in digests]
         assert rows.add(digests).tolist() == expected
         assert len(rows) == len(reference)
-
-
-def test_positives_are_never_negatives(made: TrainingSet) -> None:
-    for row in range(40):
-        for negatives in (5, 30):
-            own = {passage_key(p) for p in MADE[row].positives}
-            group = made.group(row, epoch=1, negatives=negatives, seed=0)
-            assert not own & {passage_key(p) for p in group.passages[1:]}
