@@ -41,7 +41,7 @@ types: install
 	$(BIN)/mypy
 
 tests: install
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 3 --dist loadfile
 
 clean:
 	rm -rf $(VENV) demo build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -130,7 +130,7 @@ def test_a_run_is_scored_by_itself(tmp_path: Path) -> None:
         ("evaluate", ["--run", "no.trec", "--qrels", "no.tsv", "--output", "o"], "no.trec"),
         ("maintain_index", ["--index", "i"], "nothing to do"),
         ("prepare_training", ["--source", "nowhere", "--output", "o"], "no collection 'nowhere'"),
-        ("mine_negatives", ["--source", "s", "--index", "nowhere", "--output", "o.jsonl"], "no index at nowhere"),
+        ("mine_negatives", ["--source", "s", "--index", "nowhere", "--output", "o.jsonl"], "nowhere: make one with"),
     ],
 )
 def test_mistakes_are_one_line_and_status_1(name: str, arguments: list[str], message: str, tmp_path: Path) -> None:
