@@ -42,7 +42,7 @@ types: install
 
 # In the order of the files: by default those of few tests, which are the long ones here, would come last.
 tests: install
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 clean:
 	rm -rf $(VENV) demo build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
