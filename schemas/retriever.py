@@ -49,6 +49,9 @@ class MaskedRetriever(PromptedRetriever):
     slot_positions: Literal["natural", "spread"] = "natural"
     """`spread` places slots at far position ids, apart from each other: for absolute-position encoders
     that were never trained to fill slots."""
+    nested_slots: bool = False
+    """Slot i sees the text and the slots up to itself, and nothing else sees slots: the first k vectors of a text are
+    those of budget k, so that one encoding serves all smaller budgets. For backbones trained so."""
     steps: PositiveInt = 1
     """S, forward passes: with more than one, each pass fills the slots it is most confident of (paper App. A)."""
     schedule: Literal["time-grid", "even"] = "time-grid"
@@ -59,6 +62,23 @@ class MaskedRetriever(PromptedRetriever):
     """Leave out slots from the first one on that predicts a stop token, unless it is the first slot. `special`: the
     tokenizer's special tokens, as in the authors' zero-shot code; `turn-end` adds the turn's end, `quote` also the
     closing quote (reference §2.5)."""
+
+    @model_validator(mode="after")
+    def _nested_slots_keep_their_places(self) -> Self:
+        if not self.nested_slots:
+            return self
+        if self.steps > 1:
+            raise ValueError(
+                "nested_slots: with more than one pass slots see what others were filled with: set steps to 1"
+            )
+        if self.prompt.variant == "paper" or self.prompt.rewrite_numbers:
+            raise ValueError(
+                "nested_slots: the prompt must not change with the number of slots: set prompt.variant to few, and "
+                "leave rewrite_numbers out"
+            )
+        if self.tail_length and self.slot_positions == "natural":
+            raise ValueError("nested_slots: the tail would move with the number of slots: set tail_length to 0")
+        return self
 
     def max_vectors(self, side: Side) -> int:
         """Most vectors of a text: K_q or K_p."""

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic_settings import NoDecode
 
 from schemas.base import Model
 from schemas.budget import BudgetChoice
+from schemas.codec import CodecConfig
 from schemas.settings import JobConfig
 
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -47,6 +49,10 @@ class Recipe(Model):
     """Whose passages are candidates for a query. `local`: those of the `queries_per_device` queries run with it.
     `gathered`: of these queries on all workers (paper: 32 queries, 512 passages). `cached`: of all `batch_queries`, in
     the memory of one part by gradient caching (Gao et al. 2021, arXiv 2101.06983), for some 4/3 of the time."""
+    equal_passages: Literal["mask", "keep"] = "mask"
+    """What becomes of a candidate that has the text of a query's positive, or of another passage that the training set
+    knows to answer the query. `mask`: it is not among the query's candidates. `keep`: it is a negative, as in the
+    authors' code, whose labels know nothing but the place of the positive (reference §5.1, §5.3)."""
     max_query_tokens: PositiveInt = 32
     """Limit of a query in training, in place of the retriever's own; counted as its `text.length_semantics` says."""
     max_passage_tokens: PositiveInt = 156
@@ -62,6 +68,11 @@ class Recipe(Model):
     """Weight of that loss."""
     teacher_temperature: PositiveFloat = 0.01
     """What the teacher's scores are divided by under `kl`: 0.01 suits cosines, 1 suits logits."""
+    compression: Annotated[CodecConfig | None, NoDecode] = None
+    """Codec, such as `residual2`, through which passages go before they are scored in the dense loss, as they would in
+    an index compressed by it; gradients pass it by (straight through). None: passages as they are, as in the paper."""
+    compression_refit: PositiveInt = 100
+    """Steps after which that codec is fitted again, to the weights of the moment, on some 2,000 training passages."""
     query_budgets: tuple[PositiveInt, ...] = ()
     """Numbers of query slots, one of which is drawn for each step; none: always the retriever's own."""
     passage_budgets: tuple[PositiveInt, ...] = ()
@@ -75,6 +86,12 @@ class Recipe(Model):
     """Dropout before A; there is no other, whatever the backbone's config says."""
     adapter_head: Literal["include", "drop"] = "drop"
     """Whether the output head gets LoRA as well; it touches sparse scores only (reference §5.5, §8 D4)."""
+    slot_embeddings: NonNegativeInt = 0
+    """Slots that get a vector of their own, learned, added to the mask's at the input: the same for queries and
+    passages, at least as many as the largest budget. 0: slots differ by their positions only, as in the paper."""
+    token_head: bool = False
+    """Learn a matrix between a slot's state and the output head, for backbones whose head was never trained to read
+    slots; it touches sparse scores only."""
     gradient_checkpointing: bool = True
     """Keep one state a layer and compute the rest again: a third more time, a fraction of the memory."""
     strategy: Literal["deepspeed", "ddp"] = "deepspeed"

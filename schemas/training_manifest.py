@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from schemas.base import Model
+from schemas.differences import differing_fields
 from schemas.retriever import RetrieverConfig
 from schemas.training import Recipe
 
@@ -38,28 +39,18 @@ class TrainingManifest(Model):
     """Parameters that are trained; None before there is an adapter."""
     adapter: str | None = None
     """SHA-256 of `adapter_model.safetensors`; None before there is one."""
+    slots: str | None = None
+    """SHA-256 of `slots.safetensors`; None where the recipe has nothing in it."""
     versions: dict[str, str] = Field(default_factory=dict)
     """Of the libraries that computed it."""
 
     def differences(self, other: TrainingManifest) -> list[str]:
         """Name the fields in which two trainings differ, as `field: this != other`; how far they are does not count."""
-        mine, theirs = _flatten(self._identity()), _flatten(other._identity())
-        keys = sorted(mine.keys() | theirs.keys())
-        return [f"{k}: {mine.get(k)} != {theirs.get(k)}" for k in keys if mine.get(k) != theirs.get(k)]
+        return differing_fields(self._identity(), other._identity())
 
     def _identity(self) -> dict[str, Any]:
-        values = self.model_dump(mode="json", exclude={"step", "trainable", "adapter", "versions"})
+        values = self.model_dump(mode="json", exclude={"step", "trainable", "adapter", "slots", "versions"})
         # The same weights may lie elsewhere now: their digest is what counts.
         for place in ("source", "revision", "attention"):
             values["retriever"].get("backbone", {}).pop(place, None)
         return values
-
-
-def _flatten(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, item in value.items():
-        if isinstance(item, dict):
-            flat.update(_flatten(item, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = item
-    return flat

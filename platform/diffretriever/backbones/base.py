@@ -15,7 +15,8 @@ from diffretriever.backbones.checkpoint import Checkpoint
 from diffretriever.backbones.config_fields import ConfigFields
 from diffretriever.backbones.device import resolve_attention
 from diffretriever.backbones.head import chosen_logits
-from diffretriever.backbones.inputs import check_inputs, default_position_ids
+from diffretriever.backbones.inputs import check_inputs, default_position_ids, nested_mask
+from diffretriever.backbones.slot_layers import MODULE, SlotLayers
 from diffretriever.backbones.vocabulary import Vocabulary
 from diffretriever.backbones.weights import load_model
 
@@ -98,6 +99,11 @@ class Backbone(ABC):
         return hidden_BPH
 
     @property
+    def slot_layers(self) -> SlotLayers | None:
+        """What an adapter brought for slots, or None."""
+        return getattr(self.model, MODULE, None)
+
+    @property
     def output_projection(self) -> nn.Module:
         """The module from `head_input` to V logits."""
         projection: nn.Module = self.model.get_output_embeddings()
@@ -153,6 +159,8 @@ class Backbone(ABC):
         token_ids: Tensor | None = None,
         *,
         position_ids: Tensor | None = None,
+        slots: Tensor | None = None,
+        nested: bool = False,
     ) -> BackboneOutput:
         """Run the model once and read it at chosen positions. Gradients flow unless the caller forbids them.
 
@@ -163,10 +171,15 @@ class Backbone(ABC):
             token_ids: None for the logits of the whole vocabulary; [T] for those of the same tokens in every
                 row; [B, T] for each row's own. T may be 0: no logits are computed.
             position_ids: [B, L], position of each token, if not its count of tokens before it in the row.
+            slots: [B, L], which slot of its text a token is, from 0 on, -1 for one that is no slot. None: nothing in
+                this pass depends on it.
+            nested: Slot i sees the slots up to itself, and what is no slot sees none, so that the states of the first
+                slots do not depend on how many follow. Needs `slots`; and a backbone that is not causal.
 
         Raises:
-            ValueError: Shapes do not fit each other; or, for tensors on the CPU (a look at values on a GPU
-                would stall it), a value is out of range or a row has no token.
+            ValueError: Shapes do not fit each other; a text has more slots than the adapter has vectors for; nested
+                slots under flash attention; or, for tensors on the CPU (a look at values on a GPU would stall it), a
+                value is out of range or a row has no token.
         """
         check_inputs(
             input_ids,
@@ -177,35 +190,57 @@ class Backbone(ABC):
             vocab_size=self.vocab_size,
             max_length=self.max_length,
         )
-        hidden_BLH = self._hidden_states(input_ids, attention_mask, position_ids)
+        hidden_BLH = self._hidden_states(input_ids, attention_mask, position_ids, slots, nested=nested)
         index_BPH = positions.to(self.device, torch.long).unsqueeze(-1).expand(-1, -1, self.hidden_size)
         hidden_BPH = hidden_BLH.gather(1, index_BPH)
         return BackboneOutput(hidden_BPH, self._logits(hidden_BPH, token_ids))
 
-    def _hidden_states(self, input_ids_BL: Tensor, mask_BL: Tensor, position_ids_BL: Tensor | None) -> Tensor:
+    def _hidden_states(
+        self,
+        input_ids_BL: Tensor,
+        mask_BL: Tensor,
+        position_ids_BL: Tensor | None,
+        slots_BL: Tensor | None,
+        *,
+        nested: bool,
+    ) -> Tensor:
         own_positions = position_ids_BL is not None
-        if own_positions and self.model.config._attn_implementation == "flash_attention_2":  # noqa: SLF001 (no public name)
-            raise ValueError("position_ids do not work with flash attention: load with attention='sdpa'.")
+        if (own_positions or nested) and self.model.config._attn_implementation == "flash_attention_2":  # noqa: SLF001 (no public name)
+            what = "nested slots" if nested else "position_ids"
+            raise ValueError(f"{what} do not work with flash attention: load with attention='sdpa'.")
         unpadded = bool(mask_BL.all())
         if not unpadded and not own_positions:
             position_ids_BL = default_position_ids(mask_BL)
         # No mask is the faster path. With positions of the caller's own one is always given: without it
         # transformers would take a jump in the positions for the border of a packed sequence.
-        needs_mask = own_positions or not unpadded
+        attention = mask_BL.to(self.device, torch.bool) if own_positions or not unpadded else None
+        if nested:
+            assert slots_BL is not None, "it is slots that are nested"
+            assert not self.is_causal, "a causal model nests everything"
+            attention = nested_mask(slots_BL.to(self.device), mask_BL.to(self.device, torch.bool), self.dtype)
         output = self.model.base_model(
-            input_ids=input_ids_BL.to(self.device, torch.long),
-            attention_mask=mask_BL.to(self.device, torch.bool) if needs_mask else None,
+            **self._inputs(input_ids_BL.to(self.device, torch.long), slots_BL),
+            attention_mask=attention,
             position_ids=None if position_ids_BL is None else position_ids_BL.to(self.device, torch.long),
             use_cache=False,
         )
         hidden_BLH: Tensor = output.last_hidden_state
         return hidden_BLH
 
+    def _inputs(self, input_ids_BL: Tensor, slots_BL: Tensor | None) -> dict[str, Tensor]:
+        layers = self.slot_layers
+        if layers is None or layers.embeddings is None or slots_BL is None:
+            return {"input_ids": input_ids_BL}
+        embedded_BLH = self.model.get_input_embeddings()(input_ids_BL)
+        return {"inputs_embeds": layers.embedded(embedded_BLH, slots_BL.to(self.device))}
+
     def _logits(self, hidden_BPH: Tensor, token_ids: Tensor | None) -> Tensor:
-        if token_ids is None:
-            logits_BPV: Tensor = self.output_projection(self.head_input(hidden_BPH))
-            return logits_BPV
-        if token_ids.shape[-1] == 0:
+        if token_ids is not None and token_ids.shape[-1] == 0:
             return hidden_BPH.new_empty(*hidden_BPH.shape[:2], 0)
-        token_ids = token_ids.to(self.device, torch.long)
-        return chosen_logits(self.output_projection, self.head_input(hidden_BPH), token_ids)
+        if self.slot_layers is not None:
+            hidden_BPH = self.slot_layers.head_input(hidden_BPH)
+        states_BPH = self.head_input(hidden_BPH)
+        if token_ids is None:
+            logits_BPV: Tensor = self.output_projection(states_BPH)
+            return logits_BPV
+        return chosen_logits(self.output_projection, states_BPH, token_ids.to(self.device, torch.long))

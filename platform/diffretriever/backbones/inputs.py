@@ -5,6 +5,7 @@ Shapes: B batch, L padded length, P positions read in a row, T chosen tokens.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 
@@ -43,6 +44,19 @@ def check_inputs(
 def default_position_ids(attention_mask_BL: Tensor) -> Tensor:
     """Return each token's count of tokens before it in its row: the side of the pads does not matter."""
     return (attention_mask_BL.long().cumsum(dim=1) - 1).clamp(min=0)
+
+
+def nested_mask(slots_BL: Tensor, real_BL: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return what is added to attention scores, [B, 1, L, L], so that slots are nested.
+
+    Args:
+        slots_BL: which slot of its text a token is, from 0 on; -1 for one that is no slot.
+        real_BL: bool, False at pads.
+        dtype: of the attention scores.
+    """
+    # What is no slot counts as before the first one.
+    sees_BLL = (slots_BL[:, :, None] >= slots_BL[:, None, :]) & real_BL[:, None, :]
+    return torch.zeros_like(sees_BLL, dtype=dtype).masked_fill_(~sees_BLL, torch.finfo(dtype).min)[:, None]
 
 
 def _check_integers(tensor: Tensor, name: str, end: int) -> None:

@@ -12,6 +12,7 @@ from diffretriever.backbones.adapter_files import AdapterFiles
 from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.checkpoint import Checkpoint, read_json
 from diffretriever.backbones.device import resolve_device, resolve_dtype
+from diffretriever.backbones.slot_layers import apply_slot_layers
 from diffretriever.backbones.source import resolve_adapter, resolve_source
 from diffretriever.backbones.vocabulary import Vocabulary
 
@@ -39,6 +40,7 @@ def load_backbone(  # noqa: PLR0913 (a backbone's place and its adapter's)
             installed, a GPU is used and the family gains from it.
         adapter: A LoRA adapter to put on it: a folder with adapter_config.json and adapter_model.safetensors in
             PEFT's format, or a hub id. Modules are named as in transformers or as in the family's checkpoints.
+            What slots.safetensors beside them holds for slots is put on it too.
         adapter_revision: Branch, tag or commit of an adapter's hub id.
         adapter_head: `drop` leaves out the adapter's part on the output head, which touches logits only.
         merge_adapter: Whether the adapter is added into the weights, or stands beside them and can be trained.
@@ -61,6 +63,7 @@ def load_backbone(  # noqa: PLR0913 (a backbone's place and its adapter's)
             head=adapter_head,
             merge=merge_adapter,
         )
+        apply_slot_layers(backbone, files.file.parent)
     return backbone
 
 

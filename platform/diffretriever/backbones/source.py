@@ -12,7 +12,7 @@ from diffretriever.backbones.minilm import minilm_folder
 TEXT_FILES = ["*.json", "vocab.txt", "merges.txt", "*.jinja"]
 WEIGHT_FILES = ["*.safetensors"]
 ADAPTER_TEXT_FILES = ["config.json", "*_config.json"]
-ADAPTER_WEIGHT_FILES = ["adapter_model.safetensors"]
+ADAPTER_WEIGHT_FILES = ["adapter_model.safetensors", "slots.safetensors"]
 """What is fetched from the hub: no Python files, no pickles."""
 
 

@@ -33,6 +33,8 @@ class MaskedBatch(NamedTuple):
     """bool, the slots that a text has: its first ones."""
     gathered_BG: torch.Tensor
     """int64, the ids whose logits are read."""
+    slots_BL: torch.Tensor
+    """int64, which slot of its text a token is, from 0 on; -1 for one that is no slot."""
 
     def take(self, rows_R: torch.Tensor) -> MaskedBatch:
         """Return the batch of the texts `rows_R`."""
@@ -43,6 +45,7 @@ class MaskedBatch(NamedTuple):
             self.columns_BK[rows_R],
             self.valid_BK[rows_R],
             self.gathered_BG[rows_R],
+            self.slots_BL[rows_R],
         )
 
 
@@ -117,6 +120,8 @@ class SlotReader:
             positions_RP.clamp(min=0),
             None if predicting else batch.gathered_BG,
             position_ids=batch.position_ids_BL,
+            slots=batch.slots_BL,
+            nested=self.config.nested_slots,
         )
         if not predicting:
             return _Pass(hidden_RPH.cpu().float(), logits.cpu().float(), None, None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
@@ -93,6 +93,23 @@ class MaskedEncoder(BackboneEncoder):
         """Return the preparer that puts slots after the prompt."""
         return MaskedPreparer(vocabulary, config)
 
+    @classmethod
+    def load(cls, config: MaskedRetriever, device: str) -> Self:
+        """Load as every encoder over a backbone.
+
+        Raises:
+            ValueError: the adapter has vectors for fewer slots than the budget asks for.
+        """
+        encoder = super().load(config, device)
+        layers = encoder.backbone.slot_layers
+        largest = max(config.budget.query, config.budget.passage)
+        if layers is not None and layers.slots is not None and layers.slots < largest:
+            raise ValueError(
+                f"budget {config.budget}: the adapter {config.backbone.adapter} was trained with vectors for "
+                f"{layers.slots} slots; take a budget up to that"
+            )
+        return encoder
+
     def encode_batch(self, texts: Sequence[PreparedText]) -> Representations:
         """Represent one batch: one forward pass, or S of them; slots that come after a stop are left out if asked.
 
@@ -138,15 +155,15 @@ class MaskedEncoder(BackboneEncoder):
         index_K = torch.arange(int(slots_B.max()))
         valid_BK = index_K < slots_B[:, None]
         columns_BK = first_B[:, None] + torch.where(valid_BK, index_K, 0)
-        return MaskedBatch(
-            ids_BL, mask_BL, self._position_ids(first_B, slots_B, mask_BL), columns_BK, valid_BK, gathered_BG
-        )
+        index_BL = torch.arange(mask_BL.shape[1]) - first_B[:, None]
+        slots_BL = torch.where(index_BL < slots_B[:, None], index_BL, -1).clamp(min=-1)
+        position_ids_BL = self._position_ids(slots_BL, mask_BL)
+        return MaskedBatch(ids_BL, mask_BL, position_ids_BL, columns_BK, valid_BK, gathered_BG, slots_BL)
 
-    def _position_ids(self, first_B: torch.Tensor, slots_B: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor | None:
+    def _position_ids(self, slots_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor | None:
         if self.config.slot_positions == "natural":
             return None
-        slot_BL = torch.arange(mask_BL.shape[1]) - first_B[:, None]
-        after_BL = slot_BL >= slots_B[:, None]
-        natural_BL = mask_BL.cumsum(1) - 1 - torch.where(after_BL, slots_B[:, None], 0)
-        spread_BL = self.backbone.max_length - _SPREAD_MARGIN - _SPREAD_STEP * slot_BL
-        return torch.where((slot_BL >= 0) & ~after_BL, spread_BL, natural_BL).clamp(min=0)
+        # What follows the slots stands where it would without them.
+        natural_BL = (mask_BL.bool() & (slots_BL < 0)).cumsum(1) - 1
+        spread_BL = self.backbone.max_length - _SPREAD_MARGIN - _SPREAD_STEP * slots_BL
+        return torch.where(slots_BL >= 0, spread_BL, natural_BL).clamp(min=0)

@@ -1,4 +1,4 @@
-"""LoRA on a backbone for training: which matrices, how many parameters, and a start that the seed determines.
+"""LoRA on a backbone for training, and slot layers beside it: which tensors, and a start that the seed determines.
 
 The same functional set on every family: the attention's four projections and the feed-forward ones (paper §4.1), never
 the output head unless asked for (reference §8 D4).
@@ -13,6 +13,7 @@ from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
 
 from diffretriever.backbones import Backbone
+from diffretriever.backbones.slot_layers import MODULE, SlotLayers, attach_slot_layers
 from diffretriever.training.seeds import seed_torch
 from schemas.training import Recipe
 
@@ -30,7 +31,8 @@ TARGETS: dict[str, tuple[str, ...]] = {
 def attach_lora(backbone: Backbone, recipe: Recipe) -> LoraConfig:
     """Put a new adapter on a backbone in place, freeze everything else, and return its config.
 
-    A and B are float32 whatever the weights are. B starts as zero, so nothing changes yet.
+    A and B are float32 whatever the weights are. B and the token head start as zero, so nothing changes yet; slot
+    embeddings start as random as the backbone's input embeddings are, for what starts alike stays alike for long.
 
     Raises:
         ValueError: `adapter_head: include` on a backbone whose head is not a matrix of its own.
@@ -42,6 +44,9 @@ def attach_lora(backbone: Backbone, recipe: Recipe) -> LoraConfig:
             module.p = 0.0
     seed_torch("lora", recipe.seed)
     inject_adapter_in_model(config, backbone.model)
+    assert sum(p.numel() for p in trainable_parameters(backbone).values()) == expected_parameters(backbone, config)
+    if recipe.slot_embeddings or recipe.token_head:
+        attach_slot_layers(backbone.model, _new_slot_layers(backbone, recipe))
     for parameter in trainable_parameters(backbone).values():
         parameter.data = parameter.data.float()
     if recipe.gradient_checkpointing:
@@ -49,9 +54,17 @@ def attach_lora(backbone: Backbone, recipe: Recipe) -> LoraConfig:
         # Needed by the older, reentrant kind only.
         backbone.model.disable_input_require_grads()
     backbone.model.eval()
-    found = sum(parameter.numel() for parameter in trainable_parameters(backbone).values())
-    assert found == expected_parameters(backbone, config), "trainable parameters are r · (inputs + outputs) a matrix"
     return config
+
+
+def _new_slot_layers(backbone: Backbone, recipe: Recipe) -> SlotLayers:
+    embeddings_SH = token_head_HH = None
+    if recipe.slot_embeddings:
+        spread = float(backbone.model.get_input_embeddings().weight.float().std())
+        embeddings_SH = spread * torch.randn(recipe.slot_embeddings, backbone.hidden_size)
+    if recipe.token_head:
+        token_head_HH = torch.zeros(backbone.hidden_size, backbone.hidden_size)
+    return SlotLayers(embeddings_SH, token_head_HH)
 
 
 def lora_config(backbone: Backbone, recipe: Recipe) -> LoraConfig:
@@ -92,21 +105,12 @@ def trainable_parameters(backbone: Backbone) -> dict[str, nn.Parameter]:
 
 
 def adapter_tensors(backbone: Backbone) -> dict[str, torch.Tensor]:
-    """Return the adapter's tensors, on the CPU, under PEFT's names in files."""
+    """Return LoRA's tensors, on the CPU, under PEFT's names in files; not the slot layers'."""
     return {
         f"base_model.model.{name.replace('.default.', '.')}": parameter.detach().cpu().contiguous()
         for name, parameter in trainable_parameters(backbone).items()
+        if not name.startswith(f"{MODULE}.")
     }
-
-
-def load_adapter_tensors(backbone: Backbone, tensors: dict[str, torch.Tensor]) -> None:
-    """Set the adapter's values to what `adapter_tensors` returned."""
-    own = trainable_parameters(backbone)
-    named = {f"base_model.model.{name.replace('.default.', '.')}": parameter for name, parameter in own.items()}
-    assert named.keys() == tensors.keys(), "the tensors are of this adapter"
-    with torch.no_grad():
-        for name, parameter in named.items():
-            parameter.copy_(tensors[name])
 
 
 def _head_name(backbone: Backbone) -> str:

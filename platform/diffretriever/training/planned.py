@@ -70,7 +70,21 @@ def check_trainable(retriever: RetrieverConfig, recipe: Recipe) -> BackboneRetri
         )
     if isinstance(retriever, PooledRetriever) and (recipe.query_budgets or recipe.passage_budgets):
         raise ValueError("the pooled method has no slots: leave --query-budgets and --passage-budgets out")
+    if recipe.token_head and "sparse" not in retriever.modes:
+        raise ValueError("token_head is for sparse scores, which the pooled method does not have: leave it out")
+    _check_slot_embeddings(retriever, recipe)
     return retriever
+
+
+def _check_slot_embeddings(retriever: BackboneRetriever, recipe: Recipe) -> None:
+    if not recipe.slot_embeddings:
+        return
+    if not isinstance(retriever, MaskedRetriever):
+        raise ValueError(f"slot_embeddings: the {retriever.method} method has no slots: leave it out")
+    budget = retriever.budget
+    largest = max((budget.query, budget.passage, *recipe.query_budgets, *recipe.passage_budgets))
+    if recipe.slot_embeddings < largest:
+        raise ValueError(f"slot_embeddings: {recipe.slot_embeddings}, but texts have up to {largest} slots: raise it")
 
 
 def with_training_lengths(retriever: BackboneRetriever, recipe: Recipe) -> BackboneRetriever:

@@ -1,4 +1,4 @@
-"""A trained adapter on disk: PEFT's two files and our manifest, whole or not there at all, and checked once written."""
+"""A trained adapter on disk: PEFT's two files, slot layers, our manifest; whole or not there at all, and read back."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from diffretriever.backbones.adapter_files import WEIGHT_FILE, AdapterFiles
+from diffretriever.backbones.slot_layers import SLOTS_FILE
 from diffretriever.files import whole_folder
 from schemas.training_manifest import TrainingManifest
 
@@ -38,10 +39,13 @@ def save_adapter(backbone: Backbone, config: LoraConfig, manifest: TrainingManif
         config.target_modules = sorted(config.target_modules)
         config.save_pretrained(str(folder))
         save_file(adapter_tensors(backbone), folder / WEIGHT_FILE, metadata={"format": "pt"})
+        if backbone.slot_layers is not None:
+            save_file(backbone.slot_layers.tensors(), folder / SLOTS_FILE)
         check_trained(folder, manifest.step)
         written = manifest.model_copy(
             update={
-                "adapter": hashlib.sha256((folder / WEIGHT_FILE).read_bytes()).hexdigest(),
+                "adapter": _sha256(folder / WEIGHT_FILE),
+                "slots": None if backbone.slot_layers is None else _sha256(folder / SLOTS_FILE),
                 "versions": {library: version(library) for library in _LIBRARIES},
             }
         )
@@ -56,9 +60,14 @@ def check_trained(folder: Path, step: int) -> None:
         ValueError: there is none, one has values that are not finite, or after steps some B is still all zero.
     """
     files = AdapterFiles.open(folder)
-    for name, tensor in files.tensors.items():
+    slots = load_file(folder / SLOTS_FILE) if (folder / SLOTS_FILE).is_file() else {}
+    for name, tensor in (files.tensors | slots).items():
         if not tensor.isfinite().all():
             raise ValueError(f"{files.file}: '{name}' has values that are not finite after step {step}")
     changed = [bool(t.any()) for name, t in files.tensors.items() if files.parse(name)[1] == "B"]
     if step and not any(changed):
         raise ValueError(f"{files.file}: no B differs from zero after {step} steps: the adapter does nothing")
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()

@@ -59,6 +59,8 @@ class TrainableMasked(TrainableEncoder):
             (batch.columns_BK + config.read_offset).clamp(min=0),
             batch.gathered_BG,
             position_ids=batch.position_ids_BL,
+            slots=batch.slots_BL,
+            nested=config.nested_slots,
         )
         return _with_impacts(hidden_BKH, batch.valid_BK, content, logits_BKG)
 

@@ -1,0 +1,127 @@
+"""What training may give slots beside LoRA: a vector for each slot, and a map between its state and the output head.
+
+They are tensors of the backbone's module, so that gradients, devices and checkpoints treat them as LoRA's. On disk they
+stand beside an adapter's two files, in one of their own, for PEFT has no place for them.
+
+Shapes: B batch, L padded length, P positions read, H hidden size, S slots that have a vector.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from diffretriever.backbones.base import Backbone
+
+SLOTS_FILE = "slots.safetensors"
+MODULE = "slot_layers"
+"""Name of the layers in the backbone's module."""
+
+
+class SlotLayers(nn.Module):
+    """Trained tensors, float32 whatever the backbone's precision; either may be missing."""
+
+    def __init__(self, embeddings_SH: Tensor | None, token_head_HH: Tensor | None) -> None:
+        super().__init__()
+        self.embeddings = None if embeddings_SH is None else nn.Parameter(embeddings_SH)
+        """[S, H]: row i is added to the input embedding at every text's slot i."""
+        self.token_head = None if token_head_HH is None else nn.Parameter(token_head_HH)
+        """[H, H]: the output head reads state + token_head state."""
+
+    @property
+    def slots(self) -> int | None:
+        """Most slots a text can have; None if they have no vectors of their own."""
+        return None if self.embeddings is None else len(self.embeddings)
+
+    def embedded(self, embedded_BLH: Tensor, slots_BL: Tensor) -> Tensor:
+        """Return input embeddings with each slot's vector added.
+
+        Args:
+            embedded_BLH: input embeddings.
+            slots_BL: int64, which slot of its text a token is, from 0 on; -1 for one that is no slot.
+
+        Raises:
+            ValueError: a text has more slots than there are vectors.
+        """
+        if self.embeddings is None:
+            return embedded_BLH
+        most = int(slots_BL.max()) + 1
+        if most > len(self.embeddings):
+            raise ValueError(
+                f"a text with {most} slots, but the adapter was trained with vectors for {len(self.embeddings)}: "
+                "take a smaller budget"
+            )
+        added_BLH = self.embeddings[slots_BL.clamp(min=0)].masked_fill(slots_BL[..., None] < 0, 0)
+        return embedded_BLH + added_BLH.to(embedded_BLH.dtype)
+
+    def head_input(self, hidden_BPH: Tensor) -> Tensor:
+        """Return the states that the output head is given."""
+        if self.token_head is None:
+            return hidden_BPH
+        return hidden_BPH + hidden_BPH @ self.token_head.to(hidden_BPH.dtype).T
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors by their names in the file, on the CPU."""
+        return {name: parameter.detach().cpu().contiguous() for name, parameter in self.named_parameters()}
+
+    def digest(self, weights: str) -> str:
+        """Return a sha256 over the digest of the weights they belong to and every tensor."""
+        digest = hashlib.sha256(weights.encode())
+        for name, tensor in sorted(self.tensors().items()):
+            digest.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+            digest.update(tensor.view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+
+def read_slot_layers(folder: Path, hidden_size: int) -> SlotLayers | None:
+    """Read what stands beside an adapter in `folder`; None if there is nothing.
+
+    Raises:
+        ValueError: the file is not whole, or holds a tensor of another name or shape, or values that are not finite.
+    """
+    file = folder / SLOTS_FILE
+    if not file.is_file():
+        return None
+    try:
+        tensors: dict[str, Tensor] = load_file(file)
+    except SafetensorError as error:
+        raise ValueError(f"{file} is not a whole safetensors file ({error}): fetch it again.") from error
+    rows = {"embeddings": None, "token_head": hidden_size}
+    if unknown := tensors.keys() - rows.keys():
+        raise ValueError(f"{file}: tensor '{min(unknown)}' is not known, only {' and '.join(rows)} are.")
+    for name, tensor in tensors.items():
+        height = rows[name] or (tensor.shape[0] if tensor.ndim else 0)
+        if tuple(tensor.shape) != (height, hidden_size):
+            raise ValueError(
+                f"{file}: tensor '{name}' has shape {list(tensor.shape)}, the backbone has {hidden_size} dimensions. "
+                "Is it an adapter for this backbone?"
+            )
+        if not tensor.isfinite().all():
+            raise ValueError(f"{file}: tensor '{name}' has values that are not finite.")
+    return SlotLayers(*(tensors[name].float() if name in tensors else None for name in rows))
+
+
+def attach_slot_layers(model: Any, layers: SlotLayers) -> None:
+    """Make the layers part of a backbone's module, on its device."""
+    assert not hasattr(model, MODULE), "slot layers are attached once"
+    model.add_module(MODULE, layers.to(model.device))
+
+
+def apply_slot_layers(backbone: Backbone, folder: Path) -> None:
+    """Put what stands beside an adapter in `folder`, if anything, on a backbone in place, and into its digest.
+
+    Raises:
+        ValueError: as `read_slot_layers`.
+    """
+    layers = read_slot_layers(folder, backbone.hidden_size)
+    if layers is None:
+        return
+    attach_slot_layers(backbone.model, layers.requires_grad_(requires_grad=False))
+    backbone.weights_digest = layers.digest(backbone.weights_digest)

@@ -1,0 +1,147 @@
+"""Slot layers: what they add, where nested slots look, and a file that is not theirs.
+
+Legend: B texts, L padded length, K slots, S slots with a vector, H hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from diffretriever.backbones import Backbone, load_backbone
+from diffretriever.backbones.inputs import nested_mask
+from diffretriever.backbones.slot_layers import (
+    SLOTS_FILE,
+    SlotLayers,
+    apply_slot_layers,
+    attach_slot_layers,
+    read_slot_layers,
+)
+from tests.backbones.helpers import BackboneOf, FolderOf, pad, texts
+
+BATCH = pad(texts(9, 5, 7), side="right")
+SLOTS_BL = torch.tensor(
+    [[-1, -1, -1, -1, -1, 0, 1, 2, -1], [-1, -1, 0, 1, -1, -1, -1, -1, -1], [-1, -1, -1, 0, 1, 2, -1, -1, -1]]
+)
+COLUMNS_BK = torch.tensor([[5, 6, 7], [2, 3, 3], [3, 4, 5]])
+BIDIRECTIONAL = ("dream", "llada", "bert")
+
+
+def random_layers(hidden_size: int, slots: int = 3) -> SlotLayers:
+    generator = torch.Generator().manual_seed(1)
+    embeddings_SH = torch.randn(slots, hidden_size, generator=generator)
+    return SlotLayers(embeddings_SH, torch.randn(hidden_size, hidden_size, generator=generator) / 10)
+
+
+@pytest.fixture
+def with_layers(family: str, folder_of: FolderOf) -> Backbone:
+    backbone = load_backbone(folder_of(family), device="cpu")
+    attach_slot_layers(backbone.model, random_layers(backbone.hidden_size))
+    return backbone
+
+
+def test_what_is_added(with_layers: Backbone, backbone_of: BackboneOf, family: str) -> None:
+    layers = with_layers.slot_layers
+    assert layers is not None
+    assert layers.embeddings is not None
+    assert layers.token_head is not None
+    plain = backbone_of(family)
+    with torch.no_grad():
+        embedded_BLH = plain.model.get_input_embeddings()(BATCH.ids_BL)
+        for row, slots_L in enumerate(SLOTS_BL.tolist()):
+            for column, slot in enumerate(slots_L):
+                if slot >= 0:
+                    embedded_BLH[row, column] += layers.embeddings[slot]
+        states_BLH = plain.model.base_model(
+            inputs_embeds=embedded_BLH, attention_mask=BATCH.mask_BL, use_cache=False
+        ).last_hidden_state
+        found = with_layers.forward(BATCH.ids_BL, BATCH.mask_BL, COLUMNS_BK, slots=SLOTS_BL)
+        expected_BKH = torch.stack([states_BLH[row, columns] for row, columns in enumerate(COLUMNS_BK)])
+        read_BKH = torch.stack(
+            [torch.stack([state + layers.token_head @ state for state in states]) for states in expected_BKH]
+        )
+        expected_BKV = plain.output_projection(plain.head_input(read_BKH))
+        some = with_layers.forward(BATCH.ids_BL, BATCH.mask_BL, COLUMNS_BK, torch.tensor([3, 7]), slots=SLOTS_BL)
+    torch.testing.assert_close(found.hidden, expected_BKH, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found.logits, expected_BKV, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(some.logits, expected_BKV[..., [3, 7]], atol=1e-4, rtol=1e-4)
+
+
+def test_more_slots_than_vectors(with_layers: Backbone) -> None:
+    with pytest.raises(ValueError, match="a text with 4 slots, but the adapter was trained with vectors for 3"):
+        with_layers.forward(BATCH.ids_BL, BATCH.mask_BL, COLUMNS_BK, slots=SLOTS_BL + (SLOTS_BL == 2))
+
+
+def test_who_sees_whom() -> None:
+    mask_BLL = nested_mask(SLOTS_BL, BATCH.mask_BL.bool(), torch.float32)[:, 0]
+    for row, slots_L in enumerate(SLOTS_BL.tolist()):
+        for looking, own in enumerate(slots_L):
+            for seen, other in enumerate(slots_L):
+                visible = bool(BATCH.mask_BL[row, seen]) and (other == -1 or (own >= 0 and other <= own))
+                assert mask_BLL[row, looking, seen] == (0 if visible else torch.finfo(torch.float32).min)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("family", BIDIRECTIONAL)
+def test_nested_states_do_not_depend_on_what_follows(family: str, attention: str, folder_of: FolderOf) -> None:
+    backbone = load_backbone(folder_of(family), device="cpu", attention=attention)
+    (row,) = texts(8)
+
+    def states(length: int, *, nested: bool) -> Tensor:
+        slots_BL = torch.tensor([[-1, -1, -1, -1, 0, 1, 2, 3][:length]])
+        everywhere = torch.arange(length)[None]
+        with torch.inference_mode():
+            ids_BL = row[None, :length]
+            mask_BL = torch.ones_like(ids_BL)
+            return backbone.forward(ids_BL, mask_BL, everywhere, slots=slots_BL, nested=nested).hidden[0]
+
+    whole = states(8, nested=True)
+    for length in (5, 6, 7):
+        torch.testing.assert_close(states(length, nested=True), whole[:length], atol=1e-5, rtol=1e-5)
+    assert (states(6, nested=False) - states(8, nested=False)[:6]).abs().max() > 1e-3
+    # With no slot in sight the text is read as it always was.
+    torch.testing.assert_close(states(4, nested=False), whole[:4], atol=1e-5, rtol=1e-5)
+    assert (states(8, nested=False) - whole).abs().max() > 1e-3
+
+
+def test_from_a_file(tmp_path: Path, folder_of: FolderOf) -> None:
+    backbone = load_backbone(folder_of("dream"), device="cpu")
+    before = backbone.weights_digest
+    apply_slot_layers(backbone, tmp_path)
+    assert backbone.slot_layers is None
+    assert backbone.weights_digest == before
+    written = random_layers(backbone.hidden_size)
+    save_file(written.tensors(), tmp_path / SLOTS_FILE)
+    apply_slot_layers(backbone, tmp_path)
+    assert backbone.slot_layers is not None
+    assert backbone.slot_layers.slots == 3
+    for name, tensor in backbone.slot_layers.tensors().items():
+        assert torch.equal(tensor, written.tensors()[name])
+    assert not any(parameter.requires_grad for parameter in backbone.slot_layers.parameters())
+    assert backbone.weights_digest != before
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({"embedings": torch.zeros(2, 4)}, "tensor 'embedings' is not known, only embeddings and token_head are"),
+        ({"embeddings": torch.zeros(2, 5)}, r"'embeddings' has shape \[2, 5\], the backbone has 4 dimensions"),
+        ({"token_head": torch.zeros(2, 4)}, r"'token_head' has shape \[2, 4\]"),
+        ({"embeddings": torch.zeros(())}, r"'embeddings' has shape \[\]"),
+        ({"embeddings": torch.full((2, 4), torch.nan)}, "'embeddings' has values that are not finite"),
+    ],
+)
+def test_files_that_are_not_theirs(tensors: dict[str, Tensor], message: str, tmp_path: Path) -> None:
+    save_file(tensors, tmp_path / SLOTS_FILE)
+    with pytest.raises(ValueError, match=message):
+        read_slot_layers(tmp_path, 4)
+
+
+def test_half_a_file(tmp_path: Path) -> None:
+    (tmp_path / SLOTS_FILE).write_bytes(b"half")
+    with pytest.raises(ValueError, match="is not a whole safetensors file"):
+        read_slot_layers(tmp_path, 4)

@@ -1,0 +1,79 @@
+"""Nested slots: the vectors of a large budget begin with those of every smaller one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from safetensors.torch import save_file
+
+from diffretriever.backbones.random_adapters import write_random_adapter
+from diffretriever.backbones.slot_layers import SLOTS_FILE
+from diffretriever.encoders.masked import MaskedEncoder
+from schemas.budget import Budget
+from schemas.retriever import MaskedRetriever
+from tests.encoders.encoder_cases import TEXTS, FolderOf, Make
+
+NESTED = {
+    "dream": {"prompt": {"variant": "few"}, "tail_length": 0},
+    "llada": {"prompt": {"variant": "one"}, "tail_length": 0},
+    "bert": {"prompt": {"variant": "bare"}, "slot_positions": "spread"},
+}
+
+
+@pytest.mark.parametrize("family", NESTED)
+def test_smaller_budgets_are_prefixes(family: str, make_masked: Make[MaskedEncoder]) -> None:
+    encoder = make_masked(family, nested_slots=True, budget=Budget(5, 5), **NESTED[family])
+    whole = encoder.encode_queries(TEXTS)
+    for budget in (1, 2, 4):
+        cut = encoder.encode_queries(TEXTS, [budget] * len(TEXTS))
+        for row in range(len(TEXTS)):
+            first = whole.offsets[row]
+            found_KH = cut.vectors_MH[cut.offsets[row] : cut.offsets[row + 1]].astype(np.float32)
+            expected_KH = whole.vectors_MH[first : first + budget].astype(np.float32)
+            assert len(found_KH) == budget
+            np.testing.assert_allclose(found_KH, expected_KH, atol=1e-3)
+    plain = make_masked(family, budget=Budget(5, 5), **NESTED[family])
+    (five, two) = (plain.encode_queries(TEXTS[:1], [k]).vectors_MH.astype(np.float32) for k in (5, 2))
+    assert np.abs(five[:2] - two).max() > 1e-2, "without nesting they are not"
+
+
+def test_budgets_mixed_in_a_batch(make_masked: Make[MaskedEncoder]) -> None:
+    encoder = make_masked("bert", nested_slots=True, budget=Budget(5, 5), **NESTED["bert"])
+    budgets = [1 + i % 5 for i in range(len(TEXTS))]
+    mixed = encoder.encode_queries(TEXTS, budgets)
+    for row, (text, budget) in enumerate(zip(TEXTS, budgets, strict=True)):
+        alone = encoder.encode_queries([text], [budget])
+        found_KH = mixed.vectors_MH[mixed.offsets[row] : mixed.offsets[row + 1]].astype(np.float32)
+        np.testing.assert_allclose(found_KH, alone.vectors_MH.astype(np.float32), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"prompt": {"variant": "paper"}}, "set prompt.variant to few"),
+        ({"prompt": {"variant": "few", "rewrite_numbers": True}}, "leave rewrite_numbers out"),
+        ({"prompt": {"variant": "few"}, "tail_length": 3}, "set tail_length to 0"),
+        ({"prompt": {"variant": "few"}, "steps": 2}, "set steps to 1"),
+    ],
+)
+def test_what_cannot_be_nested(fields: dict[str, object], message: str) -> None:
+    fields = {"tail_length": 0, "nested_slots": True, "backbone": {"source": "minilm"}} | fields
+    with pytest.raises(ValidationError, match=message):
+        MaskedRetriever.model_validate(fields)
+
+
+def test_an_adapter_with_fewer_slots(folder_of: FolderOf, tmp_path_factory: pytest.TempPathFactory) -> None:
+    adapter = tmp_path_factory.mktemp("adapters") / "bert"
+    write_random_adapter(folder_of("bert"), adapter)
+    hidden_size = 32
+    save_file({"embeddings": torch.zeros(4, hidden_size)}, adapter / SLOTS_FILE)
+    place = {"source": str(folder_of("bert")), "adapter": str(adapter), "dtype": "float32"}
+    config = MaskedRetriever.model_validate({"backbone": place, "budget": "q2p5"})
+    with pytest.raises(ValueError, match=r"budget q2p5: the adapter .* vectors for 4 slots; take a budget up to that"):
+        MaskedEncoder.load(config, "cpu")
+    encoder = MaskedEncoder.load(config.model_copy(update={"budget": Budget(2, 4)}), "cpu")
+    assert len(encoder.encode_passages([""], ["river"]).vectors_MH) == 4
+    with pytest.raises(ValueError, match="a text with 5 slots"):
+        encoder.encode_queries(["river"], [5])

@@ -1,0 +1,92 @@
+"""Slot embeddings, token head and nested slots in training: counted, trained, saved, loaded, resumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from diffretriever.backbones.slot_layers import SLOTS_FILE
+from diffretriever.encoders import load_encoder
+from diffretriever.training.lora import expected_parameters, trainable_parameters
+from diffretriever.training.planned import check_trainable
+from schemas.training import Recipe
+from tests.training.test_trainable import TEXTS, assert_same, changed, load
+from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of
+
+SLOTS = {"slot_embeddings": 4, "token_head": True}
+NESTED = {"nested_slots": True, "prompt": {"variant": "bare"}, "tail_length": 0}
+CASES = ("masked-dream", "masked-llada", "masked-bert")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_training_sees_what_the_encoder_gives(case: str, folder_of: FolderOf) -> None:
+    encoder = changed(load(case, folder_of, budget="q2p3", **NESTED), **SLOTS)
+    layers = encoder.backbone.slot_layers
+    assert layers is not None
+    assert layers.token_head is not None
+    with torch.no_grad():
+        layers.token_head.normal_(std=0.2, generator=torch.Generator().manual_seed(1))
+    for texts in (encoder.preparer.prepare_queries(TEXTS, [1, 2, 4, 3, 1]), encoder.preparer.prepare_queries(TEXTS)):
+        found = assert_same(encoder, texts)
+        (found.vectors_BKH.sum() + found.weights_BT.sum()).backward()
+    for name, parameter in trainable_parameters(encoder.backbone).items():
+        assert parameter.grad is not None, name
+        assert parameter.grad.any(), name
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_trained_saved_and_loaded(case: str, folder_of: FolderOf, tmp_path: Path) -> None:
+    retriever = config_of(case, folder_of, budget="q2p3", **NESTED)
+    session = session_of(retriever, quick_recipe(max_steps=2, **SLOTS))
+    backbone = session.encoder.backbone
+    hidden = backbone.hidden_size
+    expected = expected_parameters(backbone, session.lora) + 4 * hidden + hidden * hidden
+    assert session.manifest.trainable == expected
+    assert backbone.slot_layers is not None
+    before = {name: tensor.clone() for name, tensor in backbone.slot_layers.tensors().items()}
+    run(session, 2)
+    assert all(not torch.equal(tensor, before[name]) for name, tensor in backbone.slot_layers.tensors().items())
+    written = session.save_adapter(tmp_path / "adapter")
+    assert written.slots is not None
+    for name, tensor in load_file(tmp_path / "adapter" / SLOTS_FILE).items():
+        assert torch.equal(tensor, backbone.slot_layers.tensors()[name])
+    place = retriever.backbone.model_copy(update={"adapter": str(tmp_path / "adapter"), "merge_adapter": False})
+    loaded = load_encoder(retriever.model_copy(update={"backbone": place}), "cpu")
+    found, trained = loaded.encode_queries(TEXTS), session.encoder.encode_queries(TEXTS)
+    np.testing.assert_array_equal(found.vectors_MH, trained.vectors_MH)
+    np.testing.assert_array_equal(found.impact_weights, trained.impact_weights)
+
+
+def test_resumed_bit_for_bit(folder_of: FolderOf, tmp_path: Path) -> None:
+    retriever = config_of("masked-bert", folder_of, **NESTED)
+    recipe = quick_recipe(max_steps=4, query_budgets=(1, 2, 4), passage_budgets=(1, 4), **SLOTS)
+    straight, killed, resumed = (session_of(retriever, recipe) for _ in range(3))
+    expected = run(straight, 4)
+    run(killed, 2)
+    killed.trainer.save(tmp_path)
+    resumed.trainer.load(tmp_path)
+    found = run(resumed, 4)
+    assert [(m.loss, m.gradient_norm) for m in found] == [(m.loss, m.gradient_norm) for m in expected[2:]]
+    assert straight.encoder.backbone.slot_layers is not None
+    assert resumed.encoder.backbone.slot_layers is not None
+    ours, theirs = (s.encoder.backbone.slot_layers.tensors() for s in (straight, resumed))
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.parametrize(
+    ("case", "recipe", "message"),
+    [
+        ("pooled-bert", {"slot_embeddings": 4}, "slot_embeddings: the pooled method has no slots"),
+        ("pooled-bert", {"token_head": True}, "token_head is for sparse scores"),
+        ("generated-qwen2", {"slot_embeddings": 4}, "slot_embeddings: the generated method has no slots"),
+        ("masked-bert", {"slot_embeddings": 2}, "slot_embeddings: 2, but texts have up to 3 slots: raise it"),
+        ("masked-bert", {"slot_embeddings": 4, "query_budgets": (1, 8)}, "texts have up to 8 slots"),
+    ],
+)
+def test_what_cannot_be(case: str, recipe: dict[str, object], message: str, folder_of: FolderOf) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_trainable(config_of(case, folder_of), Recipe.model_validate(recipe))
