@@ -14,8 +14,7 @@ import pyarrow as pa
 from diffretriever.collections import Passage
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, write_block
-from diffretriever.pipelines.blocks import text_table
+from diffretriever.index.writer import Committer, beside, text_table, write_block
 from schemas.base import Model
 from schemas.manifest import IndexManifest
 from schemas.retriever import MaskedRetriever
@@ -61,10 +60,7 @@ class MadeUpVectors(Model):
     def _table(self, first: int) -> pa.Table:
         vectors_PKH = self._draw(min(BLOCK, self.passages - first), self.slots, first)
         passages = [Passage(name(first + i), "", f"made up {first + i}") for i in range(len(vectors_PKH))]
-        text = text_table(passages, "made-up")
-        columns = _representations(vectors_PKH).to_arrow()
-        schema = pa.schema([*text.schema, *columns.schema])
-        return pa.Table.from_arrays([*text.columns, *columns.columns], schema=schema)
+        return beside(text_table(passages, "made-up"), _representations(vectors_PKH).to_arrow())
 
     def _draw(self, count: int, slots: int, seed: int) -> np.ndarray:
         rng = np.random.default_rng(seed)

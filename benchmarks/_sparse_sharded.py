@@ -18,7 +18,7 @@ from benchmarks._sparse_loops import mapped_bytes, measure, resident_bytes
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.fragment_postings import FragmentPostings
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, write_block
+from diffretriever.index.writer import Committer, beside, write_block
 from diffretriever.postings.builder import Impacts
 from diffretriever.postings.segment import PostingsSegment
 from diffretriever.search.fragment_files import Missing, bytes_in, missing_files
@@ -99,9 +99,7 @@ def _table(batch: Impacts, first: int) -> pa.Table:
     texts = [[f"{first + row:09d}" for row in range(count)], ["made-up"] * count, [""] * count, [""] * count]
     columns = [*texts, [b"\0" * 16] * count]
     described = [pa.array(column, field.type) for column, field in zip(columns, TEXT_SCHEMA, strict=True)]
-    represented = _representations(batch).to_arrow()
-    schema = pa.schema([*TEXT_SCHEMA, *represented.schema])
-    return pa.Table.from_arrays([*described, *represented.columns], schema=schema)
+    return beside(pa.Table.from_arrays(described, schema=TEXT_SCHEMA), _representations(batch).to_arrow())
 
 
 def _representations(batch: Impacts) -> Representations:

@@ -8,6 +8,7 @@ from typing import Any
 
 from schemas.base import Model
 from schemas.codec import StoredCodec
+from schemas.differences import differing_fields
 from schemas.retriever import Bm25Retriever, MaskedRetriever, RetrieverConfig
 
 MANIFEST_FORMAT = 1
@@ -55,9 +56,7 @@ class IndexManifest(Model):
 
     def differences(self, other: IndexManifest) -> list[str]:
         """Name the fields in which two retrievers differ, as `field: this != other`; empty when they agree."""
-        mine, theirs = _flatten(self._identity()), _flatten(other._identity())
-        keys = sorted(mine.keys() | theirs.keys())
-        return [f"{k}: {mine.get(k)} != {theirs.get(k)}" for k in keys if mine.get(k) != theirs.get(k)]
+        return differing_fields(self._identity(), other._identity())
 
     def _identity(self) -> dict[str, Any]:
         config = self.retriever.model_dump(mode="json")
@@ -82,13 +81,3 @@ class IndexContents(Model):
     """Rows marked as deleted that compaction will drop."""
     bytes: int
     """Size of the data files of this version."""
-
-
-def _flatten(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, item in value.items():
-        if isinstance(item, dict):
-            flat.update(_flatten(item, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = item
-    return flat

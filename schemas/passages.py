@@ -6,8 +6,6 @@ import pyarrow as pa
 
 from schemas.codec import StoredCodec
 
-ID_COLUMNS = ("id", "collection", "title", "text", "digest")
-
 TEXT_SCHEMA = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),

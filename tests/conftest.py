@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+
+from diffretriever.backbones.random_checkpoints import write_random_checkpoint
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -34,3 +37,29 @@ def _own_ray() -> Iterator[None]:
         patch.setenv("RAY_worker_niceness", "0")
         yield
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """A local Ray of two CPUs for this module."""
+    import ray
+
+    from diffretriever.pipelines.cluster import python_path
+
+    environment = {"env_vars": {"PYTHONPATH": python_path()}}
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random LLaDA in its original format."""
+    return write_random_checkpoint("llada", tmp_path_factory.mktemp("llada"))
+
+
+@pytest.fixture(scope="session")
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a family's random checkpoint of hidden size 32: not to be changed."""
+    root = tmp_path_factory.mktemp("checkpoints")
+    return cache(lambda family: write_random_checkpoint(family, root / family, hidden_size=32))

@@ -5,16 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 from pyarrow import feather
 
 from diffretriever.collections import Passage, write_qrels, write_run
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, write_block
+from diffretriever.index.writer import Committer, beside, text_table, write_block
 from schemas.budget import Budget
 from schemas.manifest import IndexManifest
-from schemas.passages import TEXT_SCHEMA, passage_schema
 from schemas.retriever import MaskedRetriever
 from tests.analysis.made_up import BUDGETS
 
@@ -79,9 +77,5 @@ def _write_index(uri: str, slots: int) -> None:
     retriever = MaskedRetriever.model_validate({"backbone": {"source": "tiny"}, "budget": f"q1p{slots}"})
     manifest = IndexManifest(retriever=retriever, weights="w", hidden_size=HIDDEN, vocab_size=9, created="2026-01-01")
     index = PassageIndex.create(uri, manifest)
-    columns = [[p.id for p in PASSAGES], ["c"] * 20, [p.title for p in PASSAGES], [p.text for p in PASSAGES]]
-    texts = [pa.array(column, pa.string()) for column in (columns)]
-    digests = pa.array([p.digest for p in PASSAGES], TEXT_SCHEMA.field("digest").type)
-    table = vectors(len(PASSAGES), slots, 1).to_arrow()
-    rows = pa.Table.from_arrays([*texts, digests, *table.columns], schema=passage_schema(HIDDEN))
+    rows = beside(text_table(PASSAGES, "c"), vectors(len(PASSAGES), slots, 1).to_arrow())
     Committer(index).commit({"all": write_block(uri, rows)}, [])

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from diffretriever.budgets.pruning import kept_slots, removal_order, removals
+from diffretriever.budgets.pruning import removal_order, removals
 
 
 def unit(n: int, dimensions: int, seed: int) -> np.ndarray:
@@ -18,6 +18,13 @@ def unit(n: int, dimensions: int, seed: int) -> np.ndarray:
 def loss_of(vectors: np.ndarray, kept: list[int]) -> float:
     dropped = [i for i in range(len(vectors)) if i not in kept]
     return sum(min(float(((vectors[i] - vectors[j]) ** 2).sum()) / 2 for j in kept) for i in dropped)
+
+
+def kept_slots(vectors: np.ndarray, tolerance: float) -> np.ndarray:
+    """The slots that stay when as many go as cost at most `tolerance` together, up to rounding."""
+    order, losses = removal_order(vectors)
+    n_dropped = int(np.searchsorted(np.maximum.accumulate(losses), tolerance + 1e-6, side="right"))
+    return np.setdiff1d(np.arange(len(vectors)), order[:n_dropped])
 
 
 def test_each_removal_is_the_cheapest_one_left() -> None:

@@ -1,4 +1,4 @@
-"""Tiny random checkpoints, written once, and encoders over them."""
+"""Encoders over tiny random checkpoints."""
 
 from __future__ import annotations
 
@@ -8,23 +8,13 @@ from typing import Any
 
 import pytest
 
-from diffretriever.backbones.random_checkpoints import write_random_checkpoint
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.pooled import PooledEncoder
 from schemas.retriever import MaskedRetriever, PooledRetriever
 from schemas.retriever_parts import BackboneConfig
-from tests.encoders.encoder_cases import CASES, FAMILIES, MASKED, FolderOf, Make, case_config
-
-
-@pytest.fixture(scope="session")
-def folder_of(tmp_path_factory: pytest.TempPathFactory) -> FolderOf:
-    """The folder of a family's random checkpoint: not to be changed."""
-    root = tmp_path_factory.mktemp("encoder-checkpoints")
-    for name in FAMILIES:
-        write_random_checkpoint(name, root / name, hidden_size=32)
-    return lambda name: root / name
+from tests.encoders.encoder_cases import CASES, MASKED, FolderOf, Make, case_config
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,6 @@ from diffretriever.presets import load_retriever
 from schemas.retriever import RETRIEVER_ADAPTER, Bm25Retriever, NeuralRetriever
 from schemas.retriever_parts import BackboneConfig
 
-FAMILIES = ("dream", "llada", "qwen2", "llama3", "bert")
 _REPLLAMA = {"pooling": "last", "append_eos": True, "query_prefix": "query: ", "passage_prefix": "passage: "}
 CASES: dict[str, dict[str, Any]] = {
     **{f"masked-{family}": {"budget": "q2p3"} for family in ("dream", "llada", "bert")},

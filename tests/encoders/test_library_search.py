@@ -15,8 +15,7 @@ from diffretriever.collections import Passage
 from diffretriever.encoders.library import LibraryEncoder
 from diffretriever.index.identity import manifest_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, beside, write_block
-from diffretriever.pipelines.blocks import text_table
+from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.search import open_searcher
 from tests.encoders.library_cases import TEXTS, encoder_of, late_interaction, published
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -15,7 +17,7 @@ from schemas.budget import Budget
 from schemas.retriever import MaskedRetriever
 from tests.encoders.encoder_cases import TEXTS, FolderOf, Make
 
-NESTED = {
+NESTED: dict[str, dict[str, Any]] = {
     "dream": {"prompt": {"variant": "few"}, "tail_length": 0},
     "llada": {"prompt": {"variant": "one"}, "tail_length": 0},
     "bert": {"prompt": {"variant": "bare"}, "slot_positions": "spread"},

@@ -13,9 +13,8 @@ from diffretriever.collections import Passage
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.identity import check_same
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, WriterLock, write_block
+from diffretriever.index.writer import Committer, WriterLock, beside, text_table, write_block
 from schemas.manifest import IndexManifest
-from schemas.passages import TEXT_SCHEMA
 from schemas.retriever import MaskedRetriever, PooledRetriever
 from schemas.retriever_parts import BackboneConfig, TextConfig
 
@@ -40,15 +39,7 @@ def block(ids: list[str], text: str = "some text", collection: str = "c") -> pa.
         impact_offsets=np.arange(n + 1, dtype=np.int64),
         n_tokens=np.full(n, 3, np.int32),
     ).to_arrow()
-    texts = [
-        [p.id for p in passages],
-        [collection] * n,
-        [""] * n,
-        [p.text for p in passages],
-        [p.digest for p in passages],
-    ]
-    columns = [pa.array(column, field.type) for column, field in zip(texts, TEXT_SCHEMA, strict=True)]
-    return pa.Table.from_arrays([*columns, *reps.columns], schema=pa.schema([*TEXT_SCHEMA, *reps.schema]))
+    return beside(text_table(passages, collection), reps)
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ import pytest
 
 from diffretriever.index.identity import bm25_manifest
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, write_block
-from diffretriever.pipelines.blocks import text_table
+from diffretriever.index.writer import Committer, text_table, write_block
 from schemas.analyse import AnalyseBudgetsJob
 from schemas.batch_search import BatchSearchJob
 from schemas.compress import CompressJob

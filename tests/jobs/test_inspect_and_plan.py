@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from diffretriever.index.identity import bm25_manifest
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, write_block
-from diffretriever.pipelines.blocks import text_table
+from diffretriever.index.writer import Committer, text_table, write_block
 from schemas.inspect import IndexReport
 from schemas.passages import TEXT_SCHEMA
 from schemas.plan import CapacityPlan

@@ -9,19 +9,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-import ray
 import yaml
 
 from diffretriever.backbones.random_checkpoints import write_random_checkpoint
 from diffretriever.encoders import load_encoder
-from diffretriever.pipelines.cluster import python_path
 from diffretriever.pipelines.train import train
 from diffretriever.presets import load_retriever
 from schemas.retriever import MaskedRetriever
@@ -61,14 +58,6 @@ def flags(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "temperature": 0.1,
         "ray_address": "local",
     }
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    environment = {"env_vars": {"PYTHONPATH": python_path()}}
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment)
-    yield
-    ray.shutdown()
 
 
 def records(output: Path) -> list[dict[str, float]]:

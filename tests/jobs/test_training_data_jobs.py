@@ -5,20 +5,16 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import ray
 
 from diffretriever.backbones.random_checkpoints import write_random_checkpoint
 from diffretriever.collections import Passage, open_collection
 from diffretriever.encoders import load_encoder
 from diffretriever.index.identity import manifest_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, beside, write_block
-from diffretriever.pipelines.blocks import text_table
-from diffretriever.pipelines.cluster import python_path
+from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.pipelines.mining import mine_negatives
 from diffretriever.pipelines.training_data import prepare_training
 from diffretriever.presets import load_retriever
@@ -34,15 +30,6 @@ ROOT = Path(__file__).resolve().parents[2]
 MADE = examples(600, scores=True)
 
 pytestmark = pytest.mark.cluster
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    """A local Ray of two CPUs."""
-    environment = {"env_vars": {"PYTHONPATH": python_path()}}
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment)
-    yield
-    ray.shutdown()
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ import pytest
 from diffretriever.collections import Passage
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, beside, write_block
-from diffretriever.pipelines.blocks import text_table
+from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.planning import storage
 from diffretriever.planning.plan import make_plan
 from diffretriever.postings.format import DTYPES

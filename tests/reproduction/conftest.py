@@ -1,37 +1,18 @@
-"""A tiny collection and checkpoint, jobs over them, and a machine whose hub cache is empty."""
+"""A tiny collection, jobs over it, and a machine whose hub cache is empty."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import huggingface_hub.constants
 import pytest
-import ray
 
-from diffretriever.backbones.random_checkpoints import write_random_checkpoint
-from diffretriever.pipelines.cluster import python_path
 from tests.pipelines.corpora import line
 from tests.reproduction.cases import JobMaker, make_job
 
 LLADA = "GSAI-ML/LLaDA-8B-Instruct"
 N_PASSAGES = 24
-
-
-@pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random LLaDA in its original format."""
-    return write_random_checkpoint("llada", tmp_path_factory.mktemp("llada"))
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    """A local Ray of two CPUs for this module."""
-    environment = {"env_vars": {"PYTHONPATH": python_path()}}
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment)
-    yield
-    ray.shutdown()
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,7 @@ from diffretriever.encoders import load_encoder
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.identity import manifest_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, beside, write_block
-from diffretriever.pipelines.blocks import text_table
+from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.presets import load_retriever
 from diffretriever.reproduction.pooled_search import evaluate_pooled_slots
 from diffretriever.reproduction.results import read_results

@@ -1,4 +1,4 @@
-"""Tiny random checkpoints, written once, and rerankers over them."""
+"""Rerankers over tiny random checkpoints."""
 
 from __future__ import annotations
 
@@ -10,19 +10,11 @@ import pytest
 import yaml
 
 from diffretriever.backbones import load_backbone
-from diffretriever.backbones.random_checkpoints import write_random_checkpoint
 from diffretriever.collections.beir import write_beir_folder
 from diffretriever.rerank.likelihood import QueryLikelihood
 from schemas.rerank import LikelihoodReranker, RerankJob
 from schemas.retriever_parts import BackboneConfig
 from tests.rerank.rerank_cases import DEPTH, FAMILIES, PASSAGES, QUERIES, RUN, FolderOf, MakeJob, MakeReranker
-
-
-@pytest.fixture(scope="session")
-def folder_of(tmp_path_factory: pytest.TempPathFactory) -> FolderOf:
-    """The folder of a family's random checkpoint: not to be changed."""
-    root = tmp_path_factory.mktemp("rerank-checkpoints")
-    return cache(lambda family: write_random_checkpoint(family, root / family, hidden_size=32))
 
 
 @pytest.fixture(scope="session")

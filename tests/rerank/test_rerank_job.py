@@ -13,8 +13,7 @@ import yaml
 from diffretriever.collections import Passage, read_run, write_run
 from diffretriever.index.identity import bm25_manifest
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, write_block
-from diffretriever.pipelines.blocks import text_table
+from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.rerank.candidates import Candidates
 from diffretriever.rerank.run import reordered
 from schemas.rerank import RerankJob

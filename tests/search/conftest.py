@@ -12,8 +12,7 @@ from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.identity import bm25_manifest, manifest_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, beside, write_block
-from diffretriever.pipelines.blocks import text_table
+from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.presets import load_retriever
 from schemas.retriever import Bm25Retriever
 

@@ -11,8 +11,7 @@ import numpy as np
 from diffretriever.collections import Passage
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, beside, write_block
-from diffretriever.pipelines.blocks import text_table
+from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.scoring.topk import Hits
 from schemas.manifest import IndexManifest
 from schemas.retriever import MaskedRetriever, PooledRetriever

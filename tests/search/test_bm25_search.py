@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from pathlib import Path
 
+import bm25s
 import pytest
 
+from diffretriever.collections import Passage
+from diffretriever.index.identity import bm25_manifest
 from diffretriever.index.table import PassageIndex
+from diffretriever.index.writer import Committer, text_table, write_block
+from diffretriever.scoring.topk import Hits
 from diffretriever.search import open_searcher
-from diffretriever.search.bm25 import analyse
-from tests.search.conftest import PASSAGES, QUERIES
+from diffretriever.search.bm25 import Bm25Searcher, analyse
+from schemas.retriever import Bm25Retriever
+from tests.search.conftest import PASSAGES, QUERIES, WORDS
 
 
 def by_hand(query: str) -> dict[str, float]:
@@ -33,6 +40,37 @@ def test_scores_are_lucenes(query: str, bm25_index: PassageIndex) -> None:
     (hits,) = open_searcher(bm25_index.uri).search([query], top_k=20)["sparse"]
     expected = sorted(by_hand(query).items(), key=lambda pair: (-pair[1], pair[0]))[:20]
     assert [s for _, s in hits] == pytest.approx([s for _, s in expected], rel=1e-5)
+
+
+def by_library(passages: list[Passage], queries: list[str], top_k: int) -> Hits:
+    """The library's own scores of one query at a time, sorted."""
+    model = bm25s.BM25(method="lucene", k1=0.9, b=0.4)
+    model.index(analyse([f"{p.title} {p.text}" for p in passages]), show_progress=False)
+    hits: Hits = []
+    for words in analyse(queries):
+        known = [word for word in words if word in model.vocab_dict]
+        scores = model.get_scores(known).tolist() if known else []
+        found = [(p.id, score) for p, score in zip(passages, scores, strict=False) if score > 0]
+        hits.append(sorted(found, key=lambda hit: (-hit[1], hit[0]))[:top_k])
+    return hits
+
+
+def test_scores_and_ties_are_the_librarys_for_every_depth(bm25_index: PassageIndex) -> None:
+    """Of two fragments, a passage deleted since; empty, unknown and repeated words too."""
+    more = [Passage(f"a{p.id}", p.title, p.text) for p in PASSAGES[:20]]
+    Committer(bm25_index).commit({"more": write_block(bm25_index.uri, text_table(more, "c"))}, [])
+    bm25_index.delete(["d7"])
+    kept = [p for p in [*PASSAGES, *more] if p.id != "d7"]
+    queries = [*QUERIES, *(p.text for p in PASSAGES), "", "zzz", "slab", "slab slab slab", " ".join(WORDS)]
+    for top_k in (1, 2, 17, 500):
+        found = Bm25Searcher(bm25_index).search(queries, top_k=top_k)["sparse"]
+        assert found == by_library(kept, queries, top_k)
+    assert len({score for _, score in found[-2]}) < len(found[-2]), "there are ties"
+
+
+def test_an_index_without_words_has_nothing(tmp_path: Path) -> None:
+    index = PassageIndex.create(str(tmp_path / "empty"), bm25_manifest(Bm25Retriever()))
+    assert Bm25Searcher(index).search(["slab"], top_k=3) == {"sparse": [[]]}
 
 
 def test_analysis() -> None:

@@ -10,8 +10,7 @@ import pytest
 
 from diffretriever.collections import Passage
 from diffretriever.index.table import PassageIndex, fragment_key
-from diffretriever.index.writer import Committer, beside, write_block
-from diffretriever.pipelines.blocks import text_table
+from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.fragment_files import bytes_in, forget_gone, missing_files
 from schemas.jobs import AccelerateJob

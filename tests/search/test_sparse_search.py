@@ -14,8 +14,7 @@ import pytest
 from diffretriever.collections import Passage
 from diffretriever.index.fragment_postings import FragmentPostings
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, beside, write_block
-from diffretriever.pipelines.blocks import text_table
+from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.search.sparse import open_sparse
 from diffretriever.search.sparse.base import SparseSearch
 from diffretriever.search.sparse.postings import PostingsSearch

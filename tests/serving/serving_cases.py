@@ -10,8 +10,7 @@ from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.identity import manifest_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, write_block
-from diffretriever.pipelines.blocks import text_table
+from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.presets import load_retriever
 from diffretriever.serving.backend import LocalBackend
 from diffretriever.serving.metrics import NoMetrics

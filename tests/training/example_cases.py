@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from diffretriever.training.training_set import TrainingSet
 from schemas.training_data import PrepareTrainingJob
 
 WORDS = "slab heat wing flow mach shock plate jet layer drag lift tube cone wake gust".split()  # noqa: SIM905
-SetOf = Callable[..., TrainingSet]
 
 
 def passage(number: int) -> Passage:

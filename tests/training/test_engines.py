@@ -12,11 +12,10 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
 from diffretriever.training.gather import Workers
-from diffretriever.training.loop import StepMetrics
 from diffretriever.training.lora import adapter_tensors
 from diffretriever.training.session import Session
 from schemas.retriever import BackboneRetriever
-from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, session_of
+from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of
 
 WORKERS = 2
 STEPS = 4
@@ -30,15 +29,6 @@ def _session(retriever: BackboneRetriever, strategy: str) -> Session:
     return session_of(retriever, recipe, workers=Workers.current())
 
 
-def _run(session: Session, until: int) -> list[StepMetrics]:
-    metrics: list[StepMetrics] = []
-    for found in session.trainer.run():
-        metrics.append(found)
-        if found.step == until:
-            break
-    return metrics
-
-
 def _worker(rank: int, place: str, retriever: BackboneRetriever) -> None:
     torch.set_num_threads(1)
     os.environ["LOCAL_RANK"] = str(rank)
@@ -46,9 +36,9 @@ def _worker(rank: int, place: str, retriever: BackboneRetriever) -> None:
     found = {}
     for strategy in STRATEGIES:
         straight = _session(retriever, strategy)
-        metrics = _run(straight, STEPS)
+        metrics = run(straight, STEPS)
         killed = _session(retriever, strategy)
-        _run(killed, 2)
+        run(killed, 2)
         # Ray brings the files of all workers together in one folder.
         folder = Path(place) / strategy
         folder.mkdir(exist_ok=True)
@@ -56,7 +46,7 @@ def _worker(rank: int, place: str, retriever: BackboneRetriever) -> None:
         dist.barrier()
         resumed = _session(retriever, strategy)
         resumed.trainer.load(folder)
-        metrics_after = _run(resumed, STEPS)
+        metrics_after = run(resumed, STEPS)
         found[strategy] = [
             ([(m.step, m.loss, m.gradient_norm) for m in of], adapter_tensors(session.encoder.backbone))
             for of, session in ((metrics, straight), (metrics_after, resumed))

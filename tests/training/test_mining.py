@@ -12,17 +12,16 @@ import pytest
 from diffretriever.collections.base import Passage
 from diffretriever.index.identity import bm25_manifest
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, write_block
+from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.pipelines import mining_parts
-from diffretriever.pipelines.blocks import text_table
 from diffretriever.pipelines.mining import mine_negatives
 from diffretriever.search import open_searcher
-from diffretriever.search.bm25_bulk import BulkBm25Searcher
+from diffretriever.search.bm25 import Bm25Searcher
 from diffretriever.training.example_files import open_source
 from diffretriever.training.examples import Example
 from schemas.retriever import Bm25Retriever
 from schemas.training_data import MinedNegatives, MineNegativesJob
-from tests.training.example_cases import WORDS, examples, good, passage, write_beir
+from tests.training.example_cases import examples, good, passage, write_beir
 
 MADE = examples(30)
 DEPTH = 25
@@ -109,25 +108,25 @@ def test_what_is_said_of_it(job: MineNegativesJob, index: PassageIndex) -> None:
 
 def test_a_job_cut_off_goes_on(job: MineNegativesJob) -> None:
     whole = mine_negatives(job.model_copy(update={"output": job.output.with_name("whole.jsonl.gz")}))
-    search, searched = BulkBm25Searcher.search, list[int]()
+    search, searched = Bm25Searcher.search, list[int]()
 
-    def counting(self: BulkBm25Searcher, queries: list[str], *, top_k: int) -> object:
+    def counting(self: Bm25Searcher, queries: list[str], *, top_k: int) -> object:
         searched.append(len(queries))
         return search(self, queries, top_k=top_k)
 
-    def dying(self: BulkBm25Searcher, queries: list[str], *, top_k: int) -> object:
+    def dying(self: Bm25Searcher, queries: list[str], *, top_k: int) -> object:
         if sum(searched) >= 12:
             raise KeyboardInterrupt
         return counting(self, queries, top_k=top_k)
 
     with patch.dict(mining_parts._QUERIES_PER_PART, {"here": 4}), patch("os.cpu_count", return_value=1):
-        with patch.object(BulkBm25Searcher, "search", dying), pytest.raises(KeyboardInterrupt):
+        with patch.object(Bm25Searcher, "search", dying), pytest.raises(KeyboardInterrupt):
             mine_negatives(job)
         assert not job.output.exists()
         with pytest.raises(ValueError, match="an attempt at another job"):
             mine_negatives(job.model_copy(update={"skip_top": 1}))
         searched.clear()
-        with patch.object(BulkBm25Searcher, "search", counting):
+        with patch.object(Bm25Searcher, "search", counting):
             again = mine_negatives(job)
     assert sum(searched) == 30 - 12, "three parts of four were done"
     assert (again.queries, again.negatives) == (whole.queries, whole.negatives)
@@ -161,17 +160,3 @@ def test_the_settings_must_fit(job: MineNegativesJob) -> None:
         MineNegativesJob.model_validate(job.model_dump() | {"depth": 5})
     with pytest.raises(ValueError, match="no dense scores"):
         mine_negatives(job.model_copy(update={"mode": "dense"}))
-
-
-def test_the_bulk_searcher_is_the_searcher(index: PassageIndex) -> None:
-    """Scores, ties and order, for every depth; empty and unknown queries too."""
-    queries = [*(e.query for e in MADE), "", "zzz", "slab", "slab slab slab", " ".join(WORDS)]
-    for top_k in (1, 2, 17, 500):
-        found = BulkBm25Searcher(index).search(queries, top_k=top_k)["sparse"]
-        assert found == open_searcher(index.uri).search(queries, top_k=top_k)["sparse"]
-    assert len({score for _, score in found[-2]}) < len(found[-2]), "there are ties"
-
-
-def test_an_empty_index_has_nothing(tmp_path: Path) -> None:
-    empty = PassageIndex.create(str(tmp_path / "empty"), bm25_manifest(Bm25Retriever()))
-    assert BulkBm25Searcher(empty).search(["slab"], top_k=3) == {"sparse": [[]]}

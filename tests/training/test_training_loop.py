@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from diffretriever.training.loop import StepMetrics
+from diffretriever.training.lengths import with_training_lengths
 from diffretriever.training.lora import adapter_tensors, trainable_parameters
-from diffretriever.training.planned import check_trainable, with_training_lengths
-from diffretriever.training.session import Session
+from diffretriever.training.planned import check_trainable
 from schemas.retriever import Bm25Retriever
 from schemas.training import Recipe
-from tests.training.trainer_cases import FolderOf, ListedData, config_of, quick_recipe, session_of
+from tests.training.trainer_cases import FolderOf, ListedData, config_of, quick_recipe, run, session_of
 
 DROPOUT = {
     "lora_dropout": 0.3,
@@ -23,15 +22,6 @@ DROPOUT = {
     "max_steps": 4,
     "batch_queries": 4,
 }
-
-
-def run(session: Session, until: int) -> list[StepMetrics]:
-    metrics: list[StepMetrics] = []
-    for found in session.trainer.run():
-        metrics.append(found)
-        if found.step == until:
-            break
-    return metrics
 
 
 @pytest.mark.parametrize("negatives", ["gathered", "cached"])

@@ -14,8 +14,7 @@ from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.evaluation.evaluate import evaluate_job
 from diffretriever.index.identity import manifest_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, beside, write_block
-from diffretriever.pipelines.blocks import text_table
+from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.training.lora import trainable_parameters
 from diffretriever.training.validation import MEASURE, Validator
 from schemas.jobs import EvaluateJob

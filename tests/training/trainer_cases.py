@@ -12,8 +12,10 @@ import torch
 from diffretriever.collections.base import Passage
 from diffretriever.training.examples import Group
 from diffretriever.training.gather import Workers
+from diffretriever.training.loop import StepMetrics
 from diffretriever.training.planned import describe_training
 from diffretriever.training.session import Session, open_session
+from diffretriever.training.text_keys import text_key
 from diffretriever.training.text_vectors import TextVectors
 from schemas.retriever import RETRIEVER_ADAPTER, BackboneRetriever
 from schemas.training import Recipe
@@ -52,7 +54,7 @@ QUICK: dict[str, Any] = {
 
 
 class ListedData:
-    """Queries with passages about the same two words, and negatives about others."""
+    """Queries with passages about the same two words, and negatives about others that are other queries' positives."""
 
     digest = "of the tests"
 
@@ -66,9 +68,9 @@ class ListedData:
         return np.random.default_rng([epoch, seed]).permutation(self._size)
 
     def group(self, row: int, *, epoch: int, negatives: int, seed: int) -> Group:
-        passages = tuple(Passage(f"p{row}-{i}", "", text_of(row + 5 * i)) for i in range(1 + negatives))
+        passages = tuple(Passage(f"p{row}-{i}", "", text) for i, text in enumerate(own_texts(row, 1 + negatives)))
         scores = tuple(1.0 - 0.1 * i - 0.01 * epoch for i in range(1 + negatives))
-        return Group(f"q{row}", " ".join(topic(row)), passages, scores)
+        return Group(f"q{row}", " ".join(topic(row)), passages, scores, tuple(map(text_key, answers_to(row))))
 
 
 def topic(row: int) -> tuple[str, str]:
@@ -79,6 +81,16 @@ def topic(row: int) -> tuple[str, str]:
 def text_of(row: int) -> str:
     first, second = topic(row)
     return f"the {first} and the {second} of {first}" + " again" * (row % 3)
+
+
+def own_texts(row: int, count: int) -> list[str]:
+    """The passages that a query brings, its positive first."""
+    return [text_of(row + 5 * i) for i in range(count)]
+
+
+def answers_to(row: int) -> tuple[str, str]:
+    """The passages known to answer a query: its positive, and one that it does not bring."""
+    return text_of(row), text_of(row + 7)
 
 
 def config_of(case: str, folder_of: FolderOf, **changes: Any) -> BackboneRetriever:
@@ -97,6 +109,16 @@ def session_of(retriever: BackboneRetriever, recipe: Recipe, size: int = 48, wor
     data = ListedData(size)
     manifest = describe_training(retriever, recipe, data, workers.total, "cpu")
     return open_session(data, manifest, "cpu", workers)
+
+
+def run(session: Session, until: int) -> list[StepMetrics]:
+    """Train to the end of a step."""
+    metrics: list[StepMetrics] = []
+    for found in session.trainer.run():
+        metrics.append(found)
+        if found.step == until:
+            break
+    return metrics
 
 
 def random_texts(count: int, slots: int, ids: int, *, seed: int, dtype: torch.dtype = torch.float32) -> TextVectors:

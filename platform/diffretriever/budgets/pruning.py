@@ -87,18 +87,6 @@ def removal_order(vectors_KH: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return order_1K[0], losses_1K[0]
 
 
-def kept_slots(vectors_KH: np.ndarray, tolerance: float) -> np.ndarray:
-    """Return the slots that stay when as many go as cost at most `tolerance` together, int64 ascending, at least one.
-
-    Args:
-        vectors_KH: floating [K, H], unit length, K at least 1.
-        tolerance: in the units of `removal_order`'s losses; 0 drops copies only, up to rounding of 1e-6.
-    """
-    order, losses = removal_order(vectors_KH)
-    n_dropped = int(np.searchsorted(np.maximum.accumulate(losses), tolerance + 1e-6, side="right"))
-    return np.setdiff1d(np.arange(len(vectors_KH)), order[:n_dropped])
-
-
 def _removal_orders(vectors_PKH: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return order and losses of passages with equally many slots, [P, K - 1] each."""
     n_passages, n_slots = vectors_PKH.shape[:2]

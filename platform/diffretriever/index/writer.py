@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -19,9 +20,11 @@ import lance
 import pyarrow as pa
 from lance.fragment import FragmentMetadata, write_fragments
 
+from diffretriever.collections import Passage
 from diffretriever.files import is_local
 from diffretriever.index.table import PassageIndex, ids_filter, manifest_in, table_uri
 from diffretriever.index.vectors import with_codes
+from schemas.passages import TEXT_SCHEMA
 
 
 def write_block(uri: str, table: pa.Table) -> str:
@@ -33,6 +36,21 @@ def write_block(uri: str, table: pa.Table) -> str:
     table = with_codes(uri, manifest_in(dataset, uri), table)
     fragments = write_fragments(table.select(dataset.schema.names).cast(dataset.schema), dataset, schema=dataset.schema)
     return json.dumps([fragment.to_json() for fragment in fragments])
+
+
+def text_table(passages: Sequence[Passage], collection: str | Sequence[str]) -> pa.Table:
+    """Return the passages, of one collection or each of its own, with their digests, as `TEXT_SCHEMA`."""
+    columns = [
+        [p.id for p in passages],
+        [collection] * len(passages) if isinstance(collection, str) else collection,
+        [p.title for p in passages],
+        [p.text for p in passages],
+        [p.digest for p in passages],
+    ]
+    return pa.Table.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, TEXT_SCHEMA, strict=True)],
+        schema=TEXT_SCHEMA,
+    )
 
 
 def beside(left: pa.Table, right: pa.Table) -> pa.Table:

@@ -8,15 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import pyarrow as pa
 from pyarrow import feather
-from tqdm import tqdm
 
 from diffretriever.collections import Query, open_collection, read_queries, write_run
 from diffretriever.encoders.representations import Representations
@@ -26,15 +23,16 @@ from diffretriever.index.part import split_fragments
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.cluster import EncoderPool, ray_session, size_pool
 from diffretriever.pipelines.description import describe_encoder
+from diffretriever.pipelines.progress import bar
 from diffretriever.pipelines.queries import QUERIES_PER_BLOCK, encode_queries, query_block
 from diffretriever.pipelines.search_parts import search_parts
 from diffretriever.presets import with_places
 from diffretriever.scoring.topk import Hit
+from diffretriever.search.base import check_modes
 from diffretriever.search.batch import LISTS, list_depth, lists_of
 from diffretriever.search.cut import kept_hits, searched_depth
 from diffretriever.search.hit_tables import merge, to_hits
 from diffretriever.search.neural import ranked
-from schemas.base import suggest
 from schemas.batch_search import BatchSearchJob, BatchSearchSummary
 from schemas.retriever import Bm25Retriever, NeuralRetriever, PromptedRetriever
 from schemas.retriever_parts import Mode
@@ -104,7 +102,7 @@ class _Work:
         }
         budget = self._job.query_budget
         missing = {name: query_block(b, budget) for name, b in blocks.items() if not self._file(name).exists()}
-        with _progress("encoding queries", "query", sum(map(len, missing.values()))) as progress:
+        with bar("encoding queries", "query", sum(map(len, missing.values()))) as progress:
             for name, table in encode_queries(missing, retriever, self._pool, self._job.threads_per_encoder):
                 _write(self._file(name), table)
                 progress.update(len(table))
@@ -138,7 +136,7 @@ class _Work:
         blocks = [self._read(_block_name(first)) for first in range(start, stop, QUERIES_PER_BLOCK)]
         encoded = Representations.from_arrow(pa.concat_tables(blocks))
         lists = len(parts) * len(lists_of(self._job.modes))
-        with _progress(f"queries {start + 1:,} to {stop:,}", "list", lists) as progress:
+        with bar(f"queries {start + 1:,} to {stop:,}", "list", lists) as progress:
             for name, table in search_parts(parts, encoded, self._index.version, self._job, self._pool):
                 _write(self._file(f"{start}/{name}"), table)
                 progress.update()
@@ -171,11 +169,6 @@ def _block_name(start: int) -> str:
     return f"queries/{start}"
 
 
-def _progress(label: str, unit: str, total: int) -> tqdm[NoReturn]:
-    # A log file gets a line now and then, a terminal a live one.
-    return tqdm(total=total, desc=label, unit=unit, mininterval=0.5 if sys.stderr.isatty() else 10.0)
-
-
 def _write(path: Path, table: pa.Table) -> None:
     with whole_file(path) as stream:
         feather.write_feather(table, stream, compression="lz4")
@@ -183,9 +176,7 @@ def _write(path: Path, table: pa.Table) -> None:
 
 def _modes(job: BatchSearchJob, index: PassageIndex) -> tuple[Mode, ...]:
     offered = index.manifest.retriever.modes
-    for mode in job.modes:
-        if mode not in offered:
-            raise ValueError(f"{index.uri} has no {mode} scores.{suggest(mode, offered)}")
+    check_modes(job.modes, offered, index.uri)
     return tuple(dict.fromkeys(job.modes)) or offered
 
 

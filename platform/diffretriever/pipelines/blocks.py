@@ -7,13 +7,13 @@ key and its table as Arrow IPC bytes, so that its boundaries and its key are the
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 import pyarrow as pa
 
 from diffretriever.collections import Collection, Passage, ScanResult
-from schemas.passages import TEXT_SCHEMA
+from diffretriever.index.writer import text_table
 from schemas.retriever import Bm25Retriever, RetrieverConfig
 
 _BLOCK_BYTES = 32 << 20
@@ -48,21 +48,6 @@ def read_blocks(collection: Collection, scanned: ScanResult, rows: int) -> Itera
     passages = scanned.kept(collection)
     while chunk := list(islice(passages, rows)):
         yield pack(_task_key(chunk), text_table(chunk, collection.name))
-
-
-def text_table(passages: Sequence[Passage], collection: str | Sequence[str]) -> pa.Table:
-    """Return the passages, of one collection or each of its own, with their digests, as `TEXT_SCHEMA`."""
-    columns = [
-        [p.id for p in passages],
-        [collection] * len(passages) if isinstance(collection, str) else collection,
-        [p.title for p in passages],
-        [p.text for p in passages],
-        [p.digest for p in passages],
-    ]
-    return pa.Table.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, TEXT_SCHEMA, strict=True)],
-        schema=TEXT_SCHEMA,
-    )
 
 
 def _task_key(passages: Iterable[Passage]) -> str:

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-import ray
 from ray.data import Dataset, TaskPoolStrategy
 
 from diffretriever.collections import Collection, ScanResult
 from diffretriever.index.table import PassageIndex
-from diffretriever.pipelines.cluster import PREPARE_CPUS, READER_CPUS, EncoderPool
-from diffretriever.pipelines.stages import EncodeBlocks, PassageSource, prepare_blocks, store_blocks
-from diffretriever.pipelines.streams import AS_ARROW, actors, quiet, tables
+from diffretriever.pipelines.blocks import read_blocks
+from diffretriever.pipelines.cluster import PREPARE_CPUS, EncoderPool
+from diffretriever.pipelines.stages import EncodeBlocks, prepare_blocks, store_blocks
+from diffretriever.pipelines.streams import AS_ARROW, actors, read_here, tables
 from schemas.retriever import Bm25Retriever
 
 
 def read(collection: Collection, scanned: ScanResult, rows: int) -> Dataset:
     """Return the kept passages of a scanned collection as a stream of packed blocks."""
-    quiet()
-    here = ray.get_runtime_context().get_node_id()
-    return ray.data.read_datasource(
-        PassageSource(collection, scanned, rows),
-        override_num_blocks=1,
-        num_cpus=READER_CPUS,
-        label_selector={"ray.io/node-id": here},
-    )
+    return read_here(partial(read_blocks, collection, scanned, rows))
 
 
 def receipts(blocks: Dataset, index: PassageIndex, pool: EncoderPool, threads: int) -> Iterator[dict[str, Any]]:

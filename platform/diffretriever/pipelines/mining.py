@@ -18,11 +18,11 @@ from diffretriever.files import whole_file, write_text
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
 from diffretriever.pipelines.mining_parts import MiningParts
+from diffretriever.search.base import check_modes
 from diffretriever.training.example_files import ExampleSource, open_source
 from diffretriever.training.example_records import Checked
 from diffretriever.training.mining import Corpus
 from diffretriever.training.preparation import quarantine
-from schemas.base import suggest
 from schemas.retriever_parts import Mode
 from schemas.training_data import MinedNegatives, MineNegativesJob
 
@@ -74,8 +74,7 @@ def _mode(job: MineNegativesJob, index: PassageIndex) -> Mode:
     offered = index.manifest.retriever.modes
     if job.mode is None:
         return "hybrid" if "hybrid" in offered else offered[0]
-    if job.mode not in offered:
-        raise ValueError(f"{job.index} has no {job.mode} scores.{suggest(job.mode, offered)}")
+    check_modes([job.mode], offered, job.index)
     return job.mode
 
 

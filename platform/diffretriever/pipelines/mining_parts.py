@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,15 +14,14 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
-from tqdm import tqdm
-
 from diffretriever.collections import read_run
 from diffretriever.files import write_bytes, write_text
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.batch_search import search_batch
 from diffretriever.pipelines.cluster import ray_session
+from diffretriever.pipelines.progress import bar
 from diffretriever.scoring.topk import Hits
-from diffretriever.search.bm25_bulk import BulkBm25Searcher
+from diffretriever.search.bm25 import Bm25Searcher
 from diffretriever.training.example_records import Checked
 from diffretriever.training.mining import Corpus, mined, mined_line
 from schemas.batch_search import BatchSearchJob
@@ -53,18 +51,12 @@ class MiningParts:
         parts = enumerate(_chunks(iter(records), size))
         counts: Counter[str] = Counter()
         session = nullcontext() if here else ray_session(self._job)
-        # A log file gets a line now and then, a terminal a live one.
-        interval = 0.5 if sys.stderr.isatty() else 10.0
-        with (
-            session,
-            ThreadPoolExecutor(workers) as pool,
-            tqdm(desc="mining", unit="query", mininterval=interval) as bar,
-        ):
+        with session, ThreadPoolExecutor(workers) as pool, bar("mining", "query") as counted:
             # Some at a time: a source need not fit in memory.
             while some := list(islice(parts, 2 * workers)):
                 for found in pool.map(lambda part: self._part(part[0], part[1], search), some):
                     counts.update(found)
-                    bar.update(found["queries"])
+                    counted.update(found["queries"])
         return counts
 
     def _part(self, number: int, records: list[Checked], search: Search) -> dict[str, int]:
@@ -88,7 +80,7 @@ class MiningParts:
 
 
 def _bm25_search(index: PassageIndex, job: MineNegativesJob) -> Search:
-    searcher = BulkBm25Searcher(index)
+    searcher = Bm25Searcher(index)
     return lambda _, queries: searcher.search(queries, top_k=job.depth)["sparse"]
 
 

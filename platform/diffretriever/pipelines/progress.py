@@ -14,6 +14,11 @@ _LOG_EVERY_SECONDS = 10.0
 _RATE_WINDOW_SECONDS = 60.0
 
 
+def bar(label: str, unit: str, total: int | None = None) -> tqdm[NoReturn]:
+    """Return a bar that counts `unit`s, `total` of them where that is known; a log file gets a line now and then."""
+    return tqdm(total=total, desc=label, unit=unit, mininterval=0.5 if sys.stderr.isatty() else _LOG_EVERY_SECONDS)
+
+
 class Progress:
     """Counts passages and tokens of finished blocks and shows rates over the last minute."""
 

@@ -1,19 +1,16 @@
-"""What runs in Ray workers: reading, preparing, encoding and writing blocks."""
+"""What runs in Ray workers: preparing, encoding and writing blocks."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from ray.data import Datasource, ReadTask
-from ray.data.block import BlockMetadata
 
-from diffretriever.collections import Collection, ScanResult
 from diffretriever.index.writer import beside, write_block
-from diffretriever.pipelines.blocks import pack, read_blocks, unpack
+from diffretriever.pipelines.blocks import pack, unpack
 from schemas.passages import TEXT_SCHEMA
 from schemas.retriever import RETRIEVER_ADAPTER, NeuralRetriever
 
@@ -30,30 +27,6 @@ RECEIPT_SCHEMA = pa.schema(
         ("seconds", pa.float64()),
     ]
 )
-
-
-class PassageSource(Datasource):
-    """Streams a scanned collection from the driver's machine, where its files are, in one long-running read."""
-
-    def __init__(self, collection: Collection, scanned: ScanResult, rows: int) -> None:
-        super().__init__()
-        self._arguments = (collection, scanned, rows)
-
-    def get_read_tasks(
-        self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
-    ) -> list[ReadTask]:
-        """Return the one task that reads everything."""
-        arguments = self._arguments
-        metadata = BlockMetadata(num_rows=None, size_bytes=None, exec_stats=None, input_files=None)
-        return [ReadTask(lambda: _read(*arguments), metadata)]
-
-    def estimate_inmemory_data_size(self) -> int | None:
-        """Not known, and not needed: the stream is read at the pace of the encoders."""
-        return None
-
-
-def _read(collection: Collection, scanned: ScanResult, rows: int) -> Iterable[pa.Table]:
-    return read_blocks(collection, scanned, rows)
 
 
 @cache

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 import ray
-from ray.data import ActorPoolStrategy, DataContext, Dataset
+from ray.data import ActorPoolStrategy, DataContext, Dataset, Datasource, ReadTask
+from ray.data.block import BlockMetadata
 
 from diffretriever.pipelines.blocks import unpack
-from diffretriever.pipelines.cluster import EncoderPool
+from diffretriever.pipelines.cluster import READER_CPUS, EncoderPool
 
 AS_ARROW: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
 """For `map_batches`: rows as they come, as an Arrow table."""
 
 
-def quiet() -> None:
+def _quiet() -> None:
     """Let Ray Data pass every row on at once, for each is a whole unit of work, and show no bars of its own."""
     context = DataContext.get_current()
     context.enable_progress_bars = False
@@ -27,8 +28,36 @@ def quiet() -> None:
 
 def stream(rows: Sequence[pa.Table]) -> Dataset:
     """Return a dataset of tables of one row each."""
-    quiet()
+    _quiet()
     return ray.data.from_arrow(list(rows))
+
+
+def read_here(source: Callable[[], Iterable[pa.Table]]) -> Dataset:
+    """Return a dataset of what `source` yields, read on the driver's machine, where its files are."""
+    _quiet()
+    here = ray.get_runtime_context().get_node_id()
+    return ray.data.read_datasource(
+        _OneTask(source), override_num_blocks=1, num_cpus=READER_CPUS, label_selector={"ray.io/node-id": here}
+    )
+
+
+class _OneTask(Datasource):
+    """Streams all that a source yields in one long-running read."""
+
+    def __init__(self, source: Callable[[], Iterable[pa.Table]]) -> None:
+        super().__init__()
+        self._source = source
+
+    def get_read_tasks(
+        self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
+    ) -> list[ReadTask]:
+        """Return the one task that reads everything."""
+        metadata = BlockMetadata(num_rows=None, size_bytes=None, exec_stats=None, input_files=None)
+        return [ReadTask(self._source, metadata)]
+
+    def estimate_inmemory_data_size(self) -> int | None:
+        """Not known, and not needed: the stream is read at the pace of what follows."""
+        return None
 
 
 def tables(dataset: Dataset) -> Iterator[pa.Table]:

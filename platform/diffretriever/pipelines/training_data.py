@@ -8,23 +8,21 @@ every passage once needs one place that sees all, the driver. The pieces keep th
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import ray
-from ray.data import Datasource, ReadTask
-from ray.data.block import BlockMetadata
-from tqdm import tqdm
 
 from diffretriever.collections import BadRecord
 from diffretriever.index.writer import WriterLock
 from diffretriever.pipelines.blocks import pack, unpack
-from diffretriever.pipelines.cluster import READER_CPUS, ray_session
-from diffretriever.pipelines.streams import AS_ARROW, quiet, tables
+from diffretriever.pipelines.cluster import ray_session
+from diffretriever.pipelines.progress import bar
+from diffretriever.pipelines.streams import AS_ARROW, read_here, tables
 from diffretriever.training.example_blocks import ExampleBlock, make_block
 from diffretriever.training.example_files import ExampleSource
 from diffretriever.training.preparation import (
@@ -57,47 +55,20 @@ def prepare_training(job: PrepareTrainingJob) -> TrainingSetManifest:
         done = finished(job, inputs)
         if done is not None:
             return done
-        with ray_session(RayConfig(ray_address=job.ray_address)), _bar() as bar:
-            return write_training_set(job, inputs, blocks_on_ray(inputs), bar.update)
+        with ray_session(RayConfig(ray_address=job.ray_address)), bar("preparing", " examples") as counted:
+            return write_training_set(job, inputs, blocks_on_ray(inputs), counted.update)
 
 
 def blocks_on_ray(inputs: Inputs) -> Iterator[NumberedBlock]:
     """Read and check on Ray; yield the blocks in the order of the sources."""
-    quiet()
     held_out = ray.put(keys_of(inputs.hold_out))
-    here = ray.get_runtime_context().get_node_id()
-    pieces = ray.data.read_datasource(
-        _PieceSource(inputs.sources),
-        override_num_blocks=1,
-        num_cpus=READER_CPUS,
-        label_selector={"ray.io/node-id": here},
-    )
+    pieces = read_here(partial(_read, inputs.sources))
     # The dataset's own copy of the settings: others keep theirs.
     pieces.context.execution_options.preserve_order = True
     blocks = pieces.map_batches(_check, fn_kwargs={"held_out": held_out}, num_cpus=_CHECK_CPUS, **AS_ARROW)
     for expected, (number, block) in enumerate(_unpacked(tables(blocks))):
         assert number == expected, "Ray keeps the order of blocks"
         yield block
-
-
-class _PieceSource(Datasource):
-    """Streams all sources from the driver's machine, where their files are, in one long-running read."""
-
-    def __init__(self, sources: tuple[ExampleSource, ...]) -> None:
-        super().__init__()
-        self._sources = sources
-
-    def get_read_tasks(
-        self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
-    ) -> list[ReadTask]:
-        """Return the one task that reads everything."""
-        sources = self._sources
-        metadata = BlockMetadata(num_rows=None, size_bytes=None, exec_stats=None, input_files=None)
-        return [ReadTask(lambda: _read(sources), metadata)]
-
-    def estimate_inmemory_data_size(self) -> int | None:
-        """Not known, and not needed: the stream is read at the pace of the checks."""
-        return None
 
 
 def _read(sources: tuple[ExampleSource, ...]) -> Iterable[pa.Table]:
@@ -126,8 +97,3 @@ def _unpacked(found: Iterable[pa.Table]) -> Iterator[tuple[int, NumberedBlock]]:
             records = tuple(BadRecord(**fields) for fields in bad)
             block = ExampleBlock(example_table, passage_table, records, TrainingCounts(**counts))
             yield number, NumberedBlock(source, block)
-
-
-def _bar() -> tqdm[Any]:
-    # A log file gets a line now and then, a terminal a live one.
-    return tqdm(desc="preparing", unit=" examples", mininterval=0.5 if sys.stderr.isatty() else 10.0)

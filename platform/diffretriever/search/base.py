@@ -49,9 +49,7 @@ class Searcher(ABC):
                 no valid Unicode.
         """
         wanted = tuple(modes) if modes is not None else self.modes
-        for mode in wanted:
-            if mode not in self.modes:
-                raise ValueError(f"this index has no {mode} scores.{suggest(mode, self.modes)}")
+        check_modes(wanted, self.modes, "this index")
         if budgets is not None and not self.supports_budgets:
             raise ValueError(f"the {self.index.manifest.retriever.method} method has no query budget")
         _check_texts(queries)
@@ -61,6 +59,13 @@ class Searcher(ABC):
     def _search(
         self, queries: Sequence[str], top_k: int, modes: tuple[Mode, ...], budgets: Sequence[int] | None
     ) -> dict[Mode, Hits]: ...
+
+
+def check_modes(wanted: Sequence[Mode], offered: Sequence[Mode], index: str) -> None:
+    """Raise `ValueError` for the first mode that an index does not offer; `index` is what the message calls it."""
+    for mode in wanted:
+        if mode not in offered:
+            raise ValueError(f"{index} has no {mode} scores.{suggest(mode, offered)}")
 
 
 def _check_texts(queries: Sequence[str]) -> None:

@@ -11,8 +11,7 @@ from diffretriever.collections import Passage
 from diffretriever.collections.validation import RefusedError, checked_passage
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, WriterLock, beside, write_block
-from diffretriever.pipelines.blocks import text_table
+from diffretriever.index.writer import Committer, WriterLock, beside, text_table, write_block
 from diffretriever.serving.problems import InvalidError, NotFoundError, UnavailableError
 from schemas.manifest import IndexManifest
 from schemas.serve import DeleteResponse, IngestResponse, PassageIn

@@ -1,4 +1,7 @@
-"""Random numbers that depend on their names alone: the same in every process, on every machine, in every order."""
+"""Random numbers that depend on their names alone: the same in every process, on every machine, in every order.
+
+They order and sample examples; for seeds of other generators see `seeds`.
+"""
 
 from __future__ import annotations
 

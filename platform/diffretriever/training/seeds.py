@@ -3,6 +3,10 @@
 A step's dropout and budgets follow from the recipe's seed, the step and the part alone. So a resumed training goes on
 bit for bit without any generator's state in its checkpoints, a part gives the same whichever worker runs it, and
 encoding it again, as gradient caching does, repeats its dropout.
+
+These are seeds for the generators of torch and NumPy. Which examples a step gets follows from `draws`, whose numbers no
+version of a library can change. The two turn names into keys differently, so one for both would change what trainings
+under way draw.
 """
 
 from __future__ import annotations

@@ -6,19 +6,16 @@ import tempfile
 from pathlib import Path
 from typing import cast
 
-import pyarrow as pa
-
 from diffretriever.collections import open_collection
 from diffretriever.collections.base import BadRecord, Passage
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.evaluation.evaluate import search_queries
-from diffretriever.evaluation.measures import evaluate
+from diffretriever.evaluation.measures import EvaluationResult, evaluate
 from diffretriever.index.identity import manifest_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, write_block
+from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.search.neural import NeuralSearcher
 from schemas.jobs import EvaluateJob
-from schemas.passages import TEXT_SCHEMA
 from schemas.retriever import BackboneRetriever
 
 MEASURE = "nDCG@10"
@@ -37,15 +34,19 @@ class Validator:
         """
         opened = open_collection(collection)
         self._collection, self._split, self._name = collection, split, opened.name
-        self._queries, self._qrels = opened.queries(split), opened.qrels(split)
-        self._passages: list[Passage] = []
+        self.queries, self._qrels = opened.queries(split), opened.qrels(split)
+        self.passages: list[Passage] = []
         for record in opened.records():
             if isinstance(record, BadRecord):
                 raise ValueError(f"{record}: mend the collection to validate on it")
-            self._passages.append(record)
+            self.passages.append(record)
 
     def measure(self, encoder: BackboneEncoder) -> dict[str, float]:
         """Return nDCG@10 by mode, of the encoder's weights as they are now; its module must be in evaluation mode."""
+        return {mode: result.mean[MEASURE] for mode, result in self.results(encoder).items()}
+
+    def results(self, encoder: BackboneEncoder) -> dict[str, EvaluationResult]:
+        """Return the same with each query's own nDCG@10."""
         # What the encoder has kept of earlier weights must not be used.
         config = cast("BackboneRetriever", encoder.config)
         fresh = type(encoder)(config, encoder.backbone, encoder.preparer)
@@ -60,26 +61,14 @@ class Validator:
             )
             index = PassageIndex.create(job.index, manifest_of(fresh))
             self._fill(index, fresh)
-            runs = search_queries(NeuralSearcher(index, fresh, job), self._queries, job)
+            runs = search_queries(NeuralSearcher(index, fresh, job), self.queries, job)
         found = {mode: {query: dict(hits) for query, hits in run.items()} for mode, run in runs.items()}
-        return {mode: evaluate(run, self._qrels, [MEASURE]).mean[MEASURE] for mode, run in found.items()}
+        return {mode: evaluate(run, self._qrels, [MEASURE]) for mode, run in found.items()}
 
     def _fill(self, index: PassageIndex, encoder: BackboneEncoder) -> None:
         receipts: dict[str, str] = {}
-        for start in range(0, len(self._passages), _BLOCK_ROWS):
-            block = self._passages[start : start + _BLOCK_ROWS]
-            texts = pa.Table.from_pylist([self._row(passage) for passage in block], schema=TEXT_SCHEMA)
+        for start in range(0, len(self.passages), _BLOCK_ROWS):
+            block = self.passages[start : start + _BLOCK_ROWS]
             encoded = encoder.encode_passages([p.title for p in block], [p.text for p in block]).to_arrow()
-            schema = pa.schema([*texts.schema, *encoded.schema])
-            table = pa.Table.from_arrays([*texts.columns, *encoded.columns], schema=schema)
-            receipts[str(start)] = write_block(index.uri, table)
+            receipts[str(start)] = write_block(index.uri, beside(text_table(block, self._name), encoded))
         Committer(index).commit(receipts, [])
-
-    def _row(self, passage: Passage) -> dict[str, object]:
-        return {
-            "id": passage.id,
-            "collection": self._name,
-            "title": passage.title,
-            "text": passage.text,
-            "digest": passage.digest,
-        }
