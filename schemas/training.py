@@ -61,9 +61,13 @@ class Recipe(Model):
     """τ, by which dense scores are divided in the loss. Sparse scores are taken as they are."""
     sparse_weight: NonNegativeFloat = 1.0
     """Weight of the sparse loss beside the dense one; methods without sparse scores have none."""
-    distillation: Literal["none", "kl", "mse"] = "none"
-    """Learn from a teacher's scores of each query's own passages too. `kl`: divergence of the two distributions over
-    them; `mse`: squared difference of dense score and teacher's score, for teachers that score by cosine as well."""
+    distillation: Literal["none", "kl", "mse", "align"] = "none"
+    """Learn from a teacher too: from its scores in the training set, of each query's own passages, or from a `teacher`'s
+    of all candidates. `kl`: divergence of the two distributions over them; `mse`: squared difference of dense score and
+    teacher's score, for teachers that score by cosine as well; `align`: 1 - cosine of the mean of a text's vectors and
+    the mean of the teacher's."""
+    teacher: str | None = None
+    """Retriever to learn from, a preset or a YAML file; it reads every text as well, without being trained."""
     distillation_weight: PositiveFloat = 1.0
     """Weight of that loss."""
     teacher_temperature: PositiveFloat = 0.01
@@ -97,6 +101,14 @@ class Recipe(Model):
     strategy: Literal["deepspeed", "ddp"] = "deepspeed"
     """`deepspeed`: ZeRO-2, the optimiser's state and the gradients shared out among workers. `ddp`: all of it on each,
     nothing to compile. The gradients are the same."""
+
+    @model_validator(mode="after")
+    def _teacher_teaches(self) -> Self:
+        if self.teacher is not None and self.distillation == "none":
+            raise ValueError("teacher: nothing is learned from it: set distillation to kl, mse or align")
+        if self.teacher is None and self.distillation == "align":
+            raise ValueError("distillation: align learns from vectors, not scores: name a teacher")
+        return self
 
     @model_validator(mode="after")
     def _whole_parts(self) -> Self:

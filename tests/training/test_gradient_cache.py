@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 
+from diffretriever.training.batches import Part
 from diffretriever.training.gather import Workers
 from diffretriever.training.lora import trainable_parameters
 from diffretriever.training.objective import objective
@@ -18,7 +19,7 @@ from diffretriever.training.seeds import seed_torch
 from diffretriever.training.session import Session
 from diffretriever.training.text_vectors import join
 from schemas.retriever import BackboneRetriever
-from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, session_of
+from tests.training.trainer_cases import FolderOf, answers_to, config_of, own_texts, quick_recipe, session_of
 
 WORKERS = 2
 Gradients = dict[str, Tensor]
@@ -33,10 +34,18 @@ def start(session: Session) -> None:
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) / 10)
 
 
+def slow_answers(parts: list[Part], each: int) -> Tensor:
+    """Which candidates have a text that is known to answer a query."""
+    rows = [int(query_id[1:]) for part in parts for query_id in part.query_ids]
+    candidates = [text for row in rows for text in own_texts(row, each)]
+    return torch.tensor([[text in answers_to(row) for text in candidates] for row in rows])
+
+
 def gradients_of(session: Session, step: int = 0) -> Gradients:
     """What the loop adds up on this worker and averages over all."""
     start(session)
     trainer = session.trainer
+    trainer.compression.refit(step)
     session.encoder.backbone.model.train()
     trainer._add_gradients(step, trainer.batches.parts(step))
     trainer.engine._average()  # type: ignore[attr-defined]  # the plain engine
@@ -50,6 +59,7 @@ def slow_gradients(session: Session, pools: list[list[int]], step: int = 0) -> G
     """
     start(session)
     trainer = session.trainer
+    trainer.compression.refit(step)
     session.encoder.backbone.model.train()
     parts = trainer.batches.parts(step)
     for pool in pools:
@@ -61,7 +71,11 @@ def slow_gradients(session: Session, pools: list[list[int]], step: int = 0) -> G
         teachers = [part.teacher_BC for part in parts if part.number in pool and part.teacher_BC is not None]
         teacher_QC = torch.cat(teachers) if teachers else None
         each = 1 + trainer.recipe.hard_negatives
-        loss = objective(join(queries), join(passages), teacher_QC, each, trainer.recipe).loss
+        answers_QP = slow_answers([parts[number] for number in pool], each)
+        if trainer.recipe.equal_passages == "keep":
+            answers_QP[:] = False
+        candidates = trainer.compression.applied(join(passages))
+        loss = objective(join(queries), candidates, teacher_QC, each, trainer.recipe, answers_QP).loss
         (loss / len(pools)).backward()
     return {n: p.grad.clone() for n, p in trainable_parameters(session.encoder.backbone).items() if p.grad is not None}
 
@@ -84,7 +98,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("masked-dream", {"lora_dropout": 0.3}),
     ("masked-dream", {"distillation": "kl", "teacher_temperature": 0.2, "query_budgets": (1, 2)}),
     ("generated-llama3", {"lora_dropout": 0.0}),
-    ("pooled-bert", {"lora_dropout": 0.3, "gradient_checkpointing": True}),
+    ("pooled-bert", {"lora_dropout": 0.3, "gradient_checkpointing": True, "equal_passages": "keep"}),
+    ("masked-bert", {"lora_dropout": 0.3, "compression": "residual2"}),
 ]
 
 
@@ -119,6 +134,9 @@ def test_two_workers(folder_of: FolderOf, tmp_path: Path) -> None:
         (CASES[1], "cached"),
         (CASES[2], "gathered"),
         (CASES[3], "cached"),
+        (CASES[4], "local"),
+        (CASES[4], "gathered"),
+        (CASES[4], "cached"),
     ]
     cases = [(config_of(case, folder_of), {"negatives": negatives, **changes}) for (case, changes), negatives in kinds]
     spawn(_worker, args=(str(tmp_path), cases), nprocs=WORKERS)

@@ -71,10 +71,10 @@ def test_resumed_bit_for_bit(folder_of: FolderOf, tmp_path: Path) -> None:
     resumed.trainer.load(tmp_path)
     found = run(resumed, 4)
     assert [(m.loss, m.gradient_norm) for m in found] == [(m.loss, m.gradient_norm) for m in expected[2:]]
-    assert straight.encoder.backbone.slot_layers is not None
-    assert resumed.encoder.backbone.slot_layers is not None
-    ours, theirs = (s.encoder.backbone.slot_layers.tensors() for s in (straight, resumed))
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    ours, theirs = straight.encoder.backbone.slot_layers, resumed.encoder.backbone.slot_layers
+    assert ours is not None
+    assert theirs is not None
+    assert all(torch.equal(tensor, theirs.tensors()[name]) for name, tensor in ours.tensors().items())
 
 
 @pytest.mark.parametrize(

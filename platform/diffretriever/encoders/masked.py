@@ -22,7 +22,7 @@ from diffretriever.encoders.prepared import PreparedText
 from diffretriever.encoders.representations import Representations
 from diffretriever.encoders.tensors import offsets_of, pad_right, unit_float16
 from diffretriever.encoders.unmasking import before_stop
-from schemas.retriever import MaskedRetriever
+from schemas.retriever import BackboneRetriever, MaskedRetriever
 from schemas.retriever_parts import Side
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class MaskedEncoder(BackboneEncoder):
         return MaskedPreparer(vocabulary, config)
 
     @classmethod
-    def load(cls, config: MaskedRetriever, device: str) -> Self:
+    def load(cls, config: BackboneRetriever, device: str) -> Self:
         """Load as every encoder over a backbone.
 
         Raises:
@@ -102,10 +102,10 @@ class MaskedEncoder(BackboneEncoder):
         """
         encoder = super().load(config, device)
         layers = encoder.backbone.slot_layers
-        largest = max(config.budget.query, config.budget.passage)
-        if layers is not None and layers.slots is not None and layers.slots < largest:
+        budget = encoder.config.budget
+        if layers is not None and layers.slots is not None and layers.slots < max(budget.query, budget.passage):
             raise ValueError(
-                f"budget {config.budget}: the adapter {config.backbone.adapter} was trained with vectors for "
+                f"budget {budget}: the adapter {config.backbone.adapter} was trained with vectors for "
                 f"{layers.slots} slots; take a budget up to that"
             )
         return encoder

@@ -8,6 +8,7 @@ Legend: B queries of a part, C passages of a query's own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -17,11 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from diffretriever.collections.base import Passage
 from diffretriever.encoders.base import Preparer, join_title
 from diffretriever.encoders.prepared import PreparedText
+from diffretriever.training.equal_passages import key_tensor
 from diffretriever.training.examples import Group
 from diffretriever.training.gather import Workers
 from diffretriever.training.seeds import draw
+from diffretriever.training.text_keys import passage_key
 from schemas.retriever_parts import Side
 from schemas.training import Recipe
 
@@ -53,6 +57,14 @@ class Part(NamedTuple):
     """C for each query, its positive first."""
     teacher_BC: Tensor | None
     """float32, the teacher's scores; rows of NaN where a query has none; None without distillation."""
+    passage_keys: Tensor
+    """int64 [B C], keys of the passages; see `equal_passages`."""
+    answers: list[Tensor]
+    """For each query int64 [n], keys of the passages known to answer it, its positive among them."""
+    taught_queries: list[PreparedText]
+    """The queries as the teacher reads them; none without a teacher."""
+    taught_passages: list[PreparedText]
+    """Likewise."""
 
     @property
     def tokens(self) -> int:
@@ -63,13 +75,21 @@ class Part(NamedTuple):
 class Batches:
     """The batches of a whole training, as one worker sees them."""
 
-    def __init__(self, data: TrainingData, preparer: Preparer, recipe: Recipe, workers: Workers) -> None:
-        """`preparer` is used from another thread: it must be nobody else's.
+    def __init__(
+        self,
+        data: TrainingData,
+        preparer: Preparer,
+        recipe: Recipe,
+        workers: Workers,
+        teacher_preparer: Preparer | None = None,
+    ) -> None:
+        """The preparers are used from another thread: they must be nobody else's.
 
         Raises:
             ValueError: the set has fewer queries than one batch, or the workers cannot share a batch evenly.
         """
         self._data, self._preparer, self._recipe, self._workers = data, preparer, recipe, workers
+        self._teacher_preparer = teacher_preparer
         self._parts = recipe.parts_per_worker(workers.total)
         self._per_epoch = len(data) // recipe.batch_queries
         if self._per_epoch == 0:
@@ -99,14 +119,22 @@ class Batches:
         numbers = [self._workers.rank + i * self._workers.total for i in range(self._parts)]
         return [self._part(step, number) for number in numbers]
 
+    def passages(self, step: int, count: int) -> list[Passage]:
+        """Return `count` passages or a few more: of a step's batch and those after it; fewer where an epoch has fewer.
+
+        Other threads than that of `prefetched` may ask.
+        """
+        recipe = self._recipe
+        epoch, place = divmod(step, self._per_epoch)
+        rows = np.roll(self._order(epoch, recipe.seed), -place * recipe.batch_queries)
+        groups = self._groups(epoch, rows[: math.ceil(count / (1 + recipe.hard_negatives))])
+        return [passage for group in groups for passage in group.passages]
+
     def _part(self, step: int, number: int) -> Part:
         recipe = self._recipe
         epoch, place = divmod(step, self._per_epoch)
         start = place * recipe.batch_queries + number * recipe.queries_per_device
-        rows = self._order(epoch, recipe.seed)[start : start + recipe.queries_per_device]
-        groups = [
-            self._data.group(int(row), epoch=epoch, negatives=recipe.hard_negatives, seed=recipe.seed) for row in rows
-        ]
+        groups = self._groups(epoch, self._order(epoch, recipe.seed)[start : start + recipe.queries_per_device])
         passages = [passage for group in groups for passage in group.passages]
         texts = [join_title(passage.title, passage.text, self._preparer.text) for passage in passages]
         return Part(
@@ -114,8 +142,24 @@ class Batches:
             [group.query_id for group in groups],
             self._prepare([group.query for group in groups], "query", step),
             self._prepare(texts, "passage", step),
-            _teacher(groups) if recipe.distillation != "none" else None,
+            _scores(groups) if recipe.distillation != "none" and recipe.teacher is None else None,
+            key_tensor(map(passage_key, passages)),
+            [key_tensor({passage_key(group.passages[0]), *group.answers}) for group in groups],
+            *self._for_teacher(groups),
         )
+
+    def _for_teacher(self, groups: Sequence[Group]) -> tuple[list[PreparedText], list[PreparedText]]:
+        if self._teacher_preparer is None:
+            return [], []
+        passages = [passage for group in groups for passage in group.passages]
+        return (
+            self._teacher_preparer.prepare_queries([group.query for group in groups]),
+            self._teacher_preparer.prepare_passages([p.title for p in passages], [p.text for p in passages]),
+        )
+
+    def _groups(self, epoch: int, rows: np.ndarray) -> list[Group]:
+        negatives, seed = self._recipe.hard_negatives, self._recipe.seed
+        return [self._data.group(int(row), epoch=epoch, negatives=negatives, seed=seed) for row in rows]
 
     def _prepare(self, texts: Sequence[str], side: Side, step: int) -> list[PreparedText]:
         budgets = self._recipe.query_budgets if side == "query" else self._recipe.passage_budgets
@@ -125,6 +169,6 @@ class Batches:
         return self._preparer.prepare(texts, side, [slots] * len(texts))
 
 
-def _teacher(groups: Sequence[Group]) -> Tensor:
+def _scores(groups: Sequence[Group]) -> Tensor:
     nothing = [torch.nan] * len(groups[0].passages)
     return torch.tensor([nothing if group.scores is None else list(group.scores) for group in groups])

@@ -34,3 +34,5 @@ class Group:
     """The positive, then the negatives."""
     scores: tuple[float, ...] | None
     """The teacher's scores of `passages`; None where the example has none or a passage is borrowed from another."""
+    answers: tuple[int, ...] = ()
+    """`text_keys.passage_key` of all passages known to answer the query; the positive need not be listed."""

@@ -47,9 +47,18 @@ def gather(own: TextVectors, workers: Workers) -> TextVectors:
     return join(parts)
 
 
-def gather_scores(own_BC: Tensor, workers: Workers) -> Tensor:
-    """Return float32 [all texts, C] of [B, C], worker after worker, without gradients."""
-    return own_BC if workers.total == 1 else torch.cat(_all(own_BC, workers.total))
+def gather_rows(own: Tensor, workers: Workers) -> Tensor:
+    """Return the rows of all workers, worker after worker, without gradients; each brings a tensor of one shape."""
+    return own if workers.total == 1 else torch.cat(_all(own, workers.total))
+
+
+def from_first(data: bytes | None, workers: Workers, device: torch.device) -> bytes:
+    """Return the first worker's `data` on all of them; `device` is this worker's."""
+    box = [data]
+    if workers.total > 1:
+        dist.broadcast_object_list(box, src=0, device=device)
+    assert box[0] is not None, "the first worker has something to give"
+    return box[0]
 
 
 def _all(tensor: Tensor, count: int) -> list[Tensor]:

@@ -14,12 +14,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from diffretriever.training.batches import Batches, Part
+from diffretriever.training.compression import Compression
 from diffretriever.training.engine import Engine
-from diffretriever.training.gather import Workers, gather, gather_scores
+from diffretriever.training.equal_passages import known_answers
+from diffretriever.training.gather import Workers, gather, gather_rows
 from diffretriever.training.gradient_cache import cached_backward
 from diffretriever.training.objective import Outcome, objective
 from diffretriever.training.schedule import learning_rate
 from diffretriever.training.seeds import seed_torch
+from diffretriever.training.teacher import Teacher
 from diffretriever.training.text_vectors import TextVectors
 from diffretriever.training.trainable import TrainableEncoder
 from schemas.training import Recipe
@@ -38,7 +41,7 @@ class StepMetrics:
     sparse_loss: float
     distillation_loss: float
     accuracy: float
-    """Share of queries whose positive has the highest dense score of its candidates."""
+    """Share of queries whose positive has the highest dense score of the candidates that count."""
     gradient_norm: float
     """Before clipping."""
     learning_rate: float
@@ -50,9 +53,17 @@ class Trainer:
     """Trains an encoder step by step; all workers run alike, each with its parts of the batch."""
 
     def __init__(
-        self, encoder: TrainableEncoder, batches: Batches, engine: Engine, recipe: Recipe, workers: Workers
+        self,
+        encoder: TrainableEncoder,
+        batches: Batches,
+        engine: Engine,
+        recipe: Recipe,
+        workers: Workers,
+        teacher: Teacher | None,
     ) -> None:
         self.encoder, self.batches, self.engine, self.recipe, self.workers = encoder, batches, engine, recipe, workers
+        self.teacher = teacher
+        self.compression = Compression(encoder.encoder, batches, recipe, workers)
         self.step = 0
         """Steps done."""
 
@@ -64,6 +75,7 @@ class Trainer:
         """
         for step, parts in self.batches.prefetched(self.step):
             started = time.perf_counter()
+            self.compression.refit(step)
             self.encoder.backbone.model.train()
             outcomes = self._add_gradients(step, parts)
             rate = learning_rate(self.recipe, step, self.batches.total_steps)
@@ -77,12 +89,14 @@ class Trainer:
     def save(self, folder: Path) -> None:
         """Write what a resumed training needs into `folder`: dropout, order and sampling follow from seed and step."""
         self.engine.save(folder)
+        self.compression.save(folder)
         if self.workers.rank == 0:
             (folder / _STEP_FILE).write_text(f"{self.step}\n", "utf-8")
 
     def load(self, folder: Path) -> None:
         """Go on from what `save` wrote, bit for bit."""
         self.engine.load(folder)
+        self.compression.load(folder)
         self.step = int((folder / _STEP_FILE).read_text("utf-8"))
 
     def _add_gradients(self, step: int, parts: list[Part]) -> list[Outcome]:
@@ -110,12 +124,22 @@ class Trainer:
     def _outcome(self, step: int, parts: list[Part], queries: TextVectors, passages: TextVectors) -> Outcome:
         alone = Workers(0, 1)
         pool = alone if self.recipe.negatives == "local" else self.workers
-        teacher_QC = None
+        device = queries.vectors_BKH.device
+        teacher_QC = answers_QP = None
         if parts[0].teacher_BC is not None:
             own_BC = torch.cat([part.teacher_BC for part in parts if part.teacher_BC is not None])
-            teacher_QC = gather_scores(own_BC.to(queries.vectors_BKH.device), pool)
+            teacher_QC = gather_rows(own_BC.to(device), pool)
+        if self.recipe.equal_passages == "mask":
+            keys = torch.cat([part.passage_keys for part in parts]).to(device)
+            answers_QP = known_answers([answers for part in parts for answers in part.answers], keys, pool)
         outcome = objective(
-            gather(queries, pool), gather(passages, pool), teacher_QC, 1 + self.recipe.hard_negatives, self.recipe
+            gather(queries, pool),
+            gather(self.compression.applied(passages), pool),
+            teacher_QC,
+            1 + self.recipe.hard_negatives,
+            self.recipe,
+            answers_QP,
+            None if self.teacher is None else self.teacher.taught(parts, pool),
         )
         if not torch.isfinite(outcome.loss):
             raise ValueError(self._broken("the loss", outcome.loss.item(), step, parts))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, kl_div, log_softmax, mse_loss, softmax
+from torch.nn.functional import cosine_similarity, cross_entropy, kl_div, log_softmax, mse_loss, softmax
 
 from diffretriever.scoring.maxsim import maxsim
 from diffretriever.training.text_vectors import TextVectors
@@ -37,11 +37,22 @@ def sparse_scores(queries: TextVectors, passages: TextVectors) -> Tensor:
     return _over(asked_U, queries) @ _over(asked_U, passages).T
 
 
+def without(scores_QP: Tensor, excluded_QP: Tensor, positives_Q: Tensor) -> Tensor:
+    """Return [Q, P]: the scores, -inf for candidates that do not count; a query's positive always counts.
+
+    Args:
+        scores_QP: of all candidates.
+        excluded_QP: bool; what it says of a query's positive does not matter.
+        positives_Q: int64, the column of each query's positive.
+    """
+    return scores_QP.masked_fill(excluded_QP.scatter(1, positives_Q[:, None], value=False), -torch.inf)
+
+
 def contrastive(scores_QP: Tensor, positives_Q: Tensor) -> Tensor:
     """Return the mean over queries of the cross-entropy of its positive among all P candidates, a scalar.
 
     Args:
-        scores_QP: divided by the temperature already.
+        scores_QP: divided by the temperature already; -inf for a candidate that does not count.
         positives_Q: int64, the column of each query's positive.
     """
     return cross_entropy(scores_QP, positives_Q)
@@ -67,6 +78,11 @@ def distilled_mse(student_QC: Tensor, teacher_QC: Tensor) -> Tensor:
     if not known_Q.any():
         return student_QC.sum() * 0
     return mse_loss(student_QC[known_Q], teacher_QC[known_Q])
+
+
+def misalignment(texts: TextVectors, taught: TextVectors) -> Tensor:
+    """Return the mean over texts of 1 - cosine of the mean of its vectors and the mean of a teacher's, a scalar."""
+    return (1 - cosine_similarity(texts.vectors_BKH.sum(1), taught.vectors_BKH.sum(1))).mean()
 
 
 def own_passages(scores_QP: Tensor, passages_each: int) -> Tensor:

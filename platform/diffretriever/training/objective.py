@@ -15,10 +15,12 @@ from diffretriever.training.losses import (
     dense_scores,
     distilled_kl,
     distilled_mse,
+    misalignment,
     own_passages,
     sparse_scores,
+    without,
 )
-from diffretriever.training.text_vectors import TextVectors
+from diffretriever.training.text_vectors import Taught, TextVectors
 from schemas.training import Recipe
 
 
@@ -30,7 +32,7 @@ class Outcome(NamedTuple):
     sparse: Tensor
     distillation: Tensor
     accuracy: Tensor
-    """Share of queries whose positive has the highest dense score of all candidates."""
+    """Share of queries whose positive has the highest dense score of all candidates that count."""
 
     def detached(self) -> Outcome:
         """Return the values alone."""
@@ -38,7 +40,13 @@ class Outcome(NamedTuple):
 
 
 def objective(
-    queries: TextVectors, passages: TextVectors, teacher_QC: Tensor | None, passages_each: int, recipe: Recipe
+    queries: TextVectors,
+    passages: TextVectors,
+    teacher_QC: Tensor | None,
+    passages_each: int,
+    recipe: Recipe,
+    answers_QP: Tensor | None = None,
+    taught: Taught | None = None,
 ) -> Outcome:
     """Compute the loss of all queries over all candidates.
 
@@ -48,17 +56,28 @@ def objective(
         teacher_QC: the teacher's scores, NaN for a query without them; None without distillation.
         passages_each: C.
         recipe: temperatures and weights.
+        answers_QP: bool, the candidates known to answer a query: none of them is its negative, in the dense loss or the
+            sparse one. None: all count. Distillation takes no notice of them.
+        taught: the same texts as another retriever represents them, which is the teacher then, of all candidates.
     """
     positives_Q = torch.arange(len(queries.ids_BT), device=queries.ids_BT.device) * passages_each
+
+    def counted(scores_QP: Tensor) -> Tensor:
+        return scores_QP if answers_QP is None else without(scores_QP, answers_QP, positives_Q)
+
     scores_QP = dense_scores(queries, passages)
-    dense = contrastive(scores_QP / recipe.temperature, positives_Q)
+    dense = contrastive(counted(scores_QP) / recipe.temperature, positives_Q)
     sparse = distillation = torch.zeros_like(dense)
     if recipe.sparse_weight and queries.ids_BT.shape[1]:
-        sparse = contrastive(sparse_scores(queries, passages), positives_Q)
-    if teacher_QC is not None:
+        sparse = contrastive(counted(sparse_scores(queries, passages)), positives_Q)
+    if taught is not None and recipe.distillation == "align":
+        distillation = misalignment(queries, taught.queries) + misalignment(passages, taught.passages)
+    elif taught is not None:
+        distillation = _distillation(scores_QP, dense_scores(*taught), recipe)
+    elif teacher_QC is not None:
         distillation = _distillation(own_passages(scores_QP, passages_each), teacher_QC, recipe)
     loss = dense + recipe.sparse_weight * sparse + recipe.distillation_weight * distillation
-    accuracy = (scores_QP.argmax(1) == positives_Q).float().mean()
+    accuracy = (counted(scores_QP).argmax(1) == positives_Q).float().mean()
     return Outcome(loss, dense, sparse, distillation, accuracy)
 
 

@@ -8,6 +8,8 @@ from diffretriever.backbones.source import resolve_source
 from diffretriever.encoders import load_preparer
 from diffretriever.training.batches import Batches, TrainingData
 from diffretriever.training.gather import Workers
+from diffretriever.training.lengths import with_training_lengths
+from diffretriever.training.teacher import teacher_config
 from schemas.retriever import BackboneRetriever, MaskedRetriever, PooledRetriever, RetrieverConfig
 from schemas.training import Recipe
 from schemas.training_manifest import TrainingManifest
@@ -39,14 +41,16 @@ def describe_training(
 
 def _check_teacher(data: TrainingData, recipe: Recipe) -> None:
     """Raise ValueError where a distillation has nothing to learn from."""
+    if recipe.distillation == "none" or teacher_config(recipe) is not None:
+        return
     rows = data.order(0, recipe.seed)[: recipe.batch_queries]
     groups = (data.group(int(row), epoch=0, negatives=recipe.hard_negatives, seed=recipe.seed) for row in rows)
-    if recipe.distillation == "none" or any(group.scores is not None for group in groups):
+    if any(group.scores is not None for group in groups):
         return
     raise ValueError(
         f"distillation: {recipe.distillation} needs a teacher's scores of a positive and {recipe.hard_negatives} "
-        "negatives, and no query of the first batch has them: prepare the training set with scores, or lower "
-        "--hard-negatives"
+        "negatives, and no query of the first batch has them: prepare the training set with scores, lower "
+        "--hard-negatives, or name a --teacher"
     )
 
 
@@ -85,9 +89,3 @@ def _check_slot_embeddings(retriever: BackboneRetriever, recipe: Recipe) -> None
     largest = max((budget.query, budget.passage, *recipe.query_budgets, *recipe.passage_budgets))
     if recipe.slot_embeddings < largest:
         raise ValueError(f"slot_embeddings: {recipe.slot_embeddings}, but texts have up to {largest} slots: raise it")
-
-
-def with_training_lengths(retriever: BackboneRetriever, recipe: Recipe) -> BackboneRetriever:
-    """Return the retriever with the recipe's limits of queries and passages in place of its own."""
-    limits = {"max_query_tokens": recipe.max_query_tokens, "max_passage_tokens": recipe.max_passage_tokens}
-    return retriever.model_copy(update={"text": retriever.text.model_copy(update=limits)})

@@ -14,10 +14,12 @@ from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.training.batches import Batches, TrainingData
 from diffretriever.training.engine import Engine, PlainEngine
 from diffretriever.training.gather import Workers
+from diffretriever.training.lengths import with_training_lengths
 from diffretriever.training.loop import Trainer
 from diffretriever.training.lora import attach_lora, trainable_parameters
-from diffretriever.training.planned import check_trainable, with_training_lengths
+from diffretriever.training.planned import check_trainable
 from diffretriever.training.saving import save_adapter
+from diffretriever.training.teacher import open_teacher
 from diffretriever.training.trainable import trainable
 from schemas.training import Recipe
 from schemas.training_manifest import TrainingManifest
@@ -44,15 +46,17 @@ def open_session(data: TrainingData, manifest: TrainingManifest, device: str, wo
     """Load the backbone, put a new adapter on it, and get ready for step 0.
 
     Raises:
-        ValueError: the backbone cannot be loaded, or the training set does not suffice.
+        ValueError: the backbone or the teacher cannot be loaded, or the training set does not suffice.
     """
     recipe, retriever = manifest.recipe, check_trainable(manifest.retriever, manifest.recipe)
     encoder = cast("BackboneEncoder", load_encoder(retriever, device))
     lora = attach_lora(encoder.backbone, recipe)
     parameters = trainable_parameters(encoder.backbone)
-    batches = Batches(data, load_preparer(with_training_lengths(retriever, recipe)), recipe, workers)
+    teacher = open_teacher(recipe, encoder.facts.hidden_size, device)
+    preparer = load_preparer(with_training_lengths(retriever, recipe))
+    batches = Batches(data, preparer, recipe, workers, None if teacher is None else teacher.preparer)
     engine = _engine(encoder.backbone.model, parameters, recipe, workers)
-    trainer = Trainer(trainable(encoder), batches, engine, recipe, workers)
+    trainer = Trainer(trainable(encoder), batches, engine, recipe, workers, teacher)
     count = sum(parameter.numel() for parameter in parameters.values())
     return Session(encoder, lora, trainer, manifest.model_copy(update={"trainable": count}))
 

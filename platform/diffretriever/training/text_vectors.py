@@ -47,6 +47,13 @@ class TextVectors(NamedTuple):
         )
 
 
+class Taught(NamedTuple):
+    """What a teacher makes of the texts of a loss; no gradients."""
+
+    queries: TextVectors
+    passages: TextVectors
+
+
 def join(parts: Sequence[TextVectors]) -> TextVectors:
     """Return the texts of all `parts`, in order."""
     slots = max(part.valid_BK.shape[1] for part in parts)

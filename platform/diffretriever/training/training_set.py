@@ -108,6 +108,7 @@ class TrainingSet:
             query=self._queries[place],
             passages=tuple(passages),
             scores=tuple(scores[chosen].tolist()) if complete else None,
+            answers=tuple(passage_key(self._passage(int(number))) for number in numbers[:n_positives]),
         )
 
     def _borrowed(self, row: int, own: list[Passage], wanted: int, name: str) -> list[Passage]:

@@ -1,0 +1,74 @@
+"""Compression-aware training: the dense loss sees the passages as a compressed index would store them.
+
+The codec is fitted to the weights as they are at the step, by the same function as that of a compressed index, on
+vectors that the encoder gives for passages of the training set: encoded as for an index, without dropout. It is fitted
+again every so many steps, since vectors move. The first worker fits it and all others get it, so that it does not
+depend on their number; it is part of the checkpoints, since its weights are gone when training is resumed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+from diffretriever.codecs import codec_from_bytes, load_codec, train_codec
+from diffretriever.codecs.base import Codec
+from diffretriever.encoders.base import BackboneEncoder
+from diffretriever.training.batches import Batches
+from diffretriever.training.gather import Workers, from_first
+from diffretriever.training.lengths import with_training_lengths
+from diffretriever.training.straight_through import through_codec
+from diffretriever.training.text_vectors import TextVectors
+from schemas.retriever import BackboneRetriever
+from schemas.training import Recipe
+
+CODEC_FILE = "codec.safetensors"
+SAMPLE = 2048
+"""Passages that a codec is fitted on: a batch of the paper."""
+
+
+class Compression:
+    """The codec of the dense loss and its upkeep; it does nothing where the recipe names none."""
+
+    def __init__(self, encoder: BackboneEncoder, batches: Batches, recipe: Recipe, workers: Workers) -> None:
+        self._encoder, self._batches, self._recipe, self._workers = encoder, batches, recipe, workers
+        self.codec: Codec | None = None
+        """As it was last fitted."""
+
+    def refit(self, step: int) -> None:
+        """Fit the codec anew where `step` is one to do so; all workers call it, the module in evaluation mode.
+
+        Raises:
+            ValueError: the hidden size is no multiple of 8, or a vector is not finite.
+        """
+        if self._recipe.compression is None or step % self._recipe.compression_refit:
+            return
+        fitted = self._fitted(step).to_bytes() if self._workers.rank == 0 else None
+        self.codec = codec_from_bytes(from_first(fitted, self._workers, self._encoder.backbone.device))
+
+    def applied(self, passages: TextVectors) -> TextVectors:
+        """Return passages as stored; see `through_codec`."""
+        if self._recipe.compression is None:
+            return passages
+        assert self.codec is not None, "a step begins with `refit`, a resumed training with `load`"
+        return through_codec(passages, self.codec)
+
+    def save(self, folder: Path) -> None:
+        """Write the codec, if there is one, on the first worker."""
+        if self.codec is not None and self._workers.rank == 0:
+            self.codec.save(folder / CODEC_FILE)
+
+    def load(self, folder: Path) -> None:
+        """Take up what `save` wrote."""
+        if (folder / CODEC_FILE).is_file():
+            self.codec = load_codec(folder / CODEC_FILE)
+
+    def _fitted(self, step: int) -> Codec:
+        assert self._recipe.compression is not None, "the recipe names the codec"
+        passages = self._batches.passages(step, SAMPLE)
+        config = with_training_lengths(cast("BackboneRetriever", self._encoder.config), self._recipe)
+        preparer = self._encoder.make_preparer(config, self._encoder.preparer.vocabulary)
+        # A new one: what an encoder has kept of earlier weights must not be used.
+        encoder = type(self._encoder)(config, self._encoder.backbone, preparer)
+        encoded = encoder.encode_passages([p.title for p in passages], [p.text for p in passages])
+        return train_codec(self._recipe.compression, encoded.vectors_MH)
