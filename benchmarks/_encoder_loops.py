@@ -75,7 +75,7 @@ def _plainly(encoder: Encoder, texts: Sequence[PreparedText]) -> None:
 def _generate(encoder: GeneratedEncoder, texts: Sequence[PreparedText]) -> None:
     """Let transformers generate from whole prompts, padded on the left, and keep the last layer's states."""
     longest = max(len(text.input_ids) for text in texts)
-    ids_BL = torch.full((len(texts), longest), encoder.backbone.pad_token_id)
+    ids_BL = torch.full((len(texts), longest), encoder.backbone.vocabulary.pad_token_id)
     mask_BL = torch.zeros_like(ids_BL)
     for row, text in enumerate(texts):
         ids_BL[row, longest - len(text.input_ids) :] = torch.from_numpy(text.input_ids.copy())
@@ -90,7 +90,7 @@ def _generate(encoder: GeneratedEncoder, texts: Sequence[PreparedText]) -> None:
         return_dict_in_generate=True,
         output_hidden_states=True,
         output_logits=True,
-        pad_token_id=encoder.backbone.pad_token_id,
+        pad_token_id=encoder.backbone.vocabulary.pad_token_id,
     )
 
 

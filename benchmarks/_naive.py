@@ -29,7 +29,7 @@ def encode_naively(encoder: MaskedEncoder, texts: Sequence[PreparedText]) -> Rep
 
 @torch.inference_mode()
 def _naive_batch(encoder: MaskedEncoder, texts: Sequence[PreparedText]) -> list[Representations]:
-    ids_BL, mask_BL = pad_right([text.input_ids for text in texts], encoder.backbone.pad_token_id)
+    ids_BL, mask_BL = pad_right([text.input_ids for text in texts], encoder.backbone.vocabulary.pad_token_id)
     every_BL = torch.arange(ids_BL.shape[1]).expand(ids_BL.shape)
     hidden_BLH, logits_BLV = encoder.backbone.forward(ids_BL, mask_BL, every_BL)
     results = []

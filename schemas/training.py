@@ -62,10 +62,10 @@ class Recipe(Model):
     sparse_weight: NonNegativeFloat = 1.0
     """Weight of the sparse loss beside the dense one; methods without sparse scores have none."""
     distillation: Literal["none", "kl", "mse", "align"] = "none"
-    """Learn from a teacher too: from its scores in the training set, of each query's own passages, or from a `teacher`'s
-    of all candidates. `kl`: divergence of the two distributions over them; `mse`: squared difference of dense score and
-    teacher's score, for teachers that score by cosine as well; `align`: 1 - cosine of the mean of a text's vectors and
-    the mean of the teacher's."""
+    """Learn from a teacher too: from its scores in the training set, of each query's own passages, or from those that a
+    `teacher` gives all candidates. `kl`: divergence of the two distributions over them; `mse`: squared difference of
+    dense score and teacher's score, for teachers that score by cosine as well; `align`: 1 - cosine of the mean of a
+    text's vectors and the mean of the teacher's."""
     teacher: str | None = None
     """Retriever to learn from, a preset or a YAML file; it reads every text as well, without being trained."""
     distillation_weight: PositiveFloat = 1.0

@@ -70,9 +70,13 @@ def test_the_embedded_weights_know_what_belongs_together() -> None:
     backbone = load_backbone("minilm", device="cpu")
     assert isinstance(backbone, BertBackbone)
     assert (backbone.hidden_size, backbone.vocab_size, backbone.max_length) == (384, 30522, 512)
-    assert (backbone.head, backbone.mask_token_id, backbone.turn_end_id) == ("tied-embeddings", 103, 102)
+    assert (backbone.head, backbone.vocabulary.mask_token_id, backbone.vocabulary.turn_end_id) == (
+        "tied-embeddings",
+        103,
+        102,
+    )
     sentences = ["A man is eating food.", "Someone eats a meal.", "The stock market fell sharply today."]
-    encoded = backbone.tokenizer(sentences, padding=True, return_tensors="pt")
+    encoded = backbone.vocabulary.tokenizer(sentences, padding=True, return_tensors="pt")
     ids_BL, mask_BL = encoded["input_ids"], encoded["attention_mask"]
     positions_BL = torch.arange(ids_BL.shape[1]).expand_as(ids_BL)
     states_BLH = backbone.forward(ids_BL, mask_BL, positions_BL, torch.zeros(0, dtype=torch.long)).hidden

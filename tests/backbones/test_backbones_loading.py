@@ -39,7 +39,7 @@ def test_the_attributes_are_the_checkpoints(family: str, backbone: Backbone) -> 
     assert backbone.hidden_size == 64
     assert backbone.model.config.num_key_value_heads == 2 if family in {"dream", "qwen2", "llama3"} else True
     assert backbone.device.type == "cpu"
-    assert 0 <= backbone.pad_token_id < backbone.vocab_size
+    assert 0 <= backbone.vocabulary.pad_token_id < backbone.vocab_size
 
 
 def test_a_larger_vocabulary_than_the_tokenizers(family: str, tmp_path: Path) -> None:

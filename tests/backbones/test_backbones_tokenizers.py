@@ -29,27 +29,34 @@ TEXT = 'Passage: "Bees store honey, naïve €5". The words are: "'
 
 
 def test_special_tokens(family: str, backbone: Backbone) -> None:
-    ids = {"mask": backbone.mask_token_id, "eos": backbone.eos_token_id, "turn_end": backbone.turn_end_id}
+    ids = {
+        "mask": backbone.vocabulary.mask_token_id,
+        "eos": backbone.vocabulary.eos_token_id,
+        "turn_end": backbone.vocabulary.turn_end_id,
+    }
     for role, token in SPECIAL[family].items():
-        assert ids[role] == (None if token is None else backbone.tokenizer.convert_tokens_to_ids(token))
-    assert len(backbone.tokenizer) <= backbone.vocab_size
+        assert ids[role] == (None if token is None else backbone.vocabulary.tokenizer.convert_tokens_to_ids(token))
+    assert len(backbone.vocabulary.tokenizer) <= backbone.vocab_size
 
 
 def test_special_tokens_are_one_token_in_text(family: str, backbone: Backbone) -> None:
     token = SPECIAL[family]["turn_end"]
-    assert backbone.tokenizer(f"bees{token}", add_special_tokens=False)["input_ids"][-1] == backbone.turn_end_id
+    assert (
+        backbone.vocabulary.tokenizer(f"bees{token}", add_special_tokens=False)["input_ids"][-1]
+        == backbone.vocabulary.turn_end_id
+    )
 
 
 @pytest.mark.parametrize("name", sorted(CHATS))
 def test_text_survives_byte_level_tokens(name: str, backbone_of: BackboneOf) -> None:
-    tokenizer = backbone_of(name).tokenizer
+    tokenizer = backbone_of(name).vocabulary.tokenizer
     assert tokenizer.decode(tokenizer(TEXT, add_special_tokens=False)["input_ids"]) == TEXT
 
 
 @pytest.mark.parametrize("name", sorted(CHATS))
 def test_chat_templates(name: str, backbone_of: BackboneOf, folder_of: FolderOf, tmp_path: Path) -> None:
     chat = [{"role": "system", "content": "S"}, {"role": "user", "content": "U "}]
-    tokenizer = backbone_of(name).tokenizer
+    tokenizer = backbone_of(name).vocabulary.tokenizer
     assert tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) == CHATS[name]
 
     folder = Path(shutil.copytree(folder_of(name), tmp_path / "copy"))
@@ -57,7 +64,7 @@ def test_chat_templates(name: str, backbone_of: BackboneOf, folder_of: FolderOf,
     config = json.loads(file.read_text())
     (folder / "chat_template.jinja").write_text(config.pop("chat_template"))
     file.write_text(json.dumps(config))
-    tokenizer = load_backbone(folder, device="cpu").tokenizer
+    tokenizer = load_backbone(folder, device="cpu").vocabulary.tokenizer
     assert tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) == CHATS[name]
 
 
@@ -65,10 +72,10 @@ def test_dream_reads_tokenizer_json_where_there_is_one(
     backbone_of: BackboneOf, folder_of: FolderOf, tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(folder_of("dream"), tmp_path / "copy"))
-    published = backbone_of("dream").tokenizer
+    published = backbone_of("dream").vocabulary.tokenizer
     published.backend_tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "vocab.json").unlink()
-    other = load_backbone(folder, device="cpu").tokenizer
+    other = load_backbone(folder, device="cpu").vocabulary.tokenizer
     assert other(TEXT)["input_ids"] == published(TEXT)["input_ids"]
 
 
@@ -76,8 +83,8 @@ def test_without_tokenizer_files_the_weights_still_load(family: str, copied: Pat
     for file in ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "vocab.txt"):
         (copied / file).unlink(missing_ok=True)
     backbone = load_backbone(copied, device="cpu")
-    assert backbone.pad_token_id >= 0
+    assert backbone.vocabulary.pad_token_id >= 0
     if family != "bert":
-        assert (backbone.mask_token_id is None) == backbone.is_causal
+        assert (backbone.vocabulary.mask_token_id is None) == backbone.is_causal
     with pytest.raises(ValueError, match="copy the checkpoint's tokenizer files there"):
-        _ = backbone.tokenizer
+        _ = backbone.vocabulary.tokenizer

@@ -20,7 +20,7 @@ def test_a_huge_text_leaves_prompt_slots_and_tail_whole(masked: MaskedEncoder) -
     (ids,) = sequences(masked, [HUGE])
     slots = masked.preparer.default_slots("query")
     left, right = masked.preparer._frame("query", slots)
-    ending = [*right, *[masked.backbone.mask_token_id] * slots, *masked.preparer.tail]
+    ending = [*right, *[masked.backbone.vocabulary.mask_token_id] * slots, *masked.preparer.tail]
     limit = min(masked.preparer._limit("query"), masked.backbone.max_length - len(left) - len(ending))
     assert ids == [*left, *words_of(masked, HUGE[: limit * 12])[:limit], *ending]
     found = masked.encode_queries([HUGE, "river"])
@@ -37,7 +37,7 @@ def test_a_pooled_text_keeps_its_special_tokens(family: str, make_pooled: Make[P
         body = ids[1:-1] if added else ids
         assert body == words_of(encoder, HUGE[:400])[:kept]
         if added:
-            tokenizer = encoder.backbone.tokenizer
+            tokenizer = encoder.backbone.vocabulary.tokenizer
             assert (ids[0], ids[-1]) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
 
 
@@ -98,11 +98,13 @@ def test_special_tokens_spelled_in_a_text_stay_text(
     for family in ("dream", "llada", "bert"):
         masked, pooled = make_masked(family), make_pooled(family)
         for encoder in (masked, pooled):
-            special = set(encoder.backbone.tokenizer.all_special_ids) | {encoder.backbone.mask_token_id}
+            special = set(encoder.backbone.vocabulary.tokenizer.all_special_ids) | {
+                encoder.backbone.vocabulary.mask_token_id
+            }
             (with_spelling,) = sequences(encoder, [spelled])
             (without,) = sequences(encoder, ["plain"])
             count = [
-                sum(i in special for i in ids if i != encoder.backbone.tokenizer.unk_token_id)
+                sum(i in special for i in ids if i != encoder.backbone.vocabulary.tokenizer.unk_token_id)
                 for ids in (with_spelling, without)
             ]
             assert count[0] == count[1], family
@@ -120,5 +122,5 @@ def test_a_prefix_and_an_appended_end_survive_truncation(make_pooled: Make[Poole
         encoder = make_pooled("qwen2", text=text, pooling="last", query_prefix="river ", append_eos=True)
         (ids,) = sequences(encoder, [HUGE])
         assert ids[:1] == words_of(encoder, "river")
-        assert ids[-1] == encoder.backbone.eos_token_id
+        assert ids[-1] == encoder.backbone.vocabulary.eos_token_id
         assert len(ids) == length

@@ -63,8 +63,8 @@ def run(encoder: GeneratedEncoder, ids: Sequence[int], steps: int) -> Plain:
 
 def kept(encoder: GeneratedEncoder, predicted: Sequence[int]) -> int:
     """How many of the steps are vectors of the text."""
-    tokenizer = encoder.backbone.tokenizer
-    ends = {encoder.backbone.eos_token_id, encoder.backbone.turn_end_id}
+    tokenizer = encoder.backbone.vocabulary.tokenizer
+    ends = {encoder.backbone.vocabulary.eos_token_id, encoder.backbone.vocabulary.turn_end_id}
     for step, token in enumerate(predicted[:-1], start=1):
         text = tokenizer.decode([token])
         ended = {
@@ -98,7 +98,7 @@ def assert_as_described(encoder: GeneratedEncoder, found: Representations, most:
 
 def close_some_with(encoder: GeneratedEncoder, piece: str) -> list[int]:
     """Let some texts decode `piece` at different steps, and return how many steps each does before."""
-    token = encoder.backbone.tokenizer(piece, add_special_tokens=False)["input_ids"]
+    token = encoder.backbone.vocabulary.tokenizer(piece, add_special_tokens=False)["input_ids"]
     assert len(token) == 1
     sequences = [text.input_ids.tolist() for text in encoder.preparer.prepare_queries(TEXTS)]
     predicted = [run(encoder, ids, N).predicted for ids in sequences]
@@ -197,7 +197,7 @@ def test_no_step_is_run_once_all_texts_are_done(make_generated: Make[GeneratedEn
     encoder = make_generated("qwen2", max_tokens=20)
     (text,) = encoder.preparer.prepare_queries(["river"])
     plain = run(encoder, text.input_ids.tolist(), 1)
-    quote = encoder.backbone.tokenizer('"')["input_ids"]
+    quote = encoder.backbone.vocabulary.tokenizer('"')["input_ids"]
     with torch.no_grad():
         encoder.backbone.model.lm_head.weight[quote] = 2 * encoder.backbone.model.lm_head.weight[plain.predicted]
     calls = counted(encoder)

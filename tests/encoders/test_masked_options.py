@@ -55,7 +55,7 @@ def test_rounding(rounding: str, rounded: np.ufunc, make_masked: Make[MaskedEnco
 def test_folding_takes_the_larger_weight(make_masked: Make[MaskedEncoder]) -> None:
     encoder = make_masked("dream", content_words=FOLD, budget=Budget(2, 2))
     (prepared,) = encoder.preparer.prepare_queries([ALL_WORDS])
-    names = encoder.backbone.tokenizer.convert_ids_to_tokens
+    names = encoder.backbone.vocabulary.tokenizer.convert_ids_to_tokens
     for own, variant in zip(prepared.content_ids.tolist(), prepared.variant_ids.tolist(), strict=True):
         assert names(variant).removeprefix("Ġ") == names(own).removeprefix("Ġ")
     weights_V = torch.log1p(torch.relu(read(encoder, ALL_WORDS).logits[0].amax(0))).numpy()

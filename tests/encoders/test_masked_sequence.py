@@ -63,7 +63,7 @@ def by_hand(encoder: MaskedEncoder, side: str, slots: int, tail: int = 3, text: 
     right = f'". {ask}{form.turn_end}{form.assistant}{start}'
     ends = {0: "", 1: form.end, 3: f'"{form.turn_end}{form.end}'}[tail]
     parts = (left, text, right, form.mask * slots, ends)
-    tokenizer = encoder.backbone.tokenizer
+    tokenizer = encoder.backbone.vocabulary.tokenizer
     return [i for part in parts for i in tokenizer(part, add_special_tokens=False)["input_ids"]]
 
 
@@ -80,15 +80,18 @@ def test_the_sequence(family: str, slots: int, tail: int, make_masked: Make[Mask
     assert sequences(encoder, [TEXT]) == [by_hand(encoder, "query", slots, tail)]
     passage = encoder.preparer.prepare_passages([""], [TEXT])[0]
     assert passage.input_ids.tolist() == by_hand(encoder, "passage", 5 - slots, tail)
-    assert (passage.slots, passage.n_tokens) == (5 - slots, len(encoder.backbone.tokenizer(TEXT)["input_ids"]))
+    assert (passage.slots, passage.n_tokens) == (
+        5 - slots,
+        len(encoder.backbone.vocabulary.tokenizer(TEXT)["input_ids"]),
+    )
 
 
 def test_the_last_token_before_the_slots_is_the_opening_quote(family: str, make_masked: Make[MaskedEncoder]) -> None:
     encoder = make_masked(family, budget=Budget(4, 4))
     (ids,) = sequences(encoder, [""])
     assert ids == by_hand(encoder, "query", 4, text="")
-    assert [encoder.backbone.tokenizer.decode([ids[at]]) for at in (-8, -3)] == [' "', '"']
-    assert ids[-2:] == [encoder.backbone.turn_end_id, encoder.backbone.eos_token_id]
+    assert [encoder.backbone.vocabulary.tokenizer.decode([ids[at]]) for at in (-8, -3)] == [' "', '"']
+    assert ids[-2:] == [encoder.backbone.vocabulary.turn_end_id, encoder.backbone.vocabulary.eos_token_id]
 
 
 @pytest.mark.parametrize("offset", [0, -1])
@@ -103,7 +106,7 @@ def test_what_is_read_where(family: str, tail: int, offset: int, make_masked: Ma
     vectors_KH = torch.nn.functional.normalize(states.hidden[0], dim=-1).numpy()
     np.testing.assert_allclose(found.vectors_MH.astype(np.float32), vectors_KH, atol=1e-3)
 
-    words = [encoder.backbone.tokenizer.convert_tokens_to_ids(word) for word in ("honey", "river", "water")]
+    words = [encoder.backbone.vocabulary.tokenizer.convert_tokens_to_ids(word) for word in ("honey", "river", "water")]
     weights_V = torch.log1p(torch.relu(states.logits[0].amax(0))).numpy()
     expected = [word for word in sorted(words) if weights_V[word] > 0]
     assert expected
@@ -127,7 +130,7 @@ def test_prompt_variants_reach_the_sequence(
     family: str, slots: int, prompt: dict[str, Any], said: str, make_masked: Make[MaskedEncoder]
 ) -> None:
     encoder = make_masked(family, prompt=PromptConfig(**prompt), budget=Budget(slots, 1))
-    text = encoder.backbone.tokenizer.decode(sequences(encoder, [TEXT])[0])
+    text = encoder.backbone.vocabulary.tokenizer.decode(sequences(encoder, [TEXT])[0])
     ask, start = said.split("|")
     assert text.count(ask) == 1
     assert start + TEMPLATES[family].mask * slots + '"' in text
@@ -135,7 +138,10 @@ def test_prompt_variants_reach_the_sequence(
 
 def test_the_bare_variant_has_no_words(make_masked: Make[MaskedEncoder]) -> None:
     dream, bert = (make_masked(name, prompt=PromptConfig(variant="bare")) for name in ("dream", "bert"))
-    assert dream.backbone.tokenizer.decode(sequences(dream, ["river"])[0]) == 'river<|mask|>"<|im_end|><|endoftext|>'
-    names = bert.backbone.tokenizer.convert_ids_to_tokens(sequences(bert, ["river"])[0])
+    assert (
+        dream.backbone.vocabulary.tokenizer.decode(sequences(dream, ["river"])[0])
+        == 'river<|mask|>"<|im_end|><|endoftext|>'
+    )
+    names = bert.backbone.vocabulary.tokenizer.convert_ids_to_tokens(sequences(bert, ["river"])[0])
     assert names == ["[CLS]", "river", "[MASK]", '"', "[SEP]", "[SEP]"]
     assert np.isfinite(dream.encode_queries([""]).vectors_MH).all()

@@ -36,7 +36,7 @@ def fill_slowly(encoder: MaskedEncoder, text: str, slots: int, **fields: Any) ->
     """One text: `fields` are steps, schedule, confidence and read_offset of the config."""
     (prepared,) = encoder.preparer.prepare_queries([text], [slots])
     ids = prepared.input_ids.tolist()
-    places = [place for place, token in enumerate(ids) if token == encoder.backbone.mask_token_id]
+    places = [place for place, token in enumerate(ids) if token == encoder.backbone.vocabulary.mask_token_id]
     assert len(places) == slots
     read_at = [place + fields["read_offset"] for place in places]
     found: dict[int, Slot] = {}
@@ -170,7 +170,7 @@ def test_stops_are_looked_for_among_the_tokens_written(step: int, make_masked: M
     before = fill_slowly(encoder, TEXTS[0], 8, **fields)
     tokens = [slot.token for slot in before]
     predicted = next(slot.token for slot in before[1:] if slot.step == step and tokens.count(slot.token) == 1)
-    stop, head = encoder.backbone.eos_token_id, encoder.backbone.output_projection
+    stop, head = encoder.backbone.vocabulary.eos_token_id, encoder.backbone.output_projection
     assert stop is not None
     assert isinstance(head, torch.nn.Linear)
     with torch.no_grad():
@@ -223,7 +223,7 @@ def test_what_a_pass_computes(plain: MaskedEncoder, calls: list[Call]) -> None:
 
 def test_logits_that_are_no_numbers_are_an_error_that_names_the_text(make_masked: Make[MaskedEncoder]) -> None:
     encoder = make_masked("dream", budget=Budget(4, 4), steps=2)
-    (copper,) = encoder.backbone.tokenizer("copper", add_special_tokens=False)["input_ids"]
+    (copper,) = encoder.backbone.vocabulary.tokenizer("copper", add_special_tokens=False)["input_ids"]
     with torch.no_grad():
         encoder.backbone.model.get_input_embeddings().weight[copper] = torch.nan
     assert np.isfinite(encoder.encode_queries(["river"]).vectors_MH).all()

@@ -46,7 +46,7 @@ def states_of(encoder: MaskedEncoder) -> torch.Tensor:
     for text, slots in zip(TEXTS, TEXT_BUDGETS, strict=True):
         (prepared,) = encoder.preparer.prepare_queries([text], [slots])
         row = prepared.input_ids.tolist()
-        at = [place for place, token in enumerate(row) if token == encoder.backbone.mask_token_id]
+        at = [place for place, token in enumerate(row) if token == encoder.backbone.vocabulary.mask_token_id]
         with torch.inference_mode():
             output = encoder.backbone.forward(torch.tensor([row]), torch.ones(1, len(row)).long(), torch.tensor([at]))
         states.append(output.hidden[0])
@@ -67,7 +67,7 @@ def predict_at(encoder: MaskedEncoder, token: str, slots: list[tuple[int, int]])
         wanted_M[sum(TEXT_BUDGETS[:text]) + slot] = 100
     row_H = torch.linalg.lstsq(states_MH.double(), wanted_M.double()).solution.float()
     head_VH = head_of(encoder)
-    token_id = encoder.backbone.tokenizer.convert_tokens_to_ids(token)
+    token_id = encoder.backbone.vocabulary.tokenizer.convert_tokens_to_ids(token)
     with torch.no_grad():
         head_VH[token_id] = row_H
     predicted_M = (states_MH @ head_VH.T).argmax(-1)

@@ -81,7 +81,7 @@ class SlowLikelihood:
 
     def __init__(self, family: str, reranker: QueryLikelihood, query: str, passage: Passage) -> None:
         self.model, self.offset = reranker.backbone, reranker.config.read_offset
-        self.tokenizer = reranker.backbone.tokenizer
+        self.tokenizer = reranker.backbone.vocabulary.tokenizer
         left, right, tail = SEQUENCES[family]
         text = f"{passage.title} {passage.text}" if passage.title and passage.text else passage.title or passage.text
         self.context = self._ids(left) + self._ids(text, split=True) + self._ids(right)
@@ -94,7 +94,7 @@ class SlowLikelihood:
     @torch.inference_mode()
     def log_p(self, hidden: Collection[int], judged: Collection[int]) -> float:
         """Sum of log-probabilities of the query tokens `judged`, with those in `hidden` masked."""
-        mask = self.model.mask_token_id
+        mask = self.model.vocabulary.mask_token_id
         assert mask is not None
         shown = [mask if i in hidden else token for i, token in enumerate(self.query)]
         ids_1T = torch.tensor([self.context + shown + self.tail])

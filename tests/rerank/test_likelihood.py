@@ -88,7 +88,8 @@ def test_only_the_passage_makes_room(make_reranker: MakeReranker) -> None:
     framed = reranker._framing(QUERY, [Passage("long", "", "honey " * 50_000)])
     pair = SlowLikelihood("bert", reranker, QUERY, Passage("none", "", "honey"))
     left, right = (
-        reranker.backbone.tokenizer(text, add_special_tokens=False)["input_ids"] for text in SEQUENCES["bert"][:2]
+        reranker.backbone.vocabulary.tokenizer(text, add_special_tokens=False)["input_ids"]
+        for text in SEQUENCES["bert"][:2]
     )
     context = framed.contexts[0].tolist()
     assert len(context) + len(framed.query_ids) + len(framed.tail) == reranker.backbone.max_length
@@ -116,7 +117,7 @@ def test_no_room_for_a_passage_is_an_error(make_reranker: MakeReranker) -> None:
 def test_special_tokens_of_a_text_are_text(family: str, make_reranker: MakeReranker) -> None:
     reranker = make_reranker(family)
     framed = reranker._framing("<|mask|> [MASK] <|mdm_mask|>", PASSAGES)
-    mask = reranker.backbone.mask_token_id
+    mask = reranker.backbone.vocabulary.mask_token_id
     assert all(mask not in ids.tolist() for ids in [framed.query_ids, *framed.contexts])
 
 

@@ -110,36 +110,6 @@ class Backbone(ABC):
         return projection
 
     @property
-    def tokenizer(self) -> Any:
-        """The transformers tokenizer, read on first use; a ValueError where the folder has none."""
-        return self.vocabulary.tokenizer
-
-    @property
-    def turn_end_id(self) -> int | None:
-        """Id of the token that ends a turn; None where the tokenizer has no such token."""
-        return self.vocabulary.turn_end_id
-
-    @property
-    def mask_token_id(self) -> int | None:
-        """Id of the token a slot is filled with; None for families trained without one."""
-        return self.vocabulary.mask_token_id
-
-    @property
-    def eos_token_id(self) -> int | None:
-        """Id that ends a sequence."""
-        return self.vocabulary.eos_token_id
-
-    @property
-    def bos_token_id(self) -> int | None:
-        """Id that starts a sequence."""
-        return self.vocabulary.bos_token_id
-
-    @property
-    def pad_token_id(self) -> int:
-        """Id to pad with; any would do, for pads are never attended."""
-        return self.vocabulary.pad_token_id
-
-    @property
     def device(self) -> torch.device:
         """Where the weights are."""
         device: torch.device = self.model.device

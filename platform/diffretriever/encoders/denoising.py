@@ -137,7 +137,7 @@ class SlotReader:
         if not broken_R.any():
             return
         row = int(broken_R.nonzero()[0])
-        text = self.backbone.tokenizer.decode(batch.ids_BL[row][batch.mask_BL[row].bool()])
+        text = self.backbone.vocabulary.tokenizer.decode(batch.ids_BL[row][batch.mask_BL[row].bool()])
         raise ValueError(
             f"the model's logits are not finite numbers, so no slot can be filled, in the text that begins "
             f"{text[:_SHOWN_CHARACTERS]!r}: the weights are broken, or overflow in {self.backbone.dtype}. "

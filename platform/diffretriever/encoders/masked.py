@@ -149,7 +149,7 @@ class MaskedEncoder(BackboneEncoder):
 
     def masked_batch(self, texts: Sequence[PreparedText], gathered_BG: torch.Tensor) -> MaskedBatch:
         """Return the sequences of `texts`, and where their slots are; `gathered_BG` are the ids to read logits of."""
-        ids_BL, mask_BL = pad_right([text.input_ids for text in texts], self.backbone.pad_token_id)
+        ids_BL, mask_BL = pad_right([text.input_ids for text in texts], self.backbone.vocabulary.pad_token_id)
         slots_B = torch.tensor([text.slots for text in texts])
         first_B = mask_BL.sum(1) - slots_B - len(self.preparer.tail)
         index_K = torch.arange(int(slots_B.max()))

@@ -95,7 +95,7 @@ class PooledEncoder(BackboneEncoder):
 
     def pool(self, texts: Sequence[PreparedText]) -> torch.Tensor:
         """Return the pooled states of one batch, float32 [B, H]. Gradients flow unless the caller forbids them."""
-        ids_BL, mask_BL = pad_right([text.input_ids for text in texts], self.backbone.pad_token_id)
+        ids_BL, mask_BL = pad_right([text.input_ids for text in texts], self.backbone.vocabulary.pad_token_id)
         mean = self.config.pooling == "mean"
         positions_BP = torch.arange(ids_BL.shape[1]).expand(ids_BL.shape) if mean else mask_BL.sum(1, keepdim=True) - 1
         no_tokens = torch.zeros(0, dtype=torch.int64)

@@ -41,9 +41,9 @@ class QueryLikelihood(Reranker):
 
     def __init__(self, config: LikelihoodReranker, backbone: Backbone) -> None:
         super().__init__(config, backbone)
-        if backbone.mask_token_id is None:
+        if backbone.vocabulary.mask_token_id is None:
             raise ValueError("this backbone has no mask token, so it cannot fill in a query: choose another one")
-        self._mask_id = backbone.mask_token_id
+        self._mask_id = backbone.vocabulary.mask_token_id
         self._framing = Framing(backbone.vocabulary, config)
         self.tokens_per_batch = TOKENS_PER_BATCH_CPU if backbone.device.type == "cpu" else TOKENS_PER_BATCH_GPU
 
@@ -86,7 +86,7 @@ class QueryLikelihood(Reranker):
         return sums_R
 
     def _run(self, rows: Sequence[_Row]) -> np.ndarray:
-        ids_BT, mask_BT = pad_right([row.ids for row in rows], self.backbone.pad_token_id)
+        ids_BT, mask_BT = pad_right([row.ids for row in rows], self.backbone.vocabulary.pad_token_id)
         positions_BP, _ = pad_right([row.positions for row in rows], 0)
         with torch.inference_mode():
             logits_BPV = self.backbone.forward(ids_BT, mask_BT, positions_BP).logits

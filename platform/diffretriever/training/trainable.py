@@ -73,7 +73,7 @@ class TrainableGenerated(TrainableEncoder):
     def encode(self, texts: Sequence[PreparedText]) -> TextVectors:
         """Represent one batch by decoding and one forward pass."""
         rows, valid_BK = self._answered(texts)
-        ids_BL, mask_BL = pad_right(rows, self.backbone.pad_token_id)
+        ids_BL, mask_BL = pad_right(rows, self.backbone.vocabulary.pad_token_id)
         prompts_B = torch.tensor([len(text.input_ids) for text in texts])
         # Where a text has fewer vectors any position of its own will do.
         steps_BK = torch.arange(valid_BK.shape[1]) * valid_BK
