@@ -36,8 +36,10 @@ class PruneSlotsJob(JobConfig):
     pruned: str | None = None
     """Folder or object-store URI for an index of its own, whose passages have as many slots as the one value of --keep
     says, by --rule."""
-    rule: Literal["same number", "threshold"] = "threshold"
-    """For --pruned: `same number` keeps so many slots of every passage, `threshold` so many on average."""
+    rule: Literal["same number", "threshold", "first slots"] = "threshold"
+    """For --pruned: `same number` keeps so many slots of every passage, `threshold` so many on average, those of least
+    redundancy. `first slots` keeps the first ones: with nested slots the vectors of a smaller budget. Sparse impacts
+    stay those of all slots in any case."""
     exclude_self: bool = True
     """With --index: drop a query's own document (same id), as BEIR does; a sweep says by itself."""
     backbone: str | None = None

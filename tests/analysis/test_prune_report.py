@@ -138,7 +138,7 @@ def test_an_index_by_itself_is_searched_with_fresh_queries(encoder: Encoder, tmp
     assert not [p for p in report.points if p.rule == "encoded"]
 
 
-@pytest.mark.parametrize("rule", ["same number", "threshold"])
+@pytest.mark.parametrize("rule", ["same number", "threshold", "first slots"])
 def test_a_pruned_index_finds_what_the_curve_says(sweep: Path, tmp_path: Path, rule: str) -> None:
     place = str(tmp_path / "pruned")
     asked = job(sweep, tmp_path / "curve", keep=(2,), pruned=place, rule=rule)

@@ -76,19 +76,24 @@ def _measured(source: PruneSource, keep: tuple[int, ...], measure: str) -> dict[
 def _ways(source: PruneSource, keep: tuple[int, ...]) -> Iterator[tuple[tuple[_Rule, int], np.ndarray]]:
     """Yield which vectors stay, bool [N], by rule and k."""
     order = removals(source.vectors_NH, source.offsets)
-    counts_P = np.diff(source.offsets)
-    places_N = np.arange(len(source.vectors_NH)) - np.repeat(source.offsets[:-1], counts_P)
-    yield ("all", int(counts_P.max())), np.ones(len(source.vectors_NH), dtype=bool)
+    yield ("all", int(np.diff(source.offsets).max())), np.ones(len(source.vectors_NH), dtype=bool)
     for rule in _PRUNING:
         for k in keep:
             yield (rule, k), _kept(rule, order, k)
     for k in keep:
-        yield ("first slots", k), places_N < k
+        yield ("first slots", k), _places(source) < k
 
 
-def kept_by(rule: Literal["same number", "threshold"], source: PruneSource, k: int) -> np.ndarray:
+def kept_by(rule: Literal["same number", "threshold", "first slots"], source: PruneSource, k: int) -> np.ndarray:
     """Return which vectors stay, bool [N], when passages keep k slots, each or on average."""
+    if rule == "first slots":
+        return _places(source) < k
     return _kept(rule, removals(source.vectors_NH, source.offsets), k)
+
+
+def _places(source: PruneSource) -> np.ndarray:
+    """Return the place of each vector in its passage, int64 [N]."""
+    return np.arange(len(source.vectors_NH)) - np.repeat(source.offsets[:-1], np.diff(source.offsets))
 
 
 def _kept(rule: _Rule, order: Removals, k: int) -> np.ndarray:
