@@ -58,8 +58,8 @@ def replica_mb() -> float:
 
 
 def kill_actor(name: str) -> None:
-    """Kill the process of the one actor of Ray Serve whose name has `name` in it; Ray Serve is to replace it."""
+    """Kill the process of an actor of Ray Serve whose name has `name` in it; Ray Serve is to replace it."""
     import ray
 
-    (full,) = [a["name"] for a in ray.util.list_named_actors(all_namespaces=True) if name in a["name"]]
+    full = next(a["name"] for a in ray.util.list_named_actors(all_namespaces=True) if name in a["name"])
     ray.kill(ray.get_actor(full, namespace="serve"), no_restart=False)

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 from schemas.base import Model
 from schemas.retriever_parts import Mode
+
+Way: TypeAlias = Literal["stream", "compressed", "codes", "candidates", "postings"]
+"""How passages are found by a score: `stream` reads all vectors or impacts from the table, `compressed` the codes that
+stand for them; `codes` and `postings` are the files that `accelerate_index.py` makes, `candidates` its candidate index.
+All but the last find the same passages."""
 
 
 class IndexState(Model):
@@ -34,6 +41,8 @@ class LimitsInForce(Model):
     """Largest K_q."""
     max_passages: int
     """Passages of one ingest."""
+    max_passage_chars: int
+    """Characters of title and text of a passage."""
     max_body_bytes: int
     timeout_s: float
 
@@ -56,4 +65,7 @@ class IndexResponse(Model):
     """What `budget: adaptive` is chosen by; None where it is not offered."""
     collections: dict[str, int]
     """Passages by collection."""
+    found_by: dict[Literal["dense", "sparse"], list[Way]]
+    """How passages are found for each score that the index has; in several ways where shards differ. What is made
+    beside the index while it is served is used from the next version on."""
     limits: LimitsInForce

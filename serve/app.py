@@ -22,6 +22,7 @@ from ray.serve.handle import DeploymentHandle
 from diffretriever.encoders.prepared import PreparedText
 from diffretriever.encoders.representations import Representations
 from diffretriever.files import is_local
+from diffretriever.search.batch import ListName
 from diffretriever.search.hit_tables import to_table
 from diffretriever.serving.answering import Wanted
 from diffretriever.serving.api import make_api
@@ -31,6 +32,7 @@ from diffretriever.serving.opening import open_answering, open_encoder, open_ind
 from diffretriever.serving.service import Service
 from diffretriever.serving.snapshots import Part, Snapshots
 from schemas.serve_config import ReplicaConfig, ServeConfig
+from schemas.serve_index import Way
 from serve.metrics import RayMetrics
 from serve.remote import RemoteBackend
 
@@ -48,6 +50,9 @@ class Encoder:
     async def encode(self, texts: list[PreparedText]) -> Representations:
         """Represent the queries of one request, together with those of others."""
         return await self._encode(texts)
+
+    async def ping(self) -> None:
+        """Show that this replica is alive."""
 
 
 class Shard:
@@ -69,6 +74,14 @@ class Shard:
     async def open(self, version: int) -> None:
         """Open a version beside those in use."""
         await asyncio.to_thread(self._snapshots.get, version)
+
+    async def ways(self, version: int) -> dict[ListName, Way]:
+        """See `Snapshot.ways`."""
+        snapshot = await asyncio.to_thread(self._snapshots.get, version)
+        return snapshot.ways()
+
+    async def ping(self) -> None:
+        """Show that this replica is alive."""
 
 
 class Ingress:

@@ -7,26 +7,23 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-from ray.exceptions import RayActorError
-from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
 from diffretriever.encoders.prepared import PreparedText
 from diffretriever.encoders.representations import Representations
+from diffretriever.search.batch import ListName
 from diffretriever.search.hit_tables import merge, to_hits
 from diffretriever.serving.answering import Answering, Found, Job, Searched, Wanted
-from diffretriever.serving.problems import UnavailableError
 from schemas.serve import SearchResponse
-
-_ATTEMPTS = 2
-"""A replica that dies takes its requests with it; they change nothing, so another replica may have them."""
+from schemas.serve_index import Way
+from serve.replicas import Replicas
 
 
 class RemoteBackend:
     """Asks an encoder deployment and the deployments of the shards."""
 
     def __init__(self, encoder: DeploymentHandle, shards: Sequence[DeploymentHandle], answering: Answering) -> None:
-        self._encoder, self._shards = encoder, list(shards)
+        self._encoder, self._shards = Replicas(encoder), [Replicas(shard) for shard in shards]
         self._answering = answering
 
     async def answer(self, job: Job) -> SearchResponse:
@@ -43,30 +40,26 @@ class RemoteBackend:
 
     async def encode(self, texts: list[PreparedText]) -> Representations:
         """Represent texts, in their order."""
-        encoded: Representations = await _ask(self._encoder.encode, texts)
+        encoded: Representations = await self._encoder.ask("encode", texts)
         return encoded
 
     async def _find(self, queries: Representations, wanted: Wanted) -> Found:
         """Search all shards, and merge what they find: the same as one search of the whole."""
         parts: list[dict[Any, pa.Table]] = await asyncio.gather(
-            *(_ask(shard.find, queries, wanted) for shard in self._shards)
+            *(shard.ask("find", queries, wanted) for shard in self._shards)
         )
         return {
             name: to_hits(merge([part[name] for part in parts], wanted.depth), len(queries)) for name in wanted.lists
         }
 
     async def open(self, version: int) -> None:
-        """Have every replica of every shard open a version."""
-        await asyncio.gather(*(shard.broadcast("open", version).results_async() for shard in self._shards))
+        """Have every replica of every shard open a version; who takes the place of a dead one does so by itself."""
+        await asyncio.gather(*(shard.tell("open", version) for shard in self._shards))
 
+    async def check(self) -> None:
+        """Look whether an encoder and every shard are alive."""
+        await asyncio.gather(*(replicas.check() for replicas in (self._encoder, *self._shards)))
 
-async def _ask(method: Any, *arguments: Any) -> Any:
-    for left in reversed(range(_ATTEMPTS)):
-        try:
-            return await method.remote(*arguments)
-        except RayActorError:
-            if not left:
-                raise UnavailableError("a replica has just died and is being replaced") from None
-        except (BackPressureError, DeploymentUnavailableError):
-            raise UnavailableError("too many requests are waiting") from None
-    return None
+    async def ways(self, version: int) -> list[dict[ListName, Way]]:
+        """Ask every shard how it finds passages."""
+        return list(await asyncio.gather(*(shard.ask("ways", version) for shard in self._shards)))

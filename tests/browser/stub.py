@@ -71,13 +71,24 @@ def _essay(result: dict[str, Any]) -> None:
     result["hits"][0]["text"] = f"{'Nothing of note here. ' * 80}Two tides a day.{' And so on.' * 80}"
 
 
+def _named(result: dict[str, Any]) -> None:
+    result["hits"][0]["title"] = result["hits"][0]["id"]
+    result["hits"][1]["title"] = " "
+
+
 def _plain(result: dict[str, Any]) -> None:
     result["budget"] = {"slots": None, "reason": "retriever"}
     for slot in result["hits"][0]["explanation"]["slots"]:
         slot["words"] = slot["passage_words"] = []
 
 
-_CHANGES = {"hostile": _hostile, "essay": _essay, "plain": _plain, "nothing": lambda result: result["hits"].clear()}
+_CHANGES = {
+    "hostile": _hostile,
+    "essay": _essay,
+    "named": _named,
+    "plain": _plain,
+    "nothing": lambda result: result["hits"].clear(),
+}
 _PROBLEMS = {
     "broken": problem(500, "The server made a mistake", "Something fell over", "tell the operator"),
     "long": problem(422, "The request is not valid", "9 characters are too many", "ask in at most 4", "query"),

@@ -115,6 +115,14 @@ def test_collection_filters(page: Page, stub: Stub) -> None:
     assert set(page.texts(".source")) == {text for text in page.texts(".source") if text.startswith("household")}
 
 
+def test_id_that_is_the_name_is_not_said_twice(page: Page) -> None:
+    page.go("/", q="named")
+    page.settled()
+    first, second, third = recorded(TIDES).results[0].hits[:3]
+    assert page.texts(".hit h2")[:3] == [first.id, second.id, third.title]
+    assert page.texts(".source")[:3] == [first.collection, second.collection, f"{third.collection} · {third.id}"]
+
+
 def test_long_text_is_cut_to_where_its_words_are(page: Page) -> None:
     page.go("/", q="essay", mode="hybrid", budget="adaptive")
     page.settled()

@@ -12,10 +12,8 @@ import pytest
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
+from tests.serve.asking import BEARER, KEY, LIMIT_S, SETTINGS
 from tests.serving.serving_cases import random_encoder, small_index
-
-KEY = "a-key-for-tests"
-SETTINGS = {"device": "cpu", "refresh_s": 0.3}
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +29,7 @@ def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Passage
 
 @pytest.fixture(scope="module")
 def address(index: PassageIndex) -> Iterator[str]:
-    """Where the applications answer: `/together` asks for a key, `/apart` has an encoder and two shards."""
+    """Where the applications answer: `/together` asks for a key, `/apart` has two encoders and two shards."""
     import ray
     from ray import serve
 
@@ -49,14 +47,15 @@ def address(index: PassageIndex) -> Iterator[str]:
         include_dashboard=False,
         log_to_driver=False,
         logging_level=logging.WARNING,
+        _system_config={"metrics_report_interval_ms": 1000},
         runtime_env={"env_vars": {"PYTHONPATH": python_path()}},
     )
     serve.start(http_options={"host": "127.0.0.1", "port": port})
     os.environ["DIFFRETRIEVER_API_KEY"] = KEY
     together = search_app({"index": index.uri, **SETTINGS, "max_ongoing": 16})
     del os.environ["DIFFRETRIEVER_API_KEY"]
-    parts = {"layout": "apart", "shards": 2, "limits.timeout_s": 15}
-    apart = search_app({"index": index.uri, **SETTINGS, **parts})
+    parts = {"layout": "apart", "shards": 2, "encoder.min_replicas": 2, "encoder.max_replicas": 2}
+    apart = search_app({"index": index.uri, **SETTINGS, **parts, "limits.timeout_s": LIMIT_S})
     serve.run_many(
         [
             serve.RunTarget(together, name="together", route_prefix="/together"),
@@ -71,6 +70,5 @@ def address(index: PassageIndex) -> Iterator[str]:
 
 @pytest.fixture(params=["together", "apart"])
 def client(request: pytest.FixtureRequest, address: str) -> Iterator[httpx2.Client]:
-    headers = {"Authorization": f"Bearer {KEY}"}
-    with httpx2.Client(base_url=f"{address}/{request.param}", headers=headers, timeout=30) as made:
+    with httpx2.Client(base_url=f"{address}/{request.param}", headers=BEARER, timeout=30) as made:
         yield made

@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import httpx2
 import pytest
 
+from benchmarks._serve_session import kill_actor
 from diffretriever.collections import Passage
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.search import open_searcher
 from diffretriever.search.selecting import BudgetChooser
 from schemas.retriever_parts import Mode
+from tests.serve.asking import (
+    BEARER,
+    KEY,
+    LIMIT_S,
+    MODES,
+    SETTINGS,
+    Answer,
+    ask,
+    in_threads,
+    keep_asking,
+    pairs,
+    tags,
+    wait_until,
+)
 from tests.serving.serving_cases import QUERIES, write_passages
 
 pytestmark = pytest.mark.cluster
-MODES: tuple[Mode, ...] = ("dense", "sparse", "hybrid")
 
 
 @pytest.mark.parametrize("budget", ["adaptive", 3, None])
@@ -54,6 +67,11 @@ def test_requests_at_the_same_time_get_their_own_answers(client: httpx2.Client, 
         scores = [score for _, score in answer]
         assert scores == pytest.approx([score for _, score in exact[:k]], abs=1e-3)
         assert scores == pytest.approx([dict(exact)[passage] for passage, _ in answer], abs=1e-3)
+
+
+def test_it_is_ready_and_says_how_it_searches(client: httpx2.Client) -> None:
+    assert client.get("/readyz").json() == {"status": "ok"}
+    assert client.get("/index").json()["found_by"] == {"dense": ["stream"], "sparse": ["stream"]}
 
 
 def test_filters_and_explanations(client: httpx2.Client) -> None:
@@ -110,6 +128,20 @@ def test_versions_switch_under_load_and_never_mix(client: httpx2.Client, index: 
     wait_until(lambda: client.get("/index").json()["index"]["version"] == latest.version)
 
 
+@pytest.mark.parametrize("application", ["together", "apart"])
+def test_prometheus_knows_stages_batches_slots_and_queues(address: str, application: str) -> None:
+    with httpx2.Client(base_url=f"{address}/{application}", headers=BEARER, timeout=30) as client:
+        ask(client, query=QUERIES, budget=3)
+    kinds = {"answer"} if application == "together" else {"encode", "search"}
+    measured = {
+        "diffretriever_stage_ms_count": {"choose", "encode", "search", "passages", "total"},
+        "diffretriever_batch_queries_count": kinds,
+        "diffretriever_waiting_requests": kinds,
+        "diffretriever_query_slots_count": {""},
+    }
+    wait_until(lambda: {name: tags(application, name) for name in measured} == measured)
+
+
 def test_the_key(address: str) -> None:
     with httpx2.Client(base_url=f"{address}/together", timeout=30) as stranger:
         for method, path in (("POST", "/search"), ("GET", "/index"), ("DELETE", "/passages/d1")):
@@ -118,82 +150,48 @@ def test_the_key(address: str) -> None:
         assert "/search" in stranger.get("/openapi.json").json()["paths"]
 
 
-@pytest.mark.parametrize("victim", ["apart#Encoder#", "apart#Shard1#", "SERVE_CONTROLLER_ACTOR"])
-def test_who_is_killed_is_replaced_and_nobody_gets_a_wrong_answer(
-    victim: str, address: str, index: PassageIndex
+@pytest.mark.parametrize(
+    ("victim", "is_missed"), [("apart#Encoder#", False), ("apart#Shard1#", True), ("SERVE_CONTROLLER_ACTOR", False)]
+)
+def test_who_is_killed_is_replaced_and_nobody_waits_for_it(
+    victim: str, is_missed: bool, address: str, index: PassageIndex
 ) -> None:
+    """One of two encoders is not missed; without the one replica of a shard there is no answer, and no wait."""
     expected = open_searcher(index.uri).search([QUERIES[0]], top_k=5, modes=["dense"])["dense"]
-    body = {"query": QUERIES[0], "k": 5, "mode": "dense"}
-    refused: list[httpx2.Response] = []
-    end = time.monotonic() + 90
-    recovered, killed = threading.Event(), threading.Event()
+    killer = threading.Timer(0.5, kill_actor, [victim])
+    quiet = time.monotonic() + 4
 
-    def one(_: int) -> None:
-        with httpx2.Client(base_url=f"{address}/apart", timeout=60) as client:
-            while time.monotonic() < end and not recovered.is_set():
-                # What was sent before the kill may be answered after it.
-                after = killed.is_set()
-                response = client.post("/search", json=body)
-                if response.status_code == 200:
-                    assert pairs(response.json()) == expected
-                    if after:
-                        recovered.set()
-                else:
-                    refused.append(response)
+    def has_recovered(answers: list[Answer]) -> bool:
+        if not is_missed:
+            return not killer.is_alive() and answers[-1].asked > quiet
+        refused = [answer.asked for answer in answers if answer.status != 200]
+        return bool(refused) and any(answer.status == 200 and answer.asked > refused[0] for answer in answers)
 
-    def kill() -> None:
-        time.sleep(0.5)
-        kill_actor(victim)
-        killed.set()
-
-    killer = threading.Thread(target=kill)
     killer.start()
-    in_threads(one, 3)
-    killer.join()
-    assert recovered.is_set()
+    answers = keep_asking(f"{address}/apart", has_recovered, query=QUERIES[0], k=5, mode="dense")
+    refused = [answer.response for answer in answers if answer.status != 200]
+    assert all(pairs(answer.response.json()) == expected for answer in answers if answer.status == 200)
+    assert bool(refused) == is_missed
     assert {response.status_code for response in refused} <= {503}
+    assert {response.json()["type"] for response in refused} <= {"urn:diffretriever:problem:unavailable"}
     assert all(int(response.headers["retry-after"]) > 0 for response in refused)
+    assert max(answer.seconds for answer in answers) < LIMIT_S / 4
 
 
-def kill_actor(name: str) -> None:
-    """Kill the process of the one actor whose name has `name` in it; Ray Serve is to replace it."""
-    import ray
+def test_a_new_deployment_takes_over_without_a_failed_request(
+    address: str, index: PassageIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What runs is finished, what comes waits for the new replica."""
+    from ray import serve
 
-    (full,) = [a["name"] for a in ray.util.list_named_actors(all_namespaces=True) if name in a["name"]]
-    ray.kill(ray.get_actor(full, namespace="serve"), no_restart=False)
+    from serve.app import search_app
 
-
-def ask(client: httpx2.Client, **body: Any) -> Any:
-    response = client.post("/search", json=body)
-    assert response.status_code == 200, response.text
-    return response.json()
-
-
-def pairs(answer: Any) -> list[list[tuple[str, float]]]:
-    return [[(hit["id"], hit["score"]) for hit in result["hits"]] for result in answer["results"]]
-
-
-def in_threads(work: Callable[[int], None], count: int) -> None:
-    """Run `work` in threads; raise what one of them raised."""
-    errors: list[BaseException] = []
-
-    def one(number: int) -> None:
-        try:
-            work(number)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-
-
-def wait_until(true: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    monkeypatch.setenv("DIFFRETRIEVER_API_KEY", KEY)
+    changed = search_app({"index": index.uri, **SETTINGS, "limits.max_k": 77})
+    deployer = threading.Thread(
+        target=serve.run, args=[changed], kwargs={"name": "together", "route_prefix": "/together"}
+    )
+    deployer.start()
+    answers = keep_asking(f"{address}/together", lambda _: not deployer.is_alive(), query=QUERIES[0])
+    assert {answer.status for answer in answers} == {200}
+    assert httpx2.get(f"{address}/together/index", headers=BEARER).json()["limits"]["max_k"] == 77

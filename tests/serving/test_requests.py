@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,9 +12,11 @@ from fastapi.testclient import TestClient
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.search import open_searcher
+from diffretriever.serving.api import make_api
+from diffretriever.serving.guard import key_digest
 from diffretriever.serving.headers import HEADERS
 from schemas.serve import Problem, SearchResponse
-from tests.serving.serving_cases import PASSAGES, QUERIES, write_passages
+from tests.serving.serving_cases import PASSAGES, QUERIES, local_service, write_passages
 
 
 def search(client: TestClient, **body: Any) -> SearchResponse:
@@ -148,3 +152,24 @@ def test_no_answer_may_be_framed_or_guessed_at(client: TestClient) -> None:
 def test_other_sites_may_not_ask(client: TestClient) -> None:
     response = client.get("/index", headers={"Origin": "https://example.org"})
     assert "access-control-allow-origin" not in response.headers
+
+
+def test_sites_that_are_named_may_ask(index: PassageIndex) -> None:
+    service = local_service(index.uri, cors_origins=["https://example.org"])
+    with TestClient(make_api(service, key_digest("key"), None)) as client:
+        for origin, allowed in (("https://example.org", "https://example.org"), ("https://example.com", None)):
+            asks = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+            asks["Access-Control-Request-Headers"] = "authorization,content-type"
+            assert client.options("/search", headers=asks).headers.get("access-control-allow-origin") == allowed
+            refused = client.get("/index", headers={"Origin": origin})
+            assert refused.status_code == 401
+            assert refused.headers.get("access-control-allow-origin") == allowed
+
+
+def test_answers_say_how_fresh_they_are(index: PassageIndex) -> None:
+    with TestClient(make_api(local_service(index.uri), None, None)) as client:
+        first = search(client, query="heat").index
+        time.sleep(0.05)
+        later = search(client, query="heat").index
+        assert later.checked_seconds_ago >= first.checked_seconds_ago + 0.05
+        assert datetime.fromisoformat(first.committed) == datetime.fromisoformat(later.committed) < datetime.now(UTC)

@@ -102,9 +102,10 @@ def _add_routes(api: FastAPI, service: Service) -> None:
         """Answer while the process lives."""
         return Health(status="ok")
 
-    @api.get("/readyz")
+    @api.get("/readyz", responses={503: _PROBLEM})
     async def ready() -> Health:
-        """Answer when searches can be: a replica takes no requests before."""
+        """Answer while searches can be answered: a replica takes no requests before."""
+        await service.check()
         return Health(status="ok")
 
 

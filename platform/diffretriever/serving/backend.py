@@ -14,6 +14,7 @@ import numpy as np
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.prepared import PreparedText
 from diffretriever.encoders.representations import Representations
+from diffretriever.search.batch import ListName
 from diffretriever.serving.answering import Answering, Found, Job, Searched, Wanted
 from diffretriever.serving.batching import Batcher
 from diffretriever.serving.metrics import Metrics, Stage
@@ -21,6 +22,7 @@ from diffretriever.serving.planner import PlannedQuery
 from diffretriever.serving.problems import RequestError
 from diffretriever.serving.snapshots import Snapshots
 from schemas.serve import SearchResponse
+from schemas.serve_index import Way
 
 QUERIES_PER_SEARCH = 64
 """Queries that share a scan of the index at most."""
@@ -43,6 +45,12 @@ class Backend(Protocol):
 
     async def open(self, version: int) -> None:
         """Make a version ready wherever it will be searched."""
+
+    async def ways(self, version: int) -> list[dict[ListName, Way]]:
+        """Say how each part of a version finds passages."""
+
+    async def check(self) -> None:
+        """Return if all that a search needs is there."""
 
 
 class LocalBackend:
@@ -70,6 +78,14 @@ class LocalBackend:
     async def open(self, version: int) -> None:
         """See `Backend`."""
         await asyncio.to_thread(self._snapshots.get, version)
+
+    async def ways(self, version: int) -> list[dict[ListName, Way]]:
+        """See `Backend`."""
+        snapshot = await asyncio.to_thread(self._snapshots.get, version)
+        return [snapshot.ways()]
+
+    async def check(self) -> None:
+        """See `Backend`."""
 
     def _compute(self, jobs: list[Job]) -> list[SearchResponse | RequestError]:
         planned = {number: self._plan(job) for number, job in enumerate(jobs)}

@@ -67,16 +67,17 @@ class Guard:
             raise UnauthorizedError("the request has no valid API key", "send it as `Authorization: Bearer KEY`")
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # A body that comes slowly must not take the place of a request that could be worked on.
+        body = await self._body(receive)
         if self._ongoing >= self._most:
             raise UnavailableError(f"{self._ongoing} requests are being worked on already", _BUSY_S)
         self._ongoing += 1
         try:
-            body = await self._body(scope, receive)
             await self._within_time(scope, _Replayed(body, receive), send)
         finally:
             self._ongoing -= 1
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+    async def _body(self, receive: Receive) -> bytes:
         """Read the whole body."""
         parts: list[bytes] = []
         size = 0

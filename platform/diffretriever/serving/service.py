@@ -63,6 +63,7 @@ class Service:
         view, manifest, planner = self.view, self.view.index.manifest, self._answering.planner
         retriever = manifest.retriever
         assert not isinstance(retriever, Bm25Retriever), "such an index is refused at the start"
+        ways = await self._backend.ways(view.version)
         return IndexResponse(
             index=view.state(),
             title=manifest.title,
@@ -72,8 +73,13 @@ class Service:
             passage_budget=retriever.max_vectors("passage"),
             adaptive=planner.selector.name if planner.selector else None,
             collections=await asyncio.to_thread(lambda: view.collections),
+            found_by={name: sorted({part[name] for part in ways}) for name in ways[0]},
             limits=LimitsInForce(**self.config.limits.model_dump(include=set(LimitsInForce.model_fields))),
         )
+
+    async def check(self) -> None:
+        """Answer `GET /readyz`: return if searches can be answered."""
+        await self._backend.check()
 
     async def ingest(self, request: IngestRequest) -> IngestResponse:
         """Answer `POST /passages`; the new version is the one to be searched when this returns."""

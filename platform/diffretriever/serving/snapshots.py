@@ -17,16 +17,29 @@ from diffretriever.scoring.topk import Hits
 from diffretriever.search.batch import ListName
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.base import DenseSearch
+from diffretriever.search.dense.candidates import CandidateSearch
+from diffretriever.search.dense.coded import CodedScan
+from diffretriever.search.dense.compressed import CompressedScan
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.sparse import open_sparse
 from diffretriever.search.sparse.base import SparseSearch
+from diffretriever.search.sparse.postings import PostingsSearch
 from diffretriever.search.sparse.stream import StreamingImpacts
 from schemas.jobs import SearchOptions
 from schemas.retriever import Bm25Retriever
+from schemas.serve_index import Way
 
 KEPT_VERSIONS = 3
 """Requests that began on an older version than that are as good as never there: they take seconds at most."""
 _FILTERS_KEPT = 16
+_WAYS: dict[type[DenseSearch | SparseSearch], Way] = {
+    StreamingScan: "stream",
+    StreamingImpacts: "stream",
+    CompressedScan: "compressed",
+    CodedScan: "codes",
+    CandidateSearch: "candidates",
+    PostingsSearch: "postings",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +73,13 @@ class Snapshot:
         """
         dense, sparse = self._own if collection is None else self._filtered(collection)
         return {name: (dense if name == "dense" else sparse).search(queries, depth) for name in lists}
+
+    def ways(self) -> dict[ListName, Way]:
+        """Return how passages are found for each score, unfiltered."""
+        dense, sparse = self._own
+        offered = self.whole.manifest.retriever.modes
+        ways: dict[ListName, Way] = {"dense": _WAYS[type(dense)], "sparse": _WAYS[type(sparse)]}
+        return {name: way for name, way in ways.items() if name in offered}
 
     def _searches(self, collection: str | None) -> tuple[DenseSearch, SparseSearch]:
         if collection is None:

@@ -1,21 +1,18 @@
 // The compare page: one query, two configurations, and what moved between their rankings.
 
 import { addressOf, readAddress, writeAddress } from "./address.js";
-import { askIndex, askSearch } from "./api.js";
+import { askSearch } from "./api.js";
 import { drawCollections, drawControls, possible } from "./controls.js";
 import { byId, el } from "./dom.js";
-import { facts, servedLine } from "./facts.js";
-import { listenToKeys } from "./keys.js";
+import { facts } from "./facts.js";
 import { agreement, drawMoves, move, ranks } from "./moves.js";
-import { clearProblem, showProblem } from "./problem.js";
+import { begin, served, showAnswer, showServed, stop } from "./page.js";
 import { count, name, score } from "./words.js";
 
 const SHOWN = 10;
 const SIDES = ["a", "b"];
-let served = null;
 let readers = null;
 let readCollection = null;
-let asking = null;
 
 /** Return a line of a list. What moved is said once, on the right, as seen from the left. */
 function entry(hit, others, onRight) {
@@ -48,7 +45,7 @@ function show(answers, configurations) {
   const [left, right] = answers.map((answer) => answer.index.version);
   const mixed = left === right ? "" : ` The index moved on from version ${Math.min(left, right)} in between.`;
   byId("agreement").textContent = agreement(...hits) + mixed;
-  byId("served").textContent = servedLine({ ...served, index: answers[1].index });
+  showServed(answers[1].index);
   byId("welcome").hidden = true;
   byId("lists").hidden = false;
   redraw();
@@ -64,32 +61,20 @@ function blank() {
   byId("welcome").hidden = false;
 }
 
-async function compare() {
-  asking?.abort();
-  clearProblem();
+function compare() {
+  stop();
   const q = byId("q").value.trim();
   const collection = readCollection();
   const configurations = readers.map((read) => read());
   byId("to-search").href = `./${q ? addressOf(q, { "": { ...configurations[0], collection } }) : ""}`;
   if (!q) {
-    document.body.classList.remove("busy");
     blank();
     return;
   }
   writeAddress(addressOf(q, { "": { collection }, "a.": configurations[0], "b.": configurations[1] }));
-  const mine = new AbortController();
-  asking = mine;
-  document.body.classList.add("busy");
-  try {
-    const asks = configurations.map((each) => askSearch({ q, ...each, collection, k: SHOWN, explain: false }, mine.signal));
-    show(await Promise.all(asks), configurations);
-  } catch (error) {
-    if (error.name === "AbortError") return;
-    blank();
-    byId("welcome").hidden = true;
-    showProblem(error, compare);
-  }
-  if (asking === mine) document.body.classList.remove("busy");
+  const ask = (signal) =>
+    Promise.all(configurations.map((each) => askSearch({ q, ...each, collection, k: SHOWN, explain: false }, signal)));
+  showAnswer({ ask, show: (answers) => show(answers, configurations), blank, again: compare });
 }
 
 /** Return what a side starts with: what the address says of it, else of a search, else two ways worth comparing. */
@@ -110,25 +95,5 @@ function fromAddress() {
   compare();
 }
 
-async function start() {
-  clearProblem();
-  try {
-    served = await askIndex();
-  } catch (error) {
-    showProblem(error, start);
-    return;
-  }
-  byId("served").textContent = servedLine(served);
-  fromAddress();
-}
-
-byId("form").addEventListener("submit", (event) => {
-  event.preventDefault();
-  if (readers) compare();
-  else start();
-});
-window.addEventListener("popstate", fromAddress);
 new ResizeObserver(redraw).observe(byId("lists"));
-listenToKeys();
-if (!new URLSearchParams(location.search).has("q")) byId("q").focus();
-start();
+begin(fromAddress, compare);

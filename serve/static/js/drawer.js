@@ -4,7 +4,7 @@ import { byId, el } from "./dom.js";
 import { contributions, legend, marked } from "./highlight.js";
 import { picture } from "./picture.js";
 import { scores } from "./results.js";
-import { name, percent, short, slotWords } from "./words.js";
+import { name, percent, short, slotWords, source } from "./words.js";
 
 function table(caption, heads, rows) {
   const head = el("tr", {}, ...heads.map(([title, kind]) => el("th", { scope: "col", class: kind }, title)));
@@ -67,7 +67,7 @@ export function openDrawer(hit, mode) {
   const explanation = hit.explanation;
   const body = el(
     "div", { class: "inner" },
-    el("div", { class: "top" }, el("div", {}, el("p", { class: "source" }, `Rank ${hit.rank} · ${hit.collection} · ${hit.id}`), heading), close),
+    el("div", { class: "top" }, el("div", {}, el("p", { class: "source" }, `Rank ${hit.rank} · ${source(hit)}`), heading), close),
     scores(hit, mode), explanation.slots.length ? slots(explanation, hit.scores.dense) : null, terms(explanation),
     whole(hit),
   );

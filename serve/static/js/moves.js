@@ -22,7 +22,9 @@ export function agreement(left, right) {
   const same = both.filter((hit) => other.get(hit.id) === hit.rank).length;
   if (!left.length && !right.length) return "Neither side found a passage.";
   if (same === left.length && same === right.length) return "Both sides give the same ranking.";
-  return `${both.length} of ${Math.max(left.length, right.length)} passages are in both lists, ${same} at the same rank.`;
+  const most = Math.max(left.length, right.length);
+  if (!both.length) return "No passage is in both lists.";
+  return `${both.length} of ${most} passages are in both lists, ${same || "none"} at the same rank.`;
 }
 
 function middles(list, top) {

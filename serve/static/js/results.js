@@ -2,7 +2,7 @@
 
 import { el } from "./dom.js";
 import { contributions, marked } from "./highlight.js";
-import { name, score } from "./words.js";
+import { name, score, source } from "./words.js";
 
 const EXCERPT = 340;
 const ABSENT = "Not among the 1000 best by this score, which then counts 0";
@@ -27,11 +27,10 @@ export function result(hit, mode, open) {
     el("span", { class: "unseen" }, `: ${name(hit)}`),
   );
   button.addEventListener("click", () => open(hit));
-  const source = el("p", { class: "source" }, hit.title.trim() ? `${hit.collection} · ${hit.id}` : hit.collection);
   const excerpt = el("p", { class: "excerpt" }, ...marked(hit.text, words, EXCERPT));
   const foot = el("div", { class: "foot" }, scores(hit, mode), hit.explanation ? button : null);
   return el(
     "li", { class: "hit" }, el("span", { class: "rank", "aria-hidden": "true" }, String(hit.rank)),
-    el("article", { "aria-labelledby": heading.id }, heading, source, hit.text ? excerpt : null, foot),
+    el("article", { "aria-labelledby": heading.id }, heading, el("p", { class: "source" }, source(hit)), hit.text ? excerpt : null, foot),
   );
 }

@@ -1,26 +1,18 @@
 // The search page.
 
 import { addressOf, readAddress, writeAddress } from "./address.js";
-import { askIndex, askSearch } from "./api.js";
+import { askSearch } from "./api.js";
 import { drawCollections, drawControls, possible } from "./controls.js";
 import { byId, el } from "./dom.js";
 import { openDrawer } from "./drawer.js";
-import { facts, servedLine } from "./facts.js";
+import { facts } from "./facts.js";
 import { legend } from "./highlight.js";
-import { listenToKeys } from "./keys.js";
-import { clearProblem, showProblem } from "./problem.js";
+import { begin, served, showAnswer, showServed, stop } from "./page.js";
 import { result } from "./results.js";
 import { count, milliseconds } from "./words.js";
 
 const SHOWN = 10;
-let served = null;
 let readControls = null;
-let asking = null;
-
-function busy(on) {
-  document.body.classList.toggle("busy", on);
-  byId("results").setAttribute("aria-busy", String(on));
-}
 
 function show(answer) {
   const { query, budget, hits } = answer.results[0];
@@ -31,7 +23,7 @@ function show(answer) {
   if (!hits.length) byId("results").append(nothing(answer.mode, query));
   const slots = budget.slots === null ? "" : `, ${count(budget.slots, "query slot")}`;
   byId("status").textContent = `${count(hits.length, "passage")} in ${milliseconds(answer.timings_ms.total)}${slots}.`;
-  byId("served").textContent = servedLine({ ...served, index: answer.index });
+  showServed(answer.index);
   document.title = `${query} · DiffRetriever`;
 }
 
@@ -50,31 +42,19 @@ function blank() {
   document.title = "Search · DiffRetriever";
 }
 
-async function search() {
-  asking?.abort();
-  clearProblem();
+function search() {
+  stop();
   const q = byId("q").value.trim();
   const configuration = readControls();
   const query = addressOf(q, { "": configuration });
   byId("to-compare").href = `compare${q ? query : ""}`;
   if (!q) {
-    busy(false);
     blank();
     return;
   }
   writeAddress(query);
-  const mine = new AbortController();
-  asking = mine;
-  busy(true);
-  try {
-    show(await askSearch({ q, ...configuration, k: SHOWN, explain: true }, mine.signal));
-  } catch (error) {
-    if (error.name === "AbortError") return;
-    blank();
-    byId("welcome").hidden = true;
-    showProblem(error, search);
-  }
-  if (asking === mine) busy(false);
+  const ask = (signal) => askSearch({ q, ...configuration, k: SHOWN, explain: true }, signal);
+  showAnswer({ ask, show, blank, again: search });
 }
 
 function fromAddress() {
@@ -87,24 +67,4 @@ function fromAddress() {
   search();
 }
 
-async function start() {
-  clearProblem();
-  try {
-    served = await askIndex();
-  } catch (error) {
-    showProblem(error, start);
-    return;
-  }
-  byId("served").textContent = servedLine(served);
-  fromAddress();
-}
-
-byId("form").addEventListener("submit", (event) => {
-  event.preventDefault();
-  if (readControls) search();
-  else start();
-});
-window.addEventListener("popstate", fromAddress);
-listenToKeys();
-if (!new URLSearchParams(location.search).has("q")) byId("q").focus();
-start();
+begin(fromAddress, search);

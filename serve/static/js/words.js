@@ -57,6 +57,11 @@ export function slotWords(words, most = 3) {
   return shown.join(", ") + (words.length > most ? ` +${words.length - most}` : "");
 }
 
+/** Say where a passage comes from, with its id unless that is its name already. */
+export function source(hit) {
+  return name(hit) === hit.id ? hit.collection : `${hit.collection} · ${hit.id}`;
+}
+
 /** Return a passage's title, or its id where it has none. */
 export function name(hit) {
   return hit.title.trim() || hit.id;

@@ -1,0 +1,99 @@
+"""Asking the served application, from one thread or several."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+
+from schemas.retriever_parts import Mode
+
+MODES: tuple[Mode, ...] = ("dense", "sparse", "hybrid")
+KEY = "a-key-for-tests"
+BEARER = {"Authorization": f"Bearer {KEY}"}
+SETTINGS = {"device": "cpu", "refresh_s": 0.3}
+LIMIT_S = 120.0
+"""Seconds that the application apart gives a request: longer than any replica takes to start."""
+
+
+def ask(client: httpx2.Client, **body: Any) -> Any:
+    response = client.post("/search", json=body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def pairs(answer: Any) -> list[list[tuple[str, float]]]:
+    return [[(hit["id"], hit["score"]) for hit in result["hits"]] for result in answer["results"]]
+
+
+def in_threads(work: Callable[[int], None], count: int) -> None:
+    """Run `work` in threads; raise what one of them raised."""
+    errors: list[BaseException] = []
+
+    def one(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Of one request, asked at `asked` by the monotonic clock."""
+
+    asked: float
+    seconds: float
+    response: httpx2.Response
+
+    @property
+    def status(self) -> int:
+        return self.response.status_code
+
+
+def keep_asking(url: str, is_enough: Callable[[list[Answer]], bool], **body: Any) -> list[Answer]:
+    """Ask from three threads until the answers so far are enough; fail if they never are."""
+    answers: list[Answer] = []
+    end = time.monotonic() + LIMIT_S
+
+    def one(_: int) -> None:
+        with httpx2.Client(headers=BEARER, timeout=LIMIT_S) as client:
+            while not answers or not is_enough(answers):
+                asked = time.monotonic()
+                assert asked < end
+                response = client.post(f"{url}/search", json=body)
+                answers.append(Answer(asked, time.monotonic() - asked, response))
+                if response.status_code != 200:
+                    time.sleep(0.1)
+
+    in_threads(one, 3)
+    return answers
+
+
+def tags(application: str, name: str) -> set[str]:
+    """Return the stages or kinds of a measurement that Ray's Prometheus endpoint has of an application."""
+    import ray
+
+    port = ray.nodes()[0]["MetricsExportPort"]
+    lines = httpx2.get(f"http://127.0.0.1:{port}/metrics").text.splitlines()
+    own = [line for line in lines if line.startswith(f"ray_{name}{{") and f'application="{application}"' in line]
+    return {"".join(re.findall(r'(?:stage|kind)="(\w+)"', line)) for line in own}

@@ -1,0 +1,64 @@
+"""What Ray Serve is told to run, from arguments and from the cluster's config, without running it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ray._common.utils import import_attr
+from ray.serve._private.build_app import build_app
+from ray.serve.schema import ServeDeploySchema
+
+from serve.app import search_app
+
+CONFIG = Path(__file__).resolve().parents[2] / "serve" / "config.yaml"
+
+
+def built(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the deployments by name."""
+    return {each.name: each for each in build_app(search_app(arguments), name="a").deployments}
+
+
+def test_the_cluster_config_deploys_encoders_on_gpus_and_shards() -> None:
+    config = yaml.safe_load(CONFIG.read_text("utf-8"))
+    (application,) = ServeDeploySchema.model_validate(config).applications
+    assert import_attr(application.import_path) is search_app
+    found = built(application.args)
+    assert set(found) == {"Ingress", "Encoder", "Shard0", "Shard1", "Shard2", "Shard3"}
+    options = found["Encoder"].ray_actor_options
+    assert (options["num_cpus"], options["num_gpus"]) == (2, 1)
+    assert [found[f"Shard{number}"].init_args[1] for number in range(4)] == [0, 1, 2, 3]
+    for name, most in (("Ingress", 4), ("Encoder", 4), ("Shard3", 2)):
+        scaling = found[name]._deployment_config.autoscaling_config
+        assert (scaling.min_replicas, scaling.max_replicas) == (1, most)
+        assert 0 < scaling.target_ongoing_requests < found[name].max_ongoing_requests
+
+
+def test_queues_are_short_and_requests_are_finished_before_the_end() -> None:
+    for found in built({"index": "i", "layout": "apart", "max_ongoing": 8, "max_queued": 5}).values():
+        options = found._deployment_config
+        assert options.max_ongoing_requests == 16
+        assert options.max_queued_requests == 5
+        assert options.backpressure_config.status_code == 503
+        assert options.backpressure_config.retry_after_s > 0
+        assert options.graceful_shutdown_timeout_s > 30
+        assert options.num_replicas == 1
+
+
+def test_the_key_goes_to_replicas_as_a_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIFFRETRIEVER_API_KEY", "a-key-for-tests")
+    ingress = built({"index": "i"})["Ingress"]
+    assert "a-key-for-tests" not in repr(ingress.init_args)
+    assert len(ingress.init_args[1]) == 32
+    monkeypatch.delenv("DIFFRETRIEVER_API_KEY")
+    assert built({"index": "i"})["Ingress"].init_args[1] is None
+
+
+def test_the_index_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DIFFRETRIEVER_INDEX", str(tmp_path))
+    assert built({})["Ingress"].init_args[0].index == str(tmp_path)
+    monkeypatch.delenv("DIFFRETRIEVER_INDEX")
+    with pytest.raises(ValueError, match="index"):
+        built({})

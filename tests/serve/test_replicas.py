@@ -1,0 +1,173 @@
+"""Requests whose replica dies: another replica has them once, and where there is none they are refused at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from ray.exceptions import ActorDiedError, ActorUnavailableError
+from ray.serve._private.common import DeploymentID
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+
+from diffretriever.serving.problems import UnavailableError
+from serve.remote import RemoteBackend
+from serve.replicas import Replicas
+
+DEAD = ActorDiedError()
+NOBODY = DeploymentUnavailableError(DeploymentID("Encoder", "apart"))
+FULL = BackPressureError(num_queued_requests=9, max_queued_requests=9)
+LONG_S = 60.0
+"""What a request would wait for the next replica, far longer than a test may take."""
+
+
+class Deployment:
+    """Stands for a handle: replicas that answer pings, and what becomes of each request in turn."""
+
+    def __init__(self, answers: list[Any], pings: list[Any]) -> None:
+        self.answers, self.pings = answers, pings
+        self.asked = self.looks = self.abandoned = 0
+        self.encode = self
+
+    async def remote(self, text: str) -> str:
+        answer = self.answers[self.asked]
+        self.asked += 1
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, float):
+            try:
+                await asyncio.sleep(answer)
+            except asyncio.CancelledError:
+                self.abandoned += 1
+                raise
+        return f"{text} {answer}"
+
+    def broadcast(self, method: str, *arguments: int) -> Deployment:
+        assert (method, arguments) in {("ping", ()), ("open", (7,))}
+        return self
+
+    async def results_async(self, *, return_exceptions: bool) -> list[Any]:
+        assert return_exceptions
+        self.looks += 1
+        if not self.pings:
+            raise NOBODY
+        return self.pings
+
+
+def run(asking: Callable[[], Awaitable[Any]]) -> Any:
+    async def in_time() -> Any:
+        async with asyncio.timeout(LONG_S / 4):
+            return await asking()
+
+    return asyncio.run(in_time())
+
+
+def ask(deployment: Deployment) -> Any:
+    return run(lambda: Replicas(deployment).ask("encode", "text"))
+
+
+def refused(deployment: Deployment) -> None:
+    with pytest.raises(UnavailableError) as caught:
+        ask(deployment)
+    assert int(caught.value.headers()["Retry-After"]) > 0
+
+
+@pytest.mark.parametrize("error", [DEAD, ActorUnavailableError("lost", None)])
+def test_another_replica_has_what_a_dead_one_leaves(error: Exception) -> None:
+    assert ask(Deployment([error, "second"], [error, None])) == "text second"
+
+
+def test_who_loses_the_last_replica_is_told_at_once() -> None:
+    for pings in ([], [DEAD]):
+        deployment = Deployment([DEAD, LONG_S], pings)
+        refused(deployment)
+        assert deployment.asked == 1
+
+
+def test_who_waits_is_told_when_nobody_is_there() -> None:
+    deployment = Deployment([LONG_S], [])
+    refused(deployment)
+    assert deployment.abandoned == 1
+
+
+def test_who_waits_behind_others_goes_on_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serve.replicas._PATIENCE_S", 0.02)
+    deployment = Deployment([0.2], [DEAD, None])
+    assert ask(deployment) == "text 0.2"
+    assert deployment.looks > 1
+
+
+def test_all_who_wait_share_a_look_and_who_comes_later_is_told_first() -> None:
+    deployment = Deployment([LONG_S] * 9, [])
+
+    async def asking() -> list[Any]:
+        replicas = Replicas(deployment)
+        many = [replicas.ask("encode", "text") for _ in range(8)]
+        early = await asyncio.gather(*many, return_exceptions=True)
+        assert (deployment.asked, deployment.looks) == (8, 1)
+        late = await asyncio.gather(replicas.ask("encode", "text"), return_exceptions=True)
+        assert deployment.asked == 8
+        deployment.pings, deployment.answers[8] = [None], "back"
+        assert await replicas.ask("encode", "text") == "text back"
+        return [*early, *late]
+
+    assert {type(each) for each in run(asking)} == {UnavailableError}
+
+
+def test_a_replica_that_is_too_busy_to_say_so_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serve.replicas._PATIENCE_S", 0.02)
+    monkeypatch.setattr("serve.replicas._LOOK_S", 0.05)
+    deployment = Deployment([0.2], [None])
+
+    async def hangs(*, return_exceptions: bool) -> None:
+        await asyncio.sleep(LONG_S)
+
+    deployment.results_async = hangs  # type: ignore[method-assign,assignment]
+    assert ask(deployment) == "text 0.2"
+
+
+@pytest.mark.parametrize("answers", [[DEAD, DEAD], [DEAD, NOBODY], [NOBODY], [FULL]])
+def test_what_nobody_takes_is_refused(answers: list[Exception]) -> None:
+    refused(Deployment(answers, [None]))
+
+
+def test_mistakes_are_not_repeated() -> None:
+    deployment = Deployment([ValueError("not so")], [None])
+    with pytest.raises(ValueError, match="not so"):
+        ask(deployment)
+    assert deployment.asked == 1
+
+
+def test_who_gives_up_takes_the_request_back() -> None:
+    deployment = Deployment([LONG_S], [None])
+
+    async def asking() -> None:
+        task = asyncio.ensure_future(Replicas(deployment).ask("encode", "text"))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run(asking)
+    assert deployment.abandoned == 1
+
+
+def test_the_application_is_ready_while_all_its_parts_are() -> None:
+    def check(*pings: list[Any]) -> Any:
+        encoder, *shards = (Deployment([], each) for each in pings)
+        return run(lambda: RemoteBackend(encoder, shards, None).check())  # type: ignore[arg-type]
+
+    check([None], [DEAD, None], [None])
+    for gone in ([[], [None]], [[None], [DEAD]], [[None], [None], []]):
+        with pytest.raises(UnavailableError):
+            check(*gone)
+
+
+def test_all_who_are_alive_are_told() -> None:
+    def told(*pings: Any) -> Any:
+        return run(lambda: Replicas(Deployment([], list(pings))).tell("open", 7))
+
+    assert told(None, DEAD, None) == 2
+    assert told() == 0
+    with pytest.raises(ValueError, match="no such version"):
+        told(None, ValueError("no such version"))

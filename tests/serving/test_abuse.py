@@ -1,0 +1,140 @@
+"""Requests that nobody sends in good faith: each is refused with a problem, or answered, and the next one is served."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import uvicorn
+from fastapi.testclient import TestClient
+
+from diffretriever.index.table import PassageIndex
+from diffretriever.serving.api import make_api
+from schemas.serve import Problem, SearchResponse
+from tests.serve.asking import wait_until
+from tests.serving.serving_cases import local_service
+
+STATIC = Path(__file__).resolve().parents[2] / "serve" / "static"
+
+
+@pytest.fixture(scope="module")
+def default(index: PassageIndex) -> Iterator[TestClient]:
+    """The application with the limits that it comes with, and the page."""
+    with TestClient(make_api(local_service(index.uri), None, STATIC), raise_server_exceptions=False) as made:
+        yield made
+
+
+def refused(client: TestClient, content: bytes, *statuses: int) -> Problem:
+    response = client.post("/search", content=content, headers={"content-type": "application/json"})
+    assert response.status_code in statuses, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    assert client.post("/search", json={"query": "heat"}).status_code == 200, "the next one is served"
+    return Problem.model_validate(response.json())
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1", "0", "2.5", "99999999999"])
+@pytest.mark.parametrize("field", ["k", "budget"])
+def test_numbers_that_are_none(default: TestClient, field: str, number: str) -> None:
+    assert refused(default, f'{{"query": "heat", "{field}": {number}}}'.encode(), 422).field == field
+
+
+@pytest.mark.parametrize("query", ["NaN", "null", "{}", "[[]]", '["a", 5]', "true"])
+def test_queries_that_are_none(default: TestClient, query: str) -> None:
+    found = refused(default, f'{{"query": {query}}}'.encode(), 422)
+    assert found.field is not None
+    assert found.field.startswith("query")
+
+
+def test_ten_thousand_queries(default: TestClient) -> None:
+    found = refused(default, json.dumps({"query": ["heat"] * 10_000}).encode(), 422)
+    assert (found.field, "at most" in found.fix or "between 1 and 64" in found.fix) == ("query", True)
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        (b'{"query": ' + b"[" * 100_000, 400),
+        (b'{"query": "heat", "k": ' + b"9" * 6000 + b"}", 400),
+        (b'{"query": "' + b"a" * (5 << 20) + b'"}', 413),
+        (b"\x00" * 64, 400),
+        (b'{"query": "heat"} {"query": "heat"}', 400),
+        ("{'query': 'heat'}".encode("utf-16"), 400),
+    ],
+)
+def test_bodies_made_to_hurt(default: TestClient, content: bytes, status: int) -> None:
+    refused(default, content, status)
+
+
+@pytest.mark.parametrize("letter", [*map(chr, range(1, 32)), "\x7f", "\x85", "\u2028", "\u202e", "\ufeff", "\uffff"])
+def test_control_characters_in_a_query_come_back_as_they_were(default: TestClient, letter: str) -> None:
+    asked = f"heat{letter}wing"
+    response = default.post("/search", json={"query": asked, "explain": True, "k": 2})
+    assert SearchResponse.model_validate(response.raise_for_status().json()).results[0].query == asked
+
+
+@pytest.mark.parametrize("letter", ["\t", "\n", "\x07", "\x1b", "\x7f", "\x85", "\u2028"])
+def test_control_characters_are_no_part_of_an_id(default: TestClient, letter: str) -> None:
+    response = default.post("/passages", json={"passages": [{"id": f"a{letter}b", "text": "heat"}]})
+    assert response.status_code == 422
+    assert response.json()["field"] == "passages.0"
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/static/../app.py", "/static/%2e%2e/app.py", "/static/..%2f..%2fapp.py", "/static//etc/passwd", "/%00"],
+)
+def test_paths_lead_nowhere_else(default: TestClient, path: str) -> None:
+    response = default.get(path)
+    assert response.status_code == 404
+    assert response.json()["type"] == "urn:diffretriever:problem:not-found"
+
+
+@pytest.fixture
+def port(index: PassageIndex) -> Iterator[int]:
+    """A real server that gives a request three seconds, and works on two at a time."""
+    api = make_api(local_service(index.uri, limits={"timeout_s": 3.0}, max_ongoing=2), None, None)
+    server = uvicorn.Server(uvicorn.Config(api, log_level="warning", ws="none", loop="asyncio"))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        yield int(listener.getsockname()[1])
+        server.should_exit = True
+        thread.join()
+
+
+def opened(port: int, body: bytes) -> socket.socket:
+    """Begin a request whose body is to have a hundred bytes."""
+    client = socket.create_connection(("127.0.0.1", port), timeout=30)
+    head = ("POST /search HTTP/1.1", "host: here", "content-type: application/json", "content-length: 100")
+    client.sendall("\r\n".join([*head, "", ""]).encode() + body)
+    return client
+
+
+def status(client: socket.socket) -> int:
+    return int(client.recv(4096).split()[1])
+
+
+def honest_status(port: int) -> int:
+    with opened(port, b'{"query": "heat"}'.ljust(100)) as client:
+        return status(client)
+
+
+def test_slow_clients_are_given_up_and_hold_nobody_up(port: int) -> None:
+    with ExitStack() as stack:
+        slow = [stack.enter_context(opened(port, b'{"query"')) for _ in range(6)]
+        assert honest_status(port) == 200
+        assert {status(client) for client in slow} == {408}
+
+
+def test_clients_that_go_away_hold_nobody_up(port: int) -> None:
+    for _ in range(6):
+        opened(port, b'{"query"').close()
+        opened(port, b'{"query": "wing"}'.ljust(100)).close()
+    wait_until(lambda: honest_status(port) == 200)

@@ -1,0 +1,88 @@
+"""Whatever was made beside an index is used, GET /index says what that is, and the answers stay the same."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from diffretriever.index.table import PassageIndex
+from diffretriever.search.dense.segments import build_codes
+from diffretriever.search.sparse.segments import build_postings
+from diffretriever.serving.api import make_api
+from tests.search.dense_cases import prepare
+from tests.serving.serving_cases import QUERIES, local_service
+
+MODES = ("dense", "sparse", "hybrid")
+ASKED: dict[str, Any] = {"query": QUERIES, "k": 61, "budget": "adaptive"}
+
+
+def served(uri: str) -> TestClient:
+    return TestClient(make_api(local_service(uri), None, None))
+
+
+def ways(client: TestClient) -> Any:
+    return client.get("/index").raise_for_status().json()["found_by"]
+
+
+def rankings(client: TestClient) -> list[Any]:
+    answers = [client.post("/search", json={**ASKED, "mode": mode}).raise_for_status().json() for mode in MODES]
+    return [[(hit["id"], hit["scores"]) for hit in result["hits"]] for each in answers for result in each["results"]]
+
+
+def test_an_index_as_the_demo_leaves_it_is_streamed(index: PassageIndex) -> None:
+    with served(index.uri) as client:
+        assert ways(client) == {"dense": ["stream"], "sparse": ["stream"]}
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        ([build_codes], {"dense": ["codes"], "sparse": ["stream"]}),
+        ([build_postings], {"dense": ["stream"], "sparse": ["postings"]}),
+        ([build_codes, build_postings], {"dense": ["codes"], "sparse": ["postings"]}),
+    ],
+)
+def test_codes_and_postings_are_used_and_change_no_answer(own_index: PassageIndex, make: Any, expected: Any) -> None:
+    with served(own_index.uri) as client:
+        streamed = rankings(client)
+    for each in make:
+        each(own_index)
+    with served(own_index.uri) as client:
+        assert ways(client) == expected
+        assert rankings(client) == streamed
+
+
+def test_a_calibrated_candidate_index_is_used(own_index: PassageIndex) -> None:
+    prepare(own_index, "mean")
+    with served(own_index.uri) as client:
+        assert ways(client)["dense"] == ["candidates"]
+        assert client.post("/search", json={"query": "heat", "mode": "dense"}).status_code == 200
+
+
+def test_passages_that_came_later_are_found_beside_the_codes(own_index: PassageIndex, tmp_path: Path) -> None:
+    build_codes(own_index)
+    build_postings(own_index)
+    with served(own_index.uri) as client:
+        sent = {"passages": [{"id": "new", "text": "heat in a slab"}]}
+        client.post("/passages", json=sent).raise_for_status()
+        assert ways(client) == {"dense": ["codes"], "sparse": ["postings"]}
+        found = rankings(client)
+    shutil.copytree(own_index.uri, tmp_path / "plain", ignore=shutil.ignore_patterns("codes", "postings"))
+    with served(str(tmp_path / "plain")) as plain:
+        assert ways(plain) == {"dense": ["stream"], "sparse": ["stream"]}
+        assert found == rankings(plain)
+    assert "new" in {hit for hit, _ in found[0]}
+
+
+def test_what_is_made_meanwhile_is_used_from_the_next_version_on(own_index: PassageIndex) -> None:
+    with served(own_index.uri) as client:
+        before = rankings(client)
+        build_codes(own_index)
+        assert ways(client)["dense"] == ["stream"]
+        assert rankings(client) == before
+        client.delete("/passages/d1").raise_for_status()
+        assert ways(client)["dense"] == ["codes"]
