@@ -19,6 +19,7 @@ from schemas.retriever import MaskedRetriever  # noqa: E402
 from schemas.retriever_parts import BackboneConfig, ContentWordsConfig, TextConfig  # noqa: E402
 from schemas.settings import JobConfig  # noqa: E402
 
+_PRESET = "diffretriever-minilm-untrained"
 JOB_GOAL = 0.90
 LOGITS_GOAL = 3.0
 
@@ -55,7 +56,9 @@ def main(config: EncodeBenchmark) -> None:
         dtype = str(_loop("chosen_dtype"))
         results = [_job_over_bare(config, Path(temporary), dtype), _chosen_over_naive(config, Path(temporary))]
     print("\n".join(f"{name}: {text}" for name, text in about.items()))
-    print(f"(a) diffretriever-minilm q4p4, {dtype}, {config.passages} passages: bare forward passes, encode job")
+    print(
+        f"(a) diffretriever-minilm-untrained q4p4, {dtype}, {config.passages} passages: bare forward passes, encode job"
+    )
     print(f"(b) random Dream model q4p4, float32, {config.logits_passages} passages: all logits, chosen logits\n")
     print(format_table([row for result in results for row in result.rows()], COLUMNS))
     if config.output is not None:
@@ -68,7 +71,7 @@ def main(config: EncodeBenchmark) -> None:
 def _job_over_bare(config: EncodeBenchmark, folder: Path, dtype: str) -> Comparison:
     from diffretriever.presets import load_retriever
 
-    retriever = load_retriever("diffretriever-minilm")
+    retriever = load_retriever(_PRESET)
     assert isinstance(retriever, MaskedRetriever)
     retriever = retriever.model_copy(update={"backbone": retriever.backbone.model_copy(update={"dtype": dtype})})
     arguments: dict[str, str | int] = {

@@ -44,7 +44,7 @@ DREAM_7B: dict[str, Any] = {
 class TrainBenchmark(JobConfig):
     """Measure training steps, without Ray, against transformers' Trainer; with --gpu-7b a random Dream 7B on a GPU."""
 
-    retriever: str = "diffretriever-minilm"
+    retriever: str = "diffretriever-minilm-untrained"
     """Masked retriever to train: a preset, or a YAML file."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of its weights."""

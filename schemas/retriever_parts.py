@@ -26,7 +26,7 @@ class BackboneConfig(Model):
     attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = "auto"
     """Attention kernel; `auto`: flash attention where it is installed and a GPU is used, else SDPA."""
     adapter: str | None = None
-    """LoRA adapter in PEFT format on top of the weights: local folder or hub id."""
+    """LoRA adapter in PEFT format on top of the weights: local folder, hub id, or `minilm` for the embedded one."""
     adapter_revision: str | None = None
     """Branch, tag or commit of the adapter on the hub."""
     adapter_head: Literal["include", "drop"] = "include"

@@ -142,7 +142,7 @@ class TrainJob(Recipe, JobConfig):
     train: str
     """Training set, as prepare_training.py makes it; or what it makes one from, a file, folder or name: it is then made
     in the output folder."""
-    retriever: str = "diffretriever-minilm"
+    retriever: str = "diffretriever-minilm-untrained"
     """Name of a preset, or a YAML file that describes a retriever."""
     output: Path
     """Folder for the adapter, the checkpoints, TensorBoard's files and the trained retriever's YAML file."""

@@ -12,6 +12,8 @@ from schemas.retriever import RetrieverConfig
 from schemas.training import Recipe
 
 TRAINING_FORMAT = 1
+MANIFEST_FILE = "training.json"
+"""Name of the manifest beside an adapter."""
 
 
 class TrainingManifest(Model):

@@ -164,7 +164,7 @@ def test_a_hub_id_is_fetched_without_code(
     assert fetched.weights_digest == local.weights_digest
     assert (asked["hub_id"], asked["revision"]) == ("someone/adapter", "abc")
     # Not `model.safetensors`: a training folder holds the frozen backbone too.
-    files = {"config.json", "*_config.json", "adapter_model.safetensors", "slots.safetensors"}
+    files = {"config.json", "*_config.json", "training.json", "adapter_model.safetensors", "slots.safetensors"}
     assert set(asked["allow_patterns"]) == files
     source.resolve_adapter("someone/adapter", weights=False)
     assert not any("safetensors" in pattern for pattern in asked["allow_patterns"])

@@ -18,7 +18,8 @@ from schemas.retriever_parts import BackboneConfig
 _REPLLAMA = {"pooling": "last", "append_eos": True, "query_prefix": "query: ", "passage_prefix": "passage: "}
 CASES: dict[str, dict[str, Any]] = {
     **{f"masked-{family}": {"budget": "q2p3"} for family in ("dream", "llada", "bert")},
-    "masked-minilm": {"preset": "diffretriever-minilm"},
+    "masked-minilm": {"preset": "diffretriever-minilm-untrained"},
+    "masked-minilm-trained": {"preset": "diffretriever-minilm"},
     "masked-dream-2step": {"budget": "q2p3", "steps": 2},
     "masked-llada-stop": {"budget": "q2p3", "stop_truncation": "quote"},
     **{f"pooled-{family}": {} for family in ("dream", "llada", "qwen2", "bert")},

@@ -14,10 +14,16 @@ from diffretriever.index.table import PassageIndex
 from tests.pipelines.corpora import line, write_corpus
 
 ROOT = Path(__file__).resolve().parents[2]
-N = 320
+N = 448
 ROWS_PER_BLOCK = 32
 PATIENCE_SECONDS = 120
-COMMITS = {"after the first commit": 1, "in the middle": 5}  # as in dying_driver.py
+DEATHS = (
+    ("driver", "once the index is made", 0),
+    ("driver", "before the first commit", 0),
+    ("machine", "after the first commit", 1),
+    ("machine", "in the middle", 5),
+)
+"""Who dies when, and after how many commits of its own; moments as in dying_driver.py."""
 
 pytestmark = pytest.mark.cluster
 
@@ -45,48 +51,36 @@ def rows(index: Path) -> int:
     return len(PassageIndex.open(str(index))) if PassageIndex.exists(str(index)) else -1
 
 
-@pytest.mark.parametrize(
-    ("victim", "moment"),
-    [
-        ("driver", "once the index is made"),
-        ("driver", "before the first commit"),
-        ("machine", "after the first commit"),
-        ("machine", "in the middle"),
-    ],
-)
-def test_killed_and_run_again(victim: str, moment: str, corpus: Path, checkpoint: Path, tmp_path: Path) -> None:
-    index = tmp_path / "index"
-    flags = command(corpus, checkpoint, index)[2:]
-    dying = [sys.executable, str(Path(__file__).with_name("dying_driver.py")), victim, moment, *flags]
-    # A session of its own, so that the process group is the job's alone. Its output goes to a file: what outlives
-    # the driver for some seconds would hold a pipe open.
-    with (tmp_path / "log").open("w") as log:
-        killed = subprocess.run(
-            dying,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            check=False,
-            timeout=300,
-        )
-    assert killed.returncode == -signal.SIGKILL, (tmp_path / "log").read_text()
-    assert rows(index) == COMMITS.get(moment, 0) * ROWS_PER_BLOCK
-    finish(corpus, checkpoint, index)
-
-
-def test_killed_from_outside_and_run_again(corpus: Path, checkpoint: Path, tmp_path: Path) -> None:
-    """At no exact moment: somewhere after the first commit, wherever the workers then are."""
-    index = tmp_path / "index"
-    with (tmp_path / "log").open("w") as log:
-        job = subprocess.Popen(command(corpus, checkpoint, index), stdout=log, stderr=subprocess.STDOUT)
+def test_killed_again_and_again(corpus: Path, checkpoint: Path, tmp_path: Path) -> None:
+    """Each death finds the index as the one before left it; the last comes at no exact moment, wherever workers are."""
+    index, log = tmp_path / "index", tmp_path / "log"
+    committed = 0
+    for victim, moment, commits in DEATHS:
+        die(command(corpus, checkpoint, index), victim, moment, log)
+        committed += commits
+        assert rows(index) == committed * ROWS_PER_BLOCK, moment
+    with log.open("w") as stream:
+        job = subprocess.Popen(command(corpus, checkpoint, index), stdout=stream, stderr=subprocess.STDOUT)
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while rows(index) <= 0:
-        assert job.poll() is None, (tmp_path / "log").read_text()
-        assert time.monotonic() < deadline, (tmp_path / "log").read_text()
+    while rows(index) <= committed * ROWS_PER_BLOCK:
+        assert job.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.05)
     job.kill()
     job.wait()
     finish(corpus, checkpoint, index)
+
+
+def die(flags: list[str], victim: str, moment: str, log: Path) -> None:
+    """Run the job until it dies."""
+    dying = [sys.executable, str(Path(__file__).with_name("dying_driver.py")), victim, moment, *flags[2:]]
+    # A session of its own, so that the process group is the job's alone. Its output goes to a file: what outlives
+    # the driver for some seconds would hold a pipe open.
+    with log.open("w") as stream:
+        killed = subprocess.run(
+            dying, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True, check=False, timeout=300
+        )
+    assert killed.returncode == -signal.SIGKILL, log.read_text()
 
 
 def finish(corpus: Path, checkpoint: Path, index: Path) -> None:

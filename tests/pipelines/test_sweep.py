@@ -171,7 +171,7 @@ def test_measures_and_selection(copy: SweepJob) -> None:
     assert isinstance(retriever, MaskedRetriever)
     assert retriever.budget == best
     with pytest.raises(ValueError, match=rf"was made for {copy.backbone}, this retriever has minilm.*{best}"):
-        load_retriever("diffretriever-minilm", budget=path)
+        load_retriever("diffretriever-minilm-untrained", budget=path)
     nothing = copy.model_copy(update={"select_split": None})
     assert select_budget(nothing, manifest.model_copy(update={"splits": ("test",)})) is None
 

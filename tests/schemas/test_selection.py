@@ -50,7 +50,9 @@ def test_the_command_line_takes_both_forms(selection: Path, tmp_path: Path) -> N
     (tmp_path / "job.yaml").write_text(chosen.to_yaml(), "utf-8")
     again = EncodeJob.from_command_line(["--config", str(tmp_path / "job.yaml")])
     assert again.budget == selection
-    assert budget_of("diffretriever-minilm", plain.budget) == budget_of("diffretriever-minilm", again.budget)
+    assert budget_of("diffretriever-minilm-untrained", plain.budget) == budget_of(
+        "diffretriever-minilm-untrained", again.budget
+    )
 
 
 def test_a_retriever_file_can_name_one(selection: Path, tmp_path: Path) -> None:
@@ -67,7 +69,7 @@ def test_another_backbone_or_adapter_is_refused_and_both_are_named(selection: Pa
         load_retriever("diffretriever-llada", budget=selection)
     (tmp_path / "lora").mkdir()
     with pytest.raises(ValueError, match=r"this retriever has minilm with adapter .*lora: sweep"):
-        load_retriever("diffretriever-minilm", budget=selection, adapter=str(tmp_path / "lora"))
+        load_retriever("diffretriever-minilm-untrained", budget=selection, adapter=str(tmp_path / "lora"))
     with pytest.raises(ValueError, match="the pooled method has no slots"):
         load_retriever("minilm-pooled", budget=selection)
 
@@ -81,4 +83,4 @@ def test_what_is_no_selection_is_said_to_be_none(text: str | None, message: str,
     if text is not None:
         path.write_text(text, "utf-8")
     with pytest.raises(ValueError, match=message):
-        load_retriever("diffretriever-minilm", budget=path)
+        load_retriever("diffretriever-minilm-untrained", budget=path)

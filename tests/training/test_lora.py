@@ -19,9 +19,9 @@ from diffretriever.training.lora import (
     lora_config,
     trainable_parameters,
 )
-from diffretriever.training.saving import MANIFEST_FILE, check_trained
+from diffretriever.training.saving import check_trained
 from schemas.training import Recipe
-from schemas.training_manifest import TrainingManifest
+from schemas.training_manifest import MANIFEST_FILE, TrainingManifest
 from tests.backbones.adapter_cases import outputs
 from tests.backbones.helpers import pad, texts
 from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, session_of

@@ -13,6 +13,8 @@ from diffretriever.backbones.slot_layers import SLOTS_FILE
 from diffretriever.encoders import load_encoder
 from diffretriever.training.lora import expected_parameters, trainable_parameters
 from diffretriever.training.planned import check_trainable
+from schemas.budget import Budget
+from schemas.retriever_parts import PromptConfig
 from schemas.training import Recipe
 from tests.training.test_trainable import TEXTS, assert_same, changed, load
 from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of
@@ -75,6 +77,26 @@ def test_resumed_bit_for_bit(folder_of: FolderOf, tmp_path: Path) -> None:
     assert ours is not None
     assert theirs is not None
     assert all(torch.equal(tensor, theirs.tensors()[name]) for name, tensor in ours.tensors().items())
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("slot_positions", "spread", "slot_positions 'natural', the retriever has 'spread'"),
+        ("nested_slots", False, "nested_slots True, the retriever has False"),
+        ("prompt", PromptConfig(variant="few"), "the adapter was trained with prompt"),
+    ],
+)
+def test_a_retriever_that_the_adapter_was_not_trained_for(
+    field: str, value: object, message: str, folder_of: FolderOf, tmp_path: Path
+) -> None:
+    retriever = config_of("masked-bert", folder_of, slot_positions="natural", **NESTED)
+    session_of(retriever, quick_recipe(max_steps=1, **SLOTS)).save_adapter(tmp_path / "adapter")
+    place = retriever.backbone.model_copy(update={"adapter": str(tmp_path / "adapter")})
+    fitting = retriever.model_copy(update={"backbone": place, "budget": Budget(4, 1), "sparse_topk": 3})
+    assert load_encoder(fitting, "cpu").encode_queries(["river"]).vectors_MH.shape[0] == 4
+    with pytest.raises(ValueError, match=message):
+        load_encoder(fitting.model_copy(update={field: value}), "cpu")
 
 
 @pytest.mark.parametrize(

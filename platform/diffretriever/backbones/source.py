@@ -11,9 +11,11 @@ from diffretriever.backbones.minilm import minilm_folder
 
 TEXT_FILES = ["*.json", "vocab.txt", "merges.txt", "*.jinja"]
 WEIGHT_FILES = ["*.safetensors"]
-ADAPTER_TEXT_FILES = ["config.json", "*_config.json"]
+ADAPTER_TEXT_FILES = ["config.json", "*_config.json", "training.json"]
 ADAPTER_WEIGHT_FILES = ["adapter_model.safetensors", "slots.safetensors"]
 """What is fetched from the hub: no Python files, no pickles."""
+EMBEDDED_ADAPTER = Path(__file__).resolve().parents[1] / "adapters" / "minilm"
+"""How it was made: docs/embedded-model.md."""
 
 
 def resolve_source(source: str | Path, revision: str | None = None, *, weights: bool = True) -> Path:
@@ -32,7 +34,13 @@ def resolve_source(source: str | Path, revision: str | None = None, *, weights: 
 
 
 def resolve_adapter(adapter: str | Path, revision: str | None = None, *, weights: bool = True) -> Path:
-    """Return the folder that holds the adapter, likewise; its config files may say how it was trained."""
+    """Return the folder that holds the adapter, likewise; its config files may say how it was trained.
+
+    `minilm` is the one that comes with this package, for the embedded backbone.
+    """
+    if str(adapter) == "minilm":
+        _refuse_revision(adapter, revision)
+        return EMBEDDED_ADAPTER
     return _resolve("adapter", adapter, revision, ADAPTER_TEXT_FILES + (ADAPTER_WEIGHT_FILES if weights else []))
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from diffretriever.backbones.checkpoint import read_json
 from diffretriever.backbones.source import resolve_adapter
+from diffretriever.encoders.trained import check_trained_for
 from schemas.budget import Budget
 from schemas.retriever import BackboneRetriever, MaskedRetriever
 from schemas.retriever_parts import PromptConfig, Side
@@ -46,12 +47,14 @@ def check_released(config: BackboneRetriever, preparer: Preparer) -> None:
 
     Raises:
         ValueError: The adapter cannot be fetched, was trained for another method, needs what is not supported here,
-            or was trained with another mask token, tail or prompt. Names file and field, and the fix.
+            or was trained with another mask token, tail, prompt or place of the slots. Names file and field, and the
+            fix.
     """
     place = config.backbone
     if place.adapter is None:
         return
     folder = resolve_adapter(place.adapter, place.adapter_revision, weights=False)
+    check_trained_for(config, folder)
     file = next((folder / name for name in TRAINED_FOR if (folder / name).is_file()), None)
     if file is None:
         return

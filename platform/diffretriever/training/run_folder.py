@@ -8,10 +8,10 @@ from pathlib import Path
 import yaml
 
 from diffretriever.files import whole_folder, write_text
-from diffretriever.training.saving import ADAPTER, MANIFEST_FILE, check_trained
+from diffretriever.training.saving import ADAPTER, check_trained
 from schemas.retriever import BackboneRetriever
 from schemas.training import TrainJob
-from schemas.training_manifest import TrainingManifest
+from schemas.training_manifest import MANIFEST_FILE, TrainingManifest
 
 
 class RunFolder:

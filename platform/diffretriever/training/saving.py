@@ -12,14 +12,13 @@ from safetensors.torch import load_file, save_file
 from diffretriever.backbones.adapter_files import WEIGHT_FILE, AdapterFiles
 from diffretriever.backbones.slot_layers import SLOTS_FILE
 from diffretriever.files import whole_folder
-from schemas.training_manifest import TrainingManifest
+from schemas.training_manifest import MANIFEST_FILE, TrainingManifest
 
 if TYPE_CHECKING:
     from peft import LoraConfig
 
     from diffretriever.backbones import Backbone
 
-MANIFEST_FILE = "training.json"
 ADAPTER = "adapter"
 """Folder of the adapter, in each checkpoint and in the end."""
 _LIBRARIES = ("torch", "transformers", "peft", "ray", "diffretriever")
