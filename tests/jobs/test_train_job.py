@@ -28,7 +28,7 @@ from tests.training.made_up_collection import write_collection, write_training_d
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 600
-STEPS = 24
+STEPS = 40
 EVERY = 4
 
 pytestmark = pytest.mark.cluster
@@ -49,7 +49,7 @@ def flags(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "cpus_per_worker": 0.9,
         "checkpoint_every": EVERY,
         "checkpoints_kept": 2,
-        "epochs": 3,
+        "epochs": 5,
         "batch_queries": 8,
         "queries_per_device": 2,
         "hard_negatives": 2,
