@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -106,6 +106,15 @@ def read_slot_layers(folder: Path, hidden_size: int) -> SlotLayers | None:
         if not tensor.isfinite().all():
             raise ValueError(f"{file}: tensor '{name}' has values that are not finite.")
     return SlotLayers(*(tensors[name].float() if name in tensors else None for name in rows))
+
+
+def most_slots(folder: Path) -> int | None:
+    """Return the most slots that the adapter in `folder` has vectors for, without reading them; None: any number."""
+    file = folder / SLOTS_FILE
+    if not file.is_file():
+        return None
+    with safe_open(file, framework="pt") as tensors:
+        return int(tensors.get_slice("embeddings").get_shape()[0]) if "embeddings" in tensors.keys() else None  # noqa: SIM118 (no mapping)
 
 
 def attach_slot_layers(model: Any, layers: SlotLayers) -> None:

@@ -58,6 +58,8 @@ class Preparer(ABC):
     def __init__(self, vocabulary: Vocabulary, text: TextConfig) -> None:
         self.vocabulary = vocabulary
         self.text = text
+        self.most_slots: int | None = None
+        """Most slots that the adapter knows; None: any number."""
 
     @abstractmethod
     def prepare(self, texts: Sequence[str], side: Side, slots: Sequence[int]) -> list[PreparedText]:
@@ -74,6 +76,8 @@ class Preparer(ABC):
             raise ValueError(f"{len(texts)} queries but {len(slots)} budgets: give one K_q a query")
         if budgets is not None and min(slots, default=1) < 1:
             raise ValueError("a query's budget must be at least 1")
+        if budgets is not None and self.most_slots is not None and max(slots, default=1) > self.most_slots:
+            raise ValueError(f"a query's budget must be at most {self.most_slots}, for which the adapter was trained")
         return self.prepare(texts, "query", slots)
 
     def prepare_passages(self, titles: Sequence[str], texts: Sequence[str]) -> list[PreparedText]:
@@ -165,11 +169,16 @@ class BackboneEncoder(Encoder):
     def load_preparer(cls, config: BackboneRetriever) -> Preparer:
         """Read the tokenizer, and what an adapter's folder says of its training; see `released.check_released`."""
         from diffretriever.backbones import load_vocabulary
+        from diffretriever.backbones.slot_layers import most_slots
+        from diffretriever.backbones.source import resolve_adapter
         from diffretriever.encoders.released import check_released
 
         vocabulary = load_vocabulary(config.backbone.source, revision=config.backbone.revision)
         preparer = cls.make_preparer(config, vocabulary)
         check_released(config, preparer)
+        place = config.backbone
+        if place.adapter is not None:
+            preparer.most_slots = most_slots(resolve_adapter(place.adapter, place.adapter_revision, weights=False))
         return preparer
 
     @classmethod

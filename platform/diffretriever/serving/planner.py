@@ -42,7 +42,9 @@ class Planner:
         """
         retriever = index.manifest.retriever
         assert not isinstance(retriever, Bm25Retriever), "such an index is refused at the start"
-        self._preparer, self._limits = preparer, limits
+        most = min(limits.max_budget, preparer.most_slots or limits.max_budget)
+        self.limits = limits.model_copy(update={"max_budget": most})
+        self._preparer = preparer
         self._method = retriever.method
         self.own_budget = retriever.max_vectors("query") if isinstance(retriever, PromptedRetriever) else None
         masked = isinstance(retriever, MaskedRetriever)
@@ -63,7 +65,7 @@ class Planner:
 
     def _checked(self, query: Texts) -> list[str]:
         texts = [query] if isinstance(query, str) else query
-        limits = self._limits
+        limits = self.limits
         if not 1 <= len(texts) <= limits.max_queries:
             fix = f"send between 1 and {limits.max_queries} queries in a request"
             raise InvalidError(f"there are {len(texts)} queries", fix, "query")
@@ -85,8 +87,8 @@ class Planner:
             raise InvalidError(f"the {self._method} method has no query budget", "leave budget out", "budget")
         if budget == "adaptive":
             return self._chosen(texts)
-        if budget > self._limits.max_budget:
-            raise InvalidError(f"{budget} slots are too many", f"ask for at most {self._limits.max_budget}", "budget")
+        if budget > self.limits.max_budget:
+            raise InvalidError(f"{budget} slots are too many", f"ask for at most {self.limits.max_budget}", "budget")
         return [BudgetUsed(slots=budget, reason="asked")] * len(texts)
 
     def _chosen(self, texts: Sequence[str]) -> list[BudgetUsed]:

@@ -74,7 +74,7 @@ class Service:
             adaptive=planner.selector.name if planner.selector else None,
             collections=await asyncio.to_thread(lambda: view.collections),
             found_by={name: sorted({part[name] for part in ways}) for name in ways[0]},
-            limits=LimitsInForce(**self.config.limits.model_dump(include=set(LimitsInForce.model_fields))),
+            limits=LimitsInForce(**planner.limits.model_dump(include=set(LimitsInForce.model_fields))),
         )
 
     async def check(self) -> None:

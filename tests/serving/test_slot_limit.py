@@ -1,0 +1,34 @@
+"""An adapter with vectors for few slots: served with that limit, refused above it by a problem and not by a fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from fastapi.testclient import TestClient
+from safetensors.torch import save_file
+
+from diffretriever.backbones.random_adapters import write_random_adapter
+from diffretriever.backbones.random_checkpoints import write_random_checkpoint
+from diffretriever.backbones.slot_layers import SLOTS_FILE
+from diffretriever.encoders import load_encoder
+from diffretriever.serving.api import make_api
+from schemas.retriever import MaskedRetriever
+from tests.serving.serving_cases import local_service, small_index
+
+
+def test_more_slots_than_the_adapter_has(tmp_path: Path) -> None:
+    backbone, adapter = write_random_checkpoint("llada", tmp_path / "llada"), tmp_path / "adapter"
+    write_random_adapter(backbone, adapter)
+    place = {"source": str(backbone), "adapter": str(adapter), "dtype": "float32"}
+    config = MaskedRetriever.model_validate({"backbone": place, "budget": "q2p2"})
+    hidden_size = load_encoder(config, "cpu").facts.hidden_size
+    save_file({"embeddings": torch.zeros(3, hidden_size)}, adapter / SLOTS_FILE)
+    small_index(load_encoder(config, "cpu"), str(tmp_path / "index"))
+    with TestClient(make_api(local_service(str(tmp_path / "index")), None, None)) as client:
+        assert client.get("/index").json()["limits"]["max_budget"] == 3
+        found = client.post("/search", json={"query": "heat in a slab", "budget": 3}).raise_for_status().json()
+        assert found["results"][0]["budget"]["slots"] == 3
+        refused = client.post("/search", json={"query": "heat in a slab", "budget": 4})
+        assert (refused.status_code, refused.json()["field"]) == (422, "budget")
+        assert refused.json()["detail"] == "4 slots are too many"
