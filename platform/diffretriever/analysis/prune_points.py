@@ -80,8 +80,9 @@ def _ways(source: PruneSource, keep: tuple[int, ...]) -> Iterator[tuple[tuple[_R
     for rule in _PRUNING:
         for k in keep:
             yield (rule, k), _kept(rule, order, k)
+    places_N = _places(source)
     for k in keep:
-        yield ("first slots", k), _places(source) < k
+        yield ("first slots", k), places_N < k
 
 
 def kept_by(rule: Literal["same number", "threshold", "first slots"], source: PruneSource, k: int) -> np.ndarray:

@@ -87,7 +87,7 @@ class AdapterFiles:
                 is unknown, missing or of a value that is not supported.
         """
         file = folder / WEIGHT_FILE
-        return cls(file, _read_config(folder), _read_tensors(file))
+        return cls(file, _read_config(folder), read_tensors(file))
 
     def parse(self, key: str) -> tuple[str, str]:
         """Return the module's name in a tensor's name, and which half it is: `A` [R, I] or `B` [O, R].
@@ -134,7 +134,12 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _read_tensors(file: Path) -> dict[str, Tensor]:
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """Read a file of an adapter.
+
+    Raises:
+        ValueError: It is not there, not whole, or holds nothing.
+    """
     if not file.is_file():
         raise ValueError(f"{file} does not exist: of adapters only safetensors are read.")
     try:

@@ -202,7 +202,7 @@ class Backbone(ABC):
         if layers is None or layers.embeddings is None or slots_BL is None:
             return {"input_ids": input_ids_BL}
         embedded_BLH = self.model.get_input_embeddings()(input_ids_BL)
-        return {"inputs_embeds": layers.embedded(embedded_BLH, slots_BL.to(self.device))}
+        return {"inputs_embeds": layers.embedded(embedded_BLH, slots_BL)}
 
     def _logits(self, hidden_BPH: Tensor, token_ids: Tensor | None) -> Tensor:
         if token_ids is not None and token_ids.shape[-1] == 0:

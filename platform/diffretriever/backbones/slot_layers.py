@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
+from safetensors import safe_open
 from torch import Tensor, nn
+
+from diffretriever.backbones.adapter_files import read_tensors
 
 if TYPE_CHECKING:
     from diffretriever.backbones.base import Backbone
@@ -45,7 +46,8 @@ class SlotLayers(nn.Module):
 
         Args:
             embedded_BLH: input embeddings.
-            slots_BL: int64, which slot of its text a token is, from 0 on; -1 for one that is no slot.
+            slots_BL: int64, which slot of its text a token is, from 0 on; -1 for one that is no slot. On the CPU, for a
+                look at the largest would stall a GPU.
 
         Raises:
             ValueError: a text has more slots than there are vectors.
@@ -58,6 +60,7 @@ class SlotLayers(nn.Module):
                 f"a text with {most} slots, but the adapter was trained with vectors for {len(self.embeddings)}: "
                 "take a smaller budget"
             )
+        slots_BL = slots_BL.to(embedded_BLH.device)
         added_BLH = self.embeddings[slots_BL.clamp(min=0)].masked_fill(slots_BL[..., None] < 0, 0)
         return embedded_BLH + added_BLH.to(embedded_BLH.dtype)
 
@@ -84,15 +87,13 @@ def read_slot_layers(folder: Path, hidden_size: int) -> SlotLayers | None:
     """Read what stands beside an adapter in `folder`; None if there is nothing.
 
     Raises:
-        ValueError: the file is not whole, or holds a tensor of another name or shape, or values that are not finite.
+        ValueError: the file is not whole, or empty, or holds a tensor of another name or shape, or values that are not
+            finite.
     """
     file = folder / SLOTS_FILE
     if not file.is_file():
         return None
-    try:
-        tensors: dict[str, Tensor] = load_file(file)
-    except SafetensorError as error:
-        raise ValueError(f"{file} is not a whole safetensors file ({error}): fetch it again.") from error
+    tensors = read_tensors(file)
     rows = {"embeddings": None, "token_head": hidden_size}
     if unknown := tensors.keys() - rows.keys():
         raise ValueError(f"{file}: tensor '{min(unknown)}' is not known, only {' and '.join(rows)} are.")

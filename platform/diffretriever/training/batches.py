@@ -145,13 +145,14 @@ class Batches:
             _scores(groups) if recipe.distillation != "none" and recipe.teacher is None else None,
             key_tensor(map(passage_key, passages)),
             [key_tensor({passage_key(group.passages[0]), *group.answers}) for group in groups],
-            *self._for_teacher(groups),
+            *self._for_teacher(groups, passages),
         )
 
-    def _for_teacher(self, groups: Sequence[Group]) -> tuple[list[PreparedText], list[PreparedText]]:
+    def _for_teacher(
+        self, groups: Sequence[Group], passages: Sequence[Passage]
+    ) -> tuple[list[PreparedText], list[PreparedText]]:
         if self._teacher_preparer is None:
             return [], []
-        passages = [passage for group in groups for passage in group.passages]
         return (
             self._teacher_preparer.prepare_queries([group.query for group in groups]),
             self._teacher_preparer.prepare_passages([p.title for p in passages], [p.text for p in passages]),
