@@ -187,6 +187,10 @@ class Bm25Retriever(Model):
         """The scores this retriever offers."""
         return ("sparse",)
 
+    def max_vectors(self, side: Side) -> int:
+        """None: texts are stored as they are."""
+        return 0
+
 
 BackboneRetriever: TypeAlias = MaskedRetriever | GeneratedRetriever | PooledRetriever
 """Retrievers over our own backbones."""

@@ -25,7 +25,8 @@ RETRIEVER_FILE = "retriever.yaml"
 class SweepJob(RayConfig):
     """Measure every pair of budgets (K_q, K_p) on a collection and choose the best; resumable by the same command.
 
-    Passages are encoded once for each K_p, queries once for each K_q; a pair more costs one search (paper §3.5).
+    Passages are encoded once for each K_p, or once for all if slots are nested, queries once for each K_q; a pair more
+    costs one search (paper §3.5).
     """
 
     collection: str

@@ -11,8 +11,8 @@ import pytest
 
 from diffretriever.backbones import Vocabulary, load_vocabulary
 from diffretriever.encoders import load_encoder, load_preparer, prepared
-from diffretriever.encoders.base import Preparer
 from diffretriever.encoders.generated_preparer import closing_tokens, cut_tokens
+from diffretriever.encoders.preparer import Preparer
 from diffretriever.prompts import SYSTEM
 from schemas.retriever import GeneratedRetriever
 from schemas.retriever_parts import BackboneConfig, PromptConfig, TextConfig

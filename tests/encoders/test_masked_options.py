@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from diffretriever.backbones import BackboneOutput
-from diffretriever.encoders.base import join_title
 from diffretriever.encoders.masked import MaskedEncoder
+from diffretriever.encoders.preparer import join_title
 from schemas.budget import Budget
 from schemas.retriever_parts import ContentWordsConfig, PromptConfig, TextConfig
 from tests.encoders.encoder_cases import TEXTS, WORDS, Make, impacts, sequences

@@ -68,8 +68,12 @@ def test_scores_and_ties_are_the_librarys_for_every_depth(bm25_index: PassageInd
     assert len({score for _, score in found[-2]}) < len(found[-2]), "there are ties"
 
 
-def test_an_index_without_words_has_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("texts", [[], ["the", "of the"]])
+def test_an_index_without_words_has_nothing(texts: list[str], tmp_path: Path) -> None:
     index = PassageIndex.create(str(tmp_path / "empty"), bm25_manifest(Bm25Retriever()))
+    passages = [Passage(f"p{number}", "", text) for number, text in enumerate(texts)]
+    if passages:
+        Committer(index).commit({"all": write_block(index.uri, text_table(passages, "c"))}, [])
     assert Bm25Searcher(index).search(["slab"], top_k=3) == {"sparse": [[]]}
 
 

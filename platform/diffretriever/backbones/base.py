@@ -15,7 +15,7 @@ from diffretriever.backbones.checkpoint import Checkpoint
 from diffretriever.backbones.config_fields import ConfigFields
 from diffretriever.backbones.device import resolve_attention
 from diffretriever.backbones.head import chosen_logits
-from diffretriever.backbones.inputs import check_inputs, default_position_ids, nested_mask
+from diffretriever.backbones.inputs import attended, check_inputs
 from diffretriever.backbones.slot_layers import MODULE, SlotLayers
 from diffretriever.backbones.vocabulary import Vocabulary
 from diffretriever.backbones.weights import load_model
@@ -174,24 +174,16 @@ class Backbone(ABC):
         *,
         nested: bool,
     ) -> Tensor:
-        own_positions = position_ids_BL is not None
-        if (own_positions or nested) and self.model.config._attn_implementation == "flash_attention_2":  # noqa: SLF001 (no public name)
+        if (position_ids_BL is not None or nested) and self.model.config._attn_implementation == "flash_attention_2":  # noqa: SLF001 (no public name)
             what = "nested slots" if nested else "position_ids"
             raise ValueError(f"{what} do not work with flash attention: load with attention='sdpa'.")
-        unpadded = bool(mask_BL.all())
-        if not unpadded and not own_positions:
-            position_ids_BL = default_position_ids(mask_BL)
-        # No mask is the faster path. With positions of the caller's own one is always given: without it
-        # transformers would take a jump in the positions for the border of a packed sequence.
-        attention = mask_BL.to(self.device, torch.bool) if own_positions or not unpadded else None
-        if nested:
-            assert slots_BL is not None, "it is slots that are nested"
-            assert not self.is_causal, "a causal model nests everything"
-            attention = nested_mask(slots_BL.to(self.device), mask_BL.to(self.device, torch.bool), self.dtype)
+        assert not nested or slots_BL is not None, "it is slots that are nested"
+        assert not nested or not self.is_causal, "a causal model nests everything"
+        given = attended(mask_BL, position_ids_BL, slots_BL if nested else None, self.device, self.dtype)
         output = self.model.base_model(
             **self._inputs(input_ids_BL.to(self.device, torch.long), slots_BL),
-            attention_mask=attention,
-            position_ids=None if position_ids_BL is None else position_ids_BL.to(self.device, torch.long),
+            attention_mask=given.mask,
+            position_ids=given.position_ids_BL,
             use_cache=False,
         )
         hidden_BLH: Tensor = output.last_hidden_state

@@ -1,9 +1,11 @@
-"""Checks of what a caller hands to a backbone, and the positions it may leave out.
+"""Checks of what a caller hands to a backbone, the positions it may leave out, and who attends to whom.
 
 Shapes: B batch, L padded length, P positions read in a row, T chosen tokens.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,6 +46,38 @@ def check_inputs(
 def default_position_ids(attention_mask_BL: Tensor) -> Tensor:
     """Return each token's count of tokens before it in its row: the side of the pads does not matter."""
     return (attention_mask_BL.long().cumsum(dim=1) - 1).clamp(min=0)
+
+
+class Attended(NamedTuple):
+    """What a transformers model is given besides its tokens."""
+
+    mask: Tensor | None
+    """bool [B, L], or of the scores' dtype [B, 1, L, L]; None where all see all."""
+    position_ids_BL: Tensor | None
+    """int64; None for the model's own counting."""
+
+
+def attended(
+    mask_BL: Tensor, position_ids_BL: Tensor | None, nested_BL: Tensor | None, device: torch.device, dtype: torch.dtype
+) -> Attended:
+    """Return mask and positions on `device`.
+
+    Args:
+        mask_BL: 1 for a token, 0 for a pad.
+        position_ids_BL: the caller's own, if any.
+        nested_BL: which slot of its text a token is, as `nested_mask` takes it; None: slots are not nested.
+        device: of the model.
+        dtype: of the attention scores.
+    """
+    unpadded, own_positions = bool(mask_BL.all()), position_ids_BL is not None
+    if not unpadded and not own_positions:
+        position_ids_BL = default_position_ids(mask_BL)
+    # No mask is the faster path. With positions of the caller's own one is always given: without it
+    # transformers would take a jump in the positions for the border of a packed sequence.
+    mask = mask_BL.to(device, torch.bool) if own_positions or not unpadded else None
+    if nested_BL is not None:
+        mask = nested_mask(nested_BL.to(device), mask_BL.to(device, torch.bool), dtype)
+    return Attended(mask, None if position_ids_BL is None else position_ids_BL.to(device, torch.long))
 
 
 def nested_mask(slots_BL: Tensor, real_BL: Tensor, dtype: torch.dtype) -> Tensor:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from schemas.retriever import NeuralRetriever
 
 if TYPE_CHECKING:
-    from diffretriever.encoders.base import Encoder, Preparer
+    from diffretriever.encoders.base import Encoder
+    from diffretriever.encoders.preparer import Preparer
 
 __all__ = ["ENCODERS", "load_encoder", "load_preparer"]
 

@@ -6,7 +6,7 @@ The two halves are separate objects so that a pipeline can prepare texts in task
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,9 +14,10 @@ import numpy as np
 
 from diffretriever.encoders.batching import token_budget_batches
 from diffretriever.encoders.prepared import PreparedText
+from diffretriever.encoders.preparer import Preparer
 from diffretriever.encoders.representations import Representations
-from schemas.retriever import BackboneRetriever, Bm25Retriever, NeuralRetriever
-from schemas.retriever_parts import Mode, Side, TextConfig
+from schemas.retriever import BackboneRetriever, NeuralRetriever
+from schemas.retriever_parts import Mode
 
 if TYPE_CHECKING:
     import torch
@@ -50,47 +51,6 @@ class ModelFacts:
     """Size of the vocabulary that impacts point into; None without sparse scores."""
     weights: str
     """Digest of the weights, adapter included."""
-
-
-class Preparer(ABC):
-    """Turns texts into `PreparedText` values. Truncation cuts the text, never the prompt, slots or tail."""
-
-    def __init__(self, vocabulary: Vocabulary, text: TextConfig) -> None:
-        self.vocabulary = vocabulary
-        self.text = text
-        self.most_slots: int | None = None
-        """Most slots that the adapter knows; None: any number."""
-
-    @abstractmethod
-    def prepare(self, texts: Sequence[str], side: Side, slots: Sequence[int]) -> list[PreparedText]:
-        """Prepare `texts` of one side; text i gets `slots[i]` slots (ignored by encoders without slots)."""
-
-    @abstractmethod
-    def default_slots(self, side: Side) -> int:
-        """The configured number of slots of a side."""
-
-    def prepare_queries(self, texts: Sequence[str], budgets: Sequence[int] | None = None) -> list[PreparedText]:
-        """Prepare queries; `budgets` gives each its own K_q, None the configured one for all."""
-        slots = [self.default_slots("query")] * len(texts) if budgets is None else list(budgets)
-        if len(slots) != len(texts):
-            raise ValueError(f"{len(texts)} queries but {len(slots)} budgets: give one K_q a query")
-        if budgets is not None and min(slots, default=1) < 1:
-            raise ValueError("a query's budget must be at least 1")
-        if budgets is not None and self.most_slots is not None and max(slots, default=1) > self.most_slots:
-            raise ValueError(f"a query's budget must be at most {self.most_slots}, for which the adapter was trained")
-        return self.prepare(texts, "query", slots)
-
-    def prepare_passages(self, titles: Sequence[str], texts: Sequence[str]) -> list[PreparedText]:
-        """Prepare passages from their two fields, joined as the config says."""
-        joined = [join_title(title, text, self.text) for title, text in zip(titles, texts, strict=True)]
-        return self.prepare(joined, "passage", [self.default_slots("passage")] * len(joined))
-
-    def query_tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of queries as they are written: no prompt, no special tokens, cut at the limit."""
-        return self.vocabulary.tokenise(texts, [self.text.max_query_tokens] * len(texts))
-
-    def _limit(self, side: Side) -> int:
-        return self.text.max_query_tokens if side == "query" else self.text.max_passage_tokens
 
 
 class Encoder(ABC):
@@ -128,13 +88,18 @@ class Encoder(ABC):
 
     def encode(self, texts: Sequence[PreparedText]) -> Representations:
         """Represent prepared texts, in their order, in batches filled by a token budget."""
-        if not texts:
-            return self._empty()
+        return self._in_batches(texts, lambda batch: [self.encode_batch(batch)])[0] if texts else self._empty()
+
+    def _in_batches(
+        self, texts: Sequence[PreparedText], encode: Callable[[Sequence[PreparedText]], list[Representations]]
+    ) -> list[Representations]:
+        """Return what `encode` makes of batches of the texts (at least one), each of its parts in the texts' order."""
         lengths = np.array([len(text.input_ids) for text in texts])
         batches = list(token_budget_batches(lengths, self.tokens_per_batch))
         self.cost = BatchCost(int(lengths.sum()), sum(len(batch) * int(lengths[batch].max()) for batch in batches))
-        parts = [self.encode_batch([texts[i] for i in batch]) for batch in batches]
-        return Representations.concatenate(parts).take(np.argsort(np.concatenate(batches), kind="stable"))
+        encoded = [encode([texts[i] for i in batch]) for batch in batches]
+        order = np.argsort(np.concatenate(batches), kind="stable")
+        return [Representations.concatenate(parts).take(order) for parts in zip(*encoded, strict=True)]
 
     @abstractmethod
     def encode_batch(self, texts: Sequence[PreparedText]) -> Representations:
@@ -190,11 +155,3 @@ class BackboneEncoder(Encoder):
         preparer = cls.load_preparer(config)
         backbone = load_backbone(**config.backbone.model_dump(), device=device)
         return cls(config, backbone, preparer)
-
-
-def join_title(title: str, text: str, config: TextConfig | Bm25Retriever) -> str:
-    """Return the passage's one text; an empty title or text adds no separator."""
-    if config.title_join == "none":
-        return text
-    separator = {"space": " ", "period-space": ". "}[config.title_join]
-    return separator.join(part for part in (title, text) if part)

@@ -6,9 +6,9 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from diffretriever.encoders.base import Preparer
 from diffretriever.encoders.content_words import ContentWords
 from diffretriever.encoders.prepared import PreparedText
+from diffretriever.encoders.preparer import Preparer
 from diffretriever.prompts import build_prompt, frame
 from schemas.retriever import PromptedRetriever
 from schemas.retriever_parts import Side

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from diffretriever.encoders.base import Preparer
 from diffretriever.encoders.library_files import LibraryFiles
 from diffretriever.encoders.library_vocabulary import LibraryVocabulary
 from diffretriever.encoders.prepared import PreparedText
+from diffretriever.encoders.preparer import Preparer
 from schemas.retriever import LibraryRetriever
 from schemas.retriever_parts import Side
 

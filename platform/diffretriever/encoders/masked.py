@@ -1,8 +1,8 @@
 """DiffRetriever: K mask slots after a retrieval prompt, all read in one bidirectional pass (paper §3.2, Eq. 1).
 
-`denoising` has that pass, and those of the multi-step variant. Sequence: prompt, text, prompt, slots, tail. Legend:
-B texts of a batch, L padded length, K most slots of the batch, T most content ids of the batch, G ids whose logits are
-read, H hidden size, M slots of all texts.
+`masked_preparer` makes the sequences; `denoising` has that pass, and those of the multi-step variant. Legend: B texts
+of a batch, L padded length, K most slots of the batch, T most content ids of the batch, G ids whose logits are read, H
+hidden size, M slots of all texts.
 """
 
 from __future__ import annotations
@@ -15,71 +15,17 @@ import numpy as np
 import torch
 
 from diffretriever.encoders.base import BackboneEncoder
-from diffretriever.encoders.denoising import MaskedBatch, SlotReader
-from diffretriever.encoders.framing import Following, PromptedPreparer
-from diffretriever.encoders.impacts import content_ids, pooled_impacts, strongest_words
+from diffretriever.encoders.denoising import MaskedBatch, SlotReader, SlotReadings
+from diffretriever.encoders.impacts import ContentIds, content_ids, pooled_impacts, strongest_words
+from diffretriever.encoders.masked_preparer import SPREAD_MARGIN, SPREAD_STEP, MaskedPreparer
 from diffretriever.encoders.prepared import PreparedText
 from diffretriever.encoders.representations import Representations
 from diffretriever.encoders.tensors import offsets_of, pad_right, unit_float16
 from diffretriever.encoders.unmasking import before_stop
 from schemas.retriever import BackboneRetriever, MaskedRetriever
-from schemas.retriever_parts import Side
 
 if TYPE_CHECKING:
     from diffretriever.backbones import Vocabulary
-
-# Spread slots lie this far apart and from the end of the position table. Measured on the embedded backbone, which
-# never saw a run of masks: neighbouring slots at natural positions all give the same vector.
-_SPREAD_STEP = 16
-_SPREAD_MARGIN = 12
-
-
-class MaskedPreparer(PromptedPreparer):
-    """Appends slots and tail to the framed text."""
-
-    config: MaskedRetriever
-
-    def __init__(self, vocabulary: Vocabulary, config: MaskedRetriever) -> None:
-        super().__init__(vocabulary, config)
-        if vocabulary.mask_token_id is None:
-            raise ValueError("this backbone has no mask token, so it cannot fill slots: choose another method")
-        self.tail = _tail(vocabulary, config.tail_length)
-
-    def default_slots(self, side: Side) -> int:
-        """K_q or K_p of the configured budget."""
-        return self.config.budget.query if side == "query" else self.config.budget.passage
-
-    def _following(self, slots: int) -> Following:
-        spread = _SPREAD_MARGIN + _SPREAD_STEP * (slots - 1)
-        if self.config.slot_positions == "spread" and spread > self.vocabulary.max_length:
-            raise ValueError(
-                f"{slots} spread slots need {spread} positions, the model has {self.vocabulary.max_length}: "
-                "take a smaller budget or natural slot positions"
-            )
-        description = f"{slots} slots and {len(self.tail)} tail tokens"
-        return Following(slots + len(self.tail), description, remedy="a smaller budget")
-
-    def _place(self, text: str, row: list[int], side: Side, slots: int) -> PreparedText:
-        left, right = self._frame(side, slots)
-        mask = self.vocabulary.mask_token_id
-        assert mask is not None
-        ids = np.array([*left, *row, *right, *[mask] * slots, *self.tail], np.int32)
-        own_ids, variant_ids = self._content_words(text)
-        return PreparedText(ids, slots, own_ids, variant_ids, len(row))
-
-
-def _tail(vocabulary: Vocabulary, length: int) -> list[int]:
-    """Closing quote, turn end, end of sequence (paper Eq. 1); what a vocabulary lacks is left to the last of them."""
-    end = vocabulary.eos_token_id
-    if length == 0 or end is None:
-        return []
-    if length == 1:
-        return [end]
-    turn_end = vocabulary.turn_end_id
-    tail = [] if vocabulary.quote_id is None else [vocabulary.quote_id]
-    if turn_end is not None and turn_end != end:
-        tail.append(turn_end)
-    return (tail + [end] * length)[:length]
 
 
 class MaskedEncoder(BackboneEncoder):
@@ -116,10 +62,33 @@ class MaskedEncoder(BackboneEncoder):
         Raises:
             ValueError: a logit that decides on tokens is not a finite number.
         """
+        return self._encode_batch_cut(texts, [None])[0]
+
+    def encode_cut(self, texts: Sequence[PreparedText], budgets: Sequence[int]) -> list[Representations]:
+        """Represent prepared texts once for several budgets of nested slots: for each, by their first slots.
+
+        Args:
+            texts: prepared with the largest budget.
+            budgets: numbers of slots to keep; a text that has fewer keeps those.
+
+        Returns:
+            For each of `budgets` what encoding with that budget gives, up to the rounding of sums.
+        """
+        assert self.config.nested_slots, "other slots depend on the number of slots"
+        if not texts:
+            return [self._empty() for _ in budgets]
+        return self._in_batches(texts, lambda batch: self._encode_batch_cut(batch, budgets))
+
+    def _encode_batch_cut(self, texts: Sequence[PreparedText], budgets: Sequence[int | None]) -> list[Representations]:
         content = content_ids(texts, fold_space_variants=self.config.content_words.fold_space_variants)
         batch = self.masked_batch(texts, content.gathered_BG)
         found = SlotReader(self.backbone, self.config).read(batch)
-        kept_BK = batch.valid_BK
+        return [self._represented(texts, content, found, _first(batch.valid_BK, budget)) for budget in budgets]
+
+    def _represented(
+        self, texts: Sequence[PreparedText], content: ContentIds, found: SlotReadings, kept_BK: torch.Tensor
+    ) -> Representations:
+        """Return what the slots `kept_BK` say, less those after a stop."""
         if self.config.stop_truncation != "none":
             kept_BK = before_stop(found.tokens_BK, kept_BK, self._stop_ids)
         logits_BKT = content.fold(found.logits_BKG)
@@ -165,5 +134,9 @@ class MaskedEncoder(BackboneEncoder):
             return None
         # What follows the slots stands where it would without them.
         natural_BL = (mask_BL.bool() & (slots_BL < 0)).cumsum(1) - 1
-        spread_BL = self.backbone.max_length - _SPREAD_MARGIN - _SPREAD_STEP * slots_BL
+        spread_BL = self.backbone.max_length - SPREAD_MARGIN - SPREAD_STEP * slots_BL
         return torch.where(slots_BL >= 0, spread_BL, natural_BL).clamp(min=0)
+
+
+def _first(valid_BK: torch.Tensor, budget: int | None) -> torch.Tensor:
+    return valid_BK if budget is None else valid_BK & (torch.arange(valid_BK.shape[1]) < budget)

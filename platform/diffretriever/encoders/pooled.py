@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from diffretriever.encoders.base import BackboneEncoder, Preparer
+from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.encoders.prepared import PreparedText
+from diffretriever.encoders.preparer import Preparer
 from diffretriever.encoders.representations import Representations
 from diffretriever.encoders.tensors import offsets_of, pad_right, unit_float16
 from schemas.retriever import PooledRetriever

@@ -20,8 +20,8 @@ from schemas.retriever import BackboneRetriever, MaskedRetriever
 from schemas.retriever_parts import PromptConfig, Side
 
 if TYPE_CHECKING:
-    from diffretriever.encoders.base import Preparer
-    from diffretriever.encoders.masked import MaskedPreparer
+    from diffretriever.encoders.masked_preparer import MaskedPreparer
+    from diffretriever.encoders.preparer import Preparer
 
 TRAINED_FOR = {
     "retriever_config.json": "masked",

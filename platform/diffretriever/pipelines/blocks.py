@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from diffretriever.collections import Collection, Passage, ScanResult
 from diffretriever.index.writer import text_table
-from schemas.retriever import Bm25Retriever, RetrieverConfig
+from schemas.retriever import RetrieverConfig
 
 _BLOCK_BYTES = 32 << 20
 _MAX_ROWS = 512
@@ -24,8 +24,7 @@ _TEXT_BYTES = 4096
 
 def rows_per_block(retriever: RetrieverConfig, hidden_size: int | None) -> int:
     """Return how many passages keep a block near 32 MB, from K_p and H; between 32 and 512."""
-    slots = 0 if isinstance(retriever, Bm25Retriever) else retriever.max_vectors("passage")
-    row_bytes = _TEXT_BYTES + slots * (hidden_size or 0) * 2
+    row_bytes = _TEXT_BYTES + retriever.max_vectors("passage") * (hidden_size or 0) * 2
     return max(_MIN_ROWS, min(_MAX_ROWS, _BLOCK_BYTES // row_bytes))
 
 

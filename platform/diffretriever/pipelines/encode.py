@@ -3,119 +3,106 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
-from diffretriever.collections import Collection, Passage, ScanResult, open_collection, scan
+from diffretriever.collections import Collection, ScanResult, open_collection, scan
 from diffretriever.files import is_local, write_text
 from diffretriever.index.identity import bm25_manifest, check_same
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, WriterLock
+from diffretriever.index.writer import WriterLock
 from diffretriever.pipelines.blocks import rows_per_block
 from diffretriever.pipelines.cluster import EncoderPool, ray_session, size_pool
+from diffretriever.pipelines.commits import committed
 from diffretriever.pipelines.description import describe_encoder
 from diffretriever.pipelines.graph import read, receipts
 from diffretriever.pipelines.progress import Progress
+from diffretriever.pipelines.wanted import Wanted
 from diffretriever.presets import load_retriever
+from schemas.budget import Budget
 from schemas.encode import EncodeSummary
 from schemas.jobs import EncodeJob
-from schemas.retriever import Bm25Retriever, NeuralRetriever, RetrieverConfig
-
-_COMMIT_EVERY_SECONDS = 2.0
-# A commit rewrites the list of fragments: on a table with many, commit less often rather than spend time on it.
-_COMMIT_SHARE = 0.02
-_CONFLICTS_NAMED = 5
+from schemas.manifest import IndexManifest
+from schemas.retriever import Bm25Retriever, MaskedRetriever, NeuralRetriever, RetrieverConfig
 
 
-def encode_collection(job: EncodeJob) -> EncodeSummary:
+def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) -> EncodeSummary:
     """Run an encode job in the Ray session at hand, or in one of its own.
 
     A job that is killed leaves a valid index with what it had committed; the same job run again adds the rest.
+
+    Args:
+        job: of the index.
+        smaller: K_p → uri of further indexes, each with a smaller budget, to write from the same forward passes. Only
+            for nested slots.
 
     Raises:
         ValueError: bad input, a retriever other than the index's, or a request the cluster cannot meet; nothing has
             been encoded then.
     """
     started = time.monotonic()
+    smaller = smaller or {}
     collection = open_collection(job.collection)
     retriever = load_retriever(job.retriever, job.backbone, job.budget, job.adapter)
-    with ray_session(job), WriterLock(job.index):
+    with ray_session(job), ExitStack() as locks:
+        for uri in (job.index, *smaller.values()):
+            locks.enter_context(WriterLock(uri))
         pool = size_pool(job)
-        index = _open_index(job.index, retriever, pool)
-        wanted = _Wanted(job, index.digests())
+        indexes = _open_indexes(job.index, smaller, retriever, pool)
+        wanted = Wanted(job, [index.digests() for index in indexes])
         quarantine = _quarantine_path(job)
         scanned = scan(collection, job.on_bad_input, quarantine, keep=wanted)
         wanted.refuse_conflicts()
-        write_text(f"{job.index.rstrip('/')}/encode.yaml", job.to_yaml())
-        rate = _run(job, index, collection, scanned, wanted, pool) if scanned.n_kept else 0.0
+        for index in indexes:
+            write_text(f"{index.uri.rstrip('/')}/encode.yaml", job.to_yaml())
+        rate = _run(job, indexes, collection, scanned, wanted, pool) if scanned.n_kept else 0.0
         if job.compact and scanned.n_kept:
-            index.compact()
+            for index in indexes:
+                index.compact()
     return EncodeSummary(
         index=job.index,
-        fingerprint=index.manifest.fingerprint,
+        fingerprint=indexes[0].manifest.fingerprint,
         encoded=scanned.n_kept,
         already_there=wanted.already_there,
         skipped=wanted.skipped,
-        replaced=len(wanted.replaced),
+        replaced=wanted.replaced,
         bad=scanned.n_bad,
         bad_reasons=scanned.reasons,
         quarantine=str(quarantine) if scanned.n_bad else None,
-        rows=len(index),
+        rows=len(indexes[0]),
         seconds=time.monotonic() - started,
         steady_rate=rate,
     )
 
 
-@dataclass
-class _Wanted:
-    """Decides which passages of the collection to encode, given what the index holds."""
-
-    job: EncodeJob
-    present: dict[str, bytes]
-    already_there: int = 0
-    skipped: int = 0
-    replaced: set[str] = field(default_factory=set)
-    conflicts: int = 0
-    first_conflicts: list[str] = field(default_factory=list)
-
-    def __call__(self, passage: Passage) -> bool:
-        digest = self.present.get(passage.id)
-        if digest is None:
-            return True
-        if digest == passage.digest:
-            self.already_there += 1
-            return False
-        if self.job.on_existing == "replace":
-            self.replaced.add(passage.id)
-            return True
-        if self.job.on_existing == "skip":
-            self.skipped += 1
-            return False
-        self.conflicts += 1
-        self.first_conflicts += [passage.id] if self.conflicts <= _CONFLICTS_NAMED else []
-        return False
-
-    def refuse_conflicts(self) -> None:
-        """Stop before anything is encoded if passages changed and the job does not say what to do with them."""
-        if self.conflicts == 0:
-            return
-        names = ", ".join(f"'{i}'" for i in self.first_conflicts) + (", …" if self.conflicts > _CONFLICTS_NAMED else "")
-        raise ValueError(
-            f"{self.conflicts} passages are in {self.job.index} with another text ({names}): say --on-existing replace "
-            "to replace such passages, or --on-existing skip to leave them as they are"
-        )
-
-
-def _open_index(uri: str, retriever: RetrieverConfig, pool: EncoderPool) -> PassageIndex:
+def _open_indexes(
+    uri: str, smaller: Mapping[int, str], retriever: RetrieverConfig, pool: EncoderPool
+) -> list[PassageIndex]:
+    """Open or create the job's index, and those of smaller K_p, which differ from it in nothing but their budget."""
     existing = PassageIndex.open(uri) if PassageIndex.exists(uri) else None
     if isinstance(retriever, Bm25Retriever):
         manifest = bm25_manifest(retriever)
     else:
         manifest = describe_encoder(_with_dtype_of(retriever, existing), pool)
-    if existing is None:
+    return [_opened(uri, manifest), *(_opened(place, _cut(manifest, budget)) for budget, place in smaller.items())]
+
+
+def _opened(uri: str, manifest: IndexManifest) -> PassageIndex:
+    if not PassageIndex.exists(uri):
         return PassageIndex.create(uri, manifest)
+    existing = PassageIndex.open(uri)
     check_same(existing.manifest, manifest, uri)
     return existing
+
+
+def _cut(manifest: IndexManifest, passage_budget: int) -> IndexManifest:
+    retriever = manifest.retriever
+    assert isinstance(retriever, MaskedRetriever), "only such retrievers have smaller budgets"
+    assert retriever.nested_slots, "other slots depend on the number of slots"
+    assert passage_budget < retriever.budget.passage, "the largest budget is the job's own"
+    budget = Budget(retriever.budget.query, passage_budget)
+    return manifest.model_copy(update={"retriever": retriever.model_copy(update={"budget": budget})})
 
 
 def _with_dtype_of(retriever: NeuralRetriever, existing: PassageIndex | None) -> NeuralRetriever:
@@ -128,53 +115,25 @@ def _with_dtype_of(retriever: NeuralRetriever, existing: PassageIndex | None) ->
 
 def _run(
     job: EncodeJob,
-    index: PassageIndex,
+    indexes: list[PassageIndex],
     collection: Collection,
     scanned: ScanResult,
-    wanted: _Wanted,
+    wanted: Wanted,
     pool: EncoderPool,
 ) -> float:
     """Encode the kept passages and commit them as they come; return the steady rate in passages per second."""
-    manifest = index.manifest
+    manifest = indexes[0].manifest
     rows = job.rows_per_block or rows_per_block(manifest.retriever, manifest.hidden_size)
-    stream = receipts(read(collection, scanned, rows), index, pool, job.threads_per_encoder)
-    committer, clock = Committer(index), _CommitClock()
-    pending: dict[str, str] = {}
-    replaced: list[str] = []
+    stream = receipts(read(collection, scanned, rows), indexes, pool, job.threads_per_encoder)
     finished: list[tuple[float, int]] = []
     with Progress(f"{collection.name} → {job.index}", scanned.n_kept) as progress:
-        for receipt in stream:
-            pending[receipt["key"]] = receipt["receipt"]
-            replaced += [i for i in receipt["ids"] if i in wanted.replaced]
-            if clock.due():
-                with clock:
-                    committer.commit(pending, replaced)
-                pending, replaced = {}, []
+        for receipt in committed(stream, indexes, wanted.present):
             finished.append((time.monotonic(), len(receipt["ids"])))
             progress.update(len(receipt["ids"]), receipt["tokens"], receipt["padded_tokens"])
-        committer.commit(pending, replaced)
     done = sum(count for _, count in finished)
     if done != scanned.n_kept:
         raise RuntimeError(f"{scanned.n_kept} passages went in and {done} came out: run the same command again")
     return _steady_rate(finished)
-
-
-class _CommitClock:
-    """Says when the next commit is due, and times each."""
-
-    def __init__(self) -> None:
-        self._next = 0.0
-        self._start = 0.0
-
-    def due(self) -> bool:
-        return time.monotonic() >= self._next
-
-    def __enter__(self) -> None:
-        self._start = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        end = time.monotonic()
-        self._next = end + max(_COMMIT_EVERY_SECONDS, (end - self._start) / _COMMIT_SHARE)
 
 
 def _steady_rate(finished: list[tuple[float, int]]) -> float:

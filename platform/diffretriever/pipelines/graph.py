@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,18 +23,23 @@ def read(collection: Collection, scanned: ScanResult, rows: int) -> Dataset:
     return read_here(partial(read_blocks, collection, scanned, rows))
 
 
-def receipts(blocks: Dataset, index: PassageIndex, pool: EncoderPool, threads: int) -> Iterator[dict[str, Any]]:
-    """Encode and write the blocks; yield a row of `RECEIPT_SCHEMA` for each, as it is done, in no order."""
-    for table in tables(_written(blocks, index, pool, threads)):
+def receipts(
+    blocks: Dataset, indexes: Sequence[PassageIndex], pool: EncoderPool, threads: int
+) -> Iterator[dict[str, Any]]:
+    """Encode and write the blocks; yield a row of `RECEIPT_SCHEMA` for each, as it is done, in no order.
+
+    The first index says what encodes them; any others are of smaller budgets of its nested slots.
+    """
+    for table in tables(_written(blocks, indexes, pool, threads)):
         yield from table.to_pylist()
 
 
-def _written(blocks: Dataset, index: PassageIndex, pool: EncoderPool, threads: int) -> Dataset:
-    retriever = index.manifest.retriever
+def _written(blocks: Dataset, indexes: Sequence[PassageIndex], pool: EncoderPool, threads: int) -> Dataset:
+    retriever = indexes[0].manifest.retriever
     if isinstance(retriever, Bm25Retriever):
         one = TaskPoolStrategy(size=1)
         return blocks.map_batches(
-            store_blocks, fn_kwargs={"uri": index.uri}, num_cpus=PREPARE_CPUS, compute=one, **AS_ARROW
+            store_blocks, fn_kwargs={"uri": indexes[0].uri}, num_cpus=PREPARE_CPUS, compute=one, **AS_ARROW
         )
     text = retriever.model_dump_json()
     prepared = blocks.map_batches(
@@ -45,5 +50,6 @@ def _written(blocks: Dataset, index: PassageIndex, pool: EncoderPool, threads: i
         compute=TaskPoolStrategy(size=math.ceil(pool.encoders / 4)),
         **AS_ARROW,
     )
-    constructor = {"retriever_json": text, "uri": index.uri, "device": pool.device, "threads": threads}
+    budgets = {index.uri: index.manifest.retriever.max_vectors("passage") for index in indexes}
+    constructor = {"retriever_json": text, "budgets": budgets, "device": pool.device, "threads": threads}
     return prepared.map_batches(EncodeBlocks, fn_constructor_kwargs=constructor, **actors(pool))

@@ -16,11 +16,12 @@ from schemas.retriever import RETRIEVER_ADAPTER, NeuralRetriever
 
 if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder
+    from diffretriever.encoders.representations import Representations
 
 RECEIPT_SCHEMA = pa.schema(
     [
         ("key", pa.string()),
-        ("receipt", pa.string()),
+        ("receipts", pa.list_(pa.string())),
         ("ids", pa.list_(pa.string())),
         ("tokens", pa.int64()),
         ("padded_tokens", pa.int64()),
@@ -61,35 +62,45 @@ def load_in_actor(retriever_json: str, device: str, threads: int) -> Encoder:
 class EncodeBlocks:
     """An encoder actor: prepared blocks in, receipts of written fragments out."""
 
-    def __init__(self, retriever_json: str, uri: str, device: str, threads: int) -> None:
+    def __init__(self, retriever_json: str, budgets: dict[str, int], device: str, threads: int) -> None:
+        """`budgets`: K_p of each index to write, by its uri; several only of a retriever with nested slots."""
         self._encoder = load_in_actor(retriever_json, device, threads)
-        self._uri = uri
+        self._budgets = budgets
 
     def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
         """Encode and write each block; nothing becomes visible before the driver commits the receipt."""
-        from diffretriever.encoders.prepared import from_arrow
-
         for key, table in unpack(rows):
             start = time.perf_counter()
-            representations = self._encoder.encode(from_arrow(table)).to_arrow()
-            receipt = write_block(self._uri, beside(table.select(TEXT_SCHEMA.names), representations))
+            texts = table.select(TEXT_SCHEMA.names)
+            found = zip(self._budgets, self._encoded(table), strict=True)
+            receipts = [write_block(uri, beside(texts, each.to_arrow())) for uri, each in found]
             cost = self._encoder.cost
-            yield _receipt(key, receipt, table, cost.tokens, cost.padded_tokens, time.perf_counter() - start)
+            yield _receipt(key, receipts, table, cost.tokens, cost.padded_tokens, time.perf_counter() - start)
+
+    def _encoded(self, table: pa.Table) -> list[Representations]:
+        from diffretriever.encoders.masked import MaskedEncoder
+        from diffretriever.encoders.prepared import from_arrow
+
+        texts = from_arrow(table)
+        if len(self._budgets) == 1:
+            return [self._encoder.encode(texts)]
+        assert isinstance(self._encoder, MaskedEncoder), "only such retrievers have budgets"
+        return self._encoder.encode_cut(texts, list(self._budgets.values()))
 
 
 def store_blocks(rows: pa.Table, uri: str) -> Iterator[pa.Table]:
     """Write each block's texts as they are, for retrievers that encode nothing (BM25)."""
     for key, table in unpack(rows):
         start = time.perf_counter()
-        yield _receipt(key, write_block(uri, table), table, 0, 0, time.perf_counter() - start)
+        yield _receipt(key, [write_block(uri, table)], table, 0, 0, time.perf_counter() - start)
 
 
-def _receipt(key: str, receipt: str, table: pa.Table, tokens: int, padded: int, seconds: float) -> pa.Table:
+def _receipt(key: str, receipts: list[str], table: pa.Table, tokens: int, padded: int, seconds: float) -> pa.Table:
     ids = table.column("id").to_pylist()
     return pa.table(
         {
             "key": [key],
-            "receipt": [receipt],
+            "receipts": [receipts],
             "ids": [ids],
             "tokens": [tokens],
             "padded_tokens": [padded],

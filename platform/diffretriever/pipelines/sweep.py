@@ -1,12 +1,11 @@
 """The searching half of a budget sweep: an index for each K_p, queries for each K_q, a run for every pair.
 
-5 + 5 encodings serve 25 pairs (paper §3.5): all K_q and all splits are searched for in one pass over an index. What
-the runs are worth is measured from the files; see `evaluation.sweep`.
+5 + 5 encodings serve 25 pairs (paper §3.5), 1 + 5 where slots are nested: all K_q and all splits are searched for in
+one pass over an index. What the runs are worth is measured from the files; see `evaluation.sweep`.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,26 +13,21 @@ from pathlib import Path
 from diffretriever.budgets.queries import SweptQuery, write_queries
 from diffretriever.collections import Collection, Query, open_collection
 from diffretriever.encoders import load_preparer
-from diffretriever.files import write_text
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
 from diffretriever.pipelines.cluster import ray_session, size_pool
 from diffretriever.pipelines.description import describe_encoder
-from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.sweep_cells import cells_of, search_cells
 from diffretriever.pipelines.sweep_folder import NO_BUDGET, begin_sweep
+from diffretriever.pipelines.sweep_indexes import encode_indexes
 from diffretriever.pipelines.sweep_queries import QueryStore
 from diffretriever.presets import RETRIEVERS, load_retriever
 from schemas.base import suggest
-from schemas.budget import Budget
-from schemas.jobs import EncodeJob, RayConfig
 from schemas.manifest import IndexManifest
 from schemas.retriever import MaskedRetriever
 from schemas.selection import encoder_fingerprint
 from schemas.sweep import SweepMode
 from schemas.sweep_job import RETRIEVER_FILE, SweepJob, SweepSummary
-
-_FINISHED = "finished.json"
 
 
 def sweep_budgets(job: SweepJob, command: str, say: Callable[[str], None]) -> SweepSummary:
@@ -61,7 +55,7 @@ def sweep_budgets(job: SweepJob, command: str, say: Callable[[str], None]) -> Sw
             _keep_queries(job.output, queries, encoder)
             store = QueryStore(job.output, queries, encoder_fingerprint(encoder))
             # Passages first: a bad one stops the job before anything is encoded.
-            indexes = {budget: _encode(job, budget, collection, say) for budget in job.passage_budgets}
+            indexes = encode_indexes(job, collection, nested=retriever.nested_slots, say=say)
             say(f"queries of {', '.join(job.splits)}")
             store.encode(job.query_budgets, _neural(encoder), job, pool, say)
         return _search(job, indexes, store, started, say)
@@ -127,24 +121,3 @@ def _keep_queries(folder: Path, queries: dict[str, list[Query]], encoder: IndexM
         rows = preparer.query_tokens([query.text for query in asked])
         kept = [SweptQuery(query.id, query.text, tuple(row)) for query, row in zip(asked, rows, strict=True)]
         write_queries(folder, split, kept)
-
-
-def _encode(job: SweepJob, budget: int, collection: Collection, say: Callable[[str], None]) -> PassageIndex:
-    """Return the index of one K_p, complete; its K_q, which no stored vector depends on, is 1."""
-    place = job.output / "indexes" / f"p{budget}"
-    finished, state = place / _FINISHED, {"source": collection.source_state()}
-    if finished.is_file() and json.loads(finished.read_text("utf-8")) == state:
-        return PassageIndex.open(str(place))
-    say(f"index of K_p = {budget}")
-    encode_collection(
-        EncodeJob(
-            **job.model_dump(include=set(RayConfig.model_fields)),
-            collection=job.collection,
-            retriever=str(job.output / RETRIEVER_FILE),
-            index=str(place),
-            budget=Budget(1, budget),
-            on_bad_input=job.on_bad_input,
-        )
-    )
-    write_text(finished, json.dumps(state) + "\n")
-    return PassageIndex.open(str(place))

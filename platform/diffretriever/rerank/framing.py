@@ -9,7 +9,7 @@ import numpy as np
 
 from diffretriever.backbones import Vocabulary
 from diffretriever.collections import Passage
-from diffretriever.encoders.base import join_title
+from diffretriever.encoders.preparer import join_title
 from diffretriever.prompts import Prompt, frame
 from schemas.rerank import LikelihoodReranker
 from schemas.retriever_parts import TextConfig

@@ -15,7 +15,7 @@ import bm25s
 import numpy as np
 import Stemmer
 
-from diffretriever.encoders.base import join_title
+from diffretriever.encoders.preparer import join_title
 from diffretriever.files import is_local
 from diffretriever.index.table import PassageIndex
 from diffretriever.kernels.term_scores import best_passages
@@ -54,7 +54,7 @@ class Bm25Searcher(Searcher):
     def _search(
         self, queries: Sequence[str], top_k: int, modes: tuple[Mode, ...], budgets: Sequence[int] | None
     ) -> dict[Mode, Hits]:
-        if not self._ids:
+        if self._model is None:
             return {mode: [[] for _ in queries] for mode in modes}
         known = self._model.vocab_dict
         terms = [[known[word] for word in words if word in known] for words in analyse(queries)]
@@ -81,10 +81,13 @@ class Bm25Searcher(Searcher):
             return None
         return bm25s.BM25.load(folder, show_progress=False, mmap=True)
 
-    def _build(self) -> bm25s.BM25:
+    def _build(self) -> bm25s.BM25 | None:
+        """Return the model of the index's texts, kept on disk; None where no text has a word."""
+        words = analyse(self._texts())
+        if not any(words):
+            return None
         model = bm25s.BM25(method="lucene", k1=self._config.k1, b=self._config.b)
-        if self._ids:
-            model.index(analyse(self._texts()), show_progress=False)
+        model.index(words, show_progress=False)
         self._save(model)
         return model
 
@@ -97,7 +100,7 @@ class Bm25Searcher(Searcher):
 
     def _save(self, model: bm25s.BM25) -> None:
         folder = self._folder()
-        if folder is None or not self._ids:
+        if folder is None:
             return
         shutil.rmtree(folder.parent, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ from typing import Self
 
 from diffretriever.budgets.features import FEATURES, QueryText
 from diffretriever.budgets.selectors import open_selector
-from diffretriever.encoders.base import Preparer
+from diffretriever.encoders.preparer import Preparer
 from diffretriever.index.table import PassageIndex
 from diffretriever.search.base import Searcher
 from diffretriever.search.frequencies import document_frequencies

@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from diffretriever.encoders.base import Preparer
 from diffretriever.encoders.prepared import PreparedText
+from diffretriever.encoders.preparer import Preparer
 from diffretriever.encoders.representations import Representations
 from diffretriever.scoring.topk import Hits
 from diffretriever.search.batch import LISTS, ListName

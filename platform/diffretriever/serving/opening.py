@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from diffretriever.encoders import load_encoder, load_preparer
-from diffretriever.encoders.base import Encoder, Preparer
+from diffretriever.encoders.base import Encoder
+from diffretriever.encoders.preparer import Preparer
 from diffretriever.index.identity import check_same, manifest_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.presets import with_places

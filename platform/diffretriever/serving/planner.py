@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from diffretriever.budgets.selectors import Selector
 from diffretriever.collections.validation import RefusedError, checked_query
-from diffretriever.encoders.base import Preparer
 from diffretriever.encoders.prepared import PreparedText
+from diffretriever.encoders.preparer import Preparer
 from diffretriever.index.table import PassageIndex
 from diffretriever.search.selecting import BudgetChooser
 from diffretriever.serving.problems import InvalidError

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from diffretriever.collections.base import Passage
-from diffretriever.encoders.base import Preparer, join_title
 from diffretriever.encoders.prepared import PreparedText
+from diffretriever.encoders.preparer import Preparer, join_title
 from diffretriever.training.equal_passages import key_tensor
 from diffretriever.training.examples import Group
 from diffretriever.training.gather import Workers
