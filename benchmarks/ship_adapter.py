@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import sys
@@ -33,7 +32,7 @@ def main(config: ShipAdapter) -> None:
 
     from diffretriever.backbones.adapter_files import CONFIG_FILE, WEIGHT_FILE
     from diffretriever.backbones.slot_layers import SLOTS_FILE
-    from diffretriever.files import whole_folder
+    from diffretriever.files import file_digest, whole_folder
     from schemas.training_manifest import MANIFEST_FILE, TrainingManifest
 
     source = config.run / "adapter"
@@ -49,7 +48,7 @@ def main(config: ShipAdapter) -> None:
                 tensors = {key: tensor.half() for key, tensor in load_file(source / name).items()}
                 save_file(tensors, folder / name, metadata={"format": "pt"})
                 (folder / name).chmod(0o644)
-                digests[field] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+                digests[field] = file_digest(folder / name)
         text = manifest.model_copy(update=digests).model_dump_json(indent=2)
         (folder / MANIFEST_FILE).write_text(text + "\n", "utf-8")
         shutil.copy(config.run / "metrics.jsonl", folder / "curve.jsonl")

@@ -148,6 +148,8 @@ class TrainJob(Recipe, JobConfig):
     """Folder for the adapter, the checkpoints, TensorBoard's files and the trained retriever's YAML file."""
     backbone: str | None = None
     """Local folder or hub id to use in place of the retriever's own backbone."""
+    adapter: str | None = None
+    """LoRA adapter to go on from in place of the retriever's own: local folder or hub id. It is left as it is."""
     budget: BudgetChoice | None = None
     """Slots as q<K_q>p<K_p> in place of the retriever's own, or the selection.json of a budget sweep."""
     workers: PositiveInt = 1

@@ -16,6 +16,17 @@ MANIFEST_FILE = "training.json"
 """Name of the manifest beside an adapter."""
 
 
+class Start(Model):
+    """The adapter that a training went on from."""
+
+    adapter: str
+    """Where it was: local folder, hub id, or `minilm`."""
+    revision: str | None
+    """Of a hub id."""
+    digest: str
+    """SHA-256 of its tensors' files."""
+
+
 class TrainingManifest(Model):
     """What an adapter was trained on, and how; `training.json` beside it."""
 
@@ -25,6 +36,8 @@ class TrainingManifest(Model):
     """The retriever that was trained, without its adapter, `auto` precision replaced by what was used."""
     weights: str
     """Digest of the backbone's weights."""
+    start: Start | None = None
+    """The adapter that its values began with; None: a new one."""
     recipe: Recipe
     """How."""
     data: str
@@ -55,4 +68,5 @@ class TrainingManifest(Model):
         # The same weights may lie elsewhere now: their digest is what counts.
         for place in ("source", "revision", "attention"):
             values["retriever"].get("backbone", {}).pop(place, None)
+        values["start"] = None if self.start is None else self.start.digest
         return values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import uuid
@@ -38,6 +39,12 @@ def write_bytes(place: str | Path, data: bytes) -> None:
     filesystem, path = fs.FileSystem.from_uri(str(place))
     with filesystem.open_output_stream(path) as stream:
         stream.write(data)
+
+
+def file_digest(file: Path) -> str:
+    """Return the SHA-256 of a local file, in hex."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextmanager

@@ -41,7 +41,8 @@ def train(job: TrainJob) -> TrainingManifest:
         ValueError: the retriever, the data or the folder does not fit, or the loss stopped being a number.
     """
     folder = RunFolder(job.output)
-    retriever = folder.with_dtype(check_trainable(load_retriever(job.retriever, job.backbone, job.budget), job.recipe))
+    retriever = load_retriever(job.retriever, job.backbone, job.budget, job.adapter)
+    retriever = folder.with_dtype(check_trainable(retriever, job.recipe))
     with ray_session(RayConfig(ray_address=job.ray_address)):
         job = job.model_copy(update={"train": str(_prepared(job))})
         gpus = job.gpus_per_worker if job.gpus_per_worker is not None else float(_cluster_has("GPU") > 0)

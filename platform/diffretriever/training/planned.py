@@ -9,6 +9,7 @@ from diffretriever.encoders import load_preparer
 from diffretriever.training.batches import Batches, TrainingData
 from diffretriever.training.gather import Workers
 from diffretriever.training.lengths import with_training_lengths
+from diffretriever.training.start import describe_start
 from diffretriever.training.teacher import teacher_config
 from schemas.retriever import BackboneRetriever, MaskedRetriever, PooledRetriever, RetrieverConfig
 from schemas.training import Recipe
@@ -20,17 +21,22 @@ def describe_training(
 ) -> TrainingManifest:
     """Return the manifest of a training that has not begun, without loading weights; run it where training will.
 
+    Where the retriever has an adapter, training goes on from that.
+
     Raises:
         ValueError: the backbone cannot be found, or the training set is too small or lacks a teacher's scores.
     """
     weights = Checkpoint.open(resolve_source(retriever.backbone.source, retriever.backbone.revision)).digest()
     dtype = resolve_dtype(retriever.backbone.dtype, resolve_device(device))
-    place = retriever.backbone.model_copy(update={"dtype": str(dtype).removeprefix("torch.")})
+    start = describe_start(retriever.backbone)
+    changes = {"dtype": str(dtype).removeprefix("torch."), "adapter": None, "adapter_revision": None}
+    place = retriever.backbone.model_copy(update=changes)
     batches = Batches(data, load_preparer(with_training_lengths(retriever, recipe)), recipe, Workers(0, workers))
     _check_teacher(data, recipe)
     return TrainingManifest(
         retriever=retriever.model_copy(update={"backbone": place}),
         weights=weights,
+        start=start,
         recipe=recipe,
         data=data.digest,
         examples=len(data),
@@ -62,11 +68,6 @@ def check_trainable(retriever: RetrieverConfig, recipe: Recipe) -> BackboneRetri
     """
     if not isinstance(retriever, BackboneRetriever):
         raise ValueError(f"the {retriever.method} method cannot be trained here: take masked, generated or pooled")
-    if retriever.backbone.adapter is not None:
-        raise ValueError(
-            "backbone.adapter: a training starts from a backbone without an adapter. Leave it out, or merge it into "
-            "the weights first"
-        )
     if isinstance(retriever, MaskedRetriever) and (retriever.steps > 1 or retriever.stop_truncation != "none"):
         raise ValueError(
             "training reads all slots in one pass: set steps to 1 and stop_truncation to none, and change them for "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from diffretriever.backbones.adapter_files import WEIGHT_FILE, AdapterFiles
 from diffretriever.backbones.slot_layers import SLOTS_FILE
-from diffretriever.files import whole_folder
+from diffretriever.files import file_digest, whole_folder
 from schemas.training_manifest import MANIFEST_FILE, TrainingManifest
 
 if TYPE_CHECKING:
@@ -43,8 +42,8 @@ def save_adapter(backbone: Backbone, config: LoraConfig, manifest: TrainingManif
         check_trained(folder, manifest.step)
         written = manifest.model_copy(
             update={
-                "adapter": _sha256(folder / WEIGHT_FILE),
-                "slots": None if backbone.slot_layers is None else _sha256(folder / SLOTS_FILE),
+                "adapter": file_digest(folder / WEIGHT_FILE),
+                "slots": None if backbone.slot_layers is None else file_digest(folder / SLOTS_FILE),
                 "versions": {library: version(library) for library in _LIBRARIES},
             }
         )
@@ -66,7 +65,3 @@ def check_trained(folder: Path, step: int) -> None:
     changed = [bool(t.any()) for name, t in files.tensors.items() if files.parse(name)[1] == "B"]
     if step and not any(changed):
         raise ValueError(f"{files.file}: no B differs from zero after {step} steps: the adapter does nothing")
-
-
-def _sha256(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()

@@ -19,6 +19,7 @@ from diffretriever.training.loop import Trainer
 from diffretriever.training.lora import attach_lora, trainable_parameters
 from diffretriever.training.planned import check_trainable
 from diffretriever.training.saving import save_adapter
+from diffretriever.training.start import read_start
 from diffretriever.training.teacher import open_teacher
 from diffretriever.training.trainable import trainable
 from schemas.training import Recipe
@@ -43,14 +44,18 @@ class Session:
 
 
 def open_session(data: TrainingData, manifest: TrainingManifest, device: str, workers: Workers) -> Session:
-    """Load the backbone, put a new adapter on it, and get ready for step 0.
+    """Load the backbone, put a new adapter on it, with the values of the one to go on from, and get ready for step 0.
 
     Raises:
-        ValueError: the backbone or the teacher cannot be loaded, or the training set does not suffice.
+        ValueError: the backbone, that adapter or the teacher cannot be loaded, or the training set does not suffice.
     """
     recipe, retriever = manifest.recipe, check_trainable(manifest.retriever, manifest.recipe)
     encoder = cast("BackboneEncoder", load_encoder(retriever, device))
+    # Modules are matched by the names that they have without an adapter.
+    start = read_start(encoder.backbone, retriever.backbone, manifest.start)
     lora = attach_lora(encoder.backbone, recipe)
+    if start is not None:
+        start.put_on(encoder.backbone)
     parameters = trainable_parameters(encoder.backbone)
     teacher = open_teacher(recipe, encoder.facts.hidden_size, device)
     preparer = load_preparer(with_training_lengths(retriever, recipe))

@@ -1,0 +1,112 @@
+"""A training that goes on from an adapter: its values are where the new adapter begins."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from diffretriever.backbones import Backbone
+from diffretriever.backbones.adapter_files import WEIGHT_FILE, AdapterFiles
+from diffretriever.backbones.adapter_modules import LowRank, match_modules, module_names, outside_of_layers
+from diffretriever.backbones.checkpoint import Checkpoint
+from diffretriever.backbones.slot_layers import SLOTS_FILE, SlotLayers, read_slot_layers
+from diffretriever.backbones.source import resolve_adapter, resolve_source
+from diffretriever.files import file_digest
+from schemas.retriever_parts import BackboneConfig
+from schemas.training_manifest import Start
+
+_HEAD_REMEDY = "set --adapter-head include, or backbone.adapter_head: drop in the retriever's YAML file"
+
+
+def describe_start(place: BackboneConfig) -> Start | None:
+    """Return which adapter a training over `place` goes on from; None if there is none.
+
+    Raises:
+        ValueError: it cannot be found.
+    """
+    if place.adapter is None:
+        return None
+    return Start(adapter=place.adapter, revision=place.adapter_revision, digest=_digest(_folder_of(place)))
+
+
+@dataclass(frozen=True)
+class StartingValues:
+    """What an adapter holds, by the backbone's own names of its modules."""
+
+    file: Path
+    parts: dict[str, LowRank]
+    slots: SlotLayers | None
+
+    @torch.no_grad()
+    def put_on(self, backbone: Backbone) -> None:
+        """Give the new adapter on `backbone` these values; what they say nothing of stays as it began.
+
+        Raises:
+            ValueError: the new adapter has another rank, or no place for some of them.
+        """
+        for name, part in self.parts.items():
+            layer = backbone.model.get_submodule(name)
+            if not hasattr(layer, "lora_A"):
+                on_head = name in outside_of_layers(backbone.model)
+                raise ValueError(
+                    f"{self.file}: it changes {name}, which this recipe does not train: "
+                    + (_HEAD_REMEDY if on_head else "go on from another adapter")
+                )
+            a_RI, b_OR = layer.lora_A["default"].weight, layer.lora_B["default"].weight
+            if a_RI.shape[0] != part.rank:
+                raise ValueError(
+                    f"{self.file}: its part on {name} has rank {part.rank}, lora_rank is {a_RI.shape[0]}: "
+                    f"set --lora-rank {part.rank}"
+                )
+            a_RI.copy_(part.a_RI)
+            # Its own scale goes into B: the change of the weights is what stays.
+            b_OR.copy_(part.b_OR.float() * (part.scale / layer.scaling["default"]))
+        if self.slots is not None:
+            self._put_slots(self.slots, backbone.slot_layers)
+
+    def _put_slots(self, found: SlotLayers, layers: SlotLayers | None) -> None:
+        if found.embeddings is not None:
+            if layers is None or layers.embeddings is None or len(layers.embeddings) < len(found.embeddings):
+                raise ValueError(
+                    f"{self.file.parent}: it has vectors for {len(found.embeddings)} slots: set --slot-embeddings "
+                    f"{len(found.embeddings)}, or more"
+                )
+            layers.embeddings[: len(found.embeddings)] = found.embeddings.to(layers.embeddings.device)
+        if found.token_head is not None:
+            if layers is None or layers.token_head is None:
+                raise ValueError(f"{self.file.parent}: it has a token head: set --token-head")
+            layers.token_head.copy_(found.token_head)
+
+
+def read_start(backbone: Backbone, place: BackboneConfig, start: Start | None) -> StartingValues | None:
+    """Read the adapter that a training goes on from, for a backbone that has none yet.
+
+    Raises:
+        ValueError: it is not there, not the one that the training began with, or none for this backbone.
+    """
+    if start is None:
+        return None
+    folder = _folder_of(place.model_copy(update={"adapter": start.adapter, "adapter_revision": start.revision}))
+    if _digest(folder) != start.digest:
+        raise ValueError(f"{folder}: the adapter is not what it was when this training began: put the old one back")
+    files = AdapterFiles.open(folder)
+    checkpoint = Checkpoint.open(resolve_source(place.source, place.revision))
+    names = module_names(backbone.model, lambda name: backbone.checkpoint_name(name, checkpoint))
+    parts = match_modules(files, backbone.model, names)
+    if place.adapter_head == "drop":
+        on_head = outside_of_layers(backbone.model)
+        parts = {name: part for name, part in parts.items() if name not in on_head}
+    return StartingValues(files.file, parts, read_slot_layers(folder, backbone.hidden_size))
+
+
+def _folder_of(place: BackboneConfig) -> Path:
+    assert place.adapter is not None, "there is an adapter to go on from"
+    return resolve_adapter(place.adapter, place.adapter_revision)
+
+
+def _digest(folder: Path) -> str:
+    files = [folder / name for name in (WEIGHT_FILE, SLOTS_FILE) if (folder / name).is_file()]
+    return hashlib.sha256("".join(map(file_digest, files)).encode()).hexdigest()

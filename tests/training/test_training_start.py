@@ -1,0 +1,107 @@
+"""Training that goes on from an adapter: it begins with exactly what that does, and says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from diffretriever.backbones.random_adapters import write_random_adapter
+from diffretriever.encoders import load_encoder
+from diffretriever.training.lora import adapter_tensors
+from schemas.retriever import BackboneRetriever
+from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of
+
+TEXTS = ["the river and the honey", "copper", "winter of winter again"]
+SLOTS = {"slot_embeddings": 4, "token_head": True}
+
+
+def going_on(retriever: BackboneRetriever, adapter: Path, **place: Any) -> BackboneRetriever:
+    changes = {"adapter": str(adapter)} | place
+    return retriever.model_copy(update={"backbone": retriever.backbone.model_copy(update=changes)})
+
+
+@pytest.mark.parametrize(
+    ("case", "slots"), [("masked-dream", {}), ("masked-bert", SLOTS), ("generated-qwen2", {}), ("pooled-llama3", {})]
+)
+def test_it_begins_where_the_adapter_is(case: str, slots: dict[str, Any], folder_of: FolderOf, tmp_path: Path) -> None:
+    retriever = config_of(case, folder_of)
+    first = session_of(retriever, quick_recipe(max_steps=2, **slots))
+    run(first, 2)
+    first.save_adapter(tmp_path / "first")
+    expected = first.encoder.encode_queries(TEXTS)
+
+    more = {"slot_embeddings": 6} if slots else {}
+    second = session_of(
+        going_on(retriever, tmp_path / "first"), quick_recipe(max_steps=2, lora_alpha=4, **slots | more)
+    )
+    found = second.encoder.encode_queries(TEXTS)
+    np.testing.assert_allclose(np.float32(found.vectors_MH), np.float32(expected.vectors_MH), atol=1e-3)
+    np.testing.assert_array_equal(found.impact_ids, expected.impact_ids)
+    np.testing.assert_allclose(found.impact_weights, expected.impact_weights, atol=1e-4)
+    assert second.manifest.start is not None
+    assert second.manifest.start.adapter == str(tmp_path / "first")
+
+    begun = {name: tensor.clone() for name, tensor in adapter_tensors(second.encoder.backbone).items()}
+    run(second, 2)
+    after = adapter_tensors(second.encoder.backbone)
+    assert all(not torch.equal(tensor, begun[name]) for name, tensor in after.items())
+    manifest = second.save_adapter(tmp_path / "second")
+    assert isinstance(manifest.retriever, BackboneRetriever)
+    assert manifest.retriever.backbone.adapter is None
+    assert manifest.start == second.manifest.start
+    loaded = load_encoder(going_on(retriever, tmp_path / "second", merge_adapter=False), "cpu")
+    # An encoder of its own: one that has generated before keeps its prompt's states.
+    trained = type(second.encoder)(retriever, second.encoder.backbone, second.encoder.preparer)
+    np.testing.assert_array_equal(loaded.encode_queries(TEXTS).vectors_MH, trained.encode_queries(TEXTS).vectors_MH)
+
+
+def test_another_start_is_another_training(folder_of: FolderOf, tmp_path: Path) -> None:
+    retriever = config_of("masked-bert", folder_of)
+    for seed in (0, 1):
+        write_random_adapter(folder_of("bert"), tmp_path / f"adapter{seed}", rank=4, seed=seed)
+    write_random_adapter(folder_of("bert"), tmp_path / "copy", rank=4, seed=0)
+    recipe = quick_recipe(max_steps=1)
+    new, zero, one, copy = (
+        session_of(each, recipe).manifest
+        for each in (retriever, *(going_on(retriever, tmp_path / name) for name in ("adapter0", "adapter1", "copy")))
+    )
+    assert zero.differences(copy) == [], "where it lies does not count"
+    assert [text.partition(":")[0] for text in zero.differences(one)] == ["start"]
+    assert [text.partition(":")[0] for text in new.differences(zero)] == ["start"]
+
+
+def test_an_adapter_that_changed_since(folder_of: FolderOf, tmp_path: Path) -> None:
+    from diffretriever.training.start import describe_start, read_start
+
+    retriever = config_of("masked-bert", folder_of)
+    write_random_adapter(folder_of("bert"), tmp_path / "adapter", rank=4)
+    place = going_on(retriever, tmp_path / "adapter").backbone
+    start = describe_start(place)
+    write_random_adapter(folder_of("bert"), tmp_path / "adapter", rank=4, seed=5)
+    backbone = session_of(retriever, quick_recipe(max_steps=1)).encoder.backbone
+    with pytest.raises(ValueError, match="the adapter is not what it was when this training began"):
+        read_start(backbone, place, start)
+
+
+def test_what_has_no_place_is_refused(folder_of: FolderOf, tmp_path: Path) -> None:
+    llada = config_of("masked-llada", folder_of)
+    write_random_adapter(folder_of("llada"), tmp_path / "llada", rank=8)
+    with pytest.raises(ValueError, match=r"rank 8, lora_rank is 4: set --lora-rank 8"):
+        session_of(going_on(llada, tmp_path / "llada", adapter_head="drop"), quick_recipe())
+    with pytest.raises(ValueError, match=r"changes lm_head, .*set --adapter-head include, or backbone.adapter_head"):
+        session_of(going_on(llada, tmp_path / "llada"), quick_recipe(lora_rank=8))
+    assert session_of(going_on(llada, tmp_path / "llada"), quick_recipe(lora_rank=8, adapter_head="include"))
+
+    bert = config_of("masked-bert", folder_of)
+    session_of(bert, quick_recipe(max_steps=1, **SLOTS)).save_adapter(tmp_path / "slots")
+    for changes, message in (
+        ({}, "vectors for 4 slots: set --slot-embeddings 4, or more"),
+        ({"slot_embeddings": 3}, "vectors for 4 slots: set --slot-embeddings 4, or more"),
+        ({"slot_embeddings": 4}, "it has a token head: set --token-head"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            session_of(going_on(bert, tmp_path / "slots"), quick_recipe(**changes))
