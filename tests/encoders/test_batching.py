@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diffretriever.encoders.batching import token_budget_batches
+from diffretriever.encoders.batching import similar_lengths, token_budget_batches
 
 LENGTHS = st.lists(st.integers(0, 600), max_size=60)
 BUDGETS = st.integers(1, 5000)
@@ -40,3 +40,21 @@ def test_equal_lengths_keep_their_order(lengths: list[int], budget: int) -> None
     array = np.array(lengths, np.int64)
     order = np.concatenate([np.zeros(0, np.int64), *token_budget_batches(array, budget)])
     assert all(a < b for a, b in pairwise(order) if array[a] == array[b])
+
+
+@settings(deadline=None)
+@given(LENGTHS, BUDGETS)
+def test_groups_of_similar_lengths(lengths: list[int], least_tokens: int) -> None:
+    array = np.array(lengths, np.int64)
+    groups = list(similar_lengths(array, least_tokens))
+    order = np.concatenate([np.zeros(0, np.int64), *groups])
+    assert sorted(order.tolist()) == list(range(len(lengths)))
+    assert (np.diff(array[order]) <= 0).all()
+    for group in groups:
+        longest = max(1, int(array[group].max()))
+        shorter = array[group] < 0.8 * longest
+        assert not shorter.any() or (len(group) - 1) * longest < least_tokens
+    for group, following in pairwise(groups):
+        longest = max(1, int(array[group].max()))
+        assert len(group) * longest >= least_tokens
+        assert array[following].max() < 0.8 * longest

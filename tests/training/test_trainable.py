@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
@@ -64,6 +66,31 @@ def test_training_sees_what_the_encoder_gives(case: str, folder_of: FolderOf) ->
         found = assert_same(encoder, texts)
         if not case.startswith("pooled"):
             assert found.weights_BT.max() > 0, "the texts have impacts"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_texts_of_other_lengths_go_through_passes_of_their_own(
+    case: str, folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diffretriever.training.trainable._LEAST_TOKENS_CPU", 1)
+    encoder = changed(load(case, folder_of))
+    side = trainable(encoder)
+    encode_batch, passes = side.encode_batch, list[int]()
+
+    def counted(texts: Sequence[PreparedText]) -> TextVectors:
+        passes.append(len(texts))
+        return encode_batch(texts)
+
+    monkeypatch.setattr(side, "encode_batch", counted)
+    budgets = [3, 1, 4, 1, 2] if case.startswith("masked") else None
+    texts = encoder.preparer.prepare_queries(TEXTS, budgets)
+    found = side.encode(texts)
+    assert len(passes) > 1
+    assert sum(passes) == len(texts)
+    expected = encode_batch(texts)
+    for one, other in zip(found, expected, strict=True):
+        assert one.shape == other.shape
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

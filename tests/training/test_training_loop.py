@@ -91,13 +91,6 @@ def test_what_cannot_be_trained(
         check_trainable(Bm25Retriever(), quick_recipe())
 
 
-def test_an_adapter_is_no_start(folder_of: FolderOf) -> None:
-    retriever = config_of("masked-dream", folder_of)
-    adapted = retriever.model_copy(update={"backbone": retriever.backbone.model_copy(update={"adapter": "a"})})
-    with pytest.raises(ValueError, match=r"backbone\.adapter"):
-        check_trainable(adapted, quick_recipe())
-
-
 def test_distillation_needs_a_teacher(folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch) -> None:
     group = ListedData.group
     monkeypatch.setattr(ListedData, "group", lambda *args, **kw: dataclasses.replace(group(*args, **kw), scores=None))

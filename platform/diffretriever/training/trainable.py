@@ -21,6 +21,7 @@ from torch.nn.functional import normalize
 
 from diffretriever.backbones import Backbone
 from diffretriever.encoders.base import BackboneEncoder
+from diffretriever.encoders.batching import similar_lengths
 from diffretriever.encoders.generated import GeneratedEncoder
 from diffretriever.encoders.impacts import ContentIds, content_ids
 from diffretriever.encoders.masked import MaskedEncoder
@@ -28,7 +29,10 @@ from diffretriever.encoders.pooled import PooledEncoder
 from diffretriever.encoders.prepared import PreparedText
 from diffretriever.encoders.tensors import pad_right
 from diffretriever.scoring.sparse import log_relu, max_pool
-from diffretriever.training.text_vectors import TextVectors
+from diffretriever.training.text_vectors import TextVectors, join
+
+_LEAST_TOKENS_CPU = 512
+_LEAST_TOKENS_GPU = 8192
 
 
 class TrainableEncoder(ABC):
@@ -38,9 +42,22 @@ class TrainableEncoder(ABC):
         self.encoder = encoder
         self.backbone: Backbone = encoder.backbone
 
-    @abstractmethod
     def encode(self, texts: Sequence[PreparedText]) -> TextVectors:
-        """Represent one batch, on the backbone's device; gradients reach the backbone's trainable parameters."""
+        """Represent texts, in their order, on the backbone's device, in passes over texts of similar length.
+
+        Gradients reach the backbone's trainable parameters.
+        """
+        least_tokens = _LEAST_TOKENS_CPU if self.backbone.device.type == "cpu" else _LEAST_TOKENS_GPU
+        groups = list(similar_lengths(np.array([len(text.input_ids) for text in texts]), least_tokens))
+        if len(groups) == 1:
+            return self.encode_batch(texts)
+        found = join([self.encode_batch([texts[i] for i in group]) for group in groups])
+        places_B = torch.from_numpy(np.argsort(np.concatenate(groups))).to(found.ids_BT.device)
+        return TextVectors(*(tensor[places_B] for tensor in found))
+
+    @abstractmethod
+    def encode_batch(self, texts: Sequence[PreparedText]) -> TextVectors:
+        """Represent one batch."""
 
 
 class TrainableMasked(TrainableEncoder):
@@ -48,7 +65,7 @@ class TrainableMasked(TrainableEncoder):
 
     encoder: MaskedEncoder
 
-    def encode(self, texts: Sequence[PreparedText]) -> TextVectors:
+    def encode_batch(self, texts: Sequence[PreparedText]) -> TextVectors:
         """Represent one batch by one forward pass."""
         config = self.encoder.config
         content = content_ids(texts, fold_space_variants=config.content_words.fold_space_variants)
@@ -70,7 +87,7 @@ class TrainableGenerated(TrainableEncoder):
 
     encoder: GeneratedEncoder
 
-    def encode(self, texts: Sequence[PreparedText]) -> TextVectors:
+    def encode_batch(self, texts: Sequence[PreparedText]) -> TextVectors:
         """Represent one batch by decoding and one forward pass."""
         rows, valid_BK = self._answered(texts)
         ids_BL, mask_BL = pad_right(rows, self.backbone.vocabulary.pad_token_id)
@@ -102,7 +119,7 @@ class TrainablePooled(TrainableEncoder):
 
     encoder: PooledEncoder
 
-    def encode(self, texts: Sequence[PreparedText]) -> TextVectors:
+    def encode_batch(self, texts: Sequence[PreparedText]) -> TextVectors:
         """Represent one batch by one forward pass; there are no impacts."""
         pooled_BH = self.encoder.pool(texts)
         none_BT = torch.zeros(len(texts), 0, device=pooled_BH.device)
