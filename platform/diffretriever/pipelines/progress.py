@@ -12,6 +12,8 @@ from tqdm import tqdm
 
 _LOG_EVERY_SECONDS = 10.0
 _RATE_WINDOW_SECONDS = 60.0
+# Several encoders finish blocks in bursts: a rate over fewer of them says nothing.
+_RATE_BLOCKS = 8
 
 
 def bar(label: str, unit: str, total: int | None = None) -> tqdm[NoReturn]:
@@ -20,14 +22,14 @@ def bar(label: str, unit: str, total: int | None = None) -> tqdm[NoReturn]:
 
 
 class Progress:
-    """Counts passages and tokens of finished blocks and shows rates over the last minute."""
+    """Counts passages and tokens of finished blocks and shows rates over the last minute, or the last blocks."""
 
     def __init__(self, label: str, total: int, stream: TextIO | None = None) -> None:
         self._label = label
         self._total = total
         self._stream = stream or sys.stderr
         self._done = self._tokens = self._padded = 0
-        self._started = self._logged = time.monotonic()
+        self._logged = time.monotonic()
         self._recent: deque[tuple[float, int, int]] = deque()
         self._bar: tqdm[NoReturn] | None = None
 
@@ -48,7 +50,7 @@ class Progress:
         self._padded += padded_tokens
         # The first block also waited for the encoders to load: rates count from its end.
         self._recent.append((now, self._done, self._tokens))
-        while len(self._recent) > 2 and now - self._recent[0][0] > _RATE_WINDOW_SECONDS:
+        while len(self._recent) > _RATE_BLOCKS and now - self._recent[0][0] > _RATE_WINDOW_SECONDS:
             self._recent.popleft()
         if self._bar is not None:
             self._bar.set_postfix_str(self._rates(now))
@@ -59,7 +61,9 @@ class Progress:
             self._print(f"{self._label}: {self._done:,}/{self._total:,} ({share} %), {self._rates(now)}")
 
     def _rates(self, now: float) -> str:
-        then, done, tokens = self._recent[0] if len(self._recent) > 1 else (self._started, 0, 0)
+        if len(self._recent) == 1:
+            return "first block done"
+        then, done, tokens = self._recent[0]
         seconds = max(now - then, 1e-9)
         rate = (self._done - done) / seconds
         parts = [f"ETA {_clock((self._total - self._done) / rate if rate else 0)}", f"{rate:,.1f} passages/s"]
