@@ -51,19 +51,25 @@ def _changes(arms: dict[str, Arm], done: dict[str, list[Measured]], collections:
         against = done.get(arms[name].against or "")
         if not against:
             continue
-        budget = next((b for b in _budgets(runs[0]) if b in _budgets(against[0])), None)
-        for mode in _MODES:
-            if budget is None:
-                continue
-            seeds = {run.seed for run in runs} & {run.seed for run in against}
-            ours, theirs = (_queries(each, seeds, collections, budget, mode) for each in (runs, against))
-            if not ours or ours.keys() != theirs.keys():
-                continue
-            difference = statistics.mean(ours.values()) - statistics.mean(theirs.values())
-            p_values.append(paired_p(ours, theirs))
-            rows.append([name, arms[name].against or "", budget, mode, str(len(seeds)), f"{difference:+.4f}"])
-    cells = [[*row, f"{p:.3f}"] for row, p in zip(rows, holm(p_values), strict=True)]
+        seeds = {run.seed for run in runs} & {run.seed for run in against}
+        for budgets in _compared(runs[0], against[0]):
+            for mode in _MODES:
+                pair = zip((runs, against), budgets, strict=True)
+                ours, theirs = (_queries(each, seeds, collections, budget, mode) for each, budget in pair)
+                if not ours or ours.keys() != theirs.keys():
+                    continue
+                difference = statistics.mean(ours.values()) - statistics.mean(theirs.values())
+                p_values.append(paired_p(ours, theirs))
+                place = " / ".join(dict.fromkeys(budgets))
+                rows.append([name, arms[name].against or "", place, mode, str(len(seeds)), f"{difference:+.4f}"])
+    cells = [[*row, "< 0.001" if p < 0.001 else f"{p:.3f}"] for row, p in zip(rows, holm(p_values), strict=True)]
     return markdown_table(cells, ["arm", "against", "budget", "score", "seeds", "difference", "p (Holm)"])
+
+
+def _compared(ours: Measured, theirs: Measured) -> list[tuple[str, str]]:
+    """Return the budgets that both were measured at, or, where there are none, the first of each."""
+    shared = [budget for budget in _budgets(ours) if budget in _budgets(theirs)]
+    return [(budget, budget) for budget in shared] or [(_budgets(ours)[0], _budgets(theirs)[0])]
 
 
 def _queries(

@@ -69,6 +69,17 @@ def test_the_tables() -> None:
     ]  # fmt: skip
 
 
+def test_arms_without_a_budget_in_common_are_compared_at_their_own() -> None:
+    arms = {"plain": Arm(about="the base"), "pooled": Arm(about="one vector", against="plain")}
+    plain = run_of("plain", 1, {"a": 0.5, "b": 0.2})
+    values = {key.replace("q4p4", "single"): value for key, value in plain.values.items()}
+    pooled = plain.model_copy(
+        update={"arm": "pooled", "values": values, "slot_cosines": {"single": (1.0, 1.0)}},
+    )
+    changes = report(arms, [plain, pooled]).split("\n\n")[1]
+    assert "| pooled | plain | single / q4p4 | dense | 1 | +0.0000 |" in changes
+
+
 def test_a_sample(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "whole").mkdir()
     whole = open_collection(str(write_collection(tmp_path / "whole")))
