@@ -29,7 +29,7 @@ def describe_start(place: BackboneConfig) -> Start | None:
     """
     if place.adapter is None:
         return None
-    return Start(adapter=place.adapter, revision=place.adapter_revision, digest=_digest(_folder_of(place)))
+    return Start(adapter=place.adapter, revision=place.adapter_revision, digest=adapter_digest(_folder_of(place)))
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def read_start(backbone: Backbone, place: BackboneConfig, start: Start | None) -
     if start is None:
         return None
     folder = _folder_of(place.model_copy(update={"adapter": start.adapter, "adapter_revision": start.revision}))
-    if _digest(folder) != start.digest:
+    if adapter_digest(folder) != start.digest:
         raise ValueError(f"{folder}: the adapter is not what it was when this training began: put the old one back")
     files = AdapterFiles.open(folder)
     checkpoint = Checkpoint.open(resolve_source(place.source, place.revision))
@@ -107,6 +107,7 @@ def _folder_of(place: BackboneConfig) -> Path:
     return resolve_adapter(place.adapter, place.adapter_revision)
 
 
-def _digest(folder: Path) -> str:
+def adapter_digest(folder: Path) -> str:
+    """Return the SHA-256 over the files of an adapter's tensors, in hex."""
     files = [folder / name for name in (WEIGHT_FILE, SLOTS_FILE) if (folder / name).is_file()]
     return hashlib.sha256("".join(map(file_digest, files)).encode()).hexdigest()
