@@ -80,7 +80,7 @@ def test_an_adapter_that_changed_since(folder_of: FolderOf, tmp_path: Path) -> N
     retriever = config_of("masked-bert", folder_of)
     write_random_adapter(folder_of("bert"), tmp_path / "adapter", rank=4)
     place = going_on(retriever, tmp_path / "adapter").backbone
-    start = describe_start(place)
+    start = describe_start(place, quick_recipe())
     write_random_adapter(folder_of("bert"), tmp_path / "adapter", rank=4, seed=5)
     backbone = session_of(retriever, quick_recipe(max_steps=1)).encoder.backbone
     with pytest.raises(ValueError, match="the adapter is not what it was when this training began"):
@@ -90,7 +90,7 @@ def test_an_adapter_that_changed_since(folder_of: FolderOf, tmp_path: Path) -> N
 def test_what_has_no_place_is_refused(folder_of: FolderOf, tmp_path: Path) -> None:
     llada = config_of("masked-llada", folder_of)
     write_random_adapter(folder_of("llada"), tmp_path / "llada", rank=8)
-    with pytest.raises(ValueError, match=r"rank 8, lora_rank is 4: set --lora-rank 8"):
+    with pytest.raises(ValueError, match=r"its rank is 8, lora_rank is 4: set --lora-rank 8"):
         session_of(going_on(llada, tmp_path / "llada", adapter_head="drop"), quick_recipe())
     with pytest.raises(ValueError, match=r"changes lm_head, .*set --adapter-head include, or backbone.adapter_head"):
         session_of(going_on(llada, tmp_path / "llada"), quick_recipe(lora_rank=8))

@@ -28,7 +28,7 @@ def describe_training(
     """
     weights = Checkpoint.open(resolve_source(retriever.backbone.source, retriever.backbone.revision)).digest()
     dtype = resolve_dtype(retriever.backbone.dtype, resolve_device(device))
-    start = describe_start(retriever.backbone)
+    start = describe_start(retriever.backbone, recipe)
     changes = {"dtype": str(dtype).removeprefix("torch."), "adapter": None, "adapter_revision": None}
     place = retriever.backbone.model_copy(update=changes)
     batches = Batches(data, load_preparer(with_training_lengths(retriever, recipe)), recipe, Workers(0, workers))

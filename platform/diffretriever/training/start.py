@@ -9,27 +9,43 @@ from pathlib import Path
 import torch
 
 from diffretriever.backbones import Backbone
-from diffretriever.backbones.adapter_files import WEIGHT_FILE, AdapterFiles
+from diffretriever.backbones.adapter_files import WEIGHT_FILE, AdapterFiles, read_tensors
 from diffretriever.backbones.adapter_modules import LowRank, match_modules, module_names, outside_of_layers
 from diffretriever.backbones.checkpoint import Checkpoint
 from diffretriever.backbones.slot_layers import SLOTS_FILE, SlotLayers, read_slot_layers
 from diffretriever.backbones.source import resolve_adapter, resolve_source
 from diffretriever.files import file_digest
 from schemas.retriever_parts import BackboneConfig
+from schemas.training import Recipe
 from schemas.training_manifest import Start
 
 _HEAD_REMEDY = "set --adapter-head include, or backbone.adapter_head: drop in the retriever's YAML file"
 
 
-def describe_start(place: BackboneConfig) -> Start | None:
+def describe_start(place: BackboneConfig, recipe: Recipe) -> Start | None:
     """Return which adapter a training over `place` goes on from; None if there is none.
 
     Raises:
-        ValueError: it cannot be found.
+        ValueError: it cannot be found, or has what the recipe has no room for, as far as its files alone say.
     """
     if place.adapter is None:
         return None
-    return Start(adapter=place.adapter, revision=place.adapter_revision, digest=adapter_digest(_folder_of(place)))
+    folder = _folder_of(place)
+    _check_room(folder, recipe)
+    return Start(adapter=place.adapter, revision=place.adapter_revision, digest=adapter_digest(folder))
+
+
+def _check_room(folder: Path, recipe: Recipe) -> None:
+    config = AdapterFiles.open(folder).config
+    rank = config["r"]
+    if not config.get("rank_pattern") and rank != recipe.lora_rank:
+        raise ValueError(f"{folder}: its rank is {rank}, lora_rank is {recipe.lora_rank}: set --lora-rank {rank}")
+    slots = read_tensors(folder / SLOTS_FILE) if (folder / SLOTS_FILE).is_file() else {}
+    if "embeddings" in slots and len(slots["embeddings"]) > recipe.slot_embeddings:
+        count = len(slots["embeddings"])
+        raise ValueError(f"{folder}: it has vectors for {count} slots: set --slot-embeddings {count}, or more")
+    if "token_head" in slots and not recipe.token_head:
+        raise ValueError(f"{folder}: it has a token head: set --token-head")
 
 
 @dataclass(frozen=True)
@@ -64,21 +80,16 @@ class StartingValues:
             a_RI.copy_(part.a_RI)
             # Its own scale goes into B: the change of the weights is what stays.
             b_OR.copy_(part.b_OR.float() * (part.scale / layer.scaling["default"]))
-        if self.slots is not None:
-            self._put_slots(self.slots, backbone.slot_layers)
-
-    def _put_slots(self, found: SlotLayers, layers: SlotLayers | None) -> None:
-        if found.embeddings is not None:
-            if layers is None or layers.embeddings is None or len(layers.embeddings) < len(found.embeddings):
-                raise ValueError(
-                    f"{self.file.parent}: it has vectors for {len(found.embeddings)} slots: set --slot-embeddings "
-                    f"{len(found.embeddings)}, or more"
-                )
-            layers.embeddings[: len(found.embeddings)] = found.embeddings.to(layers.embeddings.device)
-        if found.token_head is not None:
-            if layers is None or layers.token_head is None:
-                raise ValueError(f"{self.file.parent}: it has a token head: set --token-head")
-            layers.token_head.copy_(found.token_head)
+        if self.slots is None:
+            return
+        layers = backbone.slot_layers
+        assert layers is not None, "the start has been checked for it"
+        if self.slots.embeddings is not None:
+            assert layers.embeddings is not None, "likewise"
+            layers.embeddings[: len(self.slots.embeddings)] = self.slots.embeddings.to(layers.embeddings.device)
+        if self.slots.token_head is not None:
+            assert layers.token_head is not None, "likewise"
+            layers.token_head.copy_(self.slots.token_head)
 
 
 def read_start(backbone: Backbone, place: BackboneConfig, start: Start | None) -> StartingValues | None:
