@@ -56,9 +56,7 @@ def main(config: EncodeBenchmark) -> None:
         dtype = str(_loop("chosen_dtype"))
         results = [_job_over_bare(config, Path(temporary), dtype), _chosen_over_naive(config, Path(temporary))]
     print("\n".join(f"{name}: {text}" for name, text in about.items()))
-    print(
-        f"(a) diffretriever-minilm-untrained q4p4, {dtype}, {config.passages} passages: bare forward passes, encode job"
-    )
+    print(f"(a) {_PRESET} q4p4, {dtype}, {config.passages} passages: bare forward passes, encode job")
     print(f"(b) random Dream model q4p4, float32, {config.logits_passages} passages: all logits, chosen logits\n")
     print(format_table([row for result in results for row in result.rows()], COLUMNS))
     if config.output is not None:

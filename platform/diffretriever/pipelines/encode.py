@@ -80,18 +80,22 @@ def _open_indexes(
     uri: str, smaller: Mapping[int, str], retriever: RetrieverConfig, pool: EncoderPool
 ) -> list[PassageIndex]:
     """Open or create the job's index, and those of smaller K_p, which differ from it in nothing but their budget."""
-    existing = PassageIndex.open(uri) if PassageIndex.exists(uri) else None
+    existing = _existing(uri)
     if isinstance(retriever, Bm25Retriever):
         manifest = bm25_manifest(retriever)
     else:
         manifest = describe_encoder(_with_dtype_of(retriever, existing), pool)
-    return [_opened(uri, manifest), *(_opened(place, _cut(manifest, budget)) for budget, place in smaller.items())]
+    others = (_opened(place, _existing(place), _cut(manifest, budget)) for budget, place in smaller.items())
+    return [_opened(uri, existing, manifest), *others]
 
 
-def _opened(uri: str, manifest: IndexManifest) -> PassageIndex:
-    if not PassageIndex.exists(uri):
+def _existing(uri: str) -> PassageIndex | None:
+    return PassageIndex.open(uri) if PassageIndex.exists(uri) else None
+
+
+def _opened(uri: str, existing: PassageIndex | None, manifest: IndexManifest) -> PassageIndex:
+    if existing is None:
         return PassageIndex.create(uri, manifest)
-    existing = PassageIndex.open(uri)
     check_same(existing.manifest, manifest, uri)
     return existing
 

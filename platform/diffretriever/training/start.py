@@ -30,7 +30,7 @@ def describe_start(place: BackboneConfig, recipe: Recipe) -> Start | None:
     """
     if place.adapter is None:
         return None
-    folder = _folder_of(place)
+    folder = resolve_adapter(place.adapter, place.adapter_revision)
     _check_room(folder, recipe)
     return Start(adapter=place.adapter, revision=place.adapter_revision, digest=adapter_digest(folder))
 
@@ -100,7 +100,7 @@ def read_start(backbone: Backbone, place: BackboneConfig, start: Start | None) -
     """
     if start is None:
         return None
-    folder = _folder_of(place.model_copy(update={"adapter": start.adapter, "adapter_revision": start.revision}))
+    folder = resolve_adapter(start.adapter, start.revision)
     if adapter_digest(folder) != start.digest:
         raise ValueError(f"{folder}: the adapter is not what it was when this training began: put the old one back")
     files = AdapterFiles.open(folder)
@@ -111,11 +111,6 @@ def read_start(backbone: Backbone, place: BackboneConfig, start: Start | None) -
         on_head = outside_of_layers(backbone.model)
         parts = {name: part for name, part in parts.items() if name not in on_head}
     return StartingValues(files.file, parts, read_slot_layers(folder, backbone.hidden_size))
-
-
-def _folder_of(place: BackboneConfig) -> Path:
-    assert place.adapter is not None, "there is an adapter to go on from"
-    return resolve_adapter(place.adapter, place.adapter_revision)
 
 
 def adapter_digest(folder: Path) -> str:
