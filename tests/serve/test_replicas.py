@@ -27,6 +27,7 @@ class Deployment:
 
     def __init__(self, answers: list[Any], pings: list[Any]) -> None:
         self.answers, self.pings = answers, pings
+        self.looking_s = 0.0
         self.asked = self.looks = self.abandoned = 0
         self.encode = self
 
@@ -50,6 +51,7 @@ class Deployment:
     async def results_async(self, *, return_exceptions: bool) -> list[Any]:
         assert return_exceptions
         self.looks += 1
+        await asyncio.sleep(self.looking_s)
         if not self.pings:
             raise NOBODY
         return self.pings
@@ -100,6 +102,7 @@ def test_who_waits_behind_others_goes_on_waiting(monkeypatch: pytest.MonkeyPatch
 
 def test_all_who_wait_share_a_look_and_who_comes_later_is_told_first() -> None:
     deployment = Deployment([LONG_S] * 9, [])
+    deployment.looking_s = 1.0
 
     async def asking() -> list[Any]:
         replicas = Replicas(deployment)
