@@ -19,7 +19,9 @@ from diffretriever.backbones.slot_layers import (
     SlotLayers,
     apply_slot_layers,
     attach_slot_layers,
+    most_slots,
     read_slot_layers,
+    slot_shapes,
 )
 from tests.backbones.helpers import BackboneOf, FolderOf, pad, texts
 
@@ -145,3 +147,13 @@ def test_half_a_file(tmp_path: Path) -> None:
     (tmp_path / SLOTS_FILE).write_bytes(b"half")
     with pytest.raises(ValueError, match="is not a whole safetensors file"):
         read_slot_layers(tmp_path, 4)
+    with pytest.raises(ValueError, match="is not a whole safetensors file"):
+        slot_shapes(tmp_path)
+
+
+def test_shapes_are_known_without_values(tmp_path: Path) -> None:
+    assert slot_shapes(tmp_path) == {}
+    assert most_slots(tmp_path) is None
+    save_file(random_layers(4).tensors(), tmp_path / SLOTS_FILE)
+    assert slot_shapes(tmp_path) == {"embeddings": (3, 4), "token_head": (4, 4)}
+    assert most_slots(tmp_path) == 3

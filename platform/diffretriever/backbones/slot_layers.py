@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from diffretriever.backbones.adapter_files import read_tensors
@@ -109,13 +109,26 @@ def read_slot_layers(folder: Path, hidden_size: int) -> SlotLayers | None:
     return SlotLayers(*(tensors[name].float() if name in tensors else None for name in rows))
 
 
-def most_slots(folder: Path) -> int | None:
-    """Return the most slots that the adapter in `folder` has vectors for, without reading them; None: any number."""
+def slot_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of what stands beside the adapter in `folder` by name, without reading the values.
+
+    Raises:
+        ValueError: the file is not whole.
+    """
     file = folder / SLOTS_FILE
     if not file.is_file():
-        return None
-    with safe_open(file, framework="pt") as tensors:
-        return int(tensors.get_slice("embeddings").get_shape()[0]) if "embeddings" in tensors.keys() else None  # noqa: SIM118 (no mapping)
+        return {}
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            return {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118 (no mapping)
+    except SafetensorError as error:
+        raise ValueError(f"{file} is not a whole safetensors file ({error}): fetch it again.") from error
+
+
+def most_slots(folder: Path) -> int | None:
+    """Return the most slots that the adapter in `folder` has vectors for; None: any number."""
+    shape = slot_shapes(folder).get("embeddings")
+    return shape[0] if shape else None
 
 
 def attach_slot_layers(model: Any, layers: SlotLayers) -> None:

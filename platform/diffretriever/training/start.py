@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 
 from diffretriever.backbones import Backbone
-from diffretriever.backbones.adapter_files import WEIGHT_FILE, AdapterFiles, read_tensors
+from diffretriever.backbones.adapter_files import WEIGHT_FILE, AdapterFiles
 from diffretriever.backbones.adapter_modules import LowRank, match_modules, module_names, outside_of_layers
 from diffretriever.backbones.checkpoint import Checkpoint
-from diffretriever.backbones.slot_layers import SLOTS_FILE, SlotLayers, read_slot_layers
+from diffretriever.backbones.slot_layers import SLOTS_FILE, SlotLayers, most_slots, read_slot_layers, slot_shapes
 from diffretriever.backbones.source import resolve_adapter, resolve_source
 from diffretriever.files import file_digest
 from schemas.retriever_parts import BackboneConfig
@@ -40,11 +40,10 @@ def _check_room(folder: Path, recipe: Recipe) -> None:
     rank = config["r"]
     if not config.get("rank_pattern") and rank != recipe.lora_rank:
         raise ValueError(f"{folder}: its rank is {rank}, lora_rank is {recipe.lora_rank}: set --lora-rank {rank}")
-    slots = read_tensors(folder / SLOTS_FILE) if (folder / SLOTS_FILE).is_file() else {}
-    if "embeddings" in slots and len(slots["embeddings"]) > recipe.slot_embeddings:
-        count = len(slots["embeddings"])
+    count = most_slots(folder) or 0
+    if count > recipe.slot_embeddings:
         raise ValueError(f"{folder}: it has vectors for {count} slots: set --slot-embeddings {count}, or more")
-    if "token_head" in slots and not recipe.token_head:
+    if "token_head" in slot_shapes(folder) and not recipe.token_head:
         raise ValueError(f"{folder}: it has a token head: set --token-head")
 
 
