@@ -100,7 +100,9 @@ def test_who_waits_is_told_when_nobody_is_there() -> None:
 
 def test_who_waits_behind_others_goes_on_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serve.replicas._PATIENCE_S", 0.02)
-    assert ask(Deployment([2], [DEAD, None])) == "text 2"
+    deployment = Deployment([2], [DEAD, None])
+    assert ask(deployment) == "text 2"
+    assert deployment.looks > 1
 
 
 def test_all_who_wait_share_a_look_and_who_comes_later_is_told_first() -> None:

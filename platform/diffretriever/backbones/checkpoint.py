@@ -36,7 +36,7 @@ class Checkpoint:
         files = _weight_files(folder)
         shapes: dict[str, tuple[int, ...]] = {}
         for file in files:
-            shapes |= _shapes(file)
+            shapes |= tensor_shapes(file)
         return cls(folder, read_json(folder / "config.json"), files, shapes)
 
     @property
@@ -86,7 +86,8 @@ def _weight_files(folder: Path) -> tuple[Path, ...]:
     return files
 
 
-def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
+def tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a safetensors file by name, without reading the values; `ValueError` if it is not whole."""
     try:
         with safe_open(file, framework="pt") as tensors:
             return {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118 (not a dict)

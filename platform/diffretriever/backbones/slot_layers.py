@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from diffretriever.backbones.adapter_files import read_tensors
+from diffretriever.backbones.checkpoint import tensor_shapes
 
 if TYPE_CHECKING:
     from diffretriever.backbones.base import Backbone
@@ -116,13 +116,7 @@ def slot_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
         ValueError: the file is not whole.
     """
     file = folder / SLOTS_FILE
-    if not file.is_file():
-        return {}
-    try:
-        with safe_open(file, framework="pt") as tensors:
-            return {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118 (no mapping)
-    except SafetensorError as error:
-        raise ValueError(f"{file} is not a whole safetensors file ({error}): fetch it again.") from error
+    return tensor_shapes(file) if file.is_file() else {}
 
 
 def most_slots(folder: Path) -> int | None:
