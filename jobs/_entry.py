@@ -15,7 +15,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 # Ray starts its processes by fork and exec, never by fork alone, which is what Lance warns of.
 warnings.filterwarnings("ignore", message="lance is not fork-safe")
 
-from schemas.settings import JobConfig  # noqa: E402  (found through the path above)
+from diffretriever.consent import trust_code  # noqa: E402  (found through the path above)
+from schemas.settings import JobConfig, ModelOptions  # noqa: E402
 
 C = TypeVar("C", bound=JobConfig)
 
@@ -28,6 +29,8 @@ def run(config_class: type[C], main: Callable[[C], None]) -> None:
     """
     config = config_class.from_command_line()
     try:
+        if isinstance(config, ModelOptions):
+            trust_code(config.trust_code)
         main(config)
     except ValueError as error:
         sys.stderr.write(f"error: {error}\n")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
 
 def suggest(wrong: str, known: Iterable[str]) -> str:
@@ -27,6 +27,14 @@ def refuse_unknown_keys(values: Any, known: Iterable[str], where: str) -> Any:
         if key not in names:
             raise ValueError(f"unknown key '{key}' in {where}.{suggest(str(key), names)}")
     return values
+
+
+def _split_at_commas(value: Any) -> Any:
+    return [part for part in value.split(",") if part] if isinstance(value, str) else value
+
+
+CommaSeparated: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_split_at_commas)]
+"""Several strings, or one with commas between them."""
 
 
 class Model(BaseModel):

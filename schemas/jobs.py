@@ -11,13 +11,13 @@ from schemas.budget import BudgetChoice
 from schemas.candidates import ProposerName, Share
 from schemas.query_budget import QueryBudgetOptions
 from schemas.retriever_parts import Mode
-from schemas.settings import JobConfig
+from schemas.settings import JobConfig, ModelOptions
 
 NonNegative = Annotated[float, Field(ge=0)]
 DEFAULT_MEASURES = ("nDCG@10", "MRR@10", "Recall@100")
 
 
-class RayConfig(JobConfig):
+class RayConfig(ModelOptions):
     """Where encoders run."""
 
     ray_address: str = "auto"
@@ -64,7 +64,7 @@ class EncodeJob(RayConfig):
     """Join the table's small fragments at the end."""
 
 
-class SearchOptions(JobConfig):
+class SearchOptions(ModelOptions):
     """What searching an index needs to know."""
 
     index: str
@@ -162,7 +162,7 @@ class MaintainJob(JobConfig):
     """Join small fragments, drop deleted rows, forget versions older than an hour."""
 
 
-class AccelerateJob(JobConfig):
+class AccelerateJob(ModelOptions):
     """Make an index fast to search: codes, postings, a candidate index where asked for; results stay the same."""
 
     index: str

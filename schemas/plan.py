@@ -8,12 +8,12 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from schemas.base import Model
 from schemas.budget import Budget
-from schemas.settings import JobConfig
+from schemas.settings import ModelOptions
 
 NonNegative = Annotated[float, Field(ge=0)]
 
 
-class PlanJob(JobConfig):
+class PlanJob(ModelOptions):
     """Work out what an index takes before it is made: hours, bytes, memory and time of a search, cost of storage."""
 
     passages: PositiveInt | None = None

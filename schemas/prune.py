@@ -8,10 +8,10 @@ from typing import Any, Literal, Self
 from pydantic import PositiveInt, model_validator
 
 from schemas.base import Model
-from schemas.settings import JobConfig
+from schemas.settings import ModelOptions
 
 
-class PruneSlotsJob(JobConfig):
+class PruneSlotsJob(ModelOptions):
     """Trace what an index's passages lose in dense search when their slots go one by one; changes no index.
 
     With --pruned, also write an index of the passages with fewer slots.

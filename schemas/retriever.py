@@ -147,7 +147,8 @@ class LibraryRetriever(Model):
     similarity: Literal["cosine", "dot"] = "cosine"
     """`dot` stores vectors as they are, for models trained without normalisation."""
     remote_code: bool = False
-    """Run the Python code that the model's repository brings. Off: models that need it are refused."""
+    """The model needs the Python code that its repository brings. Off: such models are refused. On, the code runs only
+    in commands that name the model by `--trust-code` or DIFFRETRIEVER_TRUST_CODE: a config is no consent."""
     text: TextConfig = TextConfig()
     """Its limits apply besides the model's own."""
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from schemas.base import Model
+from schemas.base import CommaSeparated, Model
 
 
 class ServeLimits(Model):
@@ -68,6 +68,9 @@ class ServeConfig(Model):
     """Where the index's backbone lies now, if it has moved; it must be the same weights."""
     adapter: str | None = None
     """Where its adapter lies now, likewise."""
+    trust_code: CommaSeparated = ()
+    """Models whose own Python code may run in the replicas, if the index's retriever asks for it; separated by commas.
+    See `--trust-code` of jobs/search.py; DIFFRETRIEVER_TRUST_CODE where the application is built adds to it."""
     device: str = "auto"
     """Of the encoder, and of the dense search where they are together: `cpu`, `cuda`; `auto`: a GPU if there is one."""
     memory_mb: PositiveInt = 1024

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Annotated, Any, NoReturn, Self
 
 import yaml
-from pydantic import ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from schemas.base import Model, refuse_unknown_keys, suggest
+from schemas.base import CommaSeparated, Model, refuse_unknown_keys, suggest
 
 
 class JobConfig(Model):
@@ -28,7 +28,8 @@ class JobConfig(Model):
         try:
             _refuse_unknown_flags(given, cls)
             settings = loader(_cli_parse_args=given, _cli_prog_name=Path(sys.argv[0]).name, **cls._read_yaml(given))
-            return cls.model_validate(settings.model_dump())
+            kept = {name: getattr(settings, name) for name in cls.model_fields if cls.model_fields[name].exclude}
+            return cls.model_validate(settings.model_dump() | kept)
         except ValidationError as error:
             _fail("\n".join(_explain(item) for item in error.errors()))
         except ValueError as error:
@@ -48,12 +49,25 @@ class JobConfig(Model):
         if not isinstance(values, dict):
             raise ValueError(f"--config {path} must hold `key: value` lines")
         refuse_unknown_keys(values, cls.model_fields, path)
+        if "trust_code" in values:
+            raise ValueError(
+                f"{path}: trust_code: no file can allow code to run: say --trust-code, or set DIFFRETRIEVER_TRUST_CODE"
+            )
         return values
 
     def to_yaml(self) -> str:
         """Return the resolved config; the same text is a valid `--config` file."""
         values = self.model_dump(mode="json", exclude={"config"})
         return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+class ModelOptions(JobConfig):
+    """What jobs that load an encoder can be told."""
+
+    trust_code: Annotated[CommaSeparated, NoDecode] = Field((), exclude=True)
+    """Model whose own Python code may run in this job, if its retriever asks for it (`remote_code: true`): a hub id,
+    ID@REVISION, or a folder that begins with `/`, `./`, `../` or `~`; repeat the flag for several. No file, preset or
+    index can say so, and none keeps it."""
 
 
 class _CommandLine(BaseSettings):

@@ -19,6 +19,7 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.handle import DeploymentHandle
 
+from diffretriever.consent import trusted_sources
 from diffretriever.encoders.prepared import PreparedText
 from diffretriever.encoders.representations import Representations
 from diffretriever.files import is_local
@@ -124,6 +125,8 @@ def search_app(arguments: dict[str, Any]) -> Application:
     config = ServeConfig.from_arguments({name: value for name, value in given.items() if value is not None})
     if is_local(config.index):
         config = config.model_copy(update={"index": str(Path(config.index).absolute())})
+    # Replicas run in other directories and do not have this process's environment.
+    config = config.model_copy(update={"trust_code": trusted_sources(config.trust_code)})
     # Replicas get the digest: the key itself stays out of Ray's store and logs.
     secret = os.environ.get("DIFFRETRIEVER_API_KEY")
     key = key_digest(secret) if secret else None

@@ -25,6 +25,7 @@ LEVELS = {
     "presets": 1,
     "backbones": 1,
     "client": 1,
+    "consent": 1,
     "codecs": 2,
     "collections": 2,
     "planning": 2,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from diffretriever.backbones import load_backbone
     from diffretriever.collections import open_collection
+    from diffretriever.consent import trust_code
     from diffretriever.encoders import load_encoder
     from diffretriever.index.table import PassageIndex
     from diffretriever.presets import load_retriever
@@ -27,6 +28,7 @@ _PLACES = {
     "load_retriever": "diffretriever.presets",
     "open_collection": "diffretriever.collections",
     "open_searcher": "diffretriever.search",
+    "trust_code": "diffretriever.consent",
 }
 __all__ = [
     "Budget",
@@ -36,6 +38,7 @@ __all__ = [
     "load_retriever",
     "open_collection",
     "open_searcher",
+    "trust_code",
 ]
 
 

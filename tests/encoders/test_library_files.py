@@ -13,6 +13,7 @@ import yaml
 
 pytest.importorskip("sentence_transformers", reason="the extra `models` is not installed")
 
+from diffretriever.consent import VARIABLE
 from diffretriever.encoders import library_source, load_preparer
 from diffretriever.encoders.library_files import LibraryFiles
 from schemas.retriever import RETRIEVER_ADAPTER, LibraryRetriever
@@ -47,12 +48,12 @@ def test_code_of_the_repository_is_refused_with_the_way_to_allow_it(where: str, 
         (model / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(ValueError, match=r"Python code of its own repository.*modeling_own\.OwnModel") as refusal:
         encoder_of(model, query_prompt="query: ")
-    described = RETRIEVER_ADAPTER.validate_python(yaml.safe_load(str(refusal.value).split("allows it:\n")[1]))
+    described = RETRIEVER_ADAPTER.validate_python(yaml.safe_load(str(refusal.value).split("asks for it:\n")[1]))
     place = BackboneConfig(source=str(model), dtype="float32")
     assert described == LibraryRetriever(backbone=place, query_prompt="query: ", remote_code=True)
 
 
-def test_allowed_code_runs(model: Path) -> None:
+def test_allowed_code_runs(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "import torch\n\nclass Twice(torch.nn.Module):\n    def forward(self, features):\n"
     text += "        features['sentence_embedding'] = features['sentence_embedding'] * 2\n        return features\n\n"
     text += "    @classmethod\n    def load(cls, folder):\n        return cls()\n"
@@ -63,6 +64,7 @@ def test_allowed_code_runs(model: Path) -> None:
     (model / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(ValueError, match="remote_code: true"):
         encoder_of(model, similarity="dot")
+    monkeypatch.setenv(VARIABLE, str(model))
     twice = encoder_of(model, similarity="dot", remote_code=True).encode_queries(["river"])
     assert (twice.vectors_MH == plain.vectors_MH * 2).all()
 
@@ -141,6 +143,7 @@ def test_what_is_fetched_from_the_hub(code: bool, model: Path, tmp_path: Path, m
 
     monkeypatch.setattr("diffretriever.backbones.source.snapshot_download", fetch)
     monkeypatch.setattr(library_source, "snapshot_download", fetch)
+    monkeypatch.setenv(VARIABLE, "some/model@main" if code else "")
     place = BackboneConfig(source="some/model", revision="main")
     found = LibraryFiles.open(LibraryRetriever(backbone=place, remote_code=code), weights=True)
     fetched = {file.relative_to(cache).as_posix() for file in cache.rglob("*") if file.is_file()}

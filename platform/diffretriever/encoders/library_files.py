@@ -1,12 +1,15 @@
 """The files of a published embedding model: what they ask for, whether that is allowed, and their digest.
 
-Weights are read from safetensors only, and Python code of a model's repository runs only where the config allows it.
+Weights are read from safetensors only. Python code of a model's repository runs only where the config asks for it and
+the person at hand has named the model; see `diffretriever.consent`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +17,9 @@ from typing import Any
 
 import yaml
 
+from diffretriever.backbones.adapter_files import CONFIG_FILE as ADAPTER_CONFIG
 from diffretriever.backbones.checkpoint import Checkpoint, read_json
+from diffretriever.consent import VARIABLE, check_trusted
 from diffretriever.encoders.library_source import (
     CODE_FILES,
     MODULE_FILES,
@@ -27,8 +32,10 @@ from diffretriever.encoders.library_source import (
 from schemas.retriever import LibraryRetriever
 
 EXTRA = "sentence_transformers"
-_LIBRARY_TYPES = ("sentence_transformers.", "pylate.models.Dense.")
+_LIBRARY_TYPES = re.compile(r"sentence_transformers(\.\w+)*\.[A-Z]\w*|pylate\.models\.Dense\.Dense")
 """Modules that the library itself has; the second it replaces with its own."""
+_KERNEL_OPTIONS = {"allow_all_kernels", "kernel_config", "use_kernels"}
+"""Options of transformers that make it fetch and import kernels."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,7 @@ class LibraryFiles:
 
     folder: Path
     remote_code: bool
+    """Whether its Python code runs: the config asks for it, and consent was checked."""
 
     @classmethod
     def open(cls, config: LibraryRetriever, *, weights: bool) -> LibraryFiles:
@@ -46,13 +54,18 @@ class LibraryFiles:
 
         Raises:
             ValueError: The extra is not installed; the source cannot be found or fetched; the model needs code of
-                its repository, or has its weights in pickles only; or `config` contradicts its files.
+                its repository that `config` does not ask for, or that nobody has consented to; it has its weights in
+                pickles only; or `config` contradicts its files.
         """
         if importlib.util.find_spec(EXTRA) is None:
             raise ValueError("the library method needs an extra: pip install 'diffretriever[models]'")
         if config.backbone.adapter is not None:
             raise ValueError("the library method takes no adapter: merge it into the weights, and leave adapter out")
+        if config.remote_code:
+            # Before anything is fetched: the one place where it is asked.
+            check_trusted(config.backbone.source, config.backbone.revision)
         files = cls(find_folder(config, weights=weights), config.remote_code)
+        _check_adapter(files)
         _check_code(files, config)
         if config.pooling != "auto" and files.modules:
             raise ValueError(f"{files.folder / 'modules.json'} says how to pool: leave pooling: {config.pooling} out")
@@ -79,6 +92,12 @@ class LibraryFiles:
     def library_config(self) -> dict[str, Any]:
         """The library's `config_sentence_transformers.json`, empty where there is none."""
         return self.optional("config_sentence_transformers.json")
+
+    @cached_property
+    def transformer_settings(self) -> dict[str, Any]:
+        """The library's settings of the transformer: `sentence_bert_config.json`, once named after the family."""
+        names = sorted(file.name for file in self.transformer.glob("sentence_*_config.json"))
+        return self.optional(names[0], self.transformer) if names else {}
 
     @property
     def is_stanford_colbert(self) -> bool:
@@ -108,7 +127,8 @@ class LibraryFiles:
 
 
 def _check_code(files: LibraryFiles, config: LibraryRetriever) -> None:
-    foreign = [module.type for module in files.modules if not module.type.startswith(_LIBRARY_TYPES)]
+    foreign = [module.type for module in files.modules if not _LIBRARY_TYPES.fullmatch(module.type)]
+    foreign += [*_kernels(files.config), *_kernels(files.transformer_settings)]
     mapped = files.config.get("auto_map") or {}
     if config.remote_code or not (foreign or (mapped and not config.bidirectional)):
         return
@@ -117,9 +137,29 @@ def _check_code(files: LibraryFiles, config: LibraryRetriever) -> None:
     described = yaml.safe_dump({"method": "library", **wanted.model_dump(exclude_defaults=True)}, sort_keys=False)
     raise ValueError(
         f"'{config.backbone.source}' runs by Python code of its own repository ({named}), which could do anything "
-        "that you can do on this machine. If you have read that code and trust it, put this into a YAML file and "
-        f"name the file as the retriever; `remote_code: true` allows it:\n{described}"
+        "that you can do on this machine. If you have read that code and trust it, name the model in every command "
+        f"that may run it (`--trust-code`, or {VARIABLE} in the environment), put this into a YAML file and name the "
+        f"file as the retriever; `remote_code: true` asks for it:\n{described}"
     )
+
+
+def _kernels(values: dict[str, Any]) -> Iterator[str]:
+    """What would be run of other repositories: transformers fetches and imports kernels that a config names."""
+    for key, value in values.items():
+        named = value.values() if isinstance(value, dict) else [value]
+        if "implementation" in key and any("/" in str(name) for name in named):
+            yield f"{key}: {value}"
+        elif key in _KERNEL_OPTIONS and value:
+            yield key
+        elif isinstance(value, dict):
+            yield from _kernels(value)
+
+
+def _check_adapter(files: LibraryFiles) -> None:
+    # transformers would load the base model that the adapter's config names, wherever that is.
+    for folder in (files.folder, files.transformer):
+        if (folder / ADAPTER_CONFIG).exists():
+            raise ValueError(f"{folder} holds an adapter ({ADAPTER_CONFIG}): merge it into the weights, and remove it")
 
 
 def _check_weights(files: LibraryFiles) -> None:

@@ -34,7 +34,7 @@ def load_model(config: LibraryRetriever, files: LibraryFiles, device: torch.devi
         kernel = resolve_attention(config.backbone.attention, device, dtype, prefer_flash=False)
         options["attn_implementation"] = kernel
     # Code may lie in yet another repository.
-    trust = {"trust_remote_code": config.remote_code, "local_files_only": not config.remote_code}
+    trust = {"trust_remote_code": files.remote_code, "local_files_only": not files.remote_code}
     common = {"device": str(device), **trust}
     if config.vectors == "token":
         model = MultiVectorEncoder(str(files.folder), model_kwargs=options, **common)

@@ -13,7 +13,6 @@ from typing import Any
 
 from diffretriever.encoders.library_files import LibraryFiles
 from diffretriever.encoders.library_preparer import TASKS
-from diffretriever.encoders.library_vocabulary import transformer_settings
 
 STANFORD_MARKERS = {"query": "[unused0]", "document": "[unused1]"}
 CLASSIC_QUERY_LENGTH = 32
@@ -61,7 +60,7 @@ class TokenRules:
             raise ValueError(f"{files.folder} holds no late-interaction model: use vectors: single")
         if any("TokenPooling" in module.type for module in files.modules):
             raise ValueError(f"{files.folder} merges the vectors of several tokens, which is not supported")
-        settings = transformer_settings(files)
+        settings = files.transformer_settings
         from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 
         mask = MultiVectorMask.load(str(files.folder), subfolder=masks[0].folder.relative_to(files.folder).as_posix())

@@ -7,7 +7,7 @@ Beside a transformers checkpoint such a folder may hold `modules.json`, the list
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from huggingface_hub import snapshot_download
@@ -30,11 +30,20 @@ class Module(NamedTuple):
 
 
 def read_modules(folder: Path) -> tuple[Module, ...]:
-    """Return the modules in order; none where `folder` is a plain transformers checkpoint."""
+    """Return the modules in order; none where `folder` is a plain transformers checkpoint.
+
+    Raises:
+        ValueError: a module lies outside of `folder`.
+    """
     file = folder / "modules.json"
     if not file.is_file():
         return ()
-    return tuple(Module(entry["type"], folder / entry["path"]) for entry in json.loads(file.read_text("utf-8")))
+    entries = json.loads(file.read_text("utf-8"))
+    for entry in entries:
+        path = PurePosixPath(entry["path"])
+        if path.is_absolute() or ".." in path.parts:
+            raise ValueError(f"{file}: the module at '{path}' lies outside of the model's folder")
+    return tuple(Module(entry["type"], folder / entry["path"]) for entry in entries)
 
 
 def find_folder(config: LibraryRetriever, *, weights: bool) -> Path:

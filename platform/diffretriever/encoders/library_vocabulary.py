@@ -11,16 +11,19 @@ from transformers import AutoConfig, AutoTokenizer
 from diffretriever.backbones import Vocabulary
 from diffretriever.encoders.library_files import LibraryFiles
 
+_NOT_OPTIONS = ("subfolder", "trust_remote_code")
+"""What a model's files do not decide: where they are, and whether their code runs."""
+
 
 class LibraryVocabulary(Vocabulary):
     """The tokenizer's length and case are those of the library.
 
     Attributes:
-        settings: the library's settings of the transformer; see `transformer_settings`.
+        settings: the library's settings of the transformer.
     """
 
     def __init__(self, files: LibraryFiles) -> None:
-        self.settings = transformer_settings(files)
+        self.settings = files.transformer_settings
         options = self._tokenizer_options()
         self._loaded = AutoTokenizer.from_pretrained(
             str(files.transformer), trust_remote_code=files.remote_code, **options
@@ -43,13 +46,7 @@ class LibraryVocabulary(Vocabulary):
         options = self.settings.get("processor_kwargs") or self.settings.get("tokenizer_args") or {}
         if self.settings.get("max_seq_length") is not None:
             options = {"model_max_length": self.settings["max_seq_length"], **options}
-        return {name: value for name, value in options.items() if name != "trust_remote_code"}
-
-
-def transformer_settings(files: LibraryFiles) -> dict[str, Any]:
-    """Return the library's settings of the transformer: `sentence_bert_config.json`, once named after the family."""
-    names = sorted(file.name for file in files.transformer.glob("sentence_*_config.json"))
-    return files.optional(names[0], files.transformer) if names else {}
+        return {name: value for name, value in options.items() if name not in _NOT_OPTIONS}
 
 
 def _lower_case(tokenizer: Any) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import ray
 from ray._private.utils import read_ray_address
 
+from diffretriever.consent import VARIABLE, trusted_sources
 from schemas.jobs import RayConfig
 
 # What reading and preparing take beside the encoders.
@@ -47,7 +48,7 @@ def ray_session(config: RayConfig) -> Iterator[None]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray.init(
         address=_running_cluster() if config.ray_address == "auto" else config.ray_address,
-        runtime_env={"env_vars": {"PYTHONPATH": python_path()}},
+        runtime_env={"env_vars": worker_variables()},
         log_to_driver=False,
         logging_level=logging.WARNING,
     )
@@ -75,6 +76,14 @@ def _running_cluster() -> str:
             raise ValueError(f"no Ray answers at RAY_ADDRESS={found}: start it, or unset RAY_ADDRESS") from None
         return "local"
     return found
+
+
+def worker_variables() -> dict[str, str]:
+    """Return the environment variables of workers: where the code is, and whose code may run.
+
+    The second is always there, though it may be empty: a cluster's own environment is not the command at hand.
+    """
+    return {"PYTHONPATH": python_path(), VARIABLE: ",".join(trusted_sources())}
 
 
 def python_path() -> str:

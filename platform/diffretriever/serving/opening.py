@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from diffretriever.consent import trust_code
 from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.preparer import Preparer
@@ -36,6 +37,7 @@ def open_encoder(config: ServeConfig, index: PassageIndex) -> Encoder:
     Raises:
         ValueError: the backbone found is not the one that made it; the message names what differs.
     """
+    trust_code(config.trust_code)
     encoder = load_encoder(_retriever(config, index), config.device)
     check_same(index.manifest, manifest_of(encoder), index.uri)
     return encoder
@@ -43,6 +45,7 @@ def open_encoder(config: ServeConfig, index: PassageIndex) -> Encoder:
 
 def open_preparer(config: ServeConfig, index: PassageIndex) -> Preparer:
     """Load the tokenizer side of that encoder alone."""
+    trust_code(config.trust_code)
     return load_preparer(_retriever(config, index))
 
 

@@ -1,0 +1,308 @@
+"""Python code of a model runs only when this very command names the model; no artefact can say so."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sentence_transformers", reason="the extra `models` is not installed")
+
+from diffretriever.collections import Passage
+from diffretriever.consent import VARIABLE, check_trusted, trust_code, trusted_sources
+from diffretriever.encoders import library_source, load_encoder, load_preparer
+from diffretriever.encoders.library_files import LibraryFiles
+from diffretriever.evaluation.evaluate import evaluate_job
+from diffretriever.index.identity import manifest_of
+from diffretriever.index.table import PassageIndex
+from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.search import open_searcher
+from diffretriever.search.accelerate import accelerate
+from diffretriever.serving.opening import open_encoder, open_index, open_preparer
+from schemas.jobs import AccelerateJob, EvaluateJob
+from schemas.manifest import IndexManifest
+from schemas.retriever import LibraryRetriever, MaskedRetriever
+from schemas.retriever_parts import BackboneConfig
+from schemas.serve_config import ServeConfig
+from tests.encoders.library_cases import TEXTS, change_json, encoder_of, published
+
+ROOT = Path(__file__).resolve().parents[2]
+MARKER = "it-ran"
+
+
+@pytest.fixture(autouse=True)
+def _no_consent(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Set first, so that what a test's code puts there is taken back, too.
+    monkeypatch.setenv(VARIABLE, "")
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A model's folder with a projection and a module that leaves a marker, which Python would find by name, too."""
+    folder = published("bert", tmp_path, "mean", dense=True)
+    code = f"from pathlib import Path\nPath({str(tmp_path / MARKER)!r}).touch()\n"
+    code += (
+        "import torch\n\nclass Same(torch.nn.Module):\n    def forward(self, features):\n        return features\n\n"
+    )
+    code += "    @classmethod\n    def load(cls, folder):\n        return cls()\n"
+    (folder / "hostile.py").write_text(code)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.chdir(folder)
+    yield folder
+    sys.modules.pop("hostile", None)
+
+
+def add_module(folder: Path, path: str = "", type_: str = "hostile.Same") -> None:
+    modules = json.loads((folder / "modules.json").read_text())
+    modules.append({"idx": len(modules), "name": "added", "path": path, "type": type_})
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+def map_class(folder: Path) -> None:
+    change_json(folder / "config.json", auto_map={"AutoConfig": "hostile.Same", "AutoModel": "hostile.Same"})
+
+
+def map_unknown_class(folder: Path) -> None:
+    map_class(folder)
+    change_json(folder / "config.json", model_type="unheard-of")
+
+
+def map_tokenizer(folder: Path) -> None:
+    names = {"AutoTokenizer": ["hostile.Same", "hostile.Same"]}
+    change_json(folder / "tokenizer_config.json", auto_map=names, tokenizer_class="Same")
+
+
+def trust_in_settings(folder: Path) -> None:
+    map_class(folder)
+    trust = {"trust_remote_code": True}
+    options = ("model_args", "config_args", "tokenizer_args", "model_kwargs", "config_kwargs", "processor_kwargs")
+    change_json(folder / "sentence_bert_config.json", **dict.fromkeys(options, trust))
+
+
+def activation(folder: Path) -> None:
+    change_json(folder / "2_Dense" / "config.json", activation_function="hostile.Same")
+
+
+def kernel_in_config(folder: Path) -> None:
+    change_json(folder / "config.json", attn_implementation="somebody/kernel")
+
+
+def kernel_in_settings(folder: Path) -> None:
+    change_json(folder / "sentence_bert_config.json", model_args={"attn_implementation": {"text": "a/kernel"}})
+
+
+def any_kernel(folder: Path) -> None:
+    change_json(folder / "sentence_bert_config.json", model_kwargs={"allow_all_kernels": True})
+
+
+def adapter(folder: Path) -> None:
+    base = Path(shutil.copytree(folder, folder.parent / "base"))
+    map_class(base)
+    settings = {"base_model_name_or_path": str(base), "peft_type": "LORA", "auto_mapping": {"base_model_class": "Same"}}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+
+
+def module_outside(folder: Path) -> None:
+    shutil.move(folder / "2_Dense", folder.parent / "2_Dense")
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[2]["path"] = "../2_Dense"
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+def function_of_the_library(folder: Path) -> None:
+    add_module(folder, type_="sentence_transformers.util.misc.importlib")
+
+
+CARRIED: dict[str, tuple[Callable[[Path], None], str | None]] = {
+    "class in auto_map": (map_class, "Python code of its own repository"),
+    "class of an unknown family": (map_unknown_class, "Python code of its own repository"),
+    "tokenizer in auto_map": (map_tokenizer, None),
+    "trust in the library's settings": (trust_in_settings, "Python code of its own repository"),
+    "module in modules.json": (add_module, r"Python code of its own repository \(hostile\.Same\)"),
+    "function of the library": (function_of_the_library, "Python code of its own repository"),
+    "module outside": (module_outside, "lies outside of the model's folder"),
+    "activation": (activation, None),
+    "kernel in the config": (kernel_in_config, "attn_implementation: somebody/kernel"),
+    "kernel in the settings": (kernel_in_settings, "a/kernel"),
+    "any kernel": (any_kernel, "allow_all_kernels"),
+    "base of an adapter": (adapter, "holds an adapter"),
+}
+"""What a model's files can name → how to write it, and how it is refused; None: it is passed over."""
+
+
+@pytest.mark.parametrize("name", CARRIED)
+def test_nothing_that_a_models_files_name_is_run(name: str, model: Path, tmp_path: Path) -> None:
+    write, refusal = CARRIED[name]
+    write(model)
+    config = LibraryRetriever(backbone=BackboneConfig(source=str(model), dtype="float32"))
+    if refusal is None:
+        load_encoder(config, "cpu")
+    else:
+        with pytest.raises(ValueError, match=refusal):
+            load_encoder(config, "cpu")
+    asking = config.model_copy(update={"remote_code": True})
+    trust_code([str(tmp_path / "another"), "some/model"])
+    for load in (load_preparer, load_encoder):
+        with pytest.raises(ValueError, match=f"--trust-code {model}") as refused:
+            load(asking)
+        assert f"{VARIABLE}={model}" in str(refused.value)
+    assert not (tmp_path / MARKER).exists()
+
+
+def test_code_that_a_checkpoint_of_our_own_families_names_is_never_run(
+    model: Path, checkpoint: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(checkpoint, tmp_path / "llada"))
+    shutil.copy(model / "hostile.py", folder)
+    map_tokenizer(folder)
+    change_json(folder / "config.json", auto_map={"AutoModel": "hostile.Same", "AutoConfig": "hostile.Same"})
+    config = MaskedRetriever(backbone=BackboneConfig(source=str(folder), dtype="float32"))
+    trust_code([str(folder)])
+    assert load_encoder(config, "cpu").encode_queries(["river"]).vectors_MH.any()
+    assert not (tmp_path / MARKER).exists()
+
+
+def test_weights_lie_in_the_checkpoints_folder(model: Path) -> None:
+    (model / "model.safetensors").rename(model.parent / "elsewhere.safetensors")
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../elsewhere.safetensors"}}))
+    (model / "model-00001.safetensors").write_bytes(b"")
+    with pytest.raises(ValueError, match="outside of its folder"):
+        LibraryFiles(model, remote_code=False).digest()
+
+
+def test_the_codec_of_an_index_is_named_by_its_digest(model: Path) -> None:
+    manifest = json.loads(manifest_of(encoder_of(model)).model_dump_json())
+    codec = {"name": "residual2", "digest": "../" * 9 + "x", "width": 4, "keeps_vectors": False}
+    with pytest.raises(ValueError, match="digest"):
+        IndexManifest.model_validate(manifest | {"codec": codec})
+
+
+def index_of(model: Path, folder: Path, **fields: Any) -> str:
+    """Index some texts; `fields` are what the manifest says of the retriever beside the truth."""
+    encoder = encoder_of(model, **fields) if trusted_sources() else encoder_of(model)
+    made = manifest_of(encoder)
+    index = PassageIndex.create(
+        str(folder), made.model_copy(update={"retriever": made.retriever.model_copy(update=fields)})
+    )
+    passages = [Passage(str(i), "", text) for i, text in enumerate(TEXTS)]
+    reps = encoder.encode_passages([""] * len(TEXTS), TEXTS)
+    block = write_block(index.uri, beside(text_table(passages, "c"), reps.to_arrow()))
+    Committer(index).commit({"all": block}, [])
+    return str(folder)
+
+
+def collection_in(folder: Path) -> str:
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text('{"_id": "0", "title": "", "text": "honey"}\n')
+    (folder / "queries.jsonl").write_text('{"_id": "q", "text": "honey"}\n')
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\t0\t1\n")
+    return str(folder)
+
+
+WAYS: dict[str, Callable[[str, Path], object]] = {
+    "search": lambda index, _: open_searcher(index),
+    "evaluate": lambda index, folder: evaluate_job(
+        EvaluateJob(index=index, collection=collection_in(folder / "collection"), output=folder / "out"), "command"
+    ),
+    "accelerate": lambda index, _: accelerate(AccelerateJob(index=index, candidates="mean", top_k=2, sample=2)),
+    "serve": lambda index, _: open_encoder(ServeConfig(index=index), open_index(ServeConfig(index=index))),
+    "prepare": lambda index, _: open_preparer(ServeConfig(index=index), open_index(ServeConfig(index=index))),
+}
+
+
+@pytest.mark.parametrize("carried", ["class in auto_map", "module in modules.json"])
+@pytest.mark.parametrize("way", WAYS)
+def test_opening_an_index_runs_nothing(way: str, carried: str, model: Path, tmp_path: Path) -> None:
+    index = index_of(model, tmp_path / "index", remote_code=True)
+    CARRIED[carried][0](model)
+    trust_code([str(tmp_path), "some/model", str(model / "1_Pooling")])
+    with pytest.raises(ValueError, match=f"asks for the Python code of '{model}'.*--trust-code {model}"):
+        WAYS[way](index, tmp_path)
+    assert not (tmp_path / MARKER).exists()
+
+
+def test_consent_in_this_command_is_honoured(model: Path, tmp_path: Path) -> None:
+    add_module(model)
+    trust_code([f"{model.parent}/../{model.parent.name}/{model.name}"])
+    index = index_of(model, tmp_path / "index", remote_code=True)
+    assert (tmp_path / MARKER).exists()
+    assert open_searcher(index).search(["honey"], top_k=2, modes=["dense"])["dense"][0]
+    config = ServeConfig.from_arguments({"index": index, "trust_code": f"some/model,{model}"})
+    assert open_encoder(config, open_index(config)).config == open_index(config).manifest.retriever
+    assert "trust" not in (PassageIndex.open(index).manifest.model_dump_json())
+
+
+def test_jobs_take_consent_from_the_flag_alone(model: Path, tmp_path: Path) -> None:
+    add_module(model)
+    trust_code([str(model)])
+    index = index_of(model, tmp_path / "index", remote_code=True)
+    (tmp_path / MARKER).unlink()
+    trusted = trusted_sources()
+    command = [sys.executable, str(ROOT / "jobs" / "search.py"), "--index", index, "--query", "honey"]
+
+    def search(*more: str) -> subprocess.CompletedProcess[str]:
+        environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+        return subprocess.run([*command, *more], capture_output=True, text=True, check=False, env=environment)
+
+    refused = search()
+    assert (refused.returncode, (tmp_path / MARKER).exists()) == (1, False)
+    assert f"--trust-code {model}" in refused.stderr
+    job = tmp_path / "job.yaml"
+    job.write_text(f"trust_code: [{model}]\n")
+    in_file = search("--config", str(job))
+    assert (in_file.returncode, (tmp_path / MARKER).exists()) == (2, False)
+    assert "no file can allow code to run" in in_file.stderr
+    allowed = search("--trust-code", trusted[0])
+    assert (allowed.returncode, (tmp_path / MARKER).exists()) == (0, True), allowed.stderr
+
+
+def test_what_lies_in_the_current_directory_cannot_pose_as_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trust_code(["some/model"])
+    check_trusted("some/model", None)
+    (tmp_path / "some" / "model").mkdir(parents=True)
+    with pytest.raises(ValueError, match=f"--trust-code {tmp_path}/some/model"):
+        check_trusted("some/model", None)
+    trust_code(["./some/model"])
+    check_trusted("some/model", None)
+
+
+def test_a_revision_is_part_of_the_name() -> None:
+    trust_code(["some/model"])
+    with pytest.raises(ValueError, match="--trust-code some/model@refs/pr/1`"):
+        check_trusted("some/model", "refs/pr/1")
+    trust_code(["some/model@refs/pr/1"])
+    check_trusted("some/model", "refs/pr/1")
+
+
+def test_a_path_with_a_comma_would_be_two_sources() -> None:
+    with pytest.raises(ValueError, match="has a comma"):
+        trust_code(["/models/a,b"])
+
+
+def test_nothing_is_fetched_before_consent(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[str] = []
+
+    def fetch(source: str, **_: Any) -> str:
+        fetched.append(source)
+        raise OSError("the hub is not there")
+
+    monkeypatch.setattr("diffretriever.backbones.source.snapshot_download", fetch)
+    monkeypatch.setattr(library_source, "snapshot_download", fetch)
+    config = LibraryRetriever(backbone=BackboneConfig(source="some/model"), remote_code=True)
+    with pytest.raises(ValueError, match="--trust-code some/model"):
+        load_preparer(config)
+    assert not fetched
+    trust_code(["some/model"])
+    with pytest.raises(ValueError, match="the hub is not there"):
+        load_preparer(config)
+    assert fetched == ["some/model"]
