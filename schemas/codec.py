@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, cast, get_args
+from typing import Annotated, Literal, TypeAlias, cast, get_args
+
+from pydantic import Field
 
 from schemas.base import Model
 from schemas.text_form import TextForm
@@ -51,7 +53,7 @@ class StoredCodec(Model):
 
     name: CodecConfig
     """Family and bits."""
-    digest: str
+    digest: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
     """Of the trained codec; see `diffretriever.codecs.base.Codec.digest`."""
     width: int
     """Bytes of a vector."""

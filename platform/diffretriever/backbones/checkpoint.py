@@ -79,7 +79,10 @@ def _weight_files(folder: Path) -> tuple[Path, ...]:
         return (single,)
     if not index.is_file():
         raise ValueError(f"{folder} has neither {single.name} nor {index.name}: only safetensors are read.")
-    files = tuple(folder / name for name in sorted(set(read_json(index)["weight_map"].values())))
+    names = sorted(set(read_json(index)["weight_map"].values()))
+    if outside := [name for name in names if name != Path(name).name]:
+        raise ValueError(f"{index} names {outside[0]}, which lies outside of its folder: fetch the checkpoint again.")
+    files = tuple(folder / name for name in names)
     for file in files:
         if not file.is_file():
             raise ValueError(f"{index} names {file.name}, which is not there: fetch the checkpoint again.")

@@ -184,7 +184,10 @@ def table_uri(uri: str) -> str:
 
 def fragment_key(fragment: Any) -> str:
     """Return a name for what a fragment holds; deletions and added columns leave it as it is."""
-    return PurePosixPath(fragment.data_files()[0].path).stem
+    name = PurePosixPath(fragment.data_files()[0].path).stem
+    if name in ("", ".", ".."):
+        raise ValueError(f"a fragment's data file is named '{fragment.data_files()[0].path}': no table has such a file")
+    return name
 
 
 def ids_filter(ids: Iterable[str]) -> str:
