@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 from pathlib import Path
+from pickle import UnpicklingError
 
 import pytest
 import torch
@@ -69,3 +70,20 @@ def test_the_same_training_and_both_resume(folder_of: FolderOf, tmp_path: Path) 
             torch.testing.assert_close(adapter[name], plain_adapter[name], atol=1e-5, rtol=1e-4)
     other = torch.load(tmp_path / "found-1.pt")
     assert all(torch.equal(other["deepspeed"][0][1][name], found["deepspeed"][0][1][name]) for name in plain_adapter)
+
+
+class _Hostile:
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[object, tuple[Path]]:
+        return Path.touch, (self.marker,)
+
+
+def test_a_checkpoint_of_deepspeed_cannot_run_anything(tmp_path: Path) -> None:
+    from diffretriever.training.deepspeed_engine import values_only
+
+    torch.save({"optimizer": _Hostile(tmp_path / "it-ran")}, tmp_path / "state.pt")
+    with values_only(), pytest.raises(UnpicklingError, match="Weights only load failed"):
+        torch.load(tmp_path / "state.pt", weights_only=False)
+    assert not (tmp_path / "it-ran").exists()

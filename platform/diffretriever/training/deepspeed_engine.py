@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import deepspeed  # type: ignore[import-untyped]
+from deepspeed.runtime.fp16.loss_scaler import LossScaler  # type: ignore[import-untyped]
+from deepspeed.runtime.zero.config import ZeroStageEnum  # type: ignore[import-untyped]
+from deepspeed.utils.tensor_fragment import fragment_address  # type: ignore[import-untyped]
 from torch import Tensor, nn
+from torch.serialization import safe_globals
 
 from diffretriever.training.engine import Engine, adamw
 from schemas.training import Recipe
 
 _TAG = "deepspeed"
+_VALUES_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+"""The variable that wins over `weights_only=False` in torch."""
 
 
 class DeepSpeedEngine(Engine):
@@ -49,8 +58,27 @@ class DeepSpeedEngine(Engine):
 
     def load(self, folder: Path) -> None:
         """Read what as many workers have written."""
-        path, _ = self._engine.load_checkpoint(str(folder), tag=_TAG, load_module_strict=False)
+        with values_only():
+            path, _ = self._engine.load_checkpoint(str(folder), tag=_TAG, load_module_strict=False)
         assert path is not None, f"DeepSpeed finds nothing in {folder}"
+
+
+@contextmanager
+def values_only() -> Iterator[None]:
+    """Let `torch.load` read tensors, plain values and DeepSpeed's own three classes, whatever it is asked for.
+
+    DeepSpeed asks for any pickle, and a pickle can run anything: a checkpoint may have come from elsewhere.
+    """
+    before = os.environ.get(_VALUES_ONLY)
+    os.environ[_VALUES_ONLY] = "1"
+    try:
+        with safe_globals([LossScaler, ZeroStageEnum, fragment_address]):
+            yield
+    finally:
+        if before is None:
+            del os.environ[_VALUES_ONLY]
+        else:
+            os.environ[_VALUES_ONLY] = before
 
 
 def _config(recipe: Recipe) -> dict[str, Any]:
