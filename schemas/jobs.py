@@ -53,7 +53,8 @@ class EncodeJob(RayConfig):
     """Slots as q<K_q>p<K_p>, for example q4p16, in place of the retriever's own; or the selection.json of a budget
     sweep."""
     on_bad_input: Literal["error", "quarantine"] = "error"
-    """What to do with records that cannot be encoded: stop before anything starts, or set them aside in a file."""
+    """What to do with records that cannot be encoded: stop before anything starts, or set them aside in a file. A
+    passage that the retriever encodes as NaN or infinity stops the job when it is met, or is set aside too."""
     quarantine: Path | None = None
     """That file; default: `quarantine.jsonl` in a local index folder, or in the current one."""
     on_existing: Literal["error", "skip", "replace"] = "error"

@@ -13,7 +13,7 @@ from diffretriever.encoders.prepared import PreparedText
 from diffretriever.encoders.representations import Representations
 from diffretriever.search.batch import ListName
 from diffretriever.search.hit_tables import merge, to_hits
-from diffretriever.serving.answering import Answering, Found, Job, Searched, Wanted
+from diffretriever.serving.answering import Answering, Found, Job, Searched, Wanted, refused
 from schemas.serve import SearchResponse
 from schemas.serve_index import Way
 from serve.replicas import Replicas
@@ -33,6 +33,9 @@ class RemoteBackend:
         clock.done("choose")
         queries = await self.encode([query.prepared for query in planned])
         clock.done("encode")
+        problem = refused(planned, queries)
+        if problem is not None:
+            raise problem
         found = await self._find(queries, job.wanted)
         clock.done("search")
         (answer,) = await asyncio.to_thread(answering.finish, [Searched(job, planned, queries, found)])

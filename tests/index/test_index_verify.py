@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -52,7 +53,10 @@ def fill(path: Path, rows: list[Row], retriever: MaskedRetriever | LibraryRetrie
     index = PassageIndex.create(str(path / "index"), manifest)
     for row in rows:
         table = pa.Table.from_pylist([row], schema=passage_schema(HIDDEN))
-        Committer(index).commit({"key": write_block(index.uri, table)}, [])
+        # As in an index from before such rows were refused.
+        with patch("diffretriever.index.writer.refuse_to_write"):
+            receipt = write_block(index.uri, table)
+        Committer(index).commit({"key": receipt}, [])
     return index
 
 
@@ -83,6 +87,8 @@ def test_a_sound_index_has_no_problems(tmp_path: Path) -> None:
         (lambda row: {"reps": [*row["reps"], row["reps"][0]], "slot_tokens": [1, 2, 3]}, "not 1 to 2 vectors"),
         (lambda _: {"slot_tokens": [1]}, "slot words differ in number"),
         (lambda row: scaled(row, np.inf), "not finite"),
+        (lambda row: scaled(row, -np.inf), "not finite"),
+        (lambda row: scaled(row, np.nan), "not finite"),
         (lambda row: scaled(row, 0.998), "not of length 1"),
         (lambda _: {"impact_ids": [0]}, "impact ids and weights differ in number"),
         (lambda _: {"impact_ids": [7, 7]}, "do not ascend"),
@@ -91,6 +97,7 @@ def test_a_sound_index_has_no_problems(tmp_path: Path) -> None:
         (lambda _: {"impact_ids": [-1, 0]}, "vocabulary of 50"),
         (lambda _: {"impact_weights": [0.0, 1.0]}, "not positive and finite"),
         (lambda _: {"impact_weights": [1.0, np.inf]}, "not positive and finite"),
+        (lambda _: {"impact_weights": [np.nan, 1.0]}, "not positive and finite"),
     ],
 )
 def test_a_damaged_passage_is_named(damage: Callable[[Row], Row], kind: str, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -11,7 +12,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
+from diffretriever.backbones import load_vocabulary
 from diffretriever.collections import BadInputError
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.encode import encode_collection
@@ -80,6 +84,35 @@ def test_bad_input_is_set_aside_and_counted(tmp_path: Path, make_job: JobMaker) 
     kept = [json.loads(text) for text in Path(summary.quarantine).read_text("utf-8").splitlines()]
     assert [row["line"] for row in kept] == [2, 4, 5, 6, 7, 9, 10]
     assert sorted(PassageIndex.open(summary.index).digests()) == ['it\'s"q"', "p0", "p1"]
+
+
+def test_passages_encoded_as_nan_are_refused_or_set_aside(tmp_path: Path, make_job: JobMaker, checkpoint: Path) -> None:
+    """A letter whose embedding is NaN spoils the texts that have it."""
+    spoilt = _without_embedding(checkpoint, tmp_path / "spoilt", "Z")
+    lines = [line(i, "a wing of Z" if i in (9, 41) else None) for i in range(60)]
+    job = make_job(write_corpus(tmp_path / "corpus", lines), backbone=str(spoilt))
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"'corpus': passage.* 'p(9|41)'.* would be stored with NaN .*quarantine"):
+            encode_collection(job)
+        assert not {"p9", "p41"} & PassageIndex.open(job.index).digests().keys()
+    assert len(PassageIndex.open(job.index)) >= 15
+    summary = encode_collection(job.model_copy(update={"on_bad_input": "quarantine"}))
+    assert (summary.bad, summary.bad_reasons, summary.rows) == (2, {"not finite": 2}, 58)
+    assert summary.quarantine is not None
+    kept = [json.loads(text) for text in Path(summary.quarantine).read_text("utf-8").splitlines()]
+    assert [(row["line"], row["reason"].partition(":")[0]) for row in kept] == [(10, "not finite"), (42, "not finite")]
+    assert [json.loads(row["raw"])["id"] for row in kept] == ["p9", "p41"]
+
+
+def _without_embedding(checkpoint: Path, folder: Path, letter: str) -> Path:
+    shutil.copytree(checkpoint, folder)
+    (file,) = folder.glob("*.safetensors")
+    tensors = load_file(file)
+    vocabulary = load_vocabulary(str(checkpoint))
+    (token,) = vocabulary.tokenizer.encode(letter, add_special_tokens=False)
+    tensors["model.transformer.wte.weight"][token] = torch.nan
+    save_file(tensors, file, {"format": "pt"})
+    return folder
 
 
 def test_a_killed_encoder_process_costs_nothing(tmp_path: Path, make_job: JobMaker) -> None:

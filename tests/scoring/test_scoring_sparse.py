@@ -39,6 +39,12 @@ def test_quantise(rounding: Literal["none", "trunc100", "round100"], expected: l
     np.testing.assert_array_equal(values, np.array(expected, dtype=np.float32))
 
 
+def test_keep_topk_does_not_cut_nan() -> None:
+    ids, weights = keep_topk(np.array([3, 5, 9]), np.array([2.0, np.nan, 1.0], np.float32), 2)
+    assert ids.tolist() == [3, 5]
+    assert np.isnan(weights).tolist() == [False, True]
+
+
 def test_keep_topk_keeps_the_order_by_id_and_the_smaller_id_of_a_tie() -> None:
     ids, weights = np.array([2, 5, 7, 9]), np.array([1.0, 3.0, 1.0, 2.0])
     kept_ids, kept_weights = keep_topk(ids, weights, 3)

@@ -14,6 +14,7 @@ from diffretriever.budgets.queries import read_queries
 from diffretriever.budgets.splits import SweptSplit, open_splits
 from diffretriever.collections import Qrels, open_collection
 from diffretriever.encoders.representations import Representations, read_vectors
+from diffretriever.index.finite import finite_rows
 from diffretriever.index.identity import check_same, manifest_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.presets import with_places
@@ -130,7 +131,7 @@ def _passages(index: PassageIndex) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Return ids, vectors float16 [N, H] and offsets int64 [P + 1] of all passages that have vectors."""
     ids: list[str] = []
     parts, counts = [], []
-    for batch in index.batches(["id", "reps"], _BATCH_ROWS):
+    for batch in finite_rows(index.uri, index.batches(["id", "reps"], _BATCH_ROWS)):
         vectors_NH, offsets = read_vectors(batch)
         ids += batch.column("id").to_pylist()
         parts.append(vectors_NH)

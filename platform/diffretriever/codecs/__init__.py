@@ -69,7 +69,11 @@ def load_codec(place: str | Path) -> Codec:
 
 
 def codec_from_bytes(data: bytes) -> Codec:
-    """Return the codec that `Codec.to_bytes` wrote; raises `ValueError` if it did not write this."""
+    """Return the codec that `Codec.to_bytes` wrote.
+
+    Raises:
+        ValueError: it did not write this, or numbers in it are not finite.
+    """
     import numpy as np
     import safetensors.numpy
 
@@ -79,6 +83,9 @@ def codec_from_bytes(data: bytes) -> Codec:
         arrays = safetensors.numpy.load(data)
     except (ValueError, KeyError, TypeError, safetensors.SafetensorError):
         raise ValueError("this is no codec: give the file that `Codec.save` wrote") from None
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise ValueError(f"'{name}' holds NaN or infinity, so what is decoded would too: restore the file")
     return _codec_class(config)(config.bits, {name: np.array(array) for name, array in arrays.items()})
 
 

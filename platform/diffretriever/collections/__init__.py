@@ -18,7 +18,7 @@ from diffretriever.collections.datasets import FOLDERS, open_dataset
 from diffretriever.collections.files import FileCollection, read_queries
 from diffretriever.collections.lines import TextFile, find_file
 from diffretriever.collections.pydoc import PYDOC, open_pydoc
-from diffretriever.collections.scan import BadInputPolicy, ScanResult, scan
+from diffretriever.collections.scan import BadInputPolicy, ScanResult, scan, set_aside
 from diffretriever.collections.trec import read_qrels, read_run, write_qrels, write_run
 from schemas.base import suggest
 
@@ -37,6 +37,7 @@ __all__ = [
     "read_queries",
     "read_run",
     "scan",
+    "set_aside",
     "write_qrels",
     "write_run",
 ]

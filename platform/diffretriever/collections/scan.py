@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -82,6 +82,16 @@ def scan(
         return _walk(collection, keep, lambda bad: stream.write(_quarantined(bad)))
 
 
+def set_aside(collection: Collection, ids: Iterable[str], reason: str, quarantine: Path) -> None:
+    """Add kept passages to the file that `scan` wrote the bad records to, for a reason that came to light later."""
+    wanted = set(ids)
+    with quarantine.open("ab") as stream:
+        for file, line, record in collection.located_records():
+            if isinstance(record, Passage) and record.id in wanted:
+                wanted.remove(record.id)
+                stream.write(_quarantined(BadRecord(file, line, reason, _raw(record))))
+
+
 def _refuse_bad(collection: Collection, keep: Callable[[Passage], bool] | None) -> ScanResult:
     listed: list[BadRecord] = []
 
@@ -127,8 +137,12 @@ def _unless_duplicate(
     first = first_lines.setdefault(record.id, line)
     if first == line:
         return record
-    raw = json.dumps({"id": record.id, "title": record.title, "text": record.text[:200]}, ensure_ascii=False)
-    return BadRecord(file, line, f"duplicate id: '{record.id}' is first on line {first}", raw[:200])
+    return BadRecord(file, line, f"duplicate id: '{record.id}' is first on line {first}", _raw(record))
+
+
+def _raw(record: Passage) -> str:
+    fields = {"id": record.id, "title": record.title, "text": record.text[:200]}
+    return json.dumps(fields, ensure_ascii=False)[:200]
 
 
 def _refuse_changed(collection: Collection, state: str) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from diffretriever.encoders.batching import token_budget_batches
+from diffretriever.encoders.finite import refuse_queries
 from diffretriever.encoders.prepared import PreparedText
 from diffretriever.encoders.preparer import Preparer
 from diffretriever.encoders.representations import Representations
@@ -79,8 +80,14 @@ class Encoder(ABC):
         return self.config.modes
 
     def encode_queries(self, texts: Sequence[str], budgets: Sequence[int] | None = None) -> Representations:
-        """Represent queries, each with its own K_q where `budgets` is given."""
-        return self.encode(self.preparer.prepare_queries(texts, budgets))
+        """Represent queries, each with its own K_q where `budgets` is given.
+
+        Raises:
+            ValueError: a query's vectors or impacts hold NaN or infinity; the message names it.
+        """
+        encoded = self.encode(self.preparer.prepare_queries(texts, budgets))
+        refuse_queries(encoded, texts)
+        return encoded
 
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Representations:
         """Represent passages."""

@@ -60,7 +60,8 @@ def pooled_impacts(
     """
     pooled_BT = max_pool(log_relu(logits_BKT), valid_BK)
     weights_BT = quantise(pooled_BT.numpy(), rounding)
-    keep_BT = (weights_BT > 0) & content.mask_BT.numpy()
+    # NaN is kept, to be refused by who stores or searches: without it the text would only seem to lack the word.
+    keep_BT = ~(weights_BT <= 0) & content.mask_BT.numpy()
     ids_BT = content.ids_BT.numpy().astype(np.int32)
     rows = [(ids[keep], weights[keep]) for ids, weights, keep in zip(ids_BT, weights_BT, keep_BT, strict=True)]
     if topk is not None:

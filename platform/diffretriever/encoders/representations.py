@@ -115,12 +115,14 @@ def read_vectors(table: pa.Table | pa.RecordBatch) -> tuple[np.ndarray, np.ndarr
 
 def read_impacts(table: pa.Table | pa.RecordBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return ids int32 [T], weights float32 [T] and int64 offsets [N + 1] of the impact columns."""
-    ids, weights = _combined(table, "impact_ids"), _combined(table, "impact_weights")
-    return (
-        ids.flatten().to_numpy(zero_copy_only=False),
-        weights.flatten().to_numpy(zero_copy_only=False),
-        _offsets(ids),
-    )
+    ids = _combined(table, "impact_ids")
+    return ids.flatten().to_numpy(zero_copy_only=False), read_weights(table)[0], _offsets(ids)
+
+
+def read_weights(table: pa.Table | pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
+    """Return weights float32 [T] and int64 offsets [N + 1] of the column `impact_weights`."""
+    weights = _combined(table, "impact_weights")
+    return weights.flatten().to_numpy(zero_copy_only=False), _offsets(weights)
 
 
 def _combined(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:

@@ -21,6 +21,7 @@ from lance.fragment import FragmentMetadata, write_fragments
 
 from diffretriever.codecs.sampling import sample_vectors
 from diffretriever.encoders.representations import read_vectors
+from diffretriever.index.finite import finite_rows
 from diffretriever.index.table import PassageIndex, table_schema, table_uri
 from diffretriever.index.vectors import with_codes
 from diffretriever.index.work_folder import WorkFolder
@@ -48,11 +49,15 @@ def sample_of(index: PassageIndex, size: int) -> tuple[np.ndarray, int]:
     """Return up to `size` vectors, float16 [., H], and about how many the index has.
 
     Vectors come from as many passages, drawn at random: no more of the table is read than that.
+
+    Raises:
+        ValueError: one of them holds NaN or infinity.
     """
     n_passages = len(index)
     rows = np.sort(np.random.default_rng(0).choice(n_passages, min(n_passages, size), replace=False))
-    taken = (index.take(rows[start : start + _TAKEN_ROWS], ["reps"]) for start in range(0, len(rows), _TAKEN_ROWS))
-    sample_SH, count = sample_vectors((read_vectors(table)[0] for table in taken), size)
+    starts = range(0, len(rows), _TAKEN_ROWS)
+    taken = (index.take(rows[start : start + _TAKEN_ROWS], ["id", "reps"]) for start in starts)
+    sample_SH, count = sample_vectors((read_vectors(table)[0] for table in finite_rows(index.uri, taken)), size)
     return sample_SH, round(count * n_passages / len(rows))
 
 
@@ -67,7 +72,11 @@ def parts_of(index: PassageIndex) -> list[Part]:
 
 
 def write_part(uri: str, version: int, part: Part, manifest: IndexManifest) -> str:
-    """Write a part of a version with the codes that `manifest` wants; return the receipt, about 400 bytes of JSON."""
+    """Write a part of a version with the codes that `manifest` wants; return the receipt, about 400 bytes of JSON.
+
+    Raises:
+        ValueError: a passage's vectors or impact weights hold NaN or infinity.
+    """
     index = PassageIndex.open(uri, version)
     schema = table_schema(manifest)
     rows = pa.RecordBatchReader.from_batches(schema, _coded(index, part, manifest, schema))
@@ -101,7 +110,7 @@ def _coded(index: PassageIndex, part: Part, manifest: IndexManifest, schema: pa.
     columns = [name for name in index.dataset.schema.names if name != "codes"]
     batch_rows = max(1, _BATCH_BYTES // _row_bytes(index.manifest))
     scanner = fragment.scanner(columns=columns, offset=part.first, limit=part.rows, batch_size=batch_rows)
-    for batch in scanner.to_batches():
+    for batch in finite_rows(index.uri, scanner.to_batches()):
         yield with_codes(index.uri, manifest, batch).select(schema.names).cast(schema)
 
 

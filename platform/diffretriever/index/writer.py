@@ -22,6 +22,7 @@ from lance.fragment import FragmentMetadata, write_fragments
 
 from diffretriever.collections import Passage
 from diffretriever.files import is_local
+from diffretriever.index.finite import refuse_to_write
 from diffretriever.index.table import PassageIndex, ids_filter, manifest_in, table_uri
 from diffretriever.index.vectors import with_codes
 from schemas.passages import TEXT_SCHEMA
@@ -31,7 +32,11 @@ def write_block(uri: str, table: pa.Table) -> str:
     """Write one block of passages as uncommitted fragments; return the receipt, a JSON text of about 400 bytes.
 
     The block has `reps`; in a compressed index their codes are written with them or in their place.
+
+    Raises:
+        ValueError: a passage's vectors or impact weights hold NaN or infinity; nothing is written then.
     """
+    refuse_to_write(table)
     dataset = lance.dataset(table_uri(uri))
     table = with_codes(uri, manifest_in(dataset, uri), table)
     fragments = write_fragments(table.select(dataset.schema.names).cast(dataset.schema), dataset, schema=dataset.schema)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
-from diffretriever.collections import Collection, ScanResult, open_collection, scan
+from diffretriever.collections import Collection, ScanResult, open_collection, scan, set_aside
 from diffretriever.files import is_local, write_text
+from diffretriever.index.finite import named
 from diffretriever.index.identity import bm25_manifest, check_same
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
@@ -26,6 +28,8 @@ from schemas.jobs import EncodeJob
 from schemas.manifest import IndexManifest
 from schemas.retriever import Bm25Retriever, MaskedRetriever, NeuralRetriever, RetrieverConfig
 
+_NOT_FINITE = "not finite"
+
 
 def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) -> EncodeSummary:
     """Run an encode job in the Ray session at hand, or in one of its own.
@@ -39,7 +43,7 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
 
     Raises:
         ValueError: bad input, a retriever other than the index's, or a request the cluster cannot meet; nothing has
-            been encoded then.
+            been encoded then. Or a passage is encoded as NaN or infinity: what was committed stays.
     """
     started = time.monotonic()
     smaller = smaller or {}
@@ -56,20 +60,23 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
         wanted.refuse_conflicts()
         for index in indexes:
             write_text(f"{index.uri.rstrip('/')}/encode.yaml", job.to_yaml())
-        rate = _run(job, indexes, collection, scanned, wanted, pool) if scanned.n_kept else 0.0
+        rate, left_out = _run(job, indexes, collection, scanned, wanted, pool) if scanned.n_kept else (0.0, [])
+        if left_out:
+            assert quarantine is not None, "such passages are refused otherwise"
+            set_aside(collection, left_out, f"{_NOT_FINITE}: the retriever encodes it so", quarantine)
         if job.compact and scanned.n_kept:
             for index in indexes:
                 index.compact()
     return EncodeSummary(
         index=job.index,
         fingerprint=indexes[0].manifest.fingerprint,
-        encoded=scanned.n_kept,
+        encoded=scanned.n_kept - len(left_out),
         already_there=wanted.already_there,
         skipped=wanted.skipped,
-        replaced=wanted.replaced,
-        bad=scanned.n_bad,
-        bad_reasons=scanned.reasons,
-        quarantine=str(quarantine) if scanned.n_bad else None,
+        replaced=wanted.replaced - sum(any(i in held for held in wanted.present) for i in left_out),
+        bad=scanned.n_bad + len(left_out),
+        bad_reasons=scanned.reasons | ({_NOT_FINITE: len(left_out)} if left_out else {}),
+        quarantine=str(quarantine) if scanned.n_bad + len(left_out) else None,
         rows=len(indexes[0]),
         seconds=time.monotonic() - started,
         steady_rate=rate,
@@ -124,20 +131,43 @@ def _run(
     scanned: ScanResult,
     wanted: Wanted,
     pool: EncoderPool,
-) -> float:
-    """Encode the kept passages and commit them as they come; return the steady rate in passages per second."""
+) -> tuple[float, list[str]]:
+    """Encode the kept passages and commit them as they come.
+
+    Returns:
+        The steady rate in passages per second, and the ids of passages that were left out as not finite.
+    """
     manifest = indexes[0].manifest
     rows = job.rows_per_block or rows_per_block(manifest.retriever, manifest.hidden_size)
     stream = receipts(read(collection, scanned, rows), indexes, pool, job.threads_per_encoder)
+    if job.on_bad_input == "error":
+        stream = _until_not_finite(stream)
     finished: list[tuple[float, int]] = []
+    left_out: list[str] = []
     with Progress(f"{collection.name} → {job.index}", scanned.n_kept) as progress:
         for receipt in committed(stream, indexes, wanted.present):
-            finished.append((time.monotonic(), len(receipt["ids"])))
-            progress.update(len(receipt["ids"]), receipt["tokens"], receipt["padded_tokens"])
+            count = len(receipt["ids"]) + len(receipt["not_finite"])
+            finished.append((time.monotonic(), count))
+            left_out += receipt["not_finite"]
+            progress.update(count, receipt["tokens"], receipt["padded_tokens"])
+    if left_out and job.on_bad_input == "error":
+        raise ValueError(
+            f"collection '{collection.name}': {named(left_out)} would be stored with NaN or infinity; what was "
+            f"committed to {job.index} stays. Look for damaged weights, or leave such passages out and have them "
+            "listed with --on-bad-input quarantine; the same command then goes on"
+        )
     done = sum(count for _, count in finished)
     if done != scanned.n_kept:
         raise RuntimeError(f"{scanned.n_kept} passages went in and {done} came out: run the same command again")
-    return _steady_rate(finished)
+    return _steady_rate(finished), left_out
+
+
+def _until_not_finite(receipts: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """End after the first block with a passage that was left out: what is done is committed, the rest not begun."""
+    for receipt in receipts:
+        yield receipt
+        if receipt["not_finite"]:
+            return
 
 
 def _steady_rate(finished: list[tuple[float, int]]) -> float:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, reduce
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
+from diffretriever.encoders.base import BatchCost
+from diffretriever.encoders.finite import not_finite
 from diffretriever.index.writer import beside, write_block
 from diffretriever.pipelines.blocks import pack, unpack
 from schemas.passages import TEXT_SCHEMA
@@ -18,11 +21,12 @@ if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder
     from diffretriever.encoders.representations import Representations
 
-RECEIPT_SCHEMA = pa.schema(
+RECEIPT_SCHEMA = pa.schema(  # of a block: `ids` are written, `not_finite` are those that were left out
     [
         ("key", pa.string()),
         ("receipts", pa.list_(pa.string())),
         ("ids", pa.list_(pa.string())),
+        ("not_finite", pa.list_(pa.string())),
         ("tokens", pa.int64()),
         ("padded_tokens", pa.int64()),
         ("seconds", pa.float64()),
@@ -68,14 +72,18 @@ class EncodeBlocks:
         self._budgets = budgets
 
     def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
-        """Encode and write each block; nothing becomes visible before the driver commits the receipt."""
-        for key, table in unpack(rows):
+        """Encode and write each block; nothing becomes visible before the driver commits the receipt.
+
+        Passages whose vectors or impacts hold NaN or infinity are left out, and the receipt names them.
+        """
+        for key, block in unpack(rows):
             start = time.perf_counter()
+            table, encoded, left_out = _finite_only(block, self._encoded(block))
             texts = table.select(TEXT_SCHEMA.names)
-            found = zip(self._budgets, self._encoded(table), strict=True)
+            found = zip(self._budgets, encoded, strict=True)
             receipts = [write_block(uri, beside(texts, each.to_arrow())) for uri, each in found]
             cost = self._encoder.cost
-            yield _receipt(key, receipts, table, cost.tokens, cost.padded_tokens, time.perf_counter() - start)
+            yield _receipt(key, receipts, table, left_out, cost, time.perf_counter() - start)
 
     def _encoded(self, table: pa.Table) -> list[Representations]:
         from diffretriever.encoders.masked import MaskedEncoder
@@ -88,22 +96,35 @@ class EncodeBlocks:
         return self._encoder.encode_cut(texts, list(self._budgets.values()))
 
 
+def _finite_only(block: pa.Table, encoded: list[Representations]) -> tuple[pa.Table, list[Representations], list[str]]:
+    """Return the passages whose representations are all finite, these, and the ids of the other passages."""
+    wrong_P = reduce(np.union1d, map(not_finite, encoded))
+    if not len(wrong_P):
+        return block, encoded, []
+    kept_P = np.setdiff1d(np.arange(len(block)), wrong_P)
+    ids = block.column("id").take(pa.array(wrong_P)).to_pylist()
+    return block.take(pa.array(kept_P)), [each.take(kept_P) for each in encoded], ids
+
+
 def store_blocks(rows: pa.Table, uri: str) -> Iterator[pa.Table]:
     """Write each block's texts as they are, for retrievers that encode nothing (BM25)."""
     for key, table in unpack(rows):
         start = time.perf_counter()
-        yield _receipt(key, [write_block(uri, table)], table, 0, 0, time.perf_counter() - start)
+        receipts = [write_block(uri, table)]
+        yield _receipt(key, receipts, table, [], BatchCost(0, 0), time.perf_counter() - start)
 
 
-def _receipt(key: str, receipts: list[str], table: pa.Table, tokens: int, padded: int, seconds: float) -> pa.Table:
-    ids = table.column("id").to_pylist()
+def _receipt(
+    key: str, receipts: list[str], table: pa.Table, left_out: list[str], cost: BatchCost, seconds: float
+) -> pa.Table:
     return pa.table(
         {
             "key": [key],
             "receipts": [receipts],
-            "ids": [ids],
-            "tokens": [tokens],
-            "padded_tokens": [padded],
+            "ids": [table.column("id").to_pylist()],
+            "not_finite": [left_out],
+            "tokens": [cost.tokens],
+            "padded_tokens": [cost.padded_tokens],
             "seconds": [seconds],
         },
         schema=RECEIPT_SCHEMA,

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from diffretriever.encoders.representations import Representations, read_vectors
+from diffretriever.index.finite import finite_rows
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.exact import FP32_ROUNDING, exact_scores, possible
 from diffretriever.scoring.pooled_slots import mean_slots
@@ -26,7 +27,7 @@ def search_pooled(index: PassageIndex, queries: Representations, k: int) -> Hits
     queries_QH = _means(queries.vectors_MH, queries.offsets)
     lengths_Q = np.linalg.norm(queries_QH, axis=1)
     best = TopK(len(queries), k)
-    for batch in index.batches(["id", "reps"], _BATCH_ROWS):
+    for batch in finite_rows(index.uri, index.batches(["id", "reps"], _BATCH_ROWS)):
         stored_NH, offsets = read_vectors(batch)
         passages_PH = _means(stored_NH, offsets)
         ids_P = np.array(batch.column("id").to_pylist(), dtype=object)

@@ -14,6 +14,7 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import read_vectors
 from diffretriever.evaluation.measures import evaluate
 from diffretriever.evaluation.report import Evaluation, write_evaluation
+from diffretriever.index.finite import finite_rows
 from diffretriever.index.identity import check_same, manifest_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.pooled_slots import pooled_slot_scores
@@ -57,7 +58,7 @@ def _search(index: PassageIndex, encoder: Encoder, queries: list[Query], top_k: 
     represented = encoder.encode_queries([query.text for query in queries])
     vectors_MH = torch.from_numpy(represented.vectors_MH.astype(np.float32))
     ranking = TopK(len(queries), top_k)
-    for batch in index.batches(["id", "reps"], _BATCH_ROWS):
+    for batch in finite_rows(index.uri, index.batches(["id", "reps"], _BATCH_ROWS)):
         passages_NH, offsets = read_vectors(batch)
         passages_NH = passages_NH.astype(np.float32)
         scores_QP = pooled_slot_scores(vectors_MH, represented.offsets, torch.from_numpy(passages_NH), offsets)

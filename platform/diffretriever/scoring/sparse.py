@@ -49,6 +49,8 @@ def quantise(weights: np.ndarray, rounding: Rounding) -> np.ndarray:
 def keep_topk(ids_T: np.ndarray, weights_T: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the k heaviest impacts of one text, still sorted by id; of equal weights the smaller id stays.
 
+    NaN counts as heaviest, so that it is not cut and overlooked.
+
     Args:
         ids_T: integers [T], ascending.
         weights_T: floating [T].
@@ -56,7 +58,7 @@ def keep_topk(ids_T: np.ndarray, weights_T: np.ndarray, k: int) -> tuple[np.ndar
     """
     if len(ids_T) <= k:
         return ids_T, weights_T
-    heaviest = np.argsort(-weights_T, kind="stable")[:k]
+    heaviest = np.argsort(-np.where(np.isnan(weights_T), np.inf, weights_T), kind="stable")[:k]
     kept = np.sort(heaviest)
     return ids_T[kept], weights_T[kept]
 

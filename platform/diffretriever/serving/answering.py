@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from diffretriever.encoders.finite import not_finite
 from diffretriever.encoders.prepared import PreparedText
 from diffretriever.encoders.preparer import Preparer
 from diffretriever.encoders.representations import Representations
@@ -16,10 +17,12 @@ from diffretriever.search.neural import FUSION_DEPTH, ranked
 from diffretriever.serving.answers import Ranking, hits_of, ids_of
 from diffretriever.serving.metrics import Metrics, Stage
 from diffretriever.serving.planner import PlannedQuery, Planner
+from diffretriever.serving.problems import InvalidError
 from diffretriever.serving.view import View
 from schemas.retriever_parts import Mode
 from schemas.serve import AskedBudget, QueryResult, SearchRequest, SearchResponse, SearchTimings, Texts
 
+_SHOWN = 60
 Found = dict[ListName, Hits]
 """For each list, each query's best passages."""
 
@@ -147,6 +150,15 @@ class Answering:
     def word(self, token: int) -> str:
         """Return a vocabulary entry as text."""
         return str(self._preparer.vocabulary.tokenizer.decode([token])).strip()
+
+
+def refused(planned: Sequence[PlannedQuery], encoded: Representations) -> InvalidError | None:
+    """Return the problem of a request with a query that is encoded as NaN or infinity; None where there is none."""
+    wrong = not_finite(encoded).tolist()
+    if not wrong:
+        return None
+    detail = f"query number {wrong[0]} ('{planned[wrong[0]].text[:_SHOWN]}') is encoded as NaN or infinity"
+    return InvalidError(detail, "ask with other words, and tell whoever runs this server", "query")
 
 
 def _rank(mode: Mode, found: Found, k: int) -> list[Ranking]:

@@ -15,7 +15,7 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.prepared import PreparedText
 from diffretriever.encoders.representations import Representations
 from diffretriever.search.batch import ListName
-from diffretriever.serving.answering import Answering, Found, Job, Searched, Wanted
+from diffretriever.serving.answering import Answering, Found, Job, Searched, Wanted, refused
 from diffretriever.serving.batching import Batcher
 from diffretriever.serving.metrics import Metrics, Stage
 from diffretriever.serving.planner import PlannedQuery
@@ -97,7 +97,15 @@ class LocalBackend:
             else:
                 good[number] = plan
         _stage(jobs, "choose")
-        encoded = encode_together(self._encoder, [[query.prepared for query in plan] for plan in good.values()])
+        together = encode_together(self._encoder, [[query.prepared for query in plan] for plan in good.values()])
+        encoded: list[Representations] = []
+        for number, queries in zip(list(good), together, strict=True):
+            problem = refused(good[number], queries)
+            if problem is None:
+                encoded.append(queries)
+            else:
+                answers[number] = problem
+                del good[number]
         _stage(jobs, "encode")
         found = find_together(self._snapshots, [(e, jobs[n].wanted) for n, e in zip(good, encoded, strict=True)])
         _stage(jobs, "search")

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from diffretriever.collections import Passage
 from diffretriever.collections.validation import RefusedError, checked_passage
+from diffretriever.encoders.finite import not_finite
 from diffretriever.encoders.representations import Representations
+from diffretriever.index.finite import named
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, WriterLock, beside, text_table, write_block
 from diffretriever.serving.problems import InvalidError, NotFoundError, UnavailableError
@@ -124,6 +126,10 @@ def _plan(index: PassageIndex, passages: Sequence[PassageIn]) -> _Plan:
 
 
 def _commit(index: PassageIndex, plan: _Plan, encoded: Representations) -> None:
+    wrong = not_finite(encoded).tolist()
+    if wrong:
+        detail = f"{named([plan.new[row].id for row in wrong])} would be stored with NaN or infinity"
+        raise InvalidError(detail, "leave it out, and tell whoever runs this server", "passages")
     passages = [Passage(p.id, p.title, p.text) for p in plan.new]
     table = beside(text_table(passages, [p.collection for p in plan.new]), encoded.to_arrow())
     try:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from diffretriever.encoders.finite import refuse_queries
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.coded import CodedQueries
@@ -41,7 +42,8 @@ class Proposer(ABC):
         """Make what the candidate index lacks to know all of an index's segments; the index may get a new version.
 
         Raises:
-            ValueError: a library that it takes is missing, or another process is writing to the index.
+            ValueError: a library that it takes is missing, a passage's vectors hold NaN or infinity, or another process
+                is writing to the index.
         """
 
     @classmethod
@@ -68,6 +70,8 @@ class CandidateSearch(DenseSearch):
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages among the candidates and the fragments not known to the proposer."""
+        refuse_queries(queries)
+        self.proposer.passages.refuse_not_finite(self._stream.uri)
         best = TopK(len(queries), k)
         for fragment in self._unknown:
             self._stream.add_fragment(fragment, queries, best)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from diffretriever.encoders.finite import refuse_queries
 from diffretriever.encoders.representations import Representations
 from diffretriever.scoring.coded import CodedQueries
 from diffretriever.scoring.topk import Hits, TopK
@@ -46,6 +47,8 @@ class CodedScan(DenseSearch):
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages: the same as `StreamingScan`, faster."""
+        refuse_queries(queries)
+        self._passages.refuse_not_finite(self.stream.uri)
         hits: Hits = []
         for start in range(0, len(queries), self._queries_at_once):
             stop = min(len(queries), start + self._queries_at_once)

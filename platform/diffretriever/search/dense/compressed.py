@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
+from diffretriever.encoders.finite import refuse_queries
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_of, read_codes
@@ -42,6 +43,7 @@ class CompressedScan(DenseSearch):
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages: the same as `StreamingScan`, faster."""
+        refuse_queries(queries)
         best = TopK(len(queries), k)
         for batch in self._index.batches(("id", "codes"), self._stream.batch_rows(queries)):
             self._add_batch(batch, queries, best)

@@ -20,6 +20,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.coded import Codes
 from diffretriever.scoring.halves import widened
 from diffretriever.search.dense.candidates import Proposer
+from diffretriever.search.dense.passages import CodedPassages
 from diffretriever.search.dense.segments import Segment
 from schemas.candidates import ProposerName
 
@@ -48,6 +49,7 @@ class FaissTokensProposer(Proposer):
     @classmethod
     def build(cls, index: PassageIndex, segments: Sequence[Segment]) -> None:
         """Index the segments that are not indexed yet."""
+        CodedPassages(segments).refuse_not_finite(index.uri)
         for segment in segments:
             if not _file(segment).is_file():
                 with whole_file(_file(segment)) as stream:

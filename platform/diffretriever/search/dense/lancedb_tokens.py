@@ -14,6 +14,7 @@ from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vector_index import Kind, build_vector_index, index_parts, indexed_fragments, nearest
 from diffretriever.search.dense.candidates import Proposer
+from diffretriever.search.dense.passages import CodedPassages
 from diffretriever.search.dense.segments import Segment
 from schemas.candidates import ProposerName
 
@@ -38,6 +39,7 @@ class LanceDbTokensProposer(Proposer):
     def build(cls, index: PassageIndex, segments: Sequence[Segment]) -> None:
         """Index all slot vectors if some segment's are missing."""
         if len(_known(index, cls.kind, segments)) < len(segments):
+            CodedPassages(segments).refuse_not_finite(index.uri)
             build_vector_index(index, cls.kind, _partitions(segments))
 
     @classmethod

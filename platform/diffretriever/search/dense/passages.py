@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import torch
 
 from diffretriever.encoders.representations import Representations
+from diffretriever.index.finite import stored_not_finite
 from diffretriever.scoring.coded import CodedQueries
 from diffretriever.scoring.exact import exact_scores, possible
 from diffretriever.scoring.halves import widened_chosen
@@ -42,6 +43,15 @@ class CodedPassages:
         self.live_P = _joined([s.live_P for s in segments], bool)
         self._errors_P = _joined([s.codes.errors_P for s in segments], np.float32)
         self._norms_P = _joined([s.codes.norms_P for s in segments], np.float32)
+
+        # Codes of an older index can be of such vectors. A length is finite where all numbers of a vector are.
+        self._not_finite_C = np.flatnonzero(self.live_P & ~np.isfinite(self._norms_P))
+
+    def refuse_not_finite(self, uri: str) -> None:
+        """Raise NotFiniteError if a passage that is still in the index at `uri` has vectors with NaN or infinity."""
+        if len(self._not_finite_C):
+            ids = [segment.codes.ids_of(rows_C) for segment, rows_C in self.split(self._not_finite_C)]
+            raise stored_not_finite(uri, np.concatenate(ids).tolist())
 
     def __len__(self) -> int:
         return int(self.starts[-1])

@@ -26,6 +26,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.kernels.centroids import collect, interact
 from diffretriever.scoring.halves import widened
 from diffretriever.search.dense.candidates import Proposer
+from diffretriever.search.dense.passages import CodedPassages
 from diffretriever.search.dense.segments import Segment
 from schemas.candidates import ProposerName
 
@@ -113,6 +114,7 @@ class PlaidProposer(Proposer):
     @classmethod
     def build(cls, index: PassageIndex, segments: Sequence[Segment]) -> None:
         """Make the centroids that segments lack."""
+        CodedPassages(segments).refuse_not_finite(index.uri)
         for segment in segments:
             if not _file(segment).is_file():
                 CentroidLists.of(segment).write(_file(segment))

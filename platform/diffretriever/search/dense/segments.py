@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from diffretriever.files import is_local
+from diffretriever.index.finite import finite_rows
 from diffretriever.index.fragment_codes import FragmentCodes
 from diffretriever.index.live_rows import live_rows
 from diffretriever.index.mapped_files import with_files
@@ -48,7 +49,7 @@ def build_codes(index: PassageIndex) -> int:
     """Make the codes that fragments lack; return how many fragments got some. Killed, it is simply run again.
 
     Raises:
-        ValueError: the index lies on an object store, or holds no vectors.
+        ValueError: the index lies on an object store, or holds no vectors, or some that are not finite.
     """
     if index.manifest.hidden_size is None:
         raise ValueError(f"{index.uri} holds no vectors: there is nothing to make codes of")
@@ -61,9 +62,13 @@ def build_codes(index: PassageIndex) -> int:
 
 
 def build_fragment_codes(index: PassageIndex, fragment: Any) -> None:
-    """Make the codes of one fragment."""
+    """Make the codes of one fragment.
+
+    Raises:
+        ValueError: a passage's vectors hold NaN or infinity; the message names it.
+    """
     assert index.manifest.hidden_size is not None, "there are vectors"
-    batches = index.fragment_batches(fragment, ["id", "reps"], _BUILD_ROWS)
+    batches = finite_rows(index.uri, index.fragment_batches(fragment, ["id", "reps"], _BUILD_ROWS))
     FragmentCodes.build(codes_folder(index, fragment), batches, index.manifest.hidden_size)
 
 

@@ -12,7 +12,9 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from diffretriever.encoders.finite import refuse_queries
 from diffretriever.encoders.representations import Representations, read_vectors
+from diffretriever.index.finite import refuse_rows
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.exact import FP32_ROUNDING, exact_scores, possible
 from diffretriever.scoring.halves import widened
@@ -40,8 +42,14 @@ class StreamingScan(DenseSearch):
         self._max_vectors = max_vectors
         self._as_the_authors = options.maxsim != "mean" or options.score_dtype != "float32"
 
+    @property
+    def uri(self) -> str:
+        """Where the index is."""
+        return self._index.uri
+
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages."""
+        refuse_queries(queries)
         best = TopK(len(queries), k)
         self.add_batches(self._index.batches(COLUMNS, self.batch_rows(queries)), queries, best)
         return best.results()
@@ -57,12 +65,15 @@ class StreamingScan(DenseSearch):
         for batch in batches:
             stored_NH, offsets = read_vectors(batch)
             vectors_NH = widened(stored_NH)
+            longest = _longest(vectors_NH)
+            if not np.isfinite(longest):
+                refuse_rows(self.uri, batch)
             scores_QP = self._scores(device_query_MH, queries.offsets, vectors_NH, offsets)
             ids = batch.column("id").to_pylist()
             if self._as_the_authors:
                 best.add(scores_QP, ids)
                 continue
-            slack = FP32_ROUNDING * _longest(vectors_NH)
+            slack = FP32_ROUNDING * longest
             ids_P = np.array(ids, dtype=object)
             for query, scores_P in enumerate(scores_QP):
                 own = query_MH[queries.offsets[query] : queries.offsets[query + 1]]

@@ -16,4 +16,8 @@ class SparseSearch(ABC):
 
     @abstractmethod
     def search(self, queries: Representations, k: int) -> Hits:
-        """Return each query's best k passages as (id, score), best first."""
+        """Return each query's best k passages as (id, score), best first.
+
+        Raises:
+            ValueError: a query, or a stored passage that is looked at, holds NaN or infinity; the message names it.
+        """

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from diffretriever.encoders.finite import refuse_queries
 from diffretriever.encoders.representations import Representations
 from diffretriever.postings.search import Found, search_many
 from diffretriever.scoring.topk import Hits, TopK
@@ -33,6 +34,7 @@ class PostingsSearch(SparseSearch):
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages: the same as `StreamingImpacts`, sooner."""
+        refuse_queries(queries)
         best = TopK(len(queries), k, only_positive=True)
         for fragment in self._without:
             self._stream.add_fragment(fragment, queries, best)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from diffretriever.files import is_local
+from diffretriever.index.finite import NotFiniteError, finite_rows
 from diffretriever.index.fragment_postings import FragmentPostings
 from diffretriever.index.live_rows import live_rows
 from diffretriever.index.mapped_files import with_files
@@ -70,9 +71,12 @@ def build_fragment_postings(index: PassageIndex, fragment: Any) -> None:
         ValueError: its impacts are not sound.
     """
     assert index.manifest.vocab_size is not None, "impacts point into a vocabulary"
-    batches = index.fragment_batches(fragment, ["id", "impact_ids", "impact_weights"], _BUILD_ROWS)
+    columns = ["id", "impact_ids", "impact_weights"]
+    batches = finite_rows(index.uri, index.fragment_batches(fragment, columns, _BUILD_ROWS))
     try:
         FragmentPostings.build(postings_folder(index, fragment), batches, index.manifest.vocab_size)
+    except NotFiniteError:
+        raise
     except ValueError as error:
         raise ValueError(
             f"no postings can be made of fragment {fragment_key(fragment)}: {error}; "

@@ -7,7 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from diffretriever.encoders.finite import refuse_queries
 from diffretriever.encoders.representations import Representations, read_impacts
+from diffretriever.index.finite import finite_rows
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.sparse import impact_matrix, sparse_scores
 from diffretriever.scoring.topk import Hits, TopK
@@ -27,6 +29,7 @@ class StreamingImpacts(SparseSearch):
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages."""
+        refuse_queries(queries)
         best = TopK(len(queries), k, only_positive=True)
         self._add(self._index.batches(_COLUMNS, self._batch_rows(queries)), queries, best)
         return best.results()
@@ -39,7 +42,7 @@ class StreamingImpacts(SparseSearch):
         query_matrix = impact_matrix(
             queries.impact_ids, queries.impact_weights, queries.impact_offsets, self._vocab_size
         )
-        for batch in batches:
+        for batch in finite_rows(self._index.uri, batches):
             passages = impact_matrix(*read_impacts(batch), self._vocab_size)
             best.add(sparse_scores(query_matrix, passages).toarray(), batch.column("id").to_pylist())
 

@@ -1,0 +1,121 @@
+"""Nothing writes NaN or infinity into an index: the passages are named, and what is there stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from diffretriever.collections import Passage
+from diffretriever.encoders.finite import not_finite, rows_not_finite
+from diffretriever.encoders.representations import Representations
+from diffretriever.index.pruned import write_pruned
+from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.pipelines.blocks import pack
+from diffretriever.pipelines.stages import EncodeBlocks
+from tests.index.compressed_cases import compressed, fill, representations
+from tests.index.damaged_cases import NUMBERS, damaged, damaged_index
+
+Where = Literal["vector", "weight"]
+PASSAGES = [Passage(f"new{i}", "", f"text {i}") for i in range(9)]
+
+
+@pytest.fixture(params=NUMBERS)
+def number(request: pytest.FixtureRequest) -> float:
+    return NUMBERS[request.param]
+
+
+@pytest.mark.parametrize("where", ["vector", "weight"])
+@pytest.mark.parametrize("texts", [[], [0], [8], [2, 3, 7]])
+def test_the_texts_are_found(texts: list[int], where: Where, number: float) -> None:
+    encoded = representations(9, seed=2)
+    for text in texts:
+        encoded = damaged(encoded, text, number, where)
+    assert not_finite(encoded).tolist() == texts
+    table = encoded.to_arrow()
+    assert rows_not_finite(table).tolist() == texts
+    assert rows_not_finite(table.slice(2)).tolist() == [text - 2 for text in texts if text >= 2]
+    assert rows_not_finite(table.select(["n_tokens"])).tolist() == []
+
+
+def test_the_largest_halves_are_finite() -> None:
+    encoded = representations(1, seed=2)
+    encoded.vectors_MH[0, :6] = [65504, -65504, 0, -0.0, 2**-24, -(2**-24)]
+    assert not_finite(encoded).tolist() == []
+
+
+def test_texts_without_vectors_own_none_of_those_that_are_wrong(number: float) -> None:
+    encoded = damaged(representations(9, seed=2), 4, number, "vector")
+    counts = np.diff(encoded.offsets)
+    none, offsets = [3, 5], encoded.offsets
+    rows = np.concatenate([np.arange(offsets[t], offsets[t + 1]) for t in range(9) if t not in none])
+    counts[none] = 0
+    changed = Representations(
+        encoded.vectors_MH[rows],
+        np.concatenate([[0], np.cumsum(counts)]),
+        encoded.slot_tokens[rows],
+        encoded.impact_ids,
+        encoded.impact_weights,
+        encoded.impact_offsets,
+        encoded.n_tokens,
+    )
+    assert not_finite(changed).tolist() == [4]
+
+
+@pytest.mark.parametrize("where", ["vector", "weight"])
+@pytest.mark.parametrize("codec", [None, "residual2"])
+def test_a_block_is_refused(codec: str | None, where: Where, number: float, tmp_path: Path) -> None:
+    index = fill(str(tmp_path / "index"), 60)
+    index = index if codec is None else compressed(index, codec)
+    files = set((tmp_path / "index").rglob("*"))
+    encoded = damaged(damaged(representations(9, seed=2), 4, number, where), 6, number, where)
+    with pytest.raises(ValueError, match="c: passages 'new4', 'new6' would be stored with NaN or infinity"):
+        write_block(index.uri, beside(text_table(PASSAGES, "c"), encoded.to_arrow()))
+    assert set((tmp_path / "index").rglob("*")) == files
+
+
+@pytest.mark.parametrize("where", ["vector", "weight"])
+def test_a_pruned_index_is_refused(where: Where, number: float, tmp_path: Path) -> None:
+    index = damaged_index(tmp_path, number, where)
+    kept = np.ones(sum(len(batch.column("reps").flatten()) for batch in index.batches(["reps"], 64)), bool)
+    with pytest.raises(ValueError, match="passage 'p50' would be stored"):
+        write_pruned(index, kept, str(tmp_path / "pruned"))
+
+
+class _Made:
+    """Stands for an encoder: gives what it was given, one part a budget."""
+
+    def __init__(self, *parts: Representations) -> None:
+        self.parts = parts
+
+    def __call__(self, *_: object) -> list[Representations]:
+        return list(self.parts)
+
+
+@pytest.mark.parametrize("wrong", [[4], [0, 8], list(range(9))])
+@pytest.mark.parametrize("where", ["vector", "weight"])
+def test_the_encode_job_leaves_them_out_and_says_so(
+    wrong: list[int], where: Where, number: float, tmp_path: Path
+) -> None:
+    indexes = [fill(str(tmp_path / name), 5) for name in ("large", "small")]
+    bad = sound = representations(9, seed=2)
+    for text in wrong:
+        bad = damaged(bad, text, number, where)
+    budgets = {index.uri: 3 for index in indexes}
+    with (
+        patch("diffretriever.pipelines.stages.load_in_actor"),
+        patch.object(EncodeBlocks, "_encoded", _Made(sound, bad)),
+    ):
+        stage = EncodeBlocks("", budgets, "cpu", 1)
+        stage._encoder.cost.tokens = stage._encoder.cost.padded_tokens = 1  # type: ignore[misc]
+        (receipt,) = next(stage(pack("key", text_table(PASSAGES, "c")))).to_pylist()
+    left = [p.id for row, p in enumerate(PASSAGES) if row not in wrong]
+    assert receipt["not_finite"] == [PASSAGES[row].id for row in wrong]
+    assert receipt["ids"] == left
+    for index, written in zip(indexes, receipt["receipts"], strict=True):
+        Committer(index).commit({"key": written}, [])
+        index.refresh()
+        assert sorted(index.digests()) == sorted([*left, *(f"p{i}" for i in range(5))])
