@@ -55,7 +55,8 @@ class EncodeJob(RayConfig):
     on_bad_input: Literal["error", "quarantine"] = "error"
     """What to do with records that cannot be encoded: stop before anything starts, or set them aside in a file."""
     quarantine: Path | None = None
-    """That file; default: `quarantine.jsonl` in a local index folder, or in the current one."""
+    """That file; default: `quarantine.jsonl` in a local index folder, or in the current one. Records that it holds of
+    other collections stay."""
     on_existing: Literal["error", "skip", "replace"] = "error"
     """What to do with a passage whose id is in the index with another text. The same text is never encoded twice."""
     rows_per_block: PositiveInt | None = None
