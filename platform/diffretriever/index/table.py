@@ -22,6 +22,7 @@ from lance.commit import CommitConflictError
 from diffretriever.index.vectors import columns_to_read, with_vectors
 from schemas.manifest import MANIFEST_FORMAT, IndexContents, IndexManifest
 from schemas.passages import passage_schema
+from schemas.places import plain_place
 
 _TABLE = "passages.lance"
 _MANIFEST_KEY = b"diffretriever.manifest"
@@ -32,10 +33,13 @@ _CONFLICTS = ("commit conflict", "incompatible transaction")
 
 
 class PassageIndex:
-    """One version of an index, for reading and for small changes; bulk writing is `index.writer`."""
+    """One version of an index, for reading and for small changes; bulk writing is `index.writer`.
+
+    `uri` is a folder, also where a `file:` URI was given, or the URI of an object store.
+    """
 
     def __init__(self, uri: str, dataset: Any, manifest: IndexManifest) -> None:
-        self.uri = uri
+        self.uri = plain_place(uri)
         self.dataset = dataset
         self.manifest = manifest
 
@@ -219,7 +223,7 @@ def manifest_in(dataset: Any, uri: str) -> IndexManifest:
 
 def table_uri(uri: str) -> str:
     """Return where the Lance table of the index at `uri` lies."""
-    return f"{uri.rstrip('/')}/{_TABLE}"
+    return f"{plain_place(uri).rstrip('/')}/{_TABLE}"
 
 
 def fragment_key(fragment: Any) -> str:

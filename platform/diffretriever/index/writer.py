@@ -32,6 +32,7 @@ from diffretriever.index.table import (
 )
 from diffretriever.index.vectors import with_codes
 from schemas.passages import TEXT_SCHEMA
+from schemas.places import plain_place
 
 APPENDED, REPLACED = "appended", "replaced"
 """What a commit's message says it did."""
@@ -77,7 +78,7 @@ class WriterLock:
     """
 
     def __init__(self, uri: str) -> None:
-        self._path = Path(uri) / ".writer.lock" if is_local(uri) else None
+        self._path = Path(plain_place(uri)) / ".writer.lock" if is_local(uri) else None
         self._file: IO[str] | None = None
 
     def __enter__(self) -> WriterLock:
