@@ -123,14 +123,14 @@ def test_configs_hold_the_path(place: Path) -> None:
         assert SearchJob(index=uri, query=uri).query == uri
         assert ServeConfig(index=uri).index == str(place)
         told = ["--collection", "pydoc", "--index", uri, "--on-bad-input", "quarantine", "--quarantine", f"{uri}/bad"]
-        job = EncodeJob.from_command_line(told)
-        assert (job.index, job.quarantine) == (str(place), place / "bad")
+        encode = EncodeJob.from_command_line(told)
+        assert (encode.index, encode.quarantine) == (str(place), place / "bad")
         assert EvaluateJob(index=uri, collection="pydoc", output=uri).output == place
 
 
 def test_jobs_take_it_for_a_path(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(JOBS), *sys.path])
-    from _entry import lasting  # type: ignore[import-not-found]
+    from _entry import lasting
 
     for uri in uris(place):
         assert lasting(uri, "--index") == str(place)

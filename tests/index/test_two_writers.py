@@ -194,6 +194,7 @@ def race(folder: Path, rounds: int) -> int:
     ):
         doubled = sum(_round(folder / str(number), [one, two]) for number in range(rounds))
         for process in (one, two):
+            assert process.stdin is not None
             process.stdin.close()
     assert (one.returncode, two.returncode) == (0, 0)
     return doubled
