@@ -16,6 +16,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 warnings.filterwarnings("ignore", message="lance is not fork-safe")
 
 from diffretriever.consent import trust_code  # noqa: E402  (found through the path above)
+from schemas.places import plain_place  # noqa: E402
 from schemas.settings import JobConfig, ModelOptions  # noqa: E402
 
 C = TypeVar("C", bound=JobConfig)
@@ -46,12 +47,12 @@ def run(config_class: type[C], main: Callable[[C], None]) -> None:
 
 
 def lasting(place: str | Path, flag: str) -> str:
-    """Return `place` as an absolute path or URI.
+    """Return `place` as an absolute path or the URI of an object store.
 
     Raises:
         ValueError: a relative path in a submitted job, whose working directory is a copy that Ray throws away.
     """
-    text = str(place)
+    text = plain_place(str(place))
     if "://" in text:
         return text
     if not Path(text).is_absolute() and _in_submitted_copy():

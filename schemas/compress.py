@@ -9,13 +9,14 @@ from pydantic_settings import NoDecode
 
 from schemas.base import Model
 from schemas.codec import CodecConfig
+from schemas.places import IndexPlace
 from schemas.settings import JobConfig
 
 
 class CompressJob(JobConfig):
     """Store an index's vectors in a few bits a dimension; the decoded vectors take the place of the encoder's."""
 
-    index: str
+    index: IndexPlace
     """Folder or object-store URI of the index."""
     # Settings would read a dataclass as JSON, and this one has a text form.
     codec: Annotated[CodecConfig, NoDecode] = CodecConfig("product", 2)
@@ -32,7 +33,7 @@ class CompressJob(JobConfig):
 class CompressSummary(Model):
     """The outcome of a compress job."""
 
-    index: str
+    index: IndexPlace
     """Where the index is."""
     codec: CodecConfig
     """Family and bits."""

@@ -9,6 +9,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from schemas.budget import BudgetChoice
 from schemas.candidates import ProposerName, Share
+from schemas.places import IndexPlace
 from schemas.query_budget import QueryBudgetOptions
 from schemas.retriever_parts import Mode
 from schemas.settings import JobConfig, ModelOptions
@@ -43,7 +44,7 @@ class EncodeJob(RayConfig):
     """BEIR folder or zip, MS MARCO folder, corpus file, or a name: `pydoc` (built in) or a BEIR set to download."""
     retriever: str = "diffretriever-minilm"
     """Name of a preset, or a YAML file that describes a retriever."""
-    index: str
+    index: IndexPlace
     """Folder or object-store URI of the index; made if it is not there, added to if it is."""
     backbone: str | None = None
     """Local folder or hub id to use in place of the retriever's own backbone."""
@@ -56,7 +57,8 @@ class EncodeJob(RayConfig):
     """What to do with records that cannot be encoded: stop before anything starts, or set them aside in a file. A
     passage that the retriever encodes as NaN or infinity stops the job when it is met, or is set aside too."""
     quarantine: Path | None = None
-    """That file; default: `quarantine.jsonl` in a local index folder, or in the current one."""
+    """That file; default: `quarantine.jsonl` in a local index folder, or in the current one. Records that it holds of
+    other collections stay."""
     on_existing: Literal["error", "skip", "replace"] = "error"
     """What to do with a passage whose id is in the index with another text. The same text is never encoded twice."""
     rows_per_block: PositiveInt | None = None
@@ -68,7 +70,7 @@ class EncodeJob(RayConfig):
 class SearchOptions(ModelOptions):
     """What searching an index needs to know."""
 
-    index: str
+    index: IndexPlace
     """Folder or object-store URI of the index."""
     backbone: str | None = None
     """Where the index's backbone lies now, if it has moved; it must be the same weights."""
@@ -103,7 +105,7 @@ class SearchJob(SearchOptions, QueryBudgetOptions):
 class EvaluateJob(SearchOptions, QueryBudgetOptions):
     """Search an index with a collection's queries, or take a finished run, and measure it against the qrels."""
 
-    index: str = ""
+    index: IndexPlace = ""
     """Folder or object-store URI of the index to search."""
     collection: str | None = None
     """Collection whose queries and qrels are used; see encode_beir.py."""
@@ -142,7 +144,7 @@ class EvaluateJob(SearchOptions, QueryBudgetOptions):
 class InspectJob(JobConfig):
     """Say what is in an index: its retriever, passages by collection, versions, size; check it if asked."""
 
-    index: str
+    index: IndexPlace
     """Folder or object-store URI of the index."""
     verify: bool = False
     """Read all of it and check ids, digests, vectors, impacts, codes and counts; exit status 1 if anything is wrong."""
@@ -153,7 +155,7 @@ class InspectJob(JobConfig):
 class MaintainJob(JobConfig):
     """Delete passages from an index, or compact it."""
 
-    index: str
+    index: IndexPlace
     """Folder or object-store URI of the index."""
     delete: tuple[str, ...] = ()
     """Ids of passages to delete; repeat the flag or separate by commas."""
@@ -166,7 +168,7 @@ class MaintainJob(JobConfig):
 class AccelerateJob(ModelOptions):
     """Make an index fast to search: codes, postings, a candidate index where asked for; results stay the same."""
 
-    index: str
+    index: IndexPlace
     """Local folder of the index."""
     candidates: Literal["none", "auto"] | ProposerName = "none"
     """Candidate index to calibrate: only what it names is scored, exactly. `mean` goes by passages' mean vectors,

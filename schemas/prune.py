@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 from pydantic import PositiveInt, model_validator
 
 from schemas.base import Model
+from schemas.places import IndexPlace
 from schemas.settings import ModelOptions
 
 
@@ -19,7 +20,7 @@ class PruneSlotsJob(ModelOptions):
 
     sweep: Path | None = None
     """Split folder of a sweep, such as sweeps/scifact/test: its index, encoded queries and runs; encodes nothing."""
-    index: str | None = None
+    index: IndexPlace | None = None
     """In place of --sweep: folder or object-store URI of an index, for --collection and --split."""
     collection: str | None = None
     """Collection with queries and judgements; with --sweep default: the one that was swept."""
@@ -99,7 +100,7 @@ class PrunePoint(Model):
 class PruneReport(Model):
     """The file `curve.json`."""
 
-    index: str
+    index: IndexPlace
     """Where it lies."""
     retriever: str
     fingerprint: str

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from schemas.base import Model
+from schemas.places import IndexPlace
 from schemas.retriever_parts import BackboneConfig, TitleJoin
 from schemas.settings import JobConfig
 
@@ -59,7 +60,7 @@ class RerankJob(JobConfig):
     """Collection that has the queries and the passages; see encode_beir.py."""
     split: str = "test"
     """Split of the collection that has the queries."""
-    index: str | None = None
+    index: IndexPlace | None = None
     """Folder or object-store URI of an index to take the passages' texts from, in place of the collection."""
     reranker: str
     """Name of a preset, or a YAML file that describes a reranker."""

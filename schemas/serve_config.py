@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from schemas.base import CommaSeparated, Model
+from schemas.places import IndexPlace
 
 
 class ServeLimits(Model):
@@ -51,7 +52,7 @@ class ReplicaConfig(Model):
 class ServeConfig(Model):
     """An application over one index. An API key comes from the environment alone: DIFFRETRIEVER_API_KEY."""
 
-    index: str
+    index: IndexPlace
     """Folder or object-store URI of the index."""
     layout: Literal["together", "apart"] = "together"
     """`together`: every replica encodes and searches by itself, the fewest hops. `apart`: encoders and search shards

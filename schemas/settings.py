@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, Self
+from typing import Annotated, Any, NoReturn, Self, get_args
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from schemas.base import CommaSeparated, Model, refuse_unknown_keys, suggest
+from schemas.places import plain_place
 
 
 class JobConfig(Model):
@@ -19,6 +20,13 @@ class JobConfig(Model):
 
     config: Path | None = None
     """YAML file with any of these settings; flags and DIFFRETRIEVER_* variables win over it."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _path_of_a_file_uri(cls, value: Any, info: ValidationInfo) -> Any:
+        """`Path` would make one slash of the two in a `file:` URI."""
+        is_path = _takes_path(cls.model_fields[str(info.field_name)].annotation)
+        return plain_place(value) if isinstance(value, str) and is_path else value
 
     @classmethod
     def from_command_line(cls, arguments: Sequence[str] | None = None) -> Self:
@@ -68,6 +76,10 @@ class ModelOptions(JobConfig):
     """Model whose own Python code may run in this job, if its retriever asks for it (`remote_code: true`): a hub id,
     ID@REVISION, or a folder that begins with `/`, `./`, `../` or `~`; repeat the flag for several. No file, preset or
     index can say so, and none keeps it."""
+
+
+def _takes_path(annotation: Any) -> bool:
+    return annotation is Path or any(map(_takes_path, get_args(annotation)))
 
 
 class _CommandLine(BaseSettings):

@@ -10,6 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from schemas.base import Model
 from schemas.jobs import RayConfig, SearchOptions
+from schemas.places import IndexPlace
 from schemas.retriever_parts import Mode
 from schemas.settings import JobConfig
 
@@ -165,7 +166,7 @@ class MinedNegatives(Model):
 
     identity: str
     """Of everything that the result depends on."""
-    index: str
+    index: IndexPlace
     """Where the index is."""
     version: int
     """Of the index's table."""

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from schemas.places import plain_place
+
 
 def cache_dir() -> Path:
     """Return `$DIFFRETRIEVER_CACHE`, or else `~/.cache/diffretriever`."""
@@ -19,8 +21,8 @@ def cache_dir() -> Path:
 
 
 def is_local(uri: str) -> bool:
-    """Return whether this is a plain path and no object-store URI."""
-    return "://" not in uri
+    """Return whether this is a path or a `file:` URI, and no object-store URI."""
+    return "://" not in plain_place(uri)
 
 
 def write_text(place: str | Path, text: str) -> None:
@@ -30,13 +32,14 @@ def write_text(place: str | Path, text: str) -> None:
 
 def write_bytes(place: str | Path, data: bytes) -> None:
     """Write `data` to a local path or an object-store URI."""
-    if is_local(str(place)):
+    place = plain_place(str(place))
+    if is_local(place):
         with whole_file(Path(place)) as stream:
             stream.write(data)
         return
     from pyarrow import fs
 
-    filesystem, path = fs.FileSystem.from_uri(str(place))
+    filesystem, path = fs.FileSystem.from_uri(place)
     with filesystem.open_output_stream(path) as stream:
         stream.write(data)
 

@@ -83,12 +83,14 @@ def test_quarantine_lists_every_bad_record(corpus: Corpus, tmp_path: Path) -> No
     assert bad[0]["raw"] == "{ \ufffd"
     assert "é" in bad[1]["raw"]
     assert all(entry["file"].endswith("corpus.jsonl") for entry in bad)
-    assert list(path.parent.iterdir()) == [path]
+    assert {entry["collection"] for entry in bad} == {"corpus"}
+    assert sorted(each.name for each in path.parent.iterdir()) == [".bad.jsonl.lock", "bad.jsonl"]
 
 
-def test_a_clean_scan_replaces_an_old_quarantine_file(corpus: Corpus, tmp_path: Path) -> None:
+def test_a_clean_scan_empties_the_quarantine_file(corpus: Corpus, tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
-    path.write_text("old")
+    scan(corpus(b"{\n" + line("a")), "quarantine", path)
+    assert path.read_bytes()
     assert scan(corpus(line("a")), "quarantine", path).n_bad == 0
     assert path.read_bytes() == b""
 

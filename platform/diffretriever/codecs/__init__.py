@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from diffretriever.files import is_local
 from schemas.codec import CodecConfig, Family
+from schemas.places import plain_place
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,6 +91,7 @@ def codec_from_bytes(data: bytes) -> Codec:
 
 
 def _read_bytes(place: str) -> bytes:
+    place = plain_place(place)
     if is_local(place):
         return Path(place).read_bytes()
     from pyarrow import fs

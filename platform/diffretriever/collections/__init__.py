@@ -21,6 +21,7 @@ from diffretriever.collections.pydoc import PYDOC, open_pydoc
 from diffretriever.collections.scan import BadInputPolicy, ScanResult, scan, set_aside
 from diffretriever.collections.trec import read_qrels, read_run, write_qrels, write_run
 from schemas.base import suggest
+from schemas.places import plain_place
 
 __all__ = [
     "BadInputError",
@@ -54,6 +55,7 @@ def open_collection(source: str) -> Collection:
     Raises:
         ValueError: Nothing there can be read as a collection, or the name is not known.
     """
+    source = plain_place(source)
     path = Path(source).expanduser().absolute()
     if source and path.exists():
         return _open_path(path, source.rstrip("/") or source)

@@ -6,6 +6,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 Qrels = dict[str, dict[str, int]]
 """Query id → passage id → relevance."""
@@ -98,3 +99,11 @@ class Collection(ABC):
     @abstractmethod
     def source_state(self) -> str:
         """Return a short string that changes when the file behind `records()` changes."""
+
+    def inputs(self) -> list[Path]:
+        """Return the files that are read and that no job may write to."""
+        return []
+
+    def place(self) -> str:
+        """Return what tells this collection from others of its name: where it lies, or the name where that is all."""
+        return self.name

@@ -73,6 +73,19 @@ class FileCollection(Collection):
         status = self.corpus.path.stat()
         return f"{self.corpus.path.name}:{status.st_size}:{status.st_mtime_ns}"
 
+    def inputs(self) -> list[Path]:
+        """Return the corpus file and those of all splits."""
+        judged = [file.path for split in self.split_files.values() for file in (split.queries, split.qrels)]
+        return [self.corpus.path, *judged]
+
+    def place(self) -> str:
+        """Return the corpus file's path, absolute and without links; the name where it is not on the user's disk.
+
+        A file in a zip lies below the zip, wherever it was unpacked.
+        """
+        shown = Path(self.corpus.shown).expanduser().absolute()
+        return str(shown.resolve()) if any(path.is_file() for path in (shown, *shown.parents)) else self.name
+
     def _split(self, split: str) -> Split:
         if split in self.split_files:
             return self.split_files[split]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from diffretriever.collections.base import BadInputError, BadRecord, Collection, Passage
-from diffretriever.files import whole_file
+from diffretriever.collections.quarantine import quarantined
 
 BadInputPolicy: TypeAlias = Literal["error", "quarantine"]
 
@@ -66,30 +66,32 @@ def scan(
     Args:
         collection: What to read.
         policy: `error` refuses a collection with a bad record; `quarantine` leaves bad records out.
-        quarantine: Where `quarantine` writes the bad records as JSON lines {file, line, reason, raw}; the
-            file appears when the scan is complete, and is empty if there are none.
+        quarantine: Where `quarantine` writes the bad records as JSON lines {collection, source, file, line, reason,
+            raw} when the scan is complete. They replace those of an earlier scan of this collection; the file's other
+            lines stay.
         keep: Called once for each good record, in order.
 
     Raises:
         BadInputError: The policy is `error` and there are bad records; the message lists the first ones.
-        ValueError: The collection's file changed meanwhile, or no place for the quarantine is given.
+        ValueError: The collection's file changed meanwhile, no place for the quarantine is given, or the place is an
+            input or holds something else than bad records.
     """
     if policy == "error":
         return _refuse_bad(collection, keep)
     if quarantine is None:
         raise ValueError("policy 'quarantine' needs a file to write the bad records to")
-    with whole_file(quarantine) as stream:
-        return _walk(collection, keep, lambda bad: stream.write(_quarantined(bad)))
+    with quarantined(quarantine, collection) as put:
+        return _walk(collection, keep, put)
 
 
 def set_aside(collection: Collection, ids: Iterable[str], reason: str, quarantine: Path) -> None:
     """Add kept passages to the file that `scan` wrote the bad records to, for a reason that came to light later."""
     wanted = set(ids)
-    with quarantine.open("ab") as stream:
+    with quarantined(quarantine, collection, keep_own=True) as put:
         for file, line, record in collection.located_records():
             if isinstance(record, Passage) and record.id in wanted:
                 wanted.remove(record.id)
-                stream.write(_quarantined(BadRecord(file, line, reason, _raw(record))))
+                put(BadRecord(file, line, reason, _raw(record)))
 
 
 def _refuse_bad(collection: Collection, keep: Callable[[Passage], bool] | None) -> ScanResult:
@@ -148,11 +150,6 @@ def _raw(record: Passage) -> str:
 def _refuse_changed(collection: Collection, state: str) -> None:
     if collection.source_state() != state:
         raise ValueError(f"collection '{collection.name}' changed while it was read: start again")
-
-
-def _quarantined(bad: BadRecord) -> bytes:
-    fields = {"file": bad.file, "line": bad.line, "reason": bad.reason, "raw": bad.raw}
-    return (json.dumps(fields, ensure_ascii=False) + "\n").encode()
 
 
 def _complaint(collection: Collection, result: ScanResult, listed: list[BadRecord]) -> str:

@@ -22,7 +22,7 @@ from lance.fragment import FragmentMetadata, write_fragments
 from diffretriever.codecs.sampling import sample_vectors
 from diffretriever.encoders.representations import read_vectors
 from diffretriever.index.finite import finite_rows
-from diffretriever.index.table import PassageIndex, table_schema, table_uri
+from diffretriever.index.table import PassageIndex, changed_by_another, refused_if_changed, table_schema, table_uri
 from diffretriever.index.vectors import with_codes
 from diffretriever.index.work_folder import WorkFolder
 from schemas.manifest import IndexManifest
@@ -97,11 +97,13 @@ def replace_all(index: PassageIndex, manifest: IndexManifest, receipts: list[str
         ValueError: another process committed to this index in between.
     """
     if lance.dataset(table_uri(index.uri)).version != index.version:
-        raise ValueError(f"another process changed {index.uri} while this job was writing: run the same command again")
+        raise changed_by_another(index.uri)
     items = [item for receipt in receipts for item in json.loads(receipt)]
     fragments = [FragmentMetadata.from_json(json.dumps(item)) for item in items]
     operation = lance.LanceOperation.Overwrite(table_schema(manifest), fragments)
-    lance.LanceDataset.commit(table_uri(index.uri), operation, read_version=index.version)
+    with refused_if_changed(index.uri):
+        # Without retries Lance overwrites this very version or nothing; with them, what came in between is lost.
+        lance.LanceDataset.commit(table_uri(index.uri), operation, read_version=index.version, max_retries=0)
     index.refresh()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import lance
 
 from diffretriever.index.table import PassageIndex
+from diffretriever.index.writer import APPENDED, REPLACED
 from schemas.inspect import Change, VersionChange
 
 _CHANGES: dict[Any, Change] = {
@@ -17,6 +18,8 @@ _CHANGES: dict[Any, Change] = {
     lance.LanceOperation.Delete: "deleted",
     lance.LanceOperation.Rewrite: "compacted",
 }
+_MESSAGES: dict[str, Change] = {APPENDED: "appended", REPLACED: "replaced"}
+_MESSAGE_KEY = "__lance_commit_message"
 
 
 def history(index: PassageIndex) -> list[VersionChange]:
@@ -25,10 +28,9 @@ def history(index: PassageIndex) -> list[VersionChange]:
     for version in index.dataset.versions():
         number, counts = version["version"], version["metadata"]
         transaction = index.dataset.read_transaction(number)
-        operation = transaction.operation if transaction else None
-        rows, added = int(counts["total_rows"]), _added(operation)
+        change = _change(transaction, number)
+        rows, added = int(counts["total_rows"]), _added(change, transaction.operation if transaction else None)
         before = changes[-1].rows if changes and changes[-1].version == number - 1 else None
-        change = _change(operation, number)
         changes.append(
             VersionChange(
                 version=number,
@@ -50,19 +52,23 @@ def column_bytes(index: PassageIndex) -> dict[str, int]:
     return {field.name(): _with_children(field, sizes) for field in index.dataset.lance_schema.fields()}
 
 
-def _change(operation: Any, number: int) -> Change:
-    if isinstance(operation, lance.LanceOperation.Overwrite):
-        # Only a compression ever writes a table anew.
+def _change(transaction: Any, number: int) -> Change:
+    if transaction is None:
+        return "other"
+    message = (transaction.transaction_properties or {}).get(_MESSAGE_KEY)
+    if message in _MESSAGES:
+        return _MESSAGES[message]
+    if isinstance(transaction.operation, lance.LanceOperation.Overwrite):
+        # No other change without a message writes a table anew.
         return "created" if number == 1 else "compressed"
-    return _CHANGES.get(type(operation), "other")
+    return _CHANGES.get(type(transaction.operation), "other")
 
 
-def _added(operation: Any) -> int:
-    if isinstance(operation, lance.LanceOperation.Append):
-        return _rows(operation.fragments)
-    if isinstance(operation, lance.LanceOperation.Update):
-        return _rows(operation.new_fragments)
-    return 0
+def _added(change: Change, operation: Any) -> int:
+    if change not in {"appended", "replaced"}:
+        return 0
+    is_update = isinstance(operation, lance.LanceOperation.Update)
+    return _rows(operation.new_fragments if is_update else operation.fragments)
 
 
 def _removed(change: str, before: int | None, rows: int, added: int) -> int | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import Any
@@ -16,22 +17,29 @@ from typing import Any
 import lance
 import numpy as np
 import pyarrow as pa
+from lance.commit import CommitConflictError
 
 from diffretriever.index.vectors import columns_to_read, with_vectors
 from schemas.manifest import MANIFEST_FORMAT, IndexContents, IndexManifest
 from schemas.passages import passage_schema
+from schemas.places import plain_place
 
 _TABLE = "passages.lance"
 _MANIFEST_KEY = b"diffretriever.manifest"
 _FRAGMENT_BYTES = 4 << 30
 _IDS_PER_LOOKUP = 1000
+# Compaction raises a plain OSError for the conflicts that other operations raise CommitConflictError for.
+_CONFLICTS = ("commit conflict", "incompatible transaction")
 
 
 class PassageIndex:
-    """One version of an index, for reading and for small changes; bulk writing is `index.writer`."""
+    """One version of an index, for reading and for small changes; bulk writing is `index.writer`.
+
+    `uri` is a folder, also where a `file:` URI was given, or the URI of an object store.
+    """
 
     def __init__(self, uri: str, dataset: Any, manifest: IndexManifest) -> None:
-        self.uri = uri
+        self.uri = plain_place(uri)
         self.dataset = dataset
         self.manifest = manifest
 
@@ -125,22 +133,34 @@ class PassageIndex:
         return found
 
     def delete(self, ids: Iterable[str]) -> int:
-        """Delete passages by id in one commit and return how many there were."""
-        wanted, before = list(ids), len(self)
-        if wanted:
-            self.dataset.delete(ids_filter(wanted))
-            self.refresh()
-        return before - len(self)
+        """Delete passages by id in one commit and return how many there were.
+
+        A passage that another process replaces meanwhile is deleted in its new form.
+
+        Raises:
+            ValueError: other processes kept changing these passages; nothing was deleted.
+        """
+        wanted = list(ids)
+        if not wanted:
+            return 0
+        with refused_if_changed(self.uri):
+            deleted = self.dataset.delete(ids_filter(wanted))["num_deleted_rows"]
+        self.refresh()
+        return int(deleted)
 
     def compact(self, keep_versions_for: timedelta = timedelta(hours=1)) -> None:
         """Join small fragments, drop deleted rows, and forget versions older than `keep_versions_for`.
 
         Readers of a forgotten version must open the index anew. Files that no version owns, left by killed jobs, go
         after seven days: a running job's uncommitted files look the same.
+
+        Raises:
+            ValueError: another process changed the fragments meanwhile; the table is as that process left it.
         """
         rows = max(1, len(self))
         target = max(1024, int(_FRAGMENT_BYTES / max(1, self.contents().bytes / rows)))
-        self.dataset.optimize.compact_files(target_rows_per_fragment=target)
+        with refused_if_changed(self.uri):
+            self.dataset.optimize.compact_files(target_rows_per_fragment=target)
         self.refresh()
         self.dataset.cleanup_old_versions(older_than=keep_versions_for)
 
@@ -158,6 +178,30 @@ class PassageIndex:
             deleted_rows=sum(fragment.num_deletions for fragment in fragments),
             bytes=sum(file.file_size_bytes or 0 for fragment in fragments for file in fragment.data_files()),
         )
+
+
+@contextmanager
+def refused_if_changed(uri: str) -> Iterator[None]:
+    """Run one commit to the index at `uri`.
+
+    Raises:
+        ValueError: another process committed first, and Lance refused this commit, of which nothing is visible then.
+    """
+    try:
+        yield
+    except OSError as error:
+        known = isinstance(error, CommitConflictError) or any(text in str(error).lower() for text in _CONFLICTS)
+        if not known:
+            raise
+        raise changed_by_another(uri) from error
+
+
+def changed_by_another(uri: str) -> ValueError:
+    """Return the error of a job that lost to another writer."""
+    return ValueError(
+        f"another process changed {uri} while this job was writing; nothing of it is lost: "
+        "run the same command again to go on"
+    )
 
 
 def table_schema(manifest: IndexManifest) -> pa.Schema:
@@ -179,7 +223,7 @@ def manifest_in(dataset: Any, uri: str) -> IndexManifest:
 
 def table_uri(uri: str) -> str:
     """Return where the Lance table of the index at `uri` lies."""
-    return f"{uri.rstrip('/')}/{_TABLE}"
+    return f"{plain_place(uri).rstrip('/')}/{_TABLE}"
 
 
 def fragment_key(fragment: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from diffretriever.index.table import PassageIndex
+from diffretriever.index.table import PassageIndex, refused_if_changed
 from diffretriever.index.writer import WriterLock
 
 Kind: TypeAlias = Literal["IVF_RQ", "IVF_SQ"]
@@ -22,14 +22,14 @@ def build_vector_index(index: PassageIndex, kind: Kind, n_partitions: int) -> No
     """Index all passages anew; `index` moves to the version that has the index.
 
     Raises:
-        ValueError: the index stores codes in place of vectors, or another process is writing to it.
+        ValueError: the index stores codes in place of vectors, or another process writes to it.
     """
     if index.manifest.decodes:
         raise ValueError(
             f"{index.uri} is compressed, and Lance can only index vectors that are stored: take another candidate "
             "index, for example --candidates mean"
         )
-    with WriterLock(index.uri):
+    with WriterLock(index.uri), refused_if_changed(index.uri):
         index.refresh()
         index.dataset.create_index(
             "reps", kind, name=_name(kind), metric="cosine", num_partitions=n_partitions, replace=True, **_OPTIONS[kind]

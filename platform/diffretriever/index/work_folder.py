@@ -7,6 +7,7 @@ from pathlib import Path
 from pyarrow import fs
 
 from diffretriever.files import is_local, write_bytes
+from schemas.places import plain_place
 
 
 class WorkFolder:
@@ -14,7 +15,7 @@ class WorkFolder:
 
     def __init__(self, place: str) -> None:
         """`place` need not be there."""
-        self._place = place
+        self._place = place = plain_place(place)
         self._files, self._path = fs.FileSystem.from_uri(str(Path(place).absolute()) if is_local(place) else place)
 
     def write(self, name: str, data: bytes) -> None:

@@ -23,9 +23,22 @@ from lance.fragment import FragmentMetadata, write_fragments
 from diffretriever.collections import Passage
 from diffretriever.files import is_local
 from diffretriever.index.finite import refuse_to_write
-from diffretriever.index.table import PassageIndex, ids_filter, manifest_in, table_uri
+from diffretriever.index.table import (
+    PassageIndex,
+    changed_by_another,
+    ids_filter,
+    manifest_in,
+    refused_if_changed,
+    table_uri,
+)
 from diffretriever.index.vectors import with_codes
 from schemas.passages import TEXT_SCHEMA
+from schemas.places import plain_place
+
+APPENDED, REPLACED = "appended", "replaced"
+"""What a commit's message says it did."""
+# Lance tries once at the least; an overwrite with 0 is tied to the version it was made for.
+_NO_RETRY, _RETRIES = 0, 20
 
 
 def write_block(uri: str, table: pa.Table) -> str:
@@ -66,11 +79,11 @@ def beside(left: pa.Table, right: pa.Table) -> pa.Table:
 class WriterLock:
     """One writing job per index at a time. The operating system drops the lock when the job dies, however it dies.
 
-    Object stores have no such lock: there the committer still notices a foreign commit and stops.
+    Object stores have no such lock: there the first commit wins, and the others are refused; see `Committer`.
     """
 
     def __init__(self, uri: str) -> None:
-        self._path = Path(uri) / ".writer.lock" if is_local(uri) else None
+        self._path = Path(plain_place(uri)) / ".writer.lock" if is_local(uri) else None
         self._file: IO[str] | None = None
 
     def __enter__(self) -> WriterLock:
@@ -101,7 +114,18 @@ class WriterLock:
 
 
 class Committer:
-    """Makes written blocks visible. Not for use by two processes at once: hold the `WriterLock`."""
+    """Makes written blocks visible. Hold the `WriterLock`, or lose the work of a block to another writer.
+
+    Of commits made to the same version one wins, with or without the lock, and the loser leaves nothing. Lance writes
+    a version's manifest only where there is none, but lets a commit that lost follow the winner's where the two touch
+    no fragment in common, as two appends never do: rows that both wrote would be there twice. So a commit here names
+    every fragment of the version it was made for as updated, those that stay as they are too, and any other commit
+    that replaces, deletes or compacts rows is a conflict that Lance refuses. A table without fragments has none to
+    name; it is overwritten with no retry, which Lance does to that very version or not at all. The decision is the
+    one write of the manifest: unlike a claim made before it or rows taken back after it, it leaves nothing to mend
+    if the process dies. What may come in between is what changes no row that is here: a new vector index, settings,
+    and rows that another program appends with Lance itself, which stay beside these.
+    """
 
     def __init__(self, index: PassageIndex) -> None:
         self._index = index
@@ -113,33 +137,49 @@ class Committer:
         A task key that was committed before is ignored, so a block that Ray delivers twice appears once.
 
         Raises:
-            ValueError: another process committed to this index in between.
+            ValueError: another process committed to this index in between; nothing of these blocks is visible then.
         """
         new = {key: receipt for key, receipt in receipts.items() if key not in self._committed}
         if not new:
             return
         latest = lance.dataset(table_uri(self._index.uri))
         if latest.version != self._index.version:
-            raise ValueError(
-                f"another process changed {self._index.uri} while this job was writing; nothing of it is lost: "
-                "run the same command again to go on"
-            )
+            raise changed_by_another(self._index.uri)
         fragments = [FragmentMetadata.from_json(json.dumps(item)) for text in new.values() for item in json.loads(text)]
-        operation = self._replace(replaced_ids, fragments) if replaced_ids else lance.LanceOperation.Append(fragments)
-        self._index.dataset = lance.LanceDataset.commit(
-            table_uri(self._index.uri), operation, read_version=self._index.version
-        )
+        with refused_if_changed(self._index.uri):
+            self._index.dataset = lance.LanceDataset.commit(
+                table_uri(self._index.uri),
+                self._operation(fragments, replaced_ids),
+                read_version=self._index.version,
+                max_retries=_NO_RETRY if self._is_empty() else _RETRIES,
+                commit_message=REPLACED if replaced_ids else APPENDED,
+            )
         self._committed |= new.keys()
 
-    def _replace(self, ids: list[str], fragments: list[FragmentMetadata]) -> lance.LanceOperation.Update:
-        dataset, condition = self._index.dataset, ids_filter(ids)
-        found = dataset.scanner(columns=["id"], filter=condition, with_row_address=True).to_table()
+    def _is_empty(self) -> bool:
+        return not self._index.fragments()
+
+    def _operation(
+        self, new: list[FragmentMetadata], replaced_ids: list[str]
+    ) -> lance.LanceOperation.Update | lance.LanceOperation.Overwrite:
+        dataset = self._index.dataset
+        if self._is_empty():
+            return lance.LanceOperation.Overwrite(dataset.schema, new)
+        shrunk = self._without(replaced_ids)
+        rest = {part.fragment_id: shrunk.get(part.fragment_id, part.metadata) for part in self._index.fragments()}
+        return lance.LanceOperation.Update(
+            removed_fragment_ids=[number for number, part in rest.items() if part is None],
+            updated_fragments=[part for part in rest.values() if part is not None],
+            new_fragments=new,
+        )
+
+    def _without(self, ids: list[str]) -> dict[int, FragmentMetadata | None]:
+        """Return the fragments that hold some of these passages, by id, as they are without them; None if empty."""
+        if not ids:
+            return {}
+        dataset = self._index.dataset
+        found = dataset.scanner(columns=["id"], filter=ids_filter(ids), with_row_address=True).to_table()
         by_fragment: dict[int, list[str]] = defaultdict(list)
         for passage_id, address in zip(found["id"].to_pylist(), found["_rowaddr"].to_pylist(), strict=True):
             by_fragment[address >> 32].append(passage_id)
-        shrunk = {n: dataset.get_fragment(n).delete(ids_filter(gone)) for n, gone in by_fragment.items()}
-        return lance.LanceOperation.Update(
-            removed_fragment_ids=[n for n, rest in shrunk.items() if rest is None],
-            updated_fragments=[rest for rest in shrunk.values() if rest is not None],
-            new_fragments=fragments,
-        )
+        return {number: dataset.get_fragment(number).delete(ids_filter(gone)) for number, gone in by_fragment.items()}

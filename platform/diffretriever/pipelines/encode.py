@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from diffretriever.collections import Collection, ScanResult, open_collection, scan, set_aside
+from diffretriever.collections.quarantine import refuse_other_files
 from diffretriever.files import is_local, write_text
 from diffretriever.index.finite import named
 from diffretriever.index.identity import bm25_manifest, check_same
@@ -48,6 +49,9 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
     started = time.monotonic()
     smaller = smaller or {}
     collection = open_collection(job.collection)
+    quarantine = _quarantine_path(job)
+    if quarantine is not None:
+        refuse_other_files(quarantine, collection.inputs())
     retriever = load_retriever(job.retriever, job.backbone, job.budget, job.adapter)
     with ray_session(job), ExitStack() as locks:
         for uri in (job.index, *smaller.values()):
@@ -55,7 +59,6 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
         pool = size_pool(job)
         indexes = _open_indexes(job.index, smaller, retriever, pool)
         wanted = Wanted(job, [index.digests() for index in indexes])
-        quarantine = _quarantine_path(job)
         scanned = scan(collection, job.on_bad_input, quarantine, keep=wanted)
         wanted.refuse_conflicts()
         for index in indexes:

@@ -76,7 +76,7 @@ class Writer:
                 if not await asyncio.to_thread(index.passages, [passage_id]):
                     raise NotFoundError(f"there is no passage '{passage_id}'", "check the id", "id")
                 return DeleteResponse(
-                    deleted=await asyncio.to_thread(index.delete, [passage_id]), version=index.version
+                    deleted=await asyncio.to_thread(_delete, index, passage_id), version=index.version
                 )
 
     def _open(self) -> PassageIndex:
@@ -136,3 +136,10 @@ def _commit(index: PassageIndex, plan: _Plan, encoded: Representations) -> None:
         Committer(index).commit({"request": write_block(index.uri, table)}, plan.replaced)
     except ValueError:
         raise UnavailableError("another job has just changed the index; nothing was written", _BUSY_S) from None
+
+
+def _delete(index: PassageIndex, passage_id: str) -> int:
+    try:
+        return index.delete([passage_id])
+    except ValueError:
+        raise UnavailableError("another job has just changed the index; nothing was deleted", _BUSY_S) from None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from diffretriever.collections import BadInputError, BadInputPolicy, BadRecord, Collection, open_collection
+from diffretriever.collections.quarantine import quarantine_line, refuse_other_files
 from diffretriever.files import whole_file
 from diffretriever.training.example_blocks import ExampleBlock, make_block
 from diffretriever.training.example_files import ExampleSource, open_source
@@ -123,18 +123,18 @@ def write_training_set(
 def quarantine(policy: BadInputPolicy, path: Path) -> Iterator[Callable[[Sequence[BadRecord]], None]]:
     """Give what takes bad records: it refuses them, or writes them to a file that appears when all are there.
 
-    The file has a JSON line {file, line, reason, raw} for each and is empty if there are none.
+    The file has a JSON line {file, line, reason, raw} for each and is empty if there are none. It is the job's own: the
+    lines of an earlier attempt are replaced.
+
+    Raises:
+        ValueError: the file is there and holds something else than bad records.
     """
     if policy == "error":
         yield _refuse
         return
+    refuse_other_files(path)
     with whole_file(path) as stream:
-        yield lambda bad: stream.writelines(_line(record) for record in bad)
-
-
-def _line(bad: BadRecord) -> bytes:
-    fields = {"file": bad.file, "line": bad.line, "reason": bad.reason, "raw": bad.raw}
-    return (json.dumps(fields, ensure_ascii=False) + "\n").encode()
+        yield lambda bad: stream.writelines(map(quarantine_line, bad))
 
 
 def _refuse(bad: Sequence[BadRecord]) -> None:

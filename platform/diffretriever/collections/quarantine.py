@@ -1,0 +1,102 @@
+"""Files of bad records, a JSON line {collection, source, file, line, reason, raw} each; no other file is overwritten.
+
+`source` is where the collection lies. Jobs over several collections may share a file: a new scan of a collection
+replaces what the file holds of it, and nothing else.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from diffretriever.collections.base import BadRecord, Collection
+from diffretriever.files import whole_file
+
+_FIELDS = {"file", "line", "reason", "raw"}
+
+
+def refuse_other_files(quarantine: Path, inputs: Iterable[Path] = ()) -> None:
+    """Check that bad records can be put in a file without the loss of anything else.
+
+    Raises:
+        ValueError: it is one of `inputs`, by whatever name or link, or it is there and holds anything but bad records.
+    """
+    if not quarantine.exists():
+        return
+    for path in inputs:
+        if path.exists() and quarantine.samefile(path):
+            raise ValueError(f"quarantine file {quarantine} is an input, {path}: name another file")
+    if not quarantine.is_file():
+        raise ValueError(f"quarantine file {quarantine} is there and is no file: name another")
+    with quarantine.open("rb") as stream:
+        for number, line in enumerate(stream, start=1):
+            if line.strip() and _fields_of(line) is None:
+                raise ValueError(
+                    f"quarantine file {quarantine} is there and holds something else than bad records, see line "
+                    f"{number}: name another file, or move that one away"
+                )
+
+
+@contextmanager
+def quarantined(
+    path: Path, collection: Collection, *, keep_own: bool = False
+) -> Iterator[Callable[[BadRecord], object]]:
+    """Give what takes the bad records of a collection; they are in the file when the block succeeds, all at once.
+
+    They replace those of an earlier scan of the same collection, unless `keep_own`. Other lines stay, whoever wrote
+    them, at the same moment too.
+
+    Raises:
+        ValueError: as `refuse_other_files` says.
+    """
+    refuse_other_files(path, collection.inputs())
+    # Behind a link, the file that it names is to be replaced, and every name must lead to the same lock.
+    path = path.resolve()
+    key = {"collection": collection.name, "source": collection.place()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=path.parent) as found:
+        yield lambda bad: found.write(quarantine_line(bad, **key))
+        found.seek(0)
+        with _alone(path), whole_file(path) as sink:
+            sink.writelines(_lines_but(path, {} if keep_own else key))
+            shutil.copyfileobj(found, sink)
+
+
+def quarantine_line(bad: BadRecord, **key: str) -> bytes:
+    """Return the line of a bad record, with the fields `key` before its own."""
+    fields = {**key, "file": bad.file, "line": bad.line, "reason": bad.reason, "raw": bad.raw}
+    return (json.dumps(fields, ensure_ascii=False) + "\n").encode()
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Wait until no other process adds to the file. The lock's file stays: a new one would be another lock."""
+    with path.with_name(f".{path.name}.lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _lines_but(path: Path, key: dict[str, str]) -> Iterator[bytes]:
+    """Yield the file's lines but those that have all fields of `key`; an empty key is that of no line."""
+    if not path.exists():
+        return
+    with path.open("rb") as stream:
+        for line in stream:
+            fields = _fields_of(line) or {}
+            if line.strip() and not (key and fields.items() >= key.items()):
+                yield line.rstrip(b"\n") + b"\n"
+
+
+def _fields_of(line: bytes) -> dict[str, Any] | None:
+    """Return the fields of a bad record; None if the line is anything else."""
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        return None
+    return fields if isinstance(fields, dict) and fields.keys() >= _FIELDS else None

@@ -1,0 +1,140 @@
+"""The file of bad records: what it keeps, what it replaces, and what it never overwrites."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from diffretriever.collections import Collection, open_collection, scan
+from diffretriever.collections import quarantine as quarantine_module
+from diffretriever.collections.quarantine import refuse_other_files
+
+Beir = Callable[[str, int], Collection]
+
+
+def beir_folder(folder: Path, n_bad: int) -> Path:
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    good = json.dumps({"_id": "a", "text": "x"})
+    bad = [f"{{bad{number}" for number in range(n_bad)]
+    (folder / "corpus.jsonl").write_text("\n".join([good, *bad]) + "\n")
+    (folder / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "x"}) + "\n")
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\ta\t1\n")
+    return folder
+
+
+@pytest.fixture
+def beir(tmp_path: Path) -> Beir:
+    return lambda name, n_bad: open_collection(str(beir_folder(tmp_path / name, n_bad)))
+
+
+def raws(path: Path) -> list[tuple[str | None, str]]:
+    entries = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return [(entry.get("collection"), entry["raw"]) for entry in entries]
+
+
+def test_other_collections_stay_and_a_new_scan_replaces_its_own(beir: Beir, tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    older = json.dumps({"file": "f", "line": 1, "reason": "odd", "raw": "older"})
+    path.write_text(older)
+    for name, n_bad in (("one", 2), ("two", 1), ("one", 2), ("one", 1)):
+        assert scan(beir(name, n_bad), "quarantine", path).n_bad == n_bad
+    assert raws(path) == [(None, "older"), ("two", "{bad0"), ("one", "{bad0")]
+    scan(beir("one", 0), "quarantine", path)
+    assert raws(path) == [(None, "older"), ("two", "{bad0")]
+
+
+def test_collections_of_one_name_are_kept_apart_and_spellings_are_not(
+    beir: Beir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bad.jsonl"
+    for parent in "xy":
+        scan(beir(f"{parent}/same", 1), "quarantine", path)
+    assert raws(path) == [("same", "{bad0")] * 2
+    monkeypatch.chdir(tmp_path / "x")
+    (tmp_path / "x" / "link").symlink_to("same")
+    for spelling in ("same", "./same/", "../x/same", "link"):
+        scan(open_collection(spelling), "quarantine", Path("../bad.jsonl"))
+        assert raws(path) == [("same", "{bad0")] * 2
+
+
+def test_a_failing_scan_leaves_the_file_as_it_was(beir: Beir, tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    scan(beir("one", 2), "quarantine", path)
+    before = path.read_bytes()
+    with pytest.raises(ZeroDivisionError):
+        scan(beir("one", 1), "quarantine", path, keep=lambda _: bool(1 / 0))
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("target", ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv"])
+@pytest.mark.parametrize("way", ["itself", "link", "hard link", "spelling"])
+def test_an_input_is_never_overwritten(beir: Beir, tmp_path: Path, target: str, way: str) -> None:
+    collection, wanted = beir("one", 2), tmp_path / "one" / target
+    before = wanted.read_bytes()
+    path = tmp_path / "other"
+    if way == "link":
+        path.symlink_to(wanted)
+    elif way == "hard link":
+        os.link(wanted, path)
+    else:
+        path = wanted if way == "itself" else tmp_path / "one" / "qrels" / ".." / target
+    with (
+        patch.object(type(collection), "located_records", side_effect=AssertionError("nothing is read")),
+        pytest.raises(ValueError, match=r"quarantine file .* is an input"),
+    ):
+        scan(collection, "quarantine", path)
+    assert wanted.read_bytes() == before == path.read_bytes()
+
+
+def test_an_input_that_looks_like_a_quarantine_file_is_not_one(beir: Beir, tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    scan(beir("one", 1), "quarantine", path)
+    with pytest.raises(ValueError, match="is an input"):
+        scan(open_collection(str(path)), "quarantine", path)
+
+
+@pytest.mark.parametrize("content", [b"method: bm25\n", b"PK\x03\x04\xff", b'{"id": "a", "text": "x"}\n', b"[1]"])
+def test_files_of_another_kind_are_left_alone(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="holds something else than bad records, see line 1"):
+        refuse_other_files(path)
+    with pytest.raises(ValueError, match="is no file"):
+        refuse_other_files(tmp_path)
+
+
+def test_a_link_to_a_quarantine_file_stays_a_link(beir: Beir, tmp_path: Path) -> None:
+    link, real = tmp_path / "link", tmp_path / "deep" / "bad.jsonl"
+    link.symlink_to(real)
+    for name in ("one", "two"):
+        scan(beir(name, 1), "quarantine", link)
+    assert link.is_symlink()
+    assert [name for name, _ in raws(real)] == ["one", "two"]
+
+
+def test_two_jobs_at_once_lose_nothing(beir: Beir, tmp_path: Path) -> None:
+    """The second job comes while the first one has read the file and not yet replaced it."""
+    path = tmp_path / "bad.jsonl"
+    one, two = beir("one", 1), beir("two", 1)
+    second = threading.Thread(target=scan, args=(two, "quarantine", path))
+    read = quarantine_module._lines_but
+
+    def reading(*arguments: object) -> list[bytes]:
+        lines = list(read(*arguments))
+        if not second.ident:
+            second.start()
+            # Not for long, for the lock holds it back: it only has to have had its chance.
+            second.join(0.3)
+            assert second.is_alive()
+        return lines
+
+    with patch.object(quarantine_module, "_lines_but", reading):
+        scan(one, "quarantine", path)
+        second.join()
+    assert raws(path) == [("one", "{bad0"), ("two", "{bad0")]

@@ -1,0 +1,137 @@
+"""A `file:` URI is the path it names, wherever one can be given."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from diffretriever.codecs import load_codec
+from diffretriever.collections import open_collection
+from diffretriever.files import is_local, write_bytes
+from diffretriever.index.table import PassageIndex
+from diffretriever.index.vectors import codec_place
+from diffretriever.index.work_folder import WorkFolder
+from diffretriever.index.writer import Committer, WriterLock, write_block
+from diffretriever.search.accelerate import accelerate
+from diffretriever.search.fragment_files import missing_files
+from schemas.jobs import AccelerateJob, EncodeJob, EvaluateJob, InspectJob, MaintainJob, SearchJob
+from schemas.places import plain_place
+from schemas.serve_config import ServeConfig
+from tests.index.compressed_cases import compressed, fill
+from tests.index.test_index import add, block, manifest
+
+JOBS = Path(__file__).resolve().parents[2] / "jobs"
+NAME = "an index ü%41?#"
+
+
+def uris(path: Path) -> list[str]:
+    return [path.as_uri(), f"file://localhost{path.as_uri().removeprefix('file://')}", f"file:{path.as_uri()[7:]}"]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / NAME
+
+
+def test_every_spelling_is_the_path(place: Path) -> None:
+    for uri in uris(place):
+        assert plain_place(uri) == str(place)
+        assert plain_place(uri.replace("file:", "FILE:")) == str(place)
+        assert is_local(uri)
+    for same in ("s3://bucket/a%20b", "folder", "/a%20b", "file", "memory://x", ""):
+        assert plain_place(same) == same
+    assert not is_local("s3://bucket/folder")
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("file://host/folder", "names a file of the machine 'host'"),
+        ("file://localhost", "names no absolute path"),
+        ("file:///a?b", "write . as %3F"),
+        ("file:///a#b", "as %23 in a file URI"),
+        ("file:///a%ff", "must be UTF-8"),
+        ("file:///a%00", "names no absolute path"),
+    ],
+)
+def test_what_names_no_path_is_refused(uri: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        plain_place(uri)
+    with pytest.raises(ValueError, match=message):
+        InspectJob(index=uri)
+
+
+def test_one_index_under_every_spelling(place: Path) -> None:
+    for number, uri in enumerate(uris(place)):
+        assert PassageIndex.exists(uri) == (number > 0)
+        made = PassageIndex.open(uri) if number else PassageIndex.create(uri, manifest())
+        assert made.uri == str(place)
+        Committer(made).commit({"key": write_block(uri, block([f"p{number}"]))}, [])
+    assert sorted(PassageIndex.open(str(place)).digests()) == ["p0", "p1", "p2"]
+    with pytest.raises(ValueError, match="already holds an index"):
+        PassageIndex.create(place.as_uri(), manifest())
+    assert [path.name for path in place.parent.iterdir()] == [NAME]
+
+
+def test_the_lock_is_one_under_every_spelling(place: Path) -> None:
+    for uri in (*uris(place), str(place)):
+        with WriterLock(uri):
+            for other in (*uris(place), str(place)):
+                with pytest.raises(ValueError, match=r"another job .* is writing"), WriterLock(other):
+                    pass
+
+
+def test_codes_can_be_made(place: Path) -> None:
+    index = PassageIndex.create(place.as_uri(), manifest())
+    add(index, ["a", "b"])
+    assert missing_files(index)
+    accelerate(AccelerateJob(index=place.as_uri()))
+    assert missing_files(PassageIndex.open(str(place))) == []
+
+
+def test_a_codec_is_found(place: Path) -> None:
+    made = compressed(fill(place.as_uri(), 20, 20), "residual4")
+    assert made.manifest.codec is not None
+    digest = made.manifest.codec.digest
+    assert load_codec(codec_place(place.as_uri(), digest)).digest == digest
+    assert (place / "codecs" / f"{digest}.safetensors").is_file()
+
+
+def test_files_are_written_there(place: Path) -> None:
+    write_bytes(f"{place.as_uri()}/deep/file", b"1")
+    assert (place / "deep" / "file").read_bytes() == b"1"
+    work = WorkFolder(f"{place.as_uri()}/work")
+    work.write("name", b"2")
+    assert work.read("name") == b"2" == (place / "work" / "name").read_bytes()
+    work.remove()
+    assert not (place / "work").exists()
+
+
+def test_a_collection_is_found(place: Path) -> None:
+    place.mkdir()
+    (place / "corpus.jsonl").write_text('{"_id": "a", "text": "x"}\n')
+    assert open_collection(place.as_uri()).place() == str(place / "corpus.jsonl")
+
+
+def test_configs_hold_the_path(place: Path) -> None:
+    for uri in uris(place):
+        for job in (InspectJob, MaintainJob, AccelerateJob):
+            assert job(index=uri).index == str(place)
+        assert SearchJob(index=uri, query=uri).index == str(place)
+        assert SearchJob(index=uri, query=uri).query == uri
+        assert ServeConfig(index=uri).index == str(place)
+        told = ["--collection", "pydoc", "--index", uri, "--on-bad-input", "quarantine", "--quarantine", f"{uri}/bad"]
+        encode = EncodeJob.from_command_line(told)
+        assert (encode.index, encode.quarantine) == (str(place), place / "bad")
+        assert EvaluateJob(index=uri, collection="pydoc", output=uri).output == place
+
+
+def test_jobs_take_it_for_a_path(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(JOBS), *sys.path])
+    from _entry import lasting
+
+    for uri in uris(place):
+        assert lasting(uri, "--index") == str(place)
+    assert lasting("s3://bucket/folder", "--index") == "s3://bucket/folder"

@@ -1,0 +1,230 @@
+"""Two writers on one index without a lock, as on an object store: of two commits to one version, one wins whole."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import lance
+import pytest
+
+from diffretriever.index.compression import parts_of, replace_all, write_part
+from diffretriever.index.history import history
+from diffretriever.index.table import PassageIndex
+from diffretriever.index.writer import Committer, write_block
+from tests.index.test_index import add, block, manifest
+
+ROOT = Path(__file__).resolve().parents[2]
+CHANGED = r"another process changed .*nothing of it is lost: run the same command again"
+Change = Callable[[PassageIndex], None]
+"""What a writer does to the index that it has opened."""
+
+
+def append(name: str) -> Change:
+    return lambda index: add(index, [name, f"{name}2"], text=name)
+
+
+def replace(*ids: str) -> Change:
+    return lambda index: add(index, list(ids), replaced=list(ids), text="new")
+
+
+def delete(*ids: str) -> Change:
+    def change(index: PassageIndex) -> None:
+        index.delete(ids)
+
+    return change
+
+
+def write_anew(index: PassageIndex) -> None:
+    parts = [write_part(index.uri, index.version, part, index.manifest) for part in parts_of(index)]
+    replace_all(index, index.manifest, parts)
+
+
+def compact(index: PassageIndex) -> None:
+    index.compact()
+
+
+CHANGES: dict[str, Change] = {
+    "append": append("mine"),
+    "replace one": replace("a"),
+    "replace a fragment": replace("a", "b"),
+    "delete": delete("c"),
+    "compact": compact,
+    "write anew": write_anew,
+}
+OTHERS: dict[str, Change] = {**CHANGES, "append": append("theirs"), "replace the same passages": replace("b", "a")}
+COMMITS = ("append", "replace one", "replace a fragment", "write anew")
+"""Changes that are for the version they were made for, and no other."""
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> PassageIndex:
+    made = PassageIndex.create(str(tmp_path / "index"), manifest())
+    add(made, ["a", "b"])
+    add(made, ["c", "d"])
+    add(made, ["e"])
+    made.delete(["d"])
+    return made
+
+
+def texts(uri: str) -> list[tuple[str, str]]:
+    return sorted(zip(*PassageIndex.open(uri).dataset.to_table(["id", "text"]).to_pydict().values(), strict=True))
+
+
+def after(uri: str, change: Change) -> list[tuple[str, str]]:
+    """What the index holds after `change` alone; the index is put back."""
+    now = PassageIndex.open(uri)
+    change(PassageIndex.open(uri))
+    found = texts(uri)
+    lance.dataset(now.dataset.uri, version=now.version).restore()
+    return found
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("mine", COMMITS)
+@pytest.mark.parametrize("point", ["before the look", "before the commit"])
+def test_a_commit_that_comes_second_leaves_nothing(index: PassageIndex, point: str, mine: str, other: str) -> None:
+    expected = after(index.uri, OTHERS[other])
+    index.refresh()
+    commit = lance.LanceDataset.commit
+
+    def second(*arguments: Any, **named: Any) -> Any:
+        with patch.object(lance.LanceDataset, "commit", commit):
+            OTHERS[other](PassageIndex.open(index.uri))
+        return commit(*arguments, **named)
+
+    if point == "before the look":
+        OTHERS[other](PassageIndex.open(index.uri))
+        second = commit
+    with patch.object(lance.LanceDataset, "commit", second), pytest.raises(ValueError, match=CHANGED):
+        CHANGES[mine](index)
+    assert texts(index.uri) == expected
+    if mine != "write anew":
+        again = PassageIndex.open(index.uri)
+        version = again.version
+        CHANGES[mine](again)
+        assert again.version == version + 1
+        ids = [passage_id for passage_id, _ in texts(index.uri)]
+        assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("mine", COMMITS)
+def test_a_commit_that_comes_first_stays(index: PassageIndex, mine: str, other: str) -> None:
+    """The other writer has opened the version before; it is refused, or its change comes on top."""
+    expected = after(index.uri, CHANGES[mine])
+    stale = PassageIndex.open(index.uri)
+    index.refresh()
+    CHANGES[mine](index)
+    refused = ""
+    try:
+        OTHERS[other](stale)
+    except ValueError as error:
+        refused = str(error)
+    if not refused:
+        assert other in {"delete", "compact"}
+        gone = {"c"} if other == "delete" else set()
+        expected = [pair for pair in expected if pair[0] not in gone]
+    assert not refused or "another process changed" in refused
+    assert texts(index.uri) == expected
+
+
+def test_a_passage_replaced_meanwhile_is_deleted_in_its_new_form(index: PassageIndex) -> None:
+    stale = PassageIndex.open(index.uri)
+    replace("a", "b")(index)
+    assert stale.delete(["a", "nothing"]) == 1
+    assert ("b", "new") in texts(index.uri)
+    assert "a" not in dict(texts(index.uri))
+
+
+def test_compaction_of_changed_fragments_is_refused(index: PassageIndex) -> None:
+    stale = PassageIndex.open(index.uri)
+    replace("a")(index)
+    with pytest.raises(ValueError, match=CHANGED):
+        stale.compact()
+    assert dict(texts(index.uri)) == {"a": "new", "b": "some text", "c": "some text", "e": "some text"}
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+def test_first_passages_of_two_writers(tmp_path: Path, emptied: bool) -> None:
+    mine = PassageIndex.create(str(tmp_path / "index"), manifest())
+    if emptied:
+        add(mine, ["old"])
+        mine.delete(["old"])
+    theirs = PassageIndex.open(mine.uri)
+    with patch("diffretriever.index.writer.lance.dataset", return_value=theirs.dataset):
+        committers = [Committer(mine), Committer(theirs)]
+        receipts = [write_block(mine.uri, block(["x", "y"])) for _ in committers]
+        committers[0].commit({"key": receipts[0]}, [])
+        with pytest.raises(ValueError, match=CHANGED):
+            committers[1].commit({"key": receipts[1]}, [])
+    assert [passage_id for passage_id, _ in texts(mine.uri)] == ["x", "y"]
+    assert mine.manifest == PassageIndex.open(mine.uri).manifest
+    last = history(mine)[-1]
+    assert (last.change, last.rows, last.added, last.removed) == ("appended", 2, 2, 0)
+
+
+def test_other_failures_of_a_commit_are_told_as_they_are(index: PassageIndex) -> None:
+    with (
+        patch.object(lance.LanceDataset, "commit", side_effect=OSError("no space left on device")),
+        pytest.raises(OSError, match="no space"),
+    ):
+        append("x")(index)
+
+
+def test_two_processes(tmp_path: Path) -> None:
+    assert race(tmp_path, rounds=8) == 0
+
+
+def race(folder: Path, rounds: int) -> int:
+    """Let two processes commit the same passages at once, `rounds` times; return how often rows were there twice."""
+    code = f"from tests.index.test_two_writers import racer; racer({str(folder)!r})"
+    path = os.pathsep.join([str(ROOT), str(ROOT / "platform")])
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
+    command = [sys.executable, "-c", code]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    with (
+        subprocess.Popen(command, env=environment, **pipes) as one,
+        subprocess.Popen(command, env=environment, **pipes) as two,
+    ):
+        doubled = sum(_round(folder / str(number), [one, two]) for number in range(rounds))
+        for process in (one, two):
+            assert process.stdin is not None
+            process.stdin.close()
+    assert (one.returncode, two.returncode) == (0, 0)
+    return doubled
+
+
+def racer(folder: str) -> None:
+    """Prepare a commit to each index named on standard input, say so, and make it when told to."""
+    while name := sys.stdin.readline().strip():
+        index = PassageIndex.open(f"{folder}/{name}")
+        receipt = write_block(index.uri, block(["x", "y"]))
+        print("ready", flush=True)
+        sys.stdin.readline()
+        try:
+            Committer(index).commit({"key": receipt}, [])
+            print("committed", flush=True)
+        except ValueError as error:
+            print(error, flush=True)
+
+
+def _round(place: Path, processes: list[Any]) -> bool:
+    made = PassageIndex.create(str(place), manifest())
+    if int(place.name) % 2:
+        add(made, ["a"])
+    for say, wanted in ((place.name, "ready"), ("go", None)):
+        for process in processes:
+            process.stdin.write(f"{say}\n")
+        said = [process.stdout.readline().strip() for process in processes]
+        assert wanted is None or said == [wanted, wanted]
+    ids = [passage_id for passage_id, _ in texts(str(place))]
+    assert {"x", "y"} <= set(ids), "the winner's passages are there"
+    if len(ids) == len(set(ids)):
+        assert sorted("another process changed" in answer for answer in said) == [False, True], said
+    return len(ids) > len(set(ids))
