@@ -18,7 +18,7 @@ from diffretriever.backbones.base import BackboneOutput
 from diffretriever.collections import Passage, open_collection
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.masked import MaskedEncoder
-from diffretriever.encoders.prepared import PreparedText
+from diffretriever.encoders.preparer import PreparedText
 from diffretriever.presets import load_retriever
 from schemas.retriever import MaskedRetriever
 
@@ -50,7 +50,7 @@ def job(collection: str, retriever: str, rows: int) -> Sample:
     # Ray starts its processes by fork and exec, never by fork alone, which is what Lance warns of.
     warnings.filterwarnings("ignore", message="lance is not fork-safe")
     from diffretriever.pipelines.encode import encode_collection
-    from schemas.jobs import EncodeJob
+    from schemas.encode import EncodeJob
 
     with TemporaryDirectory() as folder:
         config = EncodeJob(

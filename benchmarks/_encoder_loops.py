@@ -19,7 +19,7 @@ from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.generated import GeneratedEncoder
 from diffretriever.encoders.masked import MaskedEncoder
-from diffretriever.encoders.prepared import PreparedText
+from diffretriever.encoders.preparer import PreparedText
 from schemas.retriever import RETRIEVER_ADAPTER, Bm25Retriever
 
 _WARM_UP = 5

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from diffretriever.postings.builder import Impacts
+from diffretriever.search.sparse.segment import Impacts
 from schemas.base import Model
 
 BATCH = 5_000

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from diffretriever.encoders.masked import MaskedEncoder
-from diffretriever.encoders.prepared import PreparedText
+from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.representations import Representations
 from diffretriever.encoders.tensors import offsets_of, pad_right, unit_float16
 from diffretriever.scoring.sparse import impact_matrix

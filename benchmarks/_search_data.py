@@ -16,7 +16,7 @@ from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from schemas.base import Model
-from schemas.manifest import IndexManifest
+from schemas.index import IndexManifest
 from schemas.retriever import MaskedRetriever
 
 BLOCK = 25_000

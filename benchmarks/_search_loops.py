@@ -29,7 +29,7 @@ from diffretriever.search.dense import PROPOSERS
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.calibrate import budgets_to_try, choose_budget
 from diffretriever.search.dense.candidates import CandidateSearch
-from diffretriever.search.dense.segments import build_codes, open_segments
+from diffretriever.search.dense.codes import build_codes, open_segments
 
 _TARGET = 0.99
 

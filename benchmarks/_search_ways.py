@@ -19,11 +19,10 @@ from benchmarks._search_figures import Timed
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.topk import Hits
-from diffretriever.search.dense.coded import CodedScan
-from diffretriever.search.dense.passages import CodedPassages
-from diffretriever.search.dense.segments import open_segments
+from diffretriever.search.dense.coded import CodedPassages, CodedScan
+from diffretriever.search.dense.codes import open_segments
 from diffretriever.search.dense.stream import StreamingScan
-from schemas.jobs import SearchOptions
+from schemas.search import SearchOptions
 
 T = TypeVar("T")
 K = 100

@@ -14,9 +14,8 @@ import numpy as np
 from benchmarks._common import peak_mb, serve_child
 from benchmarks._made_up_impacts import BATCH, MadeUpImpacts
 from benchmarks._sparse_figures import Alone, Beside, Built, Latencies
-from diffretriever.postings.builder import Impacts
-from diffretriever.postings.search import search
-from diffretriever.postings.segment import PostingsSegment
+from diffretriever.search.sparse.segment import Impacts, PostingsSegment
+from diffretriever.search.sparse.segment_search import search
 
 T = TypeVar("T")
 

@@ -16,19 +16,16 @@ from benchmarks._made_up_impacts import BATCH, MadeUpImpacts
 from benchmarks._sparse_figures import Alone, Built, Latencies
 from benchmarks._sparse_loops import mapped_bytes, measure, resident_bytes
 from diffretriever.encoders.representations import Representations
-from diffretriever.index.fragment_postings import FragmentPostings
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, write_block
-from diffretriever.postings.builder import Impacts
-from diffretriever.postings.segment import PostingsSegment
-from diffretriever.search.fragment_files import Missing, bytes_in, missing_files
+from diffretriever.search.accelerate import Missing, bytes_in, missing_files
 from diffretriever.search.sparse import open_sparse
-from diffretriever.search.sparse.postings import PostingsSearch
-from diffretriever.search.sparse.segments import postings_folder
-from schemas.jobs import RayConfig, SearchOptions
-from schemas.manifest import IndexManifest
-from schemas.passages import TEXT_SCHEMA
+from diffretriever.search.sparse.postings import FragmentPostings, PostingsSearch, postings_folder
+from diffretriever.search.sparse.segment import Impacts, PostingsSegment
+from schemas.index import TEXT_SCHEMA, IndexManifest
 from schemas.retriever import MaskedRetriever
+from schemas.search import SearchOptions
+from schemas.settings import RayConfig
 
 
 def write(uri: str, impacts: dict[str, Any], fragments: int) -> int:

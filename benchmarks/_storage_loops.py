@@ -18,13 +18,13 @@ from benchmarks._storage_figures import CodecFigures, IndexFigures
 from diffretriever.codecs import train_codec
 from diffretriever.encoders.representations import Representations, read_vectors
 from diffretriever.evaluation.measures import EvaluationResult, evaluate
-from diffretriever.index.compression import sample_of
+from diffretriever.evaluation.statistics import paired_p
+from diffretriever.index.rewrite import sample_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.maxsim import maxsim
 from diffretriever.scoring.topk import TopK
-from diffretriever.statistics.significance import paired_p
 from schemas.codec import CodecConfig
-from schemas.jobs import SearchOptions
+from schemas.search import SearchOptions
 
 if TYPE_CHECKING:
     from diffretriever.codecs.base import Codec

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diffretriever.codecs import storage_bytes
-from diffretriever.planning.storage import GIB, ZSTD_SHARE
+from diffretriever.index.planning import GIB, ZSTD_SHARE
 from schemas.codec import CodecConfig
 
 COLUMNS = ("corpus", "retriever", "bf16", "zstd bf16", "paper", "residual2", "paper's", "product2", "product1")

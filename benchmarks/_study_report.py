@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from benchmarks._study_run import Arm, Measured
+from diffretriever.evaluation.statistics import holm, paired_p
 from diffretriever.evaluation.tables import markdown_table
-from diffretriever.statistics.significance import holm, paired_p
 
 _MODES = ("dense", "sparse", "hybrid")
 

@@ -17,10 +17,9 @@ from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.encoders.representations import Representations
 from diffretriever.files import whole_folder
+from diffretriever.training.data.training_set import TrainingSet
 from diffretriever.training.gather import Workers
-from diffretriever.training.planned import describe_training
-from diffretriever.training.session import open_session
-from diffretriever.training.training_set import TrainingSet
+from diffretriever.training.session import describe_training, open_session
 from diffretriever.training.validation import MEASURE, Validator
 from schemas.base import Model
 from schemas.budget import Budget

@@ -9,8 +9,7 @@ import torch
 
 from benchmarks._train_figures import Setting
 from diffretriever.collections import Passage, open_collection
-from diffretriever.training.examples import Group
-from diffretriever.training.text_keys import passage_key
+from diffretriever.training.data.examples import Group, passage_key
 
 _QUERY_WORDS = 8
 

@@ -16,10 +16,9 @@ from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.presets import load_retriever
 from diffretriever.training.batches import Batches
 from diffretriever.training.gather import Workers
-from diffretriever.training.lengths import with_training_lengths
 from diffretriever.training.lora import target_modules
-from diffretriever.training.planned import describe_training
-from diffretriever.training.session import Session, open_session
+from diffretriever.training.session import Session, describe_training, open_session
+from diffretriever.training.trainable import with_training_lengths
 from schemas.retriever import MaskedRetriever
 
 _ALONE = Workers(0, 1)

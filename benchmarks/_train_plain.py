@@ -22,7 +22,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 
 from benchmarks._train_data import Clock
 from diffretriever.encoders.masked import MaskedEncoder
-from diffretriever.encoders.prepared import PreparedText
+from diffretriever.encoders.preparer import PreparedText
 from diffretriever.training.batches import Batches
 from diffretriever.training.lora import lora_config
 from diffretriever.training.seeds import seed_torch

@@ -15,8 +15,12 @@ sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 
 from benchmarks._common import COLUMNS, Comparison, Sample, compare, header, in_child  # noqa: E402  (found through it)
 from schemas.budget import Budget  # noqa: E402
-from schemas.retriever import MaskedRetriever  # noqa: E402
-from schemas.retriever_parts import BackboneConfig, ContentWordsConfig, TextConfig  # noqa: E402
+from schemas.retriever import (  # noqa: E402
+    BackboneConfig,
+    ContentWordsConfig,
+    MaskedRetriever,
+    TextConfig,
+)
 from schemas.settings import JobConfig  # noqa: E402
 
 _PRESET = "diffretriever-minilm-untrained"
@@ -83,7 +87,7 @@ def _job_over_bare(config: EncodeBenchmark, folder: Path, dtype: str) -> Compari
 
 
 def _chosen_over_naive(config: EncodeBenchmark, folder: Path) -> Comparison:
-    from diffretriever.backbones.random_checkpoints import write_random_checkpoint
+    from diffretriever.random_models.checkpoints import write_random_checkpoint
 
     model = write_random_checkpoint(
         "dream", folder / "dream", hidden_size=256, layers=4, heads=4, vocab_size=config.vocab_size

@@ -17,7 +17,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 
 from benchmarks._common import header, in_child  # noqa: E402  (found through it)
 from benchmarks._search_figures import CANDIDATE_COLUMNS, EXACT_COLUMNS, Built, Candidates, Figures  # noqa: E402
-from schemas.candidates import ProposerName  # noqa: E402
+from schemas.accelerate import ProposerName  # noqa: E402
 from schemas.settings import JobConfig  # noqa: E402
 
 Size: TypeAlias = Literal["10k-16-384", "100k-16-384", "100k-4-384", "10k-4-3584", "100k-4-3584", "1m-4-384"]

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 
 from schemas.settings import JobConfig  # noqa: E402  (found through the path above)
-from schemas.training_manifest import MANIFEST_FILE, TrainingManifest  # noqa: E402
+from schemas.training import MANIFEST_FILE, TrainingManifest  # noqa: E402
 
 _PROVENANCE = "provenance.json"
 _CURVE = "curve.jsonl"
@@ -63,7 +63,7 @@ def main(config: ShipAdapter) -> None:
 
 def _earlier(packaged: Path, manifest: TrainingManifest) -> tuple[list[Any], list[dict[str, Any]]]:
     """Return provenance and curve of the stages before this one; none for a training that began anew."""
-    from diffretriever.training.start import adapter_digest
+    from diffretriever.training.adapters import adapter_digest
 
     if manifest.start is None:
         return [], []

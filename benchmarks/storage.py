@@ -13,7 +13,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 from benchmarks import _storage_figures, _storage_paper  # noqa: E402  (found through it)
 from benchmarks._common import header  # noqa: E402
 from schemas.codec import Bits, CodecConfig, Family  # noqa: E402
-from schemas.jobs import EncodeJob  # noqa: E402
+from schemas.encode import EncodeJob  # noqa: E402
 from schemas.settings import JobConfig  # noqa: E402
 
 _PRESETS = ("minilm-pooled", "diffretriever-minilm")

@@ -61,7 +61,7 @@ def _run(config: Study, arms: dict[str, Any], base: dict[str, Any]) -> None:
     import torch
 
     from benchmarks._study_run import run_arm
-    from diffretriever.training.training_set import TrainingSet
+    from diffretriever.training.data.training_set import TrainingSet
     from diffretriever.training.validation import Validator
 
     if config.training_set is None or not config.development:

@@ -24,8 +24,11 @@ from benchmarks._train_figures import (  # noqa: E402
     utilisation,
 )
 from schemas.budget import Budget  # noqa: E402
-from schemas.retriever import MaskedRetriever  # noqa: E402
-from schemas.retriever_parts import BackboneConfig, ContentWordsConfig  # noqa: E402
+from schemas.retriever import (  # noqa: E402
+    BackboneConfig,
+    ContentWordsConfig,
+    MaskedRetriever,
+)
 from schemas.settings import JobConfig  # noqa: E402
 from schemas.training import Recipe  # noqa: E402
 
@@ -115,7 +118,7 @@ def _against_plain(config: TrainBenchmark, folder: Path) -> tuple[list[Figures],
 def _dream_7b(config: TrainBenchmark, folder: Path) -> tuple[list[Figures7B], tuple[str, ...], str]:
     import torch
 
-    from diffretriever.backbones.random_checkpoints import write_random_checkpoint
+    from diffretriever.random_models.checkpoints import write_random_checkpoint
 
     if config.device == "cpu" or not torch.cuda.is_available():
         raise SystemExit(

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from _entry import lasting, run
 
-from schemas.jobs import AccelerateJob
+from schemas.accelerate import AccelerateJob
 
 if TYPE_CHECKING:
     from diffretriever.index.table import PassageIndex
-    from diffretriever.search.fragment_files import Missing
+    from diffretriever.search.accelerate import Missing
 
 # Starting Ray takes as long as making the files of some ten thousand passages.
 _FEWEST_PASSAGES = 50_000
@@ -20,8 +20,7 @@ _FEWEST_PASSAGES = 50_000
 
 def main(config: AccelerateJob) -> None:
     """Make what is missing and say what there is."""
-    from diffretriever.search.accelerate import accelerate
-    from diffretriever.search.fragment_files import make_missing
+    from diffretriever.search.accelerate import accelerate, make_missing
 
     config = config.model_copy(update={"index": lasting(config.index, "--index")})
 

@@ -13,8 +13,8 @@ from schemas.analyse import AnalyseBudgetsJob
 
 def main(config: AnalyseBudgetsJob) -> None:
     """Analyse, and say where the report is."""
-    from diffretriever.analysis.page import oracle_table
-    from diffretriever.analysis.report import analyse
+    from diffretriever.evaluation.budgets.oracles import oracle_table
+    from diffretriever.evaluation.budgets.report import analyse
 
     output = Path(lasting(config.output, "--output"))
     report = analyse(config.model_copy(update={"output": output}), shlex.join(["python", *sys.argv]))

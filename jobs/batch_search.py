@@ -6,7 +6,7 @@ from pathlib import Path
 
 from _entry import lasting, run
 
-from schemas.batch_search import BatchSearchJob
+from schemas.search import BatchSearchJob
 
 
 def main(config: BatchSearchJob) -> None:

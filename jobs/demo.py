@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from _entry import lasting, run
 
-from schemas.jobs import DemoJob, EncodeJob, EvaluateJob
+from schemas.encode import EncodeJob
+from schemas.evaluate import DemoJob, EvaluateJob
 
 if TYPE_CHECKING:
     from diffretriever.evaluation.measures import EvaluationResult

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from _entry import lasting, run
 
-from schemas.encode import EncodeSummary
-from schemas.jobs import EncodeJob
+from schemas.encode import EncodeJob, EncodeSummary
 
 
 def main(config: EncodeJob) -> None:

@@ -8,15 +8,14 @@ from pathlib import Path
 
 from _entry import lasting, run
 
-from schemas.jobs import EvaluateJob
+from schemas.evaluate import EvaluateJob
 
 
 def main(config: EvaluateJob) -> None:
     """Evaluate, print the table, say where the report is."""
-    from diffretriever.evaluation.evaluate import SELECTOR_FILE, evaluate_job
+    from diffretriever.evaluation.evaluate import SELECTOR_FILE, evaluate_job, selector_table
     from diffretriever.evaluation.report import evaluation_table
-    from diffretriever.evaluation.selecting import selector_table
-    from schemas.selection import SelectorReport
+    from schemas.evaluate import SelectorReport
 
     output = Path(lasting(config.output, "--output"))
     results = evaluate_job(config.model_copy(update={"output": output}), shlex.join(["python", *sys.argv]))

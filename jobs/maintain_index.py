@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from _entry import run
 
-from schemas.jobs import MaintainJob
+from schemas.inspect import MaintainJob
 
 
 def main(config: MaintainJob) -> None:

@@ -9,13 +9,12 @@ from _entry import run
 from schemas.plan import PlanJob
 
 if TYPE_CHECKING:
-    from diffretriever.planning.survey import Counted, Measured
+    from diffretriever.index.planning import Counted, Measured
 
 
 def main(config: PlanJob) -> None:
     """Count and measure what is asked for, and print the plan."""
-    from diffretriever.planning.page import page
-    from diffretriever.planning.plan import make_plan
+    from diffretriever.index.planning import make_plan, page
 
     counted = _count(config.collection) if config.collection is not None else None
     measured = _measure(config, counted) if config.measure and counted is not None else []
@@ -25,15 +24,14 @@ def main(config: PlanJob) -> None:
 
 def _count(source: str) -> Counted:
     from diffretriever.collections import Passage, open_collection
-    from diffretriever.planning.survey import count
+    from diffretriever.index.planning import count
 
     return count(record for record in open_collection(source).records() if isinstance(record, Passage))
 
 
 def _measure(config: PlanJob, counted: Counted) -> list[Measured]:
     from diffretriever.encoders import load_encoder
-    from diffretriever.planning.plan import retrievers
-    from diffretriever.planning.survey import measure
+    from diffretriever.index.planning import measure, retrievers
 
     return [measure(load_encoder(retriever), counted.sample) for retriever in retrievers(config)]
 

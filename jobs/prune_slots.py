@@ -13,8 +13,7 @@ from schemas.prune import PruneSlotsJob
 
 def main(config: PruneSlotsJob) -> None:
     """Trace the curve, print it, and say where it is."""
-    from diffretriever.analysis.prune_page import prune_table
-    from diffretriever.analysis.prune_report import prune_slots
+    from diffretriever.evaluation.budgets.pruning_report import prune_slots, prune_table
 
     output = Path(lasting(config.output, "--output"))
     pruned = config.pruned and lasting(config.pruned, "--pruned")

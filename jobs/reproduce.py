@@ -13,8 +13,8 @@ from schemas.reproduce import ReproduceJob
 
 def main(config: ReproduceJob) -> None:
     """List what can be run, or run it, print what was measured and say where the report is."""
-    from diffretriever.reproduction.page import listing, terminal_table
     from diffretriever.reproduction.plan import make_plan
+    from diffretriever.reproduction.report import listing, terminal_table
 
     job = config.model_copy(update={"output": Path(lasting(config.output, "--output"))})
     plan = make_plan(job)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from _entry import run
 
-from schemas.jobs import SearchJob
-from schemas.retriever_parts import Mode
+from schemas.retriever import Mode
+from schemas.search import SearchJob
 
 if TYPE_CHECKING:
     from diffretriever.search.selecting import BudgetChooser, Choice

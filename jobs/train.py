@@ -6,8 +6,7 @@ from pathlib import Path
 
 from _entry import lasting, run
 
-from schemas.training import TrainJob
-from schemas.training_manifest import TrainingManifest
+from schemas.training import TrainingManifest, TrainJob
 
 
 def main(config: TrainJob) -> None:

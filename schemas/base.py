@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, model_validator
+from pydantic_core import CoreSchema, core_schema
 
 
 def suggest(wrong: str, known: Iterable[str]) -> str:
@@ -46,3 +48,46 @@ class Model(BaseModel):
     @classmethod
     def _refuse_unknown_keys(cls, values: Any) -> Any:
         return refuse_unknown_keys(values, cls.model_fields, cls.__name__)
+
+
+def differing_fields(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """Return what differs, as `outer.inner: one != other`, sorted; a missing field counts as None."""
+    ours, theirs = _flatten(one), _flatten(other)
+    keys = sorted(ours.keys() | theirs.keys())
+    return [f"{k}: {ours.get(k)} != {theirs.get(k)}" for k in keys if ours.get(k) != theirs.get(k)]
+
+
+def _flatten(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        if isinstance(item, dict):
+            flat.update(_flatten(item, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = item
+    return flat
+
+
+class TextForm:
+    """A base of frozen dataclasses whose `str` is what `parse` reads; pydantic fields take and give that text."""
+
+    __slots__ = ()
+    text_form: ClassVar[re.Pattern[str]]
+    """What texts look like."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read the text form; raises `ValueError` for anything else."""
+        raise NotImplementedError
+
+    @classmethod
+    def _validate(cls, value: Any) -> Self:
+        return value if isinstance(value, cls) else cls.parse(str(value))
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Accept the text form in configs and write it back (the hook pydantic asks for)."""
+        return core_schema.no_info_plain_validator_function(
+            cls._validate,
+            serialization=core_schema.to_string_ser_schema(),
+            json_schema_input_schema=core_schema.str_schema(pattern=cls.text_form.pattern),
+        )

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import PlainSerializer, PlainValidator
 
-from schemas.text_form import TextForm
+from schemas.base import TextForm
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,41 @@
-"""What is found out about an index: what it consists of, what was done to it, whether it is sound."""
+"""The configs of the jobs: what `python jobs/X.py` can be told."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from pathlib import Path
 from typing import Literal, TypeAlias
 
+from schemas.accelerate import CandidateSettings
 from schemas.base import Model
-from schemas.candidates import CandidateSettings
-from schemas.manifest import IndexContents, IndexManifest
+from schemas.index import IndexContents, IndexManifest
+from schemas.places import IndexPlace
+from schemas.settings import JobConfig
+
+
+class InspectJob(JobConfig):
+    """Say what is in an index: its retriever, passages by collection, versions, size; check it if asked."""
+
+    index: IndexPlace
+    """Folder or object-store URI of the index."""
+    verify: bool = False
+    """Read all of it and check ids, digests, vectors, impacts, codes and counts; exit status 1 if anything is wrong."""
+    json_output: bool = False
+    """Print JSON instead of text."""
+
+
+class MaintainJob(JobConfig):
+    """Delete passages from an index, or compact it."""
+
+    index: IndexPlace
+    """Folder or object-store URI of the index."""
+    delete: tuple[str, ...] = ()
+    """Ids of passages to delete; repeat the flag or separate by commas."""
+    delete_from: Path | None = None
+    """File with ids of passages to delete, one a line."""
+    compact: bool = False
+    """Join small fragments, drop deleted rows, forget versions older than an hour."""
+
 
 Change: TypeAlias = Literal["created", "appended", "replaced", "deleted", "compacted", "compressed", "other"]
 

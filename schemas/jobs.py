@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from schemas.accelerate import ProposerName, Share
 from schemas.budget import BudgetChoice
-from schemas.candidates import ProposerName, Share
 from schemas.places import IndexPlace
-from schemas.query_budget import QueryBudgetOptions
-from schemas.retriever_parts import Mode
+from schemas.retriever import Mode
+from schemas.search import QueryBudgetOptions
 from schemas.settings import JobConfig, ModelOptions
 
 NonNegative = Annotated[float, Field(ge=0)]

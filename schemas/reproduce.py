@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 from pydantic import DirectoryPath, Field, model_validator
 
 from schemas.base import Model
-from schemas.jobs import RayConfig
+from schemas.settings import RayConfig
 
 Scoring: TypeAlias = Literal["maxsim", "pooled-slots"]
 Figures: TypeAlias = dict[str, dict[str, dict[str, float | None]]]

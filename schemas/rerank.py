@@ -9,7 +9,7 @@ from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from schemas.base import Model
 from schemas.places import IndexPlace
-from schemas.retriever_parts import BackboneConfig, TitleJoin
+from schemas.retriever import BackboneConfig, TitleJoin
 from schemas.settings import JobConfig
 
 

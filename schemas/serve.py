@@ -1,7 +1,4 @@
-"""What goes over HTTP: requests, answers and problems of the search application. The config is `schemas.serve_config`.
-
-Unknown keys of a request are refused. Limits on lengths and counts are the server's, and `GET /index` says them.
-"""
+"""What the search application says of the index that it serves."""
 
 from __future__ import annotations
 
@@ -10,10 +7,160 @@ from typing import Literal, TypeAlias
 from pydantic import Field, PositiveInt
 
 from schemas.base import Model
-from schemas.retriever_parts import Mode
-from schemas.serve_explain import Explanation, Word
-from schemas.serve_index import IndexResponse, IndexState, LimitsInForce
-from schemas.serve_passages import DeleteResponse, IngestRequest, IngestResponse, PassageIn
+from schemas.retriever import Mode
+
+Way: TypeAlias = Literal["stream", "compressed", "codes", "candidates", "postings"]
+"""How passages are found by a score: `stream` reads all vectors or impacts from the table, `compressed` the codes that
+stand for them; `codes` and `postings` are the files that `accelerate_index.py` makes, `candidates` its candidate index.
+All but the last find the same passages."""
+
+
+class IndexState(Model):
+    """The one version of the index that an answer comes from."""
+
+    name: str
+    """Last part of the index's place."""
+    version: int
+    rows: int
+    """Passages in it."""
+    fingerprint: str
+    """Of the retriever: 16 hex digits that differ wherever a vector could."""
+    committed: str
+    """ISO 8601 time, UTC, at which this version came to be."""
+    checked_seconds_ago: float
+    """Seconds since the server last looked for a newer version."""
+
+
+class LimitsInForce(Model):
+    """What the server takes; more is refused with a problem that names the field."""
+
+    max_query_chars: int
+    """Characters of a query."""
+    max_queries: int
+    """Queries of a request."""
+    max_k: int
+    max_budget: int
+    """Largest K_q."""
+    max_passages: int
+    """Passages of one ingest."""
+    max_passage_chars: int
+    """Characters of title and text of a passage."""
+    max_body_bytes: int
+    timeout_s: float
+
+
+class IndexResponse(Model):
+    """Answer of `GET /index`."""
+
+    index: IndexState
+    title: str
+    """The retriever for people: method, backbone and budget."""
+    method: str
+    """`masked`, `generated`, `pooled` or `library`."""
+    modes: list[Mode]
+    """Scores offered; the last one is the default."""
+    query_budget: int | None
+    """The retriever's own K_q; None where queries have no budget."""
+    passage_budget: int
+    """K_p, most vectors of a passage."""
+    adaptive: str | None
+    """What `budget: adaptive` is chosen by; None where it is not offered."""
+    collections: dict[str, int]
+    """Passages by collection."""
+    found_by: dict[Literal["dense", "sparse"], list[Way]]
+    """How passages are found for each score that the index has; in several ways where shards differ. What is made
+    beside the index while it is served is used from the next version on."""
+    limits: LimitsInForce
+
+
+class Word(Model):
+    """An entry of the vocabulary as text."""
+
+    word: str
+    weight: float | None
+    """Its impact in the text that it is of, log(1 + logit); None where the sparse side does not keep it."""
+
+
+class SlotMatch(Model):
+    """A query slot and the passage slot nearest to it (MaxSim)."""
+
+    slot: int
+    """Number of the query slot."""
+    words: list[Word]
+    """What the query slot predicts, strongest first; of the query's own content words."""
+    passage_slot: int
+    """Number of the passage slot with the largest product, the first of equals."""
+    passage_words: list[Word]
+    """What that predicts, of the passage's own content words."""
+    product: float
+    """Inner product of the two vectors."""
+    share: float | None
+    """Part of the dense score that comes from this slot; all shares add up to 1. None where the score is 0."""
+
+
+class TermMatch(Model):
+    """A word that query and passage share."""
+
+    word: str
+    query_weight: float
+    passage_weight: float
+    product: float
+    """Of the two weights; all products add up to the sparse score."""
+    share: float
+    """Part of the sparse score."""
+
+
+class Explanation(Model):
+    """What the scores of one passage are made of."""
+
+    slots: list[SlotMatch]
+    """One for each query slot, in their order; the mean of their products is the dense score."""
+    passage_slots: list[list[Word]]
+    """The words of every slot of the passage, matched or not."""
+    terms: list[TermMatch]
+    """Largest product first; empty without a sparse side."""
+
+
+class PassageIn(Model):
+    """A passage to add, or to put in place of the one with its id."""
+
+    id: str
+    """Without whitespace or control characters."""
+    title: str = ""
+    text: str = ""
+    """Title or text may be empty, not both."""
+    collection: str = Field(default="served", min_length=1)
+    """What a filter can name it by."""
+
+
+class IngestRequest(Model):
+    """Body of `POST /passages`: written in one step, or not at all."""
+
+    passages: list[PassageIn] = Field(min_length=1)
+    """No id twice."""
+
+
+class IngestResponse(Model):
+    """Answer of `POST /passages`."""
+
+    added: int
+    replaced: int
+    """Those whose id was there with another title, text or collection."""
+    unchanged: int
+    """Those that were there as they are."""
+    version: int
+    """First version of the index with all of them; later searches on this replica are answered from it or a newer
+    one, other replicas follow within seconds."""
+
+
+class DeleteResponse(Model):
+    """Answer of `DELETE /passages/{id}`."""
+
+    deleted: int
+    """1; a passage that is not there is a problem of status 404."""
+    version: int
+    """First version of the index without it."""
+
 
 __all__ = [
     "AskedBudget",
@@ -44,6 +191,8 @@ __all__ = [
 
 Texts: TypeAlias = str | list[str]
 """One query, or several that are answered together."""
+
+
 AskedBudget: TypeAlias = Literal["adaptive"] | PositiveInt | None
 """K_q: a number for all queries, `adaptive` to have each query's chosen from its text, None for the retriever's own."""
 

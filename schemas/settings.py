@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, Self, get_args
 
 import yaml
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from schemas.base import CommaSeparated, Model, refuse_unknown_keys, suggest
@@ -137,3 +144,25 @@ def _fail(message: str) -> NoReturn:
     name = Path(sys.argv[0]).name
     sys.stderr.write(f"{name}: {message}\nSee `{name} --help`.\n")
     raise SystemExit(2)
+
+
+NonNegative = Annotated[float, Field(ge=0)]
+
+
+class RayConfig(ModelOptions):
+    """Where encoders run."""
+
+    ray_address: str = "auto"
+    """Ray cluster to use; `auto` is a running one if there is, else a local one started for this job; `local` always
+    starts one."""
+    encoders: PositiveInt | None = None
+    """Encoder actors; default: as many as the cluster has room for."""
+    cpus_per_encoder: PositiveFloat | None = None
+    """CPUs a Ray scheduler sets aside for an encoder; default: 1 beside a GPU, 0.75 without."""
+    gpus_per_encoder: NonNegative | None = None
+    """GPUs of an encoder, fractions allowed; default: 1 if the cluster has any, else 0."""
+    threads_per_encoder: PositiveInt = 1
+    """CPU threads of an encoder's maths."""
+    autoscale: bool = False
+    """The cluster can add machines: grow the pool from 1 to `encoders` as they come, and do not check the request
+    against what is there now."""

@@ -9,10 +9,10 @@ import pyarrow as pa
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from schemas.base import Model
-from schemas.jobs import RayConfig, SearchOptions
 from schemas.places import IndexPlace
-from schemas.retriever_parts import Mode
-from schemas.settings import JobConfig
+from schemas.retriever import Mode
+from schemas.search import SearchOptions
+from schemas.settings import JobConfig, RayConfig
 
 TRAINING_SET_FORMAT = 1
 

@@ -20,20 +20,25 @@ from ray.serve import Application
 from ray.serve.handle import DeploymentHandle
 
 from diffretriever.consent import trusted_sources
-from diffretriever.encoders.prepared import PreparedText
+from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.representations import Representations
 from diffretriever.files import is_local
-from diffretriever.search.batch import ListName
-from diffretriever.search.hit_tables import to_table
+from diffretriever.search.batch import ListName, to_table
 from diffretriever.serving.answering import Wanted
 from diffretriever.serving.api import make_api
 from diffretriever.serving.backend import EncodeBatcher, LocalBackend, SearchBatcher
 from diffretriever.serving.guard import key_digest
-from diffretriever.serving.opening import open_answering, open_encoder, open_index, open_preparer, search_options
-from diffretriever.serving.service import Service
+from diffretriever.serving.service import (
+    Service,
+    open_answering,
+    open_encoder,
+    open_index,
+    open_preparer,
+    search_options,
+)
 from diffretriever.serving.snapshots import Part, Snapshots
+from schemas.serve import Way
 from schemas.serve_config import ReplicaConfig, ServeConfig
-from schemas.serve_index import Way
 from serve.metrics import RayMetrics
 from serve.remote import RemoteBackend
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from diffretriever.backbones.random_checkpoints import write_random_checkpoint
+from diffretriever.random_models.checkpoints import write_random_checkpoint
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -34,7 +34,7 @@ def test_workers_come_and_go_and_the_head_needs_no_gpu() -> None:
 
 
 def test_the_submit_command_in_the_comments_names_real_flags() -> None:
-    from schemas.jobs import EncodeJob
+    from schemas.encode import EncodeJob
 
     comment = "\n".join(
         line for line in (ROOT / "cluster.yaml").read_text("utf-8").splitlines() if line.startswith("#")

@@ -12,14 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from schemas.base import suggest
 from schemas.budget import Budget, is_selection
-from schemas.retriever import (
-    RETRIEVER_ADAPTER,
-    Bm25Retriever,
-    MaskedRetriever,
-    NeuralRetriever,
-    RetrieverConfig,
-)
-from schemas.selection import read_selection
+from schemas.retriever import RETRIEVER_ADAPTER, Bm25Retriever, MaskedRetriever, NeuralRetriever, RetrieverConfig
+from schemas.sweep import read_selection
 
 C = TypeVar("C")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from diffretriever.backbones import Backbone, load_backbone
-from diffretriever.backbones.random_checkpoints import FAMILIES, write_random_checkpoint
+from diffretriever.random_models.checkpoints import FAMILIES, write_random_checkpoint
 from tests.backbones.helpers import BackboneOf, FolderOf
 
 

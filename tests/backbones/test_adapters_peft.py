@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from diffretriever.backbones import Backbone, load_backbone
-from diffretriever.backbones.random_adapters import write_random_adapter
-from diffretriever.backbones.random_checkpoints import write_random_checkpoint
+from diffretriever.random_models.adapters import write_random_adapter
+from diffretriever.random_models.checkpoints import write_random_checkpoint
 from tests.backbones.adapter_cases import PREFIX, edit_tensors, outputs
 from tests.backbones.helpers import FolderOf, pad, texts
 

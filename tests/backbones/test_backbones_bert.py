@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn import functional as F  # noqa: N812 (torch's own custom)
 
-from diffretriever.backbones import load_backbone, minilm
+from diffretriever.backbones import load_backbone
+from diffretriever.backbones import source as minilm
 from diffretriever.backbones.bert import BertBackbone
 from tests.backbones.helpers import BackboneOf, FolderOf, hidden, pad, texts
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from diffretriever.backbones import Backbone, load_backbone
-from diffretriever.backbones.random_checkpoints import write_random_checkpoint
+from diffretriever.random_models.checkpoints import write_random_checkpoint
 from tests.backbones.helpers import BackboneOf, FolderOf, edit_config, hidden, pad, texts
 
 

@@ -12,7 +12,7 @@ import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from diffretriever.backbones import checkpoint, device, load_backbone, source
-from diffretriever.backbones.random_checkpoints import main, write_random_checkpoint
+from diffretriever.random_models.checkpoints import main, write_random_checkpoint
 from tests.backbones.helpers import FolderOf
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from diffretriever.backbones import Backbone, load_backbone
-from diffretriever.backbones.inputs import nested_mask
+from diffretriever.backbones.base import nested_mask
 from diffretriever.backbones.slot_layers import (
     SLOTS_FILE,
     SlotLayers,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffretriever.client import ProblemError, Retries, UnreachableError
-from diffretriever.client.retries import retry_after
+from diffretriever.client.exchange import retry_after
 from tests.client.service import ADDED, FOUND, PASSAGE, Ask, Script, ok, problem
 
 PATIENT = Retries(attempts=4, first_wait=0.25, longest_wait=10)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from diffretriever.codecs import storage_bytes, train_codec
-from diffretriever.codecs.kmeans import spherical_centroids
+from diffretriever.codecs.codewords import spherical_centroids
 from diffretriever.codecs.residual import centroid_count
 from schemas.codec import Bits, CodecConfig
 from tests.codecs.test_codec_contract import HIDDEN, OTHERS, SAMPLE, TRAINED

@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from diffretriever.codecs.sampling import sample_vectors
+from diffretriever.index.rewrite import sample_vectors
 
 STREAM = np.arange(10_000, dtype=np.float32)[:, None]
 

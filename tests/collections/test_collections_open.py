@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from diffretriever.collections import Passage, Query, datasets, open_collection, scan
+from diffretriever.collections import Passage, Query, open_collection, scan
+from diffretriever.collections import beir as datasets
 from diffretriever.files import cache_dir
 
 

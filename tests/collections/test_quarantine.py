@@ -126,7 +126,7 @@ def test_two_jobs_at_once_lose_nothing(beir: Beir, tmp_path: Path) -> None:
     read = quarantine_module._lines_but
 
     def reading(*arguments: object) -> list[bytes]:
-        lines = list(read(*arguments))
+        lines = list(read(*arguments))  # type: ignore[arg-type]
         if not second.ident:
             second.start()
             # Not for long, for the lock holds it back: it only has to have had its chance.

@@ -15,11 +15,10 @@ from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sentence_transformers.sentence_transformer.modules import Pooling
 from transformers import AutoTokenizer, MistralConfig, MistralModel, Qwen3Config, Qwen3Model
 
-from diffretriever.backbones.random_checkpoints import write_random_checkpoint
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.library import LibraryEncoder
-from schemas.retriever import LibraryRetriever
-from schemas.retriever_parts import BackboneConfig
+from diffretriever.random_models.checkpoints import write_random_checkpoint
+from schemas.retriever import BackboneConfig, LibraryRetriever
 
 TEXTS = [
     "honey bees store water in winter",

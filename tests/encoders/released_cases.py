@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from diffretriever.backbones import load_vocabulary
-from diffretriever.backbones.random_adapters import write_random_adapter
+from diffretriever.random_models.adapters import write_random_adapter
 from schemas.budget import Budget
-from schemas.retriever import MaskedRetriever
-from schemas.retriever_parts import BackboneConfig, PromptConfig
+from schemas.retriever import BackboneConfig, MaskedRetriever, PromptConfig
 
 SYSTEM = "You are an AI assistant that can understand human language."
 TEMPLATES = {

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diffretriever.encoders.batching import similar_lengths, token_budget_batches
+from diffretriever.encoders.base import similar_lengths, token_budget_batches
 
 LENGTHS = st.lists(st.integers(0, 600), max_size=60)
 BUDGETS = st.integers(1, 5000)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from diffretriever.encoders.content_words import ContentWords
-from schemas.retriever_parts import ContentWordsConfig
+from diffretriever.encoders.framing import ContentWords
+from schemas.retriever import ContentWordsConfig
 
 
 class PartsTokenizer:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from diffretriever.encoders.content_words import ContentWords, stop_words
-from schemas.retriever_parts import ContentWordsConfig
+from diffretriever.encoders.framing import ContentWords, stop_words
+from schemas.retriever import ContentWordsConfig
 
 
 class WordTokenizer:

@@ -10,8 +10,7 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.representations import Representations
 from schemas.budget import Budget
-from schemas.retriever import MaskedRetriever
-from schemas.retriever_parts import BackboneConfig
+from schemas.retriever import BackboneConfig, MaskedRetriever
 from tests.encoders.encoder_cases import TEXTS, FolderOf, Make, assert_close, assert_identical, sequences
 
 BUDGETS = [1, 4, 2, 7, 1, 3, 5, 2]

@@ -8,7 +8,7 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.pooled import PooledEncoder
 from schemas.budget import Budget
-from schemas.retriever_parts import TextConfig
+from schemas.retriever import TextConfig
 from tests.encoders.encoder_cases import HUGE, Make, sequences
 
 

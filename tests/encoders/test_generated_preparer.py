@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from diffretriever.backbones import Vocabulary, load_vocabulary
-from diffretriever.encoders import load_encoder, load_preparer, prepared
-from diffretriever.encoders.generated_preparer import closing_tokens, cut_tokens
+from diffretriever.encoders import load_encoder, load_preparer
+from diffretriever.encoders import preparer as prepared
+from diffretriever.encoders.framing import SYSTEM
+from diffretriever.encoders.generated import closing_tokens, cut_tokens
 from diffretriever.encoders.preparer import Preparer
-from diffretriever.prompts import SYSTEM
-from schemas.retriever import GeneratedRetriever
-from schemas.retriever_parts import BackboneConfig, PromptConfig, TextConfig
+from schemas.retriever import BackboneConfig, GeneratedRetriever, PromptConfig, TextConfig
 from tests.encoders.encoder_cases import HUGE, TEXTS, FolderOf, assert_close
 
 FAMILIES = ("qwen2", "llama3")

@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 import torch
 
-from diffretriever.backbones.random_checkpoints import write_random_checkpoint
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.representations import Representations
+from diffretriever.random_models.checkpoints import write_random_checkpoint
 from schemas.budget import Budget
-from schemas.retriever import MaskedRetriever, NeuralRetriever, PooledRetriever
-from schemas.retriever_parts import BackboneConfig
+from schemas.retriever import BackboneConfig, MaskedRetriever, NeuralRetriever, PooledRetriever
 
 GOLDEN = Path(__file__).parent / "golden"
 NAMES = ("masked-dream-q2p3", "pooled-llada", "masked-bert-q1p2")

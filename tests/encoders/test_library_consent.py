@@ -20,16 +20,15 @@ from diffretriever.consent import VARIABLE, check_trusted, trust_code, trusted_s
 from diffretriever.encoders import library_source, load_encoder, load_preparer
 from diffretriever.encoders.library_files import LibraryFiles
 from diffretriever.evaluation.evaluate import evaluate_job
-from diffretriever.index.identity import manifest_of
-from diffretriever.index.table import PassageIndex
+from diffretriever.index.table import PassageIndex, manifest_of
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.search import open_searcher
 from diffretriever.search.accelerate import accelerate
-from diffretriever.serving.opening import open_encoder, open_index, open_preparer
-from schemas.jobs import AccelerateJob, EvaluateJob
-from schemas.manifest import IndexManifest
-from schemas.retriever import LibraryRetriever, MaskedRetriever
-from schemas.retriever_parts import BackboneConfig
+from diffretriever.serving.service import open_encoder, open_index, open_preparer
+from schemas.accelerate import AccelerateJob
+from schemas.evaluate import EvaluateJob
+from schemas.index import IndexManifest
+from schemas.retriever import BackboneConfig, LibraryRetriever, MaskedRetriever
 from schemas.serve_config import ServeConfig
 from tests.encoders.library_cases import TEXTS, change_json, encoder_of, published
 

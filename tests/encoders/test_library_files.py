@@ -16,8 +16,7 @@ pytest.importorskip("sentence_transformers", reason="the extra `models` is not i
 from diffretriever.consent import VARIABLE
 from diffretriever.encoders import library_source, load_preparer
 from diffretriever.encoders.library_files import LibraryFiles
-from schemas.retriever import RETRIEVER_ADAPTER, LibraryRetriever
-from schemas.retriever_parts import BackboneConfig
+from schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, LibraryRetriever
 from tests.encoders.library_cases import change_json, encoder_of, late_interaction, published
 
 

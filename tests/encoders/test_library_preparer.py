@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("sentence_transformers", reason="the extra `models` is not installed")
 
 from diffretriever.encoders import load_preparer
-from diffretriever.encoders.prepared import from_arrow, to_arrow
-from schemas.retriever_parts import TextConfig
+from diffretriever.encoders.preparer import from_arrow, to_arrow
+from schemas.retriever import TextConfig
 from tests.encoders.library_cases import TEXTS, encoder_of, published
 
 

@@ -13,7 +13,7 @@ from diffretriever.backbones import BackboneOutput
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.preparer import join_title
 from schemas.budget import Budget
-from schemas.retriever_parts import ContentWordsConfig, PromptConfig, TextConfig
+from schemas.retriever import ContentWordsConfig, PromptConfig, TextConfig
 from tests.encoders.encoder_cases import TEXTS, WORDS, Make, impacts, sequences
 
 ALL_WORDS = " ".join(WORDS)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from diffretriever.encoders.framing import SYSTEM
 from diffretriever.encoders.masked import MaskedEncoder
-from diffretriever.prompts import SYSTEM
 from schemas.budget import Budget
-from schemas.retriever_parts import PromptConfig
+from schemas.retriever import PromptConfig
 from tests.encoders.encoder_cases import Make, sequences
 
 TEXT = "honey and river water"

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diffretriever.backbones.random_adapters import write_random_adapter
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.masked import MaskedEncoder
-from diffretriever.index.identity import manifest_of
+from diffretriever.index.table import manifest_of
+from diffretriever.random_models.adapters import write_random_adapter
 from schemas.retriever import MaskedRetriever
 from tests.backbones.adapter_cases import merge_by_hand
 from tests.encoders.encoder_cases import TEXTS, FolderOf, assert_close, assert_identical, impacts

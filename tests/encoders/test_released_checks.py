@@ -10,8 +10,7 @@ import pytest
 
 from diffretriever.backbones import source
 from diffretriever.encoders import load_encoder, load_preparer
-from schemas.retriever import RETRIEVER_ADAPTER, MaskedRetriever, NeuralRetriever, PooledRetriever
-from schemas.retriever_parts import PromptConfig
+from schemas.retriever import RETRIEVER_ADAPTER, MaskedRetriever, NeuralRetriever, PooledRetriever, PromptConfig
 from tests.encoders.encoder_cases import FolderOf
 from tests.encoders.released_cases import TEMPLATES, release
 

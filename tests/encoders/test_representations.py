@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from diffretriever.encoders import prepared
+from diffretriever.encoders import preparer as prepared
 from diffretriever.encoders.base import Encoder
-from diffretriever.encoders.prepared import PREPARED_SCHEMA, PreparedText
+from diffretriever.encoders.preparer import PREPARED_SCHEMA, PreparedText
 from diffretriever.encoders.representations import Representations, read_impacts, read_vectors
-from schemas.passages import representation_fields
+from schemas.index import representation_fields
 from tests.encoders.encoder_cases import TEXTS, assert_identical
 
 N = len(TEXTS)

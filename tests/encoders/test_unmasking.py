@@ -11,8 +11,8 @@ from fractions import Fraction
 import pytest
 import torch
 
-from diffretriever.encoders import unmasking
-from diffretriever.encoders.unmasking import before_stop, choose, confidences, predict, reveal_counts
+from diffretriever.encoders import masked as unmasking
+from diffretriever.encoders.masked import before_stop, choose, confidences, predict, reveal_counts
 
 TABLE = {
     ("time-grid", 2): [[1, 3], [3, 5], [7, 9]],

@@ -9,7 +9,7 @@ import torch
 from diffretriever.codecs import train_codec
 from diffretriever.collections import Passage
 from diffretriever.encoders.representations import Representations, read_vectors
-from diffretriever.index.compression import parts_of, replace_all, sample_of, write_part
+from diffretriever.index.rewrite import parts_of, replace_all, sample_of, write_part
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_place
 from diffretriever.index.writer import Committer, write_block
@@ -19,10 +19,9 @@ from diffretriever.search.dense.compressed import CompressedScan
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
 from schemas.codec import CodecConfig, StoredCodec
-from schemas.jobs import SearchOptions
-from schemas.manifest import IndexManifest
-from schemas.passages import passage_schema
+from schemas.index import IndexManifest, passage_schema
 from schemas.retriever import MaskedRetriever
+from schemas.search import SearchOptions
 
 HIDDEN, MOST_VECTORS = 64, 3
 CPU = torch.device("cpu")

@@ -17,8 +17,7 @@ from diffretriever.collections import Passage
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.topk import Hit
-from schemas.manifest import IndexManifest
-from schemas.passages import passage_schema
+from schemas.index import IndexManifest, passage_schema
 from schemas.retriever import MaskedRetriever
 
 HIDDEN, MOST_VECTORS, VOCAB = 4, 3, 50

@@ -14,10 +14,13 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_place
 from diffretriever.index.work_folder import WorkFolder
 from diffretriever.index.writer import Committer, WriterLock, write_block
-from diffretriever.search.accelerate import accelerate
-from diffretriever.search.fragment_files import missing_files
-from schemas.jobs import AccelerateJob, EncodeJob, EvaluateJob, InspectJob, MaintainJob, SearchJob
+from diffretriever.search.accelerate import accelerate, missing_files
+from schemas.accelerate import AccelerateJob
+from schemas.encode import EncodeJob
+from schemas.evaluate import EvaluateJob
+from schemas.inspect import InspectJob, MaintainJob
 from schemas.places import plain_place
+from schemas.search import SearchJob
 from schemas.serve_config import ServeConfig
 from tests.index.compressed_cases import compressed, fill
 from tests.index.test_index import add, block, manifest

@@ -11,12 +11,10 @@ import pytest
 
 from diffretriever.collections import Passage
 from diffretriever.encoders.representations import Representations
-from diffretriever.index.identity import check_same
-from diffretriever.index.table import PassageIndex
+from diffretriever.index.table import PassageIndex, check_same
 from diffretriever.index.writer import Committer, WriterLock, beside, text_table, write_block
-from schemas.manifest import IndexManifest
-from schemas.retriever import MaskedRetriever, PooledRetriever
-from schemas.retriever_parts import BackboneConfig, TextConfig
+from schemas.index import IndexManifest
+from schemas.retriever import BackboneConfig, MaskedRetriever, PooledRetriever, TextConfig
 
 HIDDEN = 4
 

@@ -16,7 +16,7 @@ from diffretriever.index.vectors import codec_place, read_codes
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.compressed import CompressedScan
 from diffretriever.search.dense.stream import StreamingScan
-from schemas.jobs import SearchOptions
+from schemas.search import SearchOptions
 from tests.index.compressed_cases import (
     CPU,
     QUERIES,

@@ -9,7 +9,7 @@ import pytest
 
 from diffretriever.index.history import column_bytes, history
 from diffretriever.index.table import PassageIndex
-from diffretriever.search.dense.segments import build_codes, codes_folder
+from diffretriever.search.dense.codes import build_codes, codes_folder
 from diffretriever.search.inspection import inspect
 from tests.index.test_index import add, manifest
 

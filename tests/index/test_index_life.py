@@ -19,15 +19,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, write_block
-from diffretriever.search.accelerate import accelerate
+from diffretriever.search.accelerate import accelerate, missing_files
 from diffretriever.search.dense import open_dense
-from diffretriever.search.dense.segments import build_codes
+from diffretriever.search.dense.codes import build_codes
 from diffretriever.search.dense.stream import StreamingScan
-from diffretriever.search.fragment_files import missing_files
 from diffretriever.search.inspection import inspect
 from diffretriever.search.sparse import open_sparse
-from diffretriever.search.sparse.segments import build_postings
-from schemas.jobs import AccelerateJob, SearchOptions
+from diffretriever.search.sparse.postings import build_postings
+from schemas.accelerate import AccelerateJob
+from schemas.search import SearchOptions
 from tests.index.life_model import (
     ENCODED_QUERIES,
     IDS,
@@ -136,7 +136,7 @@ class IndexLife(RuleBasedStateMachine):
 
     @rule(after=st.integers(0, 3))
     def crash_in_making_codes(self, after: int) -> None:
-        from diffretriever.index import fragment_codes
+        from diffretriever.search.dense import codes as fragment_codes
 
         calls = iter(range(after))
         quantise = fragment_codes.quantise
@@ -150,13 +150,13 @@ class IndexLife(RuleBasedStateMachine):
         with (
             suppress(CrashError),
             patch.object(fragment_codes, "quantise", dying),
-            patch("diffretriever.search.dense.segments._BUILD_ROWS", 2),
+            patch("diffretriever.search.dense.codes._BUILD_ROWS", 2),
         ):
             build_codes(PassageIndex.open(self.uri))
 
     @rule()
     def crash_in_making_postings(self) -> None:
-        with suppress(CrashError), patch("diffretriever.postings.builder.write_header", side_effect=CrashError):
+        with suppress(CrashError), patch("diffretriever.search.sparse.segment.write_header", side_effect=CrashError):
             build_postings(PassageIndex.open(self.uri))
 
     @invariant()

@@ -12,15 +12,13 @@ import pytest
 
 from diffretriever.collections import Passage
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.verify import verify
 from diffretriever.index.writer import Committer, write_block
-from diffretriever.search.dense.segments import build_codes, codes_folder
+from diffretriever.search.dense.codes import build_codes, codes_folder
 from diffretriever.search.inspection import inspect
+from diffretriever.search.verify import verify
+from schemas.index import IndexManifest, passage_schema
 from schemas.inspect import Problem
-from schemas.manifest import IndexManifest
-from schemas.passages import passage_schema
-from schemas.retriever import LibraryRetriever, MaskedRetriever
-from schemas.retriever_parts import BackboneConfig
+from schemas.retriever import BackboneConfig, LibraryRetriever, MaskedRetriever
 
 HIDDEN, VOCAB = 8, 50
 BACKBONE = BackboneConfig(source="x", dtype="float32")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from diffretriever.index.table import PassageIndex, fragment_key
-from diffretriever.postings.format import array_file, checksum, read_segment, write_header
 from diffretriever.search.inspection import inspect
-from diffretriever.search.sparse.segments import build_postings, postings_folder
+from diffretriever.search.sparse.postings import build_postings, postings_folder
+from diffretriever.search.sparse.segment import array_file, checksum, read_segment, write_header
 from schemas.inspect import Problem
 from tests.index.test_index_verify import fill, good_row
 

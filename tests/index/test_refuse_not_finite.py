@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from diffretriever.collections import Passage
-from diffretriever.encoders.finite import not_finite, rows_not_finite
-from diffretriever.encoders.representations import Representations
-from diffretriever.index.pruned import write_pruned
+from diffretriever.encoders.representations import Representations, not_finite, rows_not_finite
+from diffretriever.index.rewrite import write_pruned
 from diffretriever.index.writer import Committer, beside, text_table, write_block
-from diffretriever.pipelines.blocks import pack
-from diffretriever.pipelines.stages import EncodeBlocks
+from diffretriever.pipelines.encode import EncodeBlocks
+from diffretriever.pipelines.streams import pack
 from tests.index.compressed_cases import compressed, fill, representations
 from tests.index.damaged_cases import NUMBERS, damaged, damaged_index
 
@@ -106,7 +105,7 @@ def test_the_encode_job_leaves_them_out_and_says_so(
         bad = damaged(bad, text, number, where)
     budgets = {index.uri: 3 for index in indexes}
     with (
-        patch("diffretriever.pipelines.stages.load_in_actor"),
+        patch("diffretriever.pipelines.encoders.load_in_actor"),
         patch.object(EncodeBlocks, "_encoded", _Made(sound, bad)),
     ):
         stage = EncodeBlocks("", budgets, "cpu", 1)

@@ -13,8 +13,8 @@ from unittest.mock import patch
 import lance
 import pytest
 
-from diffretriever.index.compression import parts_of, replace_all, write_part
 from diffretriever.index.history import history
+from diffretriever.index.rewrite import parts_of, replace_all, write_part
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, write_block
 from tests.index.test_index import add, block, manifest

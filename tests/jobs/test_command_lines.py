@@ -9,21 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from diffretriever.index.identity import bm25_manifest
-from diffretriever.index.table import PassageIndex
+from diffretriever.index.table import PassageIndex, bm25_manifest
 from diffretriever.index.writer import Committer, text_table, write_block
+from schemas.accelerate import AccelerateJob
 from schemas.analyse import AnalyseBudgetsJob
-from schemas.batch_search import BatchSearchJob
 from schemas.compress import CompressJob
-from schemas.jobs import AccelerateJob, DemoJob, EncodeJob, EvaluateJob, InspectJob, MaintainJob, SearchJob
+from schemas.encode import EncodeJob
+from schemas.evaluate import DemoJob, EvaluateJob
+from schemas.inspect import InspectJob, MaintainJob
 from schemas.plan import PlanJob
 from schemas.prune import PruneSlotsJob
 from schemas.reproduce import ReproduceJob
 from schemas.rerank import RerankJob
 from schemas.retriever import Bm25Retriever
+from schemas.search import BatchSearchJob, SearchJob
 from schemas.selector import FitSelectorJob
 from schemas.settings import JobConfig
-from schemas.sweep_job import SweepJob
+from schemas.sweep import SweepJob
 from schemas.training import TrainJob
 from schemas.training_data import MineNegativesJob, PrepareTrainingJob
 from tests.search.conftest import PASSAGES

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from diffretriever.index.identity import bm25_manifest
-from diffretriever.index.table import PassageIndex
+from diffretriever.index.table import PassageIndex, bm25_manifest
 from diffretriever.index.writer import Committer, text_table, write_block
+from schemas.index import TEXT_SCHEMA
 from schemas.inspect import IndexReport
-from schemas.passages import TEXT_SCHEMA
 from schemas.plan import CapacityPlan
 from schemas.retriever import Bm25Retriever
 from tests.jobs.test_command_lines import job

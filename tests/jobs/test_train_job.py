@@ -17,13 +17,12 @@ import psutil
 import pytest
 import yaml
 
-from diffretriever.backbones.random_checkpoints import write_random_checkpoint
 from diffretriever.encoders import load_encoder
 from diffretriever.pipelines.train import train
 from diffretriever.presets import load_retriever
+from diffretriever.random_models.checkpoints import write_random_checkpoint
 from schemas.retriever import MaskedRetriever
-from schemas.training import TrainJob
-from schemas.training_manifest import TrainingManifest
+from schemas.training import TrainingManifest, TrainJob
 from tests.training.made_up_collection import write_collection, write_training_data
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,19 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from diffretriever.backbones.random_checkpoints import write_random_checkpoint
 from diffretriever.collections import Passage, open_collection
 from diffretriever.encoders import load_encoder
-from diffretriever.index.identity import manifest_of
-from diffretriever.index.table import PassageIndex
+from diffretriever.index.table import PassageIndex, manifest_of
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.pipelines.mining import mine_negatives
 from diffretriever.pipelines.training_data import prepare_training
 from diffretriever.presets import load_retriever
+from diffretriever.random_models.checkpoints import write_random_checkpoint
 from diffretriever.search import open_searcher
-from diffretriever.training import raw_records
-from diffretriever.training.preparation import QUARANTINE_FILE
-from diffretriever.training.training_set import EXAMPLES_FILE, PASSAGES_FILE, TrainingSet
+from diffretriever.training.data import sources as raw_records
+from diffretriever.training.data.preparation import QUARANTINE_FILE
+from diffretriever.training.data.training_set import EXAMPLES_FILE, PASSAGES_FILE, TrainingSet
 from schemas.retriever import Bm25Retriever
 from schemas.training_data import MineNegativesJob, PrepareTrainingJob
 from tests.training.example_cases import examples, jsonl, prepared, tevatron, write_beir
@@ -107,7 +106,7 @@ def test_a_killed_job_leaves_nothing_that_opens_and_is_done_again(tmp_path: Path
     dying = (
         "import os, signal, sys; from unittest import mock\n"
         f"sys.path.insert(0, {str(ROOT / 'jobs')!r}); import _entry, prepare_training\n"
-        "from diffretriever.training.training_set_writer import TrainingSetWriter as W\n"
+        "from diffretriever.training.data.training_set_writer import TrainingSetWriter as W\n"
         "add = W.add\n"
         "def die(self, block):\n"
         "    add(self, block); self._open_files.close(); os.kill(os.getpid(), signal.SIGKILL)\n"

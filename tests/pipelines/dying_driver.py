@@ -20,7 +20,7 @@ import encode_beir  # noqa: E402
 
 from diffretriever.index.table import PassageIndex  # noqa: E402
 from diffretriever.index.writer import Committer  # noqa: E402
-from schemas.jobs import EncodeJob  # noqa: E402
+from schemas.encode import EncodeJob  # noqa: E402
 
 COMMITS = {"after the first commit": 1, "in the middle": 5}
 
@@ -49,7 +49,7 @@ def main(victim: str, moment: str) -> None:
     with (
         mock.patch.object(PassageIndex, "create", create_and),
         mock.patch.object(Committer, "commit", commit_and),
-        mock.patch("diffretriever.pipelines.commits._CommitClock.due", return_value=True),
+        mock.patch("diffretriever.pipelines.encode._CommitClock.due", return_value=True),
     ):
         _entry.run(EncodeJob, encode_beir.main)
 

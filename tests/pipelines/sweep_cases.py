@@ -15,8 +15,7 @@ from diffretriever.scoring.topk import Hits
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.neural import NeuralSearcher
 from diffretriever.search.sparse.stream import StreamingImpacts
-from schemas.sweep import SweepMode
-from schemas.sweep_job import SweepJob
+from schemas.sweep import SweepJob, SweepMode
 from tests.pipelines.corpora import WORDS, line, write_corpus
 
 MODES: tuple[SweepMode, ...] = ("dense", "sparse", "hybrid", "pooled-slots")

@@ -10,10 +10,9 @@ import pytest
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, write_block
 from diffretriever.pipelines.accelerate import make_on_ray
-from diffretriever.search.accelerate import accelerate
-from diffretriever.search.fragment_files import Missing, folder_of, missing_files
-from schemas.jobs import AccelerateJob
-from schemas.passages import passage_schema
+from diffretriever.search.accelerate import Missing, accelerate, folder_of, missing_files
+from schemas.accelerate import AccelerateJob
+from schemas.index import passage_schema
 from tests.index.test_index_verify import HIDDEN, fill, good_row
 
 pytestmark = pytest.mark.cluster

@@ -15,9 +15,9 @@ from diffretriever.pipelines import batch_search
 from diffretriever.pipelines.batch_search import search_batch
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.search import open_searcher
-from diffretriever.search.dense.segments import build_codes
-from schemas.batch_search import BatchSearchJob
-from schemas.jobs import EncodeJob, SearchOptions
+from diffretriever.search.dense.codes import build_codes
+from schemas.encode import EncodeJob
+from schemas.search import BatchSearchJob, SearchOptions
 from tests.pipelines.corpora import WORDS, line, write_corpus
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diffretriever.index.compression import parts_of, sample_of
-from diffretriever.index.identity import bm25_manifest
-from diffretriever.index.table import PassageIndex
+from diffretriever.index.rewrite import parts_of, sample_of
+from diffretriever.index.table import PassageIndex, bm25_manifest
 from diffretriever.index.writer import WriterLock
 from diffretriever.pipelines.compress import compress_index
 from schemas.compress import CompressJob

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from diffretriever.index import compression
+from diffretriever.index import rewrite as compression
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines import compress
 from diffretriever.pipelines.compress import compress_index

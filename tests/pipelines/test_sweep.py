@@ -9,23 +9,21 @@ from unittest.mock import patch
 
 import pytest
 
-from diffretriever.budgets.outcomes import Outcomes
-from diffretriever.budgets.queries import read_queries
 from diffretriever.collections import read_run, write_run
-from diffretriever.evaluation.sweep import measure_sweep, select_budget, sweep_tables
+from diffretriever.evaluation.budgets.measuring import measure_sweep, select_budget, sweep_tables
+from diffretriever.evaluation.budgets.sweeps import Outcomes, read_queries
 from diffretriever.index.table import PassageIndex
-from diffretriever.pipelines import sweep_cells
+from diffretriever.pipelines import sweep as sweep_cells
 from diffretriever.pipelines.sweep import sweep_budgets
 from diffretriever.presets import load_retriever
 from diffretriever.scoring.topk import Hit
 from diffretriever.search import open_searcher
-from diffretriever.search.cut import kept_hits
+from diffretriever.search.batch import kept_hits
 from diffretriever.search.neural import NeuralSearcher
 from schemas.budget import Budget
-from schemas.jobs import SearchOptions
 from schemas.retriever import MaskedRetriever
-from schemas.selection import encoder_fingerprint, read_selection
-from schemas.sweep_job import SweepJob, SweepSummary
+from schemas.search import SearchOptions
+from schemas.sweep import SweepJob, SweepSummary, encoder_fingerprint, read_selection
 from tests.pipelines.sweep_cases import MODES, TEXTS, counted_passes, make_job, pooled_by_hand, runs, stamps
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]

@@ -12,13 +12,12 @@ import pytest
 
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
-from diffretriever.pipelines import sweep_indexes
+from diffretriever.pipelines import sweep as sweep_indexes
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.sweep import sweep_budgets
 from schemas.budget import Budget
-from schemas.encode import EncodeSummary
-from schemas.jobs import EncodeJob
-from schemas.sweep_job import SweepJob
+from schemas.encode import EncodeJob, EncodeSummary
+from schemas.sweep import SweepJob
 from tests.pipelines.sweep_cases import make_job
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]

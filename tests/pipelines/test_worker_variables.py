@@ -10,7 +10,7 @@ import ray
 
 from diffretriever.consent import VARIABLE, trust_code
 from diffretriever.pipelines.cluster import ray_session
-from schemas.jobs import RayConfig
+from schemas.settings import RayConfig
 
 
 def test_workers_trust_what_the_command_trusts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

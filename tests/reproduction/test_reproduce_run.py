@@ -15,8 +15,7 @@ from diffretriever.reproduction.plan import Task, make_plan
 from diffretriever.reproduction.report import write_report
 from diffretriever.reproduction.runner import run_plan
 from diffretriever.reproduction.tables import load_table
-from schemas.encode import EncodeSummary
-from schemas.jobs import EncodeJob
+from schemas.encode import EncodeJob, EncodeSummary
 from schemas.reproduce import ReproduceJob, ReproductionReport
 from tests.reproduction.cases import JobMaker
 from tests.reproduction.conftest import LLADA, N_PASSAGES

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from diffretriever.reproduction.evaluation_sets import AVERAGE
-from diffretriever.reproduction.page import listing
 from diffretriever.reproduction.plan import Plan, PlannedRow, Task, make_plan
-from diffretriever.reproduction.tables import MINI, PAPER_TABLES, load_table
+from diffretriever.reproduction.report import listing
+from diffretriever.reproduction.tables import AVERAGE, MINI, PAPER_TABLES, load_table
 from schemas.retriever import Bm25Retriever
 from tests.reproduction.cases import JobMaker, fake_evaluation
 from tests.reproduction.conftest import LLADA

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from diffretriever.reproduction.evaluation_sets import AVERAGE, BEIR7
-from diffretriever.reproduction.page import terminal_table
+from diffretriever.evaluation.statistics import holm, paired_p
 from diffretriever.reproduction.plan import Plan, Task, make_plan
-from diffretriever.reproduction.report import write_report
-from diffretriever.statistics.significance import holm, paired_p
+from diffretriever.reproduction.report import terminal_table, write_report
+from diffretriever.reproduction.tables import AVERAGE, BEIR7
 from schemas.reproduce import ReproducedCell, ReproducedRow, ReproductionReport
 from tests.reproduction.cases import JobMaker, fake_evaluation
 from tests.reproduction.conftest import LLADA

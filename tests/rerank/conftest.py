@@ -13,7 +13,7 @@ from diffretriever.backbones import load_backbone
 from diffretriever.collections.beir import write_beir_folder
 from diffretriever.rerank.likelihood import QueryLikelihood
 from schemas.rerank import LikelihoodReranker, RerankJob
-from schemas.retriever_parts import BackboneConfig
+from schemas.retriever import BackboneConfig
 from tests.rerank.rerank_cases import DEPTH, FAMILIES, PASSAGES, QUERIES, RUN, FolderOf, MakeJob, MakeReranker
 
 

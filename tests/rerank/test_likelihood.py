@@ -16,7 +16,7 @@ from diffretriever.collections import Passage
 from diffretriever.rerank import load_reranker
 from diffretriever.rerank.likelihood import QueryLikelihood
 from schemas.rerank import LikelihoodReranker
-from schemas.retriever_parts import BackboneConfig
+from schemas.retriever import BackboneConfig
 from tests.rerank.rerank_cases import PASSAGES, QUERY, SEQUENCES, FolderOf, MakeReranker, SlowLikelihood
 
 ESTIMATORS = ("one-pass", "monte-carlo", "pseudo-likelihood")

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diffretriever.rerank.maskings import maskings
+from diffretriever.rerank.likelihood import maskings
 from schemas.rerank import LikelihoodReranker
-from schemas.retriever_parts import BackboneConfig
+from schemas.retriever import BackboneConfig
 
 IDS = [7, 3, 7, 11]
 

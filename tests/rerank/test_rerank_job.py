@@ -11,11 +11,9 @@ import pytest
 import yaml
 
 from diffretriever.collections import Passage, read_run, write_run
-from diffretriever.index.identity import bm25_manifest
-from diffretriever.index.table import PassageIndex
+from diffretriever.index.table import PassageIndex, bm25_manifest
 from diffretriever.index.writer import Committer, text_table, write_block
-from diffretriever.rerank.candidates import Candidates
-from diffretriever.rerank.run import reordered
+from diffretriever.rerank.run import Candidates, reordered
 from schemas.rerank import RerankJob
 from schemas.retriever import Bm25Retriever
 from tests.rerank.rerank_cases import DEPTH, PASSAGES, QUERIES, RUN, MakeJob, MakeReranker, rerank

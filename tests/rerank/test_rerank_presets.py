@@ -8,7 +8,7 @@ import pytest
 
 from diffretriever.presets import load_retriever
 from diffretriever.rerank import RERANKERS
-from diffretriever.rerank.presets import reranker_config, reranker_names
+from diffretriever.rerank.run import reranker_config, reranker_names
 from schemas.rerank import LikelihoodReranker, RerankJob
 from schemas.retriever import MaskedRetriever
 

@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from diffretriever.presets import load_retriever, preset_names
 from schemas.budget import Budget
-from schemas.jobs import EncodeJob, EvaluateJob
+from schemas.encode import EncodeJob
+from schemas.evaluate import EvaluateJob
 from schemas.retriever import RETRIEVER_ADAPTER, MaskedRetriever
 
 

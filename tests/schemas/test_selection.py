@@ -8,9 +8,9 @@ import pytest
 
 from diffretriever.presets import load_retriever
 from schemas.budget import Budget
-from schemas.jobs import EncodeJob
+from schemas.encode import EncodeJob
 from schemas.retriever import MaskedRetriever
-from schemas.selection import BudgetSelection
+from schemas.sweep import BudgetSelection
 
 
 @pytest.fixture

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from diffretriever.backbones.random_checkpoints import write_random_checkpoint
 from diffretriever.collections import Passage
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import Encoder
-from diffretriever.index.identity import bm25_manifest, manifest_of
-from diffretriever.index.table import PassageIndex
+from diffretriever.index.table import PassageIndex, bm25_manifest, manifest_of
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.presets import load_retriever
+from diffretriever.random_models.checkpoints import write_random_checkpoint
 from schemas.retriever import Bm25Retriever
 
 WORDS = ["slot", "passage", "query", "vector", "mask", "corpus", "shard", "lance", "table", "heat", "wing", "slab"]

@@ -10,10 +10,10 @@ from diffretriever.scoring.topk import Hits
 from diffretriever.search.dense import PROPOSERS, open_dense
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.calibrate import write_settings
-from diffretriever.search.dense.segments import build_codes, open_segments
+from diffretriever.search.dense.codes import build_codes, open_segments
 from diffretriever.search.dense.stream import StreamingScan
-from schemas.candidates import CandidateSettings, ProposerName
-from schemas.jobs import SearchOptions
+from schemas.accelerate import CandidateSettings, ProposerName
+from schemas.search import SearchOptions
 
 CPU = torch.device("cpu")
 BUDGET = 30

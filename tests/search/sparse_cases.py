@@ -13,7 +13,7 @@ from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.scoring.topk import Hits
-from schemas.manifest import IndexManifest
+from schemas.index import IndexManifest
 from schemas.retriever import MaskedRetriever, PooledRetriever
 
 Bag: TypeAlias = dict[int, float]

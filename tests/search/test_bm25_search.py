@@ -10,8 +10,7 @@ import bm25s
 import pytest
 
 from diffretriever.collections import Passage
-from diffretriever.index.identity import bm25_manifest
-from diffretriever.index.table import PassageIndex
+from diffretriever.index.table import PassageIndex, bm25_manifest
 from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.scoring.topk import Hits
 from diffretriever.search import open_searcher

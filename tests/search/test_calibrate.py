@@ -23,10 +23,9 @@ from diffretriever.search.dense.calibrate import (
 )
 from diffretriever.search.dense.candidates import CandidateSearch
 from diffretriever.search.dense.coded import CodedScan
+from diffretriever.search.dense.codes import build_codes, open_segments
 from diffretriever.search.dense.mean import MeanProposer
-from diffretriever.search.dense.segments import build_codes, open_segments
-from schemas.candidates import ProposerName
-from schemas.jobs import AccelerateJob
+from schemas.accelerate import AccelerateJob, ProposerName
 from tests.search.conftest import QUERIES, fill
 from tests.search.dense_cases import assert_same_hits, opened, prepare, stream_of, streamed
 

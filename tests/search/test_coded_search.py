@@ -13,15 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diffretriever.encoders.base import Encoder
-from diffretriever.index.fragment_codes import FragmentCodes, quantise
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.coded import CodedQueries, Codes
 from diffretriever.scoring.maxsim import maxsim
-from diffretriever.search.dense.coded import CodedScan
-from diffretriever.search.dense.passages import CodedPassages
-from diffretriever.search.dense.segments import build_codes, open_segments
+from diffretriever.search.dense.coded import CodedPassages, CodedScan
+from diffretriever.search.dense.codes import FragmentCodes, build_codes, open_segments, quantise
 from diffretriever.search.dense.stream import StreamingScan
-from schemas.jobs import SearchOptions
+from schemas.search import SearchOptions
 from tests.search.conftest import QUERIES, fill
 from tests.search.dense_cases import CPU, assert_same_hits, opened, stream_of, streamed
 

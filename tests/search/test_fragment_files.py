@@ -11,9 +11,8 @@ import pytest
 from diffretriever.collections import Passage
 from diffretriever.index.table import PassageIndex, fragment_key
 from diffretriever.index.writer import Committer, beside, text_table, write_block
-from diffretriever.search.accelerate import accelerate
-from diffretriever.search.fragment_files import bytes_in, forget_gone, missing_files
-from schemas.jobs import AccelerateJob
+from diffretriever.search.accelerate import accelerate, bytes_in, forget_gone, missing_files
+from schemas.accelerate import AccelerateJob
 from schemas.retriever import MaskedRetriever, PooledRetriever
 from tests.search.sparse_cases import BACKBONE, VOCAB, manifest, representations
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from diffretriever.scoring.topk import Hits, top_k
-from diffretriever.search.cut import kept_hits, searched_depth
-from diffretriever.search.hit_tables import merge, to_hits, to_table
+from diffretriever.search.batch import kept_hits, merge, searched_depth, to_hits, to_table
 
 IDS = ["b", "a", "é", "Z", "10", "9", "𝄞", "\uff5e", "c d", "", "ab"]
 

@@ -8,14 +8,13 @@ import pytest
 import torch
 
 from diffretriever.encoders.base import Encoder
-from diffretriever.index.part import IndexPart, split_fragments
-from diffretriever.index.table import PassageIndex
+from diffretriever.index.table import IndexPart, PassageIndex, split_fragments
 from diffretriever.scoring.topk import Hits
+from diffretriever.search.batch import merge, to_hits, to_table
 from diffretriever.search.dense import open_dense
-from diffretriever.search.dense.segments import build_codes
-from diffretriever.search.hit_tables import merge, to_hits, to_table
+from diffretriever.search.dense.codes import build_codes
 from diffretriever.search.sparse import open_sparse
-from schemas.jobs import SearchOptions
+from schemas.search import SearchOptions
 from tests.search.conftest import QUERIES, fill
 
 
@@ -45,7 +44,7 @@ def test_parts_are_the_whole(changed: PassageIndex, n_parts: int) -> None:
 
 
 def test_an_empty_index_has_no_parts(encoder: Encoder, tmp_path: Path) -> None:
-    from diffretriever.index.identity import manifest_of
+    from diffretriever.index.table import manifest_of
 
     assert split_fragments(PassageIndex.create(str(tmp_path / "empty"), manifest_of(encoder)), 4) == {}
 

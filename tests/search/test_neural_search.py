@@ -13,7 +13,7 @@ from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.search import open_searcher
 from diffretriever.search.neural import NeuralSearcher
-from schemas.jobs import SearchOptions
+from schemas.search import SearchOptions
 from tests.search.conftest import QUERIES
 
 

@@ -17,15 +17,15 @@ from diffretriever.index.vectors import codec_of
 from diffretriever.search.dense import PROPOSERS
 from diffretriever.search.dense.candidates import CandidateSearch
 from diffretriever.search.dense.coded import CodedScan
+from diffretriever.search.dense.codes import build_codes, open_segments
 from diffretriever.search.dense.compressed import CompressedScan
-from diffretriever.search.dense.segments import build_codes, open_segments
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
 from diffretriever.search.neural import NeuralSearcher
 from diffretriever.search.sparse import open_sparse
-from diffretriever.search.sparse.segments import build_postings
-from schemas.candidates import ProposerName
-from schemas.jobs import SearchOptions
+from diffretriever.search.sparse.postings import build_postings
+from schemas.accelerate import ProposerName
+from schemas.search import SearchOptions
 from tests.index.compressed_cases import compressed, fill
 from tests.index.damaged_cases import BAD, NUMBERS, QUERIES, damaged, damaged_index
 from tests.search.dense_cases import CPU, opened, prepare
@@ -52,7 +52,7 @@ def unchecked(uri: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
 
 def with_old_codes(index: PassageIndex) -> PassageIndex:
     """Codes as they were made before such vectors were refused."""
-    with patch("diffretriever.search.dense.segments.finite_rows", unchecked), np.errstate(all="ignore"):
+    with patch("diffretriever.search.dense.codes.finite_rows", unchecked), np.errstate(all="ignore"):
         build_codes(index)
     return index
 

@@ -10,9 +10,8 @@ import pytest
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
-from diffretriever.kernels.centroids import collect, interact
-from diffretriever.search.dense.plaid import CentroidLists, PlaidProposer
-from diffretriever.search.dense.segments import Segment, build_codes, open_segments
+from diffretriever.search.dense.codes import Segment, build_codes, open_segments
+from diffretriever.search.dense.plaid import CentroidLists, PlaidProposer, collect, interact
 from tests.search.conftest import QUERIES, fill
 
 

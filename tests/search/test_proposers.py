@@ -17,10 +17,9 @@ from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense import PROPOSERS
 from diffretriever.search.dense.candidates import CandidateSearch, Proposer
 from diffretriever.search.dense.coded import CodedScan
+from diffretriever.search.dense.codes import build_codes, open_segments
 from diffretriever.search.dense.mean import highest
-from diffretriever.search.dense.segments import build_codes, open_segments
-from schemas.candidates import ProposerName
-from schemas.jobs import AccelerateJob
+from schemas.accelerate import AccelerateJob, ProposerName
 from tests.search.conftest import PASSAGES, QUERIES, fill
 from tests.search.dense_cases import opened, prepare, streamed
 

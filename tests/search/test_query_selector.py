@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from diffretriever.collections import read_run
-from diffretriever.evaluation.evaluate import evaluate_job
-from diffretriever.evaluation.selecting import selector_table
+from diffretriever.evaluation.evaluate import evaluate_job, selector_table
 from diffretriever.index.table import PassageIndex
 from diffretriever.search import open_searcher
 from diffretriever.search.selecting import BudgetChooser
-from schemas.jobs import EvaluateJob, SearchJob, SearchOptions
-from schemas.selection import SelectorReport, encoder_fingerprint
+from schemas.evaluate import EvaluateJob, SelectorReport
+from schemas.search import SearchJob, SearchOptions
 from schemas.selector import FittedFeature, LearnedSelectorArtefact
+from schemas.sweep import encoder_fingerprint
 from tests.search.conftest import PASSAGES, QUERIES
 
 ROOT = Path(__file__).resolve().parents[2]

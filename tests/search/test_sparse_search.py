@@ -12,16 +12,20 @@ import pyarrow as pa
 import pytest
 
 from diffretriever.collections import Passage
-from diffretriever.index.fragment_postings import FragmentPostings
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.search.sparse import open_sparse
 from diffretriever.search.sparse.base import SparseSearch
-from diffretriever.search.sparse.postings import PostingsSearch
-from diffretriever.search.sparse.segments import build_postings, open_segments, postings_folder
+from diffretriever.search.sparse.postings import (
+    FragmentPostings,
+    PostingsSearch,
+    build_postings,
+    open_segments,
+    postings_folder,
+)
 from diffretriever.search.sparse.stream import StreamingImpacts
-from schemas.jobs import SearchOptions
 from schemas.retriever import PooledRetriever
+from schemas.search import SearchOptions
 from tests.search.sparse_cases import (
     BACKBONE,
     ENCODED_QUERIES,

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 
-from schemas.retriever_parts import Mode
+from schemas.retriever import Mode
 
 MODES: tuple[Mode, ...] = ("dense", "sparse", "hybrid")
 KEY = "a-key-for-tests"

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from diffretriever.backbones.random_checkpoints import write_random_checkpoint
 from diffretriever.collections import Passage
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import Encoder
-from diffretriever.index.identity import manifest_of
-from diffretriever.index.table import PassageIndex
+from diffretriever.index.table import PassageIndex, manifest_of
 from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.presets import load_retriever
+from diffretriever.random_models.checkpoints import write_random_checkpoint
 from diffretriever.serving.backend import LocalBackend
 from diffretriever.serving.metrics import NoMetrics
-from diffretriever.serving.opening import open_answering, open_encoder, open_index, search_options
-from diffretriever.serving.service import Service
+from diffretriever.serving.service import Service, open_answering, open_encoder, open_index, search_options
 from diffretriever.serving.snapshots import Snapshots
 from schemas.retriever import Bm25Retriever
 from schemas.serve_config import ServeConfig

@@ -13,8 +13,8 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.search import open_searcher
 from diffretriever.search.neural import NeuralSearcher
 from diffretriever.serving.explain import explain, slot_words, terms
-from diffretriever.serving.view import View
-from schemas.serve_explain import Word
+from diffretriever.serving.snapshots import View
+from schemas.serve import Word
 from tests.serving.serving_cases import QUERIES
 
 

@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from diffretriever.encoders.masked import MaskedEncoder
-from diffretriever.encoders.prepared import PreparedText
+from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.serving.api import make_api

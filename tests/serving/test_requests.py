@@ -13,8 +13,7 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.search import open_searcher
 from diffretriever.serving.api import make_api
-from diffretriever.serving.guard import key_digest
-from diffretriever.serving.headers import HEADERS
+from diffretriever.serving.guard import HEADERS, key_digest
 from schemas.serve import Problem, SearchResponse
 from tests.serving.serving_cases import PASSAGES, QUERIES, local_service, write_passages
 

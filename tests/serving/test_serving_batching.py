@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-from diffretriever.serving.batching import Batcher
+from diffretriever.serving.backend import Batcher
 
 
 class Held:

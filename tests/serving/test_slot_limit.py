@@ -8,10 +8,10 @@ import torch
 from fastapi.testclient import TestClient
 from safetensors.torch import save_file
 
-from diffretriever.backbones.random_adapters import write_random_adapter
-from diffretriever.backbones.random_checkpoints import write_random_checkpoint
 from diffretriever.backbones.slot_layers import SLOTS_FILE
 from diffretriever.encoders import load_encoder
+from diffretriever.random_models.adapters import write_random_adapter
+from diffretriever.random_models.checkpoints import write_random_checkpoint
 from diffretriever.serving.api import make_api
 from schemas.retriever import MaskedRetriever
 from tests.serving.serving_cases import local_service, small_index

@@ -10,8 +10,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from diffretriever.index.table import PassageIndex
-from diffretriever.search.dense.segments import build_codes
-from diffretriever.search.sparse.segments import build_postings
+from diffretriever.search.dense.codes import build_codes
+from diffretriever.search.sparse.postings import build_postings
 from diffretriever.serving.api import make_api
 from tests.search.dense_cases import prepare
 from tests.serving.serving_cases import QUERIES, local_service

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from diffretriever.training.preparation import checked_blocks, open_inputs, write_training_set
+from diffretriever.training.data.preparation import checked_blocks, open_inputs, write_training_set
 from schemas.training_data import PrepareTrainingJob
 from tests.training.trainer_cases import text_of, topic
 

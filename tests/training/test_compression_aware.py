@@ -14,11 +14,9 @@ from diffretriever.codecs import train_codec
 from diffretriever.codecs.base import Codec
 from diffretriever.encoders import load_encoder
 from diffretriever.index.vectors import codec_of
-from diffretriever.training.compression import CODEC_FILE
-from diffretriever.training.lengths import with_training_lengths
+from diffretriever.training.compression import CODEC_FILE, stored_vectors, through_codec
 from diffretriever.training.lora import adapter_tensors, trainable_parameters
-from diffretriever.training.straight_through import stored_vectors, through_codec
-from diffretriever.training.text_vectors import TextVectors
+from diffretriever.training.trainable import TextVectors, with_training_lengths
 from schemas.codec import CodecConfig
 from schemas.retriever import BackboneRetriever
 from schemas.training import Recipe, TrainJob

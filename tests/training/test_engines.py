@@ -81,7 +81,7 @@ class _Hostile:
 
 
 def test_a_checkpoint_of_deepspeed_cannot_run_anything(tmp_path: Path) -> None:
-    from diffretriever.training.deepspeed_engine import values_only
+    from diffretriever.training.engine import values_only
 
     torch.save({"optimizer": _Hostile(tmp_path / "it-ran")}, tmp_path / "state.pt")
     with values_only(), pytest.raises(UnpicklingError, match="Weights only load failed"):

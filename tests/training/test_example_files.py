@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from diffretriever.collections import BadRecord
-from diffretriever.training import docstring_pairs, raw_records
-from diffretriever.training.docstring_pairs import documented_in, pairs
-from diffretriever.training.example_files import open_source
-from diffretriever.training.examples import Example
+from diffretriever.training.data import sources as docstring_pairs
+from diffretriever.training.data import sources as raw_records
+from diffretriever.training.data.examples import Example
+from diffretriever.training.data.sources import documented_in, open_source, pairs
 from tests.training.example_cases import examples, good, jsonl, tevatron, write_beir
 
 MADE = examples(7, scores=True)

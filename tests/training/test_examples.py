@@ -9,15 +9,16 @@ import pytest
 
 from diffretriever.collections.base import Passage
 from diffretriever.collections.validation import RefusedError
-from diffretriever.training.example_records import (
+from diffretriever.training.data.examples import (
+    Example,
     example_digest,
     example_from_fields,
     example_from_json,
     example_from_tsv,
+    passage_key,
     stored_digest,
+    text_key,
 )
-from diffretriever.training.examples import Example
-from diffretriever.training.text_keys import passage_key, text_key
 from tests.training.example_cases import examples, tevatron
 
 GOOD: dict[str, Any] = {"query_id": "q", "query": "why", "positive_passages": [{"docid": "a", "text": "because"}]}

@@ -17,7 +17,7 @@ from diffretriever.training.lora import trainable_parameters
 from diffretriever.training.objective import objective
 from diffretriever.training.seeds import seed_torch
 from diffretriever.training.session import Session
-from diffretriever.training.text_vectors import join
+from diffretriever.training.trainable import join
 from schemas.retriever import BackboneRetriever
 from tests.training.trainer_cases import FolderOf, answers_to, config_of, own_texts, quick_recipe, session_of
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from diffretriever.backbones import Backbone, load_backbone
+from diffretriever.training.adapters import check_trained
 from diffretriever.training.lora import (
     adapter_tensors,
     attach_lora,
@@ -19,9 +20,7 @@ from diffretriever.training.lora import (
     lora_config,
     trainable_parameters,
 )
-from diffretriever.training.saving import check_trained
-from schemas.training import Recipe
-from schemas.training_manifest import MANIFEST_FILE, TrainingManifest
+from schemas.training import MANIFEST_FILE, Recipe, TrainingManifest
 from tests.backbones.adapter_cases import outputs
 from tests.backbones.helpers import pad, texts
 from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, session_of

@@ -10,15 +10,14 @@ from unittest.mock import patch
 import pytest
 
 from diffretriever.collections.base import Passage
-from diffretriever.index.identity import bm25_manifest
-from diffretriever.index.table import PassageIndex
+from diffretriever.index.table import PassageIndex, bm25_manifest
 from diffretriever.index.writer import Committer, text_table, write_block
-from diffretriever.pipelines import mining_parts
+from diffretriever.pipelines import mining as mining_parts
 from diffretriever.pipelines.mining import mine_negatives
 from diffretriever.search import open_searcher
 from diffretriever.search.bm25 import Bm25Searcher
-from diffretriever.training.example_files import open_source
-from diffretriever.training.examples import Example
+from diffretriever.training.data.examples import Example
+from diffretriever.training.data.sources import open_source
 from schemas.retriever import Bm25Retriever
 from schemas.training_data import MinedNegatives, MineNegativesJob
 from tests.training.example_cases import examples, good, passage, write_beir

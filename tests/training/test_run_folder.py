@@ -10,12 +10,10 @@ import pytest
 from pydantic import ValidationError
 
 from diffretriever.presets import load_retriever
-from diffretriever.training.journal import Journal
-from diffretriever.training.planned import describe_training
-from diffretriever.training.run_folder import RunFolder
+from diffretriever.training.run_folder import Journal, RunFolder
+from diffretriever.training.session import describe_training
 from schemas.retriever import MaskedRetriever
-from schemas.training import Recipe, TrainJob
-from schemas.training_manifest import TrainingManifest
+from schemas.training import Recipe, TrainingManifest, TrainJob
 from tests.training.trainer_cases import FolderOf, ListedData, config_of, quick_recipe, session_of
 
 

@@ -13,7 +13,7 @@ from benchmarks.ship_adapter import ShipAdapter, main
 from diffretriever.backbones.source import EMBEDDED_ADAPTER
 from diffretriever.files import file_digest
 from schemas.retriever import BackboneRetriever
-from schemas.training_manifest import TrainingManifest
+from schemas.training import TrainingManifest
 from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of
 
 SLOTS = {"slot_embeddings": 4, "token_head": True}

@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 from diffretriever.backbones.slot_layers import SLOTS_FILE
 from diffretriever.encoders import load_encoder
 from diffretriever.training.lora import expected_parameters, trainable_parameters
-from diffretriever.training.planned import check_trainable
+from diffretriever.training.session import check_trainable
 from schemas.budget import Budget
-from schemas.retriever_parts import PromptConfig
+from schemas.retriever import PromptConfig
 from schemas.training import Recipe
 from tests.training.test_trainable import TEXTS, assert_same, changed, load
 from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of

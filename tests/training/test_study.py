@@ -12,8 +12,8 @@ from benchmarks._study_run import Arm, Measured, merged
 from benchmarks.sample_collection import SampleCollection
 from benchmarks.sample_collection import main as sample
 from diffretriever.collections import open_collection
-from diffretriever.statistics.significance import holm, paired_p
-from diffretriever.training.planned import check_trainable
+from diffretriever.evaluation.statistics import holm, paired_p
+from diffretriever.training.session import check_trainable
 from schemas.retriever import RETRIEVER_ADAPTER
 from schemas.training import Recipe
 from tests.training.made_up_collection import write_collection

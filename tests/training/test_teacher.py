@@ -16,10 +16,9 @@ from torch.nn.functional import kl_div
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.training.batches import Part
-from diffretriever.training.losses import dense_scores, misalignment
-from diffretriever.training.objective import objective
-from diffretriever.training.planned import describe_training
-from diffretriever.training.text_vectors import Taught
+from diffretriever.training.objective import dense_scores, misalignment, objective
+from diffretriever.training.session import describe_training
+from diffretriever.training.trainable import Taught
 from schemas.training import Recipe
 from tests.training.trainer_cases import (
     FolderOf,

@@ -14,11 +14,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks import _train_figures, _train_loops, train
 from benchmarks._train_data import data_of, model_flops
 from benchmarks._train_figures import Run, Setting
-from diffretriever.backbones.random_checkpoints import write_random_checkpoint
 from diffretriever.presets import load_retriever
+from diffretriever.random_models.checkpoints import write_random_checkpoint
 from diffretriever.training.lora import target_modules
-from diffretriever.training.planned import describe_training
-from diffretriever.training.session import open_session
+from diffretriever.training.session import describe_training, open_session
 from schemas.retriever import MaskedRetriever
 from tests.training.trainer_cases import ALONE, FolderOf, config_of, quick_recipe, text_of
 

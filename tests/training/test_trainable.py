@@ -10,10 +10,9 @@ import torch
 
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import BackboneEncoder
-from diffretriever.encoders.prepared import PreparedText
+from diffretriever.encoders.preparer import PreparedText
 from diffretriever.training.lora import attach_lora, trainable_parameters
-from diffretriever.training.text_vectors import TextVectors
-from diffretriever.training.trainable import trainable
+from diffretriever.training.trainable import TextVectors, trainable
 from tests.training.trainer_cases import CASES, WORDS, FolderOf, config_of, quick_recipe
 
 TEXTS = [

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from diffretriever.training.lengths import with_training_lengths
 from diffretriever.training.lora import adapter_tensors, trainable_parameters
-from diffretriever.training.planned import check_trainable
+from diffretriever.training.session import check_trainable
+from diffretriever.training.trainable import with_training_lengths
 from schemas.retriever import Bm25Retriever
 from schemas.training import Recipe
 from tests.training.trainer_cases import FolderOf, ListedData, config_of, quick_recipe, run, session_of

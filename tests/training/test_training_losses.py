@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from diffretriever.training.losses import (
+from diffretriever.training.loop import learning_rate
+from diffretriever.training.objective import (
     contrastive,
     dense_scores,
     distilled_kl,
     distilled_mse,
+    objective,
     own_passages,
     sparse_scores,
 )
-from diffretriever.training.objective import objective
-from diffretriever.training.schedule import learning_rate
-from diffretriever.training.text_vectors import TextVectors, join
+from diffretriever.training.trainable import TextVectors, join
 from schemas.training import Recipe
 from tests.training.trainer_cases import random_texts
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from diffretriever.collections import BadInputError
-from diffretriever.training import raw_records
-from diffretriever.training.digest_rows import DigestRows
-from diffretriever.training.examples import Example
-from diffretriever.training.preparation import checked_blocks, finished, open_inputs, write_training_set
-from diffretriever.training.training_set import EXAMPLES_FILE, MANIFEST_FILE, TrainingSet
+from diffretriever.training.data import sources as raw_records
+from diffretriever.training.data.examples import Example
+from diffretriever.training.data.preparation import checked_blocks, finished, open_inputs, write_training_set
+from diffretriever.training.data.training_set import EXAMPLES_FILE, MANIFEST_FILE, TrainingSet
+from diffretriever.training.data.training_set_writer import DigestRows
 from schemas.training_data import PrepareTrainingJob
 from tests.training.example_cases import examples, jsonl, prepared, tevatron, write_beir
 

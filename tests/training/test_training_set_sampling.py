@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diffretriever.training.draws import draws
-from diffretriever.training.text_keys import passage_key
-from diffretriever.training.training_set import TrainingSet
+from diffretriever.training.data.examples import passage_key
+from diffretriever.training.data.training_set import TrainingSet
+from diffretriever.training.seeds import draws
 from schemas.training_data import PrepareTrainingJob
 from tests.training.example_cases import examples, jsonl, prepared, tevatron
 
@@ -103,7 +103,7 @@ def test_nothing_like_an_own_positive_is_borrowed(tmp_path: Path) -> None:
 
 def test_another_process_with_another_hash_seed_draws_the_same(made: TrainingSet) -> None:
     code = (
-        "import json, sys; from pathlib import Path; from diffretriever.training.training_set import TrainingSet\n"
+        "import json, sys; from pathlib import Path; from diffretriever.training.data.training_set import TrainingSet\n"
         "s = TrainingSet.open(Path(sys.argv[1])); groups = [s.group(r, epoch=e, negatives=20, seed=3)\n"
         "    for e in (0, 1) for r in s.order(e, 3).tolist()]\n"
         "print(json.dumps([[g.query_id, *(p.id for p in g.passages)] for g in groups]))"

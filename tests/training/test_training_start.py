@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from diffretriever.backbones.random_adapters import write_random_adapter
 from diffretriever.encoders import load_encoder
+from diffretriever.random_models.adapters import write_random_adapter
 from diffretriever.training.lora import adapter_tensors
 from schemas.retriever import BackboneRetriever
 from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of
@@ -75,7 +75,7 @@ def test_another_start_is_another_training(folder_of: FolderOf, tmp_path: Path) 
 
 
 def test_an_adapter_that_changed_since(folder_of: FolderOf, tmp_path: Path) -> None:
-    from diffretriever.training.start import describe_start, read_start
+    from diffretriever.training.adapters import describe_start, read_start
 
     retriever = config_of("masked-bert", folder_of)
     write_random_adapter(folder_of("bert"), tmp_path / "adapter", rank=4)

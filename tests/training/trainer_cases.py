@@ -10,13 +10,11 @@ import numpy as np
 import torch
 
 from diffretriever.collections.base import Passage
-from diffretriever.training.examples import Group
+from diffretriever.training.data.examples import Group, text_key
 from diffretriever.training.gather import Workers
 from diffretriever.training.loop import StepMetrics
-from diffretriever.training.planned import describe_training
-from diffretriever.training.session import Session, open_session
-from diffretriever.training.text_keys import text_key
-from diffretriever.training.text_vectors import TextVectors
+from diffretriever.training.session import Session, describe_training, open_session
+from diffretriever.training.trainable import TextVectors
 from schemas.retriever import RETRIEVER_ADAPTER, BackboneRetriever
 from schemas.training import Recipe
 

@@ -15,8 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from diffretriever.backbones.checkpoint import read_json
-from diffretriever.backbones.config_fields import ConfigFields
+from diffretriever.backbones.checkpoint import ConfigFields, read_json
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHT_FILE = "adapter_model.safetensors"

@@ -13,10 +13,8 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM, BertModel
 
 from diffretriever.backbones.base import Backbone
-from diffretriever.backbones.checkpoint import Checkpoint
-from diffretriever.backbones.config_fields import ConfigFields, pick
-from diffretriever.backbones.tokenizer_files import load_bert_tokenizer
-from diffretriever.backbones.vocabulary import Vocabulary
+from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields, pick
+from diffretriever.backbones.vocabulary import Vocabulary, load_bert_tokenizer
 
 REQUIRED = frozenset(
     {
@@ -31,6 +29,8 @@ REQUIRED = frozenset(
         "vocab_size",
     }
 )
+
+
 DROPOUTS = frozenset({"attention_probs_dropout_prob", "hidden_dropout_prob"})
 
 

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from diffretriever.backbones.base import Backbone
-from diffretriever.backbones.inputs import default_position_ids
+from diffretriever.backbones.base import Backbone, default_position_ids
 
 
 class Prefix(NamedTuple):

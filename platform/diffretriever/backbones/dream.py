@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diffretriever.backbones.config_fields import ConfigFields
+from diffretriever.backbones.checkpoint import ConfigFields
 from diffretriever.backbones.qwen2 import Qwen2Backbone
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from diffretriever.backbones.checkpoint import Checkpoint
-from diffretriever.backbones.config_fields import ConfigFields
+from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields
 from diffretriever.backbones.decoder import DecoderBackbone
 
 RENAMED = {

@@ -6,8 +6,7 @@ from typing import Any
 
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from diffretriever.backbones.checkpoint import Checkpoint
-from diffretriever.backbones.config_fields import ConfigFields, pick
+from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields, pick
 from diffretriever.backbones.decoder import OPTIONAL, REQUIRED, DecoderBackbone, shared_fields
 
 

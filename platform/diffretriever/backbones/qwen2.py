@@ -7,11 +7,9 @@ from typing import Any
 
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from diffretriever.backbones.checkpoint import Checkpoint
-from diffretriever.backbones.config_fields import ConfigFields
+from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields
 from diffretriever.backbones.decoder import OPTIONAL, REQUIRED, DecoderBackbone, shared_fields
-from diffretriever.backbones.tokenizer_files import load_qwen2_tokenizer
-from diffretriever.backbones.vocabulary import Vocabulary
+from diffretriever.backbones.vocabulary import Vocabulary, load_qwen2_tokenizer
 
 
 class Qwen2Vocabulary(Vocabulary):

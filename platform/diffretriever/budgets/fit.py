@@ -1,23 +1,37 @@
-"""Fitting a selector: ridge regression of what more slots gain on query features, trusted only where it pays.
-
-What a query gains from slots is summed up in one number, the slope of its values over log2 K_q, and that is what the
-features predict. Five budgets fitted apart would have five times the chances to fit noise; the means of the budgets,
-which are not forced onto a line, still decide where the best one lies for an average query.
-
-Legend: A budgets, F features, Q queries.
-"""
+"""Dividing queries for cross-validation."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from diffretriever.budgets.folds import folds
+FOLDS = 5
+
+
+_SEED = 42
+
+
+def folds(n_queries: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield (training, test) as int64 positions, five times; every query is in one test part.
+
+    The parts are drawn with a fixed seed, so equal sets of queries are always divided alike. A single query is its own
+    training part: there is nothing to divide.
+    """
+    if n_queries == 1:
+        yield np.zeros(1, np.int64), np.zeros(1, np.int64)
+        return
+    shuffled_Q = np.random.default_rng(_SEED).permutation(n_queries)
+    parts = np.array_split(shuffled_Q, min(FOLDS, n_queries))
+    for number, test in enumerate(parts):
+        yield np.sort(np.concatenate(parts[:number] + parts[number + 1 :])), np.sort(test)
+
 
 # Penalties per query, on standardised features: from nearly none to nearly no slope.
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
+
+
 # A slope is used when its gain on queries it was not fitted on is this many standard errors above 0. Chance alone gets
 # there in 4% of made-up sets of 150 queries without any signal.
 _SURE = 2.0

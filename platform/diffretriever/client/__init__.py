@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from diffretriever.client.asynchronous import AsyncSearchClient
-from diffretriever.client.blocking import SearchClient
-from diffretriever.client.errors import AnswerError, ClientError, ProblemError, UnreachableError
-from diffretriever.client.retries import Retries
+from diffretriever.client.clients import AsyncSearchClient, SearchClient
+from diffretriever.client.exchange import AnswerError, ClientError, ProblemError, Retries, UnreachableError
 
 __all__ = [
     "AnswerError",

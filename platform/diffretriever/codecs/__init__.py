@@ -33,14 +33,14 @@ def train_codec(config: CodecConfig, sample_MH: np.ndarray, n_vectors: int | Non
 
     Args:
         config: which codec.
-        sample_MH: float16 or float32 [M, H], L2-normalised; see `diffretriever.codecs.sampling`.
+        sample_MH: float16 or float32 [M, H], L2-normalised; see `diffretriever.index.rewrite`.
         n_vectors: how many vectors will be coded; None is as many as are sampled.
         seed: of random beginnings.
 
     Raises:
         ValueError: no vectors, a hidden size that is no multiple of 8, or a value that is no finite number.
     """
-    from diffretriever.codecs.rows import checked
+    from diffretriever.codecs.base import checked
 
     if len(sample_MH) == 0:
         raise ValueError("a codec is trained on vectors, and there are none: encode passages first")

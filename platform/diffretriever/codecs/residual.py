@@ -15,11 +15,16 @@ from typing import Self
 
 import numpy as np
 
-from diffretriever.codecs.base import Codec, Products
-from diffretriever.codecs.kmeans import nearest_centroids, spherical_centroids
-from diffretriever.codecs.rows import unit
-from diffretriever.codecs.tables import BYTE_VALUES, look_up, product_tables, table_sums
-from diffretriever.kernels.codes import squared_lengths
+from diffretriever.codecs.base import Codec, Products, unit
+from diffretriever.codecs.codewords import (
+    BYTE_VALUES,
+    look_up,
+    nearest_centroids,
+    product_tables,
+    spherical_centroids,
+    table_sums,
+)
+from diffretriever.codecs.kernels import squared_lengths
 from schemas.codec import Bits
 
 ID_BYTES = 4

@@ -14,7 +14,7 @@ from diffretriever.collections.base import (
     Query,
     Run,
 )
-from diffretriever.collections.datasets import FOLDERS, open_dataset
+from diffretriever.collections.beir import FOLDERS, open_dataset
 from diffretriever.collections.files import FileCollection, read_queries
 from diffretriever.collections.lines import TextFile, find_file
 from diffretriever.collections.pydoc import PYDOC, open_pydoc

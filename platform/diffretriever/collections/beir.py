@@ -1,17 +1,71 @@
-"""BEIR's layout: `corpus.jsonl`, `queries.jsonl`, `qrels/{split}.tsv`, each may be `.gz`; folder or zip."""
+"""Unpacking a zip once, refusing members that would land outside."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
+import os
+import shutil
+import stat
+import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from http.client import HTTPException
+from pathlib import Path, PurePosixPath
+from urllib.request import urlopen
 
-from diffretriever.collections.archive import unpack
 from diffretriever.collections.base import Passage, Qrels, Query
 from diffretriever.collections.files import FileCollection, Split
 from diffretriever.collections.lines import find_file
+from diffretriever.files import cache_dir, whole_file, whole_folder
+
+
+def unpack(path: Path) -> Path:
+    """Return the folder with the zip's content, unpacked to the cache at the first call.
+
+    A zip of another place, size or modification time is another zip.
+
+    Raises:
+        ValueError: It is not a zip, is damaged, or has a member that is a link or points outside.
+    """
+    status = path.stat()
+    key = f"{path.absolute()}\n{status.st_size}\n{status.st_mtime_ns}"
+    target = cache_dir() / "unpacked" / hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
+    if target.is_dir():
+        return target
+    try:
+        with zipfile.ZipFile(path) as archive, whole_folder(target) as folder:
+            for member in archive.infolist():
+                _extract(archive, member, folder, status.st_mtime_ns)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise ValueError(f"{path}: cannot be unpacked: {error}") from error
+    return target
+
+
+def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, folder: Path, mtime_ns: int) -> None:
+    _refuse_unsafe(archive, member)
+    target = folder / member.filename
+    if member.is_dir():
+        target.mkdir(parents=True, exist_ok=True)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with archive.open(member) as source, target.open("wb") as sink:
+        shutil.copyfileobj(source, sink)
+    # The zip's own time: unpacking it again must not look like a change of the collection.
+    os.utime(target, ns=(mtime_ns, mtime_ns))
+
+
+def _refuse_unsafe(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    name = PurePosixPath(member.filename)
+    outside = name.is_absolute() or ".." in name.parts or "\\" in member.filename or ":" in member.filename
+    if outside or stat.S_ISLNK(member.external_attr >> 16):
+        raise ValueError(f"{archive.filename}: refused: member '{member.filename}' is a link or points outside")
+
 
 CORPUS = "corpus.jsonl"
+
+
 QUERIES = "queries.jsonl"
 
 
@@ -73,3 +127,76 @@ def _splits(folder: Path, shown: str) -> dict[str, Split]:
 def _write_lines(path: Path, objects: Iterable[dict[str, str]]) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as stream:
         stream.writelines(json.dumps(value, ensure_ascii=False) + "\n" for value in objects)
+
+
+BASE_URL = "https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets"
+
+ARCHIVE_MD5 = {
+    "arguana": "8ad3e3c2a5867cdced806d6503f29b99",
+    "climate-fever": "8b66f0a9126c521bae2bde127b4dc99d",
+    "cqadupstack": "4e41456d7df8ee7760a7f866133bda78",
+    "dbpedia-entity": "c2a39eb420a3164af735795df012ac2c",
+    "fever": "5a818580227bfb4b35bb6fa46d9b6c03",
+    "fiqa": "17918ed23cd04fb15047f73e6c3bd9d9",
+    "hotpotqa": "f412724f78b0d91183a0e86805e16114",
+    "msmarco": "444067daf65d982533ea17ebd59501e4",
+    "nfcorpus": "a89dba18a62ef92f7d323ec890a0d38d",
+    "nq": "d4d3d2e48787a744b6f6e691ff534307",
+    "quora": "18fb154900ba42a600f84b839c173167",
+    "scidocs": "38121350fc3a4d2f48850f6aff52e4a9",
+    "scifact": "5f7d1de60b170fc8027bb7898e2efca1",
+    "trec-covid": "ce62140cb23feb9becf6270d0d1fe6d1",
+    "webis-touche2020": "46f650ba5a527fc69e0a6521c5a23563",
+}
+"""MD5 of each archive as BEIR publishes it."""
+
+_FORUMS = (
+    *("android", "english", "gaming", "gis", "mathematica", "physics", "programmers"),
+    *("stats", "tex", "unix", "webmasters", "wordpress"),
+)
+
+FOLDERS = {name: name for name in ARCHIVE_MD5 if name != "cqadupstack"} | {
+    f"cqadupstack-{forum}": f"cqadupstack/{forum}" for forum in _FORUMS
+}
+"""Collection name → folder within the archive; the folder's first part names the archive."""
+
+_TIMEOUT_SECONDS = 60
+
+
+_BLOCK_BYTES = 1 << 20
+
+
+def open_dataset(name: str) -> FileCollection:
+    """Open a collection of `FOLDERS`, downloading its archive to the cache if it is not there.
+
+    Raises:
+        ValueError: It cannot be downloaded, or what came is not what BEIR publishes.
+    """
+    folder = FOLDERS[name]
+    root = unpack(_download(folder.partition("/")[0]))
+    return open_beir_folder(root / folder, name, name)
+
+
+def _download(archive: str) -> Path:
+    target = cache_dir() / "downloads" / f"{archive}.zip"
+    if target.is_file():
+        return target
+    url = f"{BASE_URL}/{archive}.zip"
+    logging.getLogger(__name__).info("downloading %s", url)
+    digest = hashlib.md5(usedforsecurity=False)
+    with whole_file(target) as sink:
+        try:
+            with urlopen(url, timeout=_TIMEOUT_SECONDS) as source:  # noqa: S310 - the address is a constant
+                while block := source.read(_BLOCK_BYTES):
+                    digest.update(block)
+                    sink.write(block)
+        except (OSError, HTTPException) as error:
+            raise ValueError(
+                f"cannot download {url}: {error}. Where there is no network, bring the zip and give its path."
+            ) from error
+        if digest.hexdigest() != ARCHIVE_MD5[archive]:
+            raise ValueError(
+                f"{url}: MD5 is {digest.hexdigest()}, not the published {ARCHIVE_MD5[archive]}. "
+                "The download was cut short or the file has changed: try again, or give a good zip's path."
+            )
+    return target

@@ -1,31 +1,68 @@
-"""The encoder interface: texts are prepared on the CPU, then represented on the backbone's device.
-
-The two halves are separate objects so that a pipeline can prepare texts in tasks that load no weights.
-"""
+"""Batches of texts sorted by length: little padding."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from diffretriever.encoders.batching import token_budget_batches
-from diffretriever.encoders.finite import refuse_queries
-from diffretriever.encoders.prepared import PreparedText
-from diffretriever.encoders.preparer import Preparer
-from diffretriever.encoders.representations import Representations
-from schemas.retriever import BackboneRetriever, NeuralRetriever
-from schemas.retriever_parts import Mode
+from diffretriever.encoders.preparer import PreparedText, Preparer
+from diffretriever.encoders.representations import Representations, refuse_queries
+from schemas.retriever import BackboneRetriever, Mode, NeuralRetriever
 
 if TYPE_CHECKING:
     import torch
 
     from diffretriever.backbones import Backbone, Vocabulary
 
+
+_SIMILAR = 0.8
+
+
+def token_budget_batches(lengths: np.ndarray, max_tokens: int) -> Iterator[np.ndarray]:
+    """Yield index arrays, longest texts first, each batch at most `max_tokens` after padding.
+
+    A single text longer than the budget makes a batch of its own. Longest first, so that a batch that does not fit
+    in memory fails at once rather than at the end.
+
+    Args:
+        lengths: int array [N], tokens of each text.
+        max_tokens: budget, rows times the longest row.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    start = 0
+    while start < len(order):
+        rows = max(1, max_tokens // max(1, int(lengths[order[start]])))
+        yield order[start : start + rows]
+        start += rows
+
+
+def similar_lengths(lengths: np.ndarray, least_tokens: int) -> Iterator[np.ndarray]:
+    """Yield index arrays, longest texts first: groups of texts with four fifths of the longest one's tokens or more.
+
+    Shorter texts fill up a group that has fewer than `least_tokens`, for a small pass takes as long as a larger one.
+
+    Args:
+        lengths: int array [N], tokens of each text.
+        least_tokens: rows times the longest row; only the last group may have fewer.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    descending = -lengths[order]
+    start = 0
+    while start < len(order):
+        longest = max(1, -int(descending[start]))
+        similar = int(np.searchsorted(descending, -_SIMILAR * longest, side="right"))
+        end = max(similar, start + -(-least_tokens // longest))
+        yield order[start:end]
+        start = end
+
+
 TOKENS_PER_BATCH_CPU = 2048
+
+
 TOKENS_PER_BATCH_GPU = 65536
 
 

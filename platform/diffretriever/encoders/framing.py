@@ -1,20 +1,144 @@
-"""What preparing a text has in common for all methods with a retrieval prompt: frames, text limits, content words."""
+"""The retrieval prompt (paper Table 1) and its variants, split around the text that it frames."""
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from diffretriever.encoders.content_words import ContentWords
-from diffretriever.encoders.prepared import PreparedText
-from diffretriever.encoders.preparer import Preparer
-from diffretriever.prompts import build_prompt, frame
-from schemas.retriever import PromptedRetriever
-from schemas.retriever_parts import Side
+import numpy as np
+
+from diffretriever.encoders.preparer import PreparedText, Preparer
+from schemas.retriever import ContentWordsConfig, PromptConfig, PromptedRetriever, Side
 
 if TYPE_CHECKING:
     from diffretriever.backbones import Vocabulary
+
+
+SYSTEM = "You are an AI assistant that can understand human language."
+
+
+_NUMBER_NAMES = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+_COUNTED_WORDS = re.compile(rf"\b(?:{'|'.join(_NUMBER_NAMES)}) words?\b")
+
+
+_SENTINEL = "\ue000"
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Texts before and after the passage or query, and the start of the assistant's answer."""
+
+    before: str
+    after: str
+    assistant: str
+
+
+def build_prompt(config: PromptConfig, side: Side, slots: int) -> Prompt:
+    """Return the prompt for one side and `slots` = K slots; `bare` has no prompt and is a `ValueError` here.
+
+    Source: paper Table 1; the switches `colon` and `rewrite_numbers` are the authors' code.
+    """
+    if config.variant == "bare":
+        raise ValueError("the bare variant frames a text with no prompt")
+    variant = config.variant
+    if variant == "paper":
+        variant = "one" if slots == 1 else "few"
+    amount = {"one": "one word", "few": "a few words", "three": "three words"}[variant]
+    noun = "word is" if variant == "one" else "words are"
+    ending = " and split them by space" if variant == "three" else ""
+    after = f'". Use {amount} to represent the {side} in a retrieval task. Make sure your {noun} in lowercase{ending}.'
+    assistant = f'The {noun}{":" if config.colon else ""} "'
+    if config.rewrite_numbers and slots > 1:
+        after, assistant = _count_words(after, slots), _count_words(assistant, slots)
+    return Prompt(before=f'{side.capitalize()}: "', after=after, assistant=assistant)
+
+
+def _count_words(text: str, slots: int) -> str:
+    count = _NUMBER_NAMES[slots - 1] if slots <= len(_NUMBER_NAMES) else str(slots)
+    return _COUNTED_WORDS.sub(f"{count} words", text).replace("word is", "words are")
+
+
+def frame(prompt: Prompt, tokenizer: Any, opening: str = "") -> tuple[str, str]:
+    """Return the text left and right of the framed text, through the tokenizer's chat template if it has one.
+
+    Without a template the plain form is used: `opening` (a [CLS] or a begin-of-sequence token), the system
+    message, the user's message and the assistant's start, a line each.
+    """
+    if not getattr(tokenizer, "chat_template", None):
+        return f"{opening}{SYSTEM}\n{prompt.before}", f"{prompt.after}\n{prompt.assistant}"
+    messages = [
+        {"role": "system", "content": SYSTEM},
+        {"role": "user", "content": f"{prompt.before}{_SENTINEL}{prompt.after}"},
+    ]
+    rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    left, found, right = rendered.partition(_SENTINEL)
+    if not found:
+        raise ValueError("the tokenizer's chat template drops the user's message: check chat_template")
+    return left, right + prompt.assistant
+
+
+_WORD = re.compile(r"[^\W_]+")
+
+
+@cache
+def stop_words() -> frozenset[str]:
+    """Return the shipped English stop words, lower case."""
+    lines = files(__package__).joinpath("stopwords.txt").read_text("utf-8").splitlines()
+    return frozenset(word for line in lines if not line.startswith("#") for word in line.split())
+
+
+class ContentWords:
+    """Maps a text to the token ids of its content words.
+
+    A content word is a lower-cased run of letters and digits that is no stop word. By default only words that are
+    one vocabulary entry count: the paper removes subword fragments.
+    """
+
+    def __init__(self, tokenizer: Any, config: ContentWordsConfig) -> None:
+        self._tokenizer = tokenizer
+        self._config = config
+        self._known: dict[str, tuple[tuple[int, int], ...]] = {}
+
+    def __call__(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return `ids` and `variants`, int32 of equal length, ids ascending and distinct.
+
+        The weight of `ids[i]` is the larger of the weights of `ids[i]` and `variants[i]`, which differ only where
+        the word has another form with a leading space and `fold_space_variants` is on.
+        """
+        pairs: dict[int, int] = {}
+        for word in set(_WORD.findall(text.lower())) - stop_words():
+            for own, variant in self._pairs(word):
+                # A word that is also a fragment of another keeps its variant, whichever of them comes first.
+                pairs[own] = variant if variant != own else pairs.get(own, own)
+        ids = np.fromiter(sorted(pairs), dtype=np.int32, count=len(pairs))
+        return ids, np.fromiter((pairs[i] for i in ids.tolist()), dtype=np.int32, count=len(pairs))
+
+    def _pairs(self, word: str) -> tuple[tuple[int, int], ...]:
+        if word not in self._known:
+            if len(self._known) > 1_000_000:
+                self._known.clear()
+            self._known[word] = self._look_up(word)
+        return self._known[word]
+
+    def _look_up(self, word: str) -> tuple[tuple[int, int], ...]:
+        ids = self._encode(word)
+        unknown = getattr(self._tokenizer, "unk_token_id", None)
+        spaced = self._encode(f" {word}") if self._config.fold_space_variants else []
+        if len(spaced) == 1 and spaced[0] != unknown:
+            return ((ids[0] if len(ids) == 1 and ids[0] != unknown else spaced[0], spaced[0]),)
+        if not self._config.subwords and len(ids) != 1:
+            return ()
+        return tuple((i, i) for i in ids if i != unknown)
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 class Following(NamedTuple):

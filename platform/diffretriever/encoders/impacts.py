@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from diffretriever.encoders.prepared import PreparedText
+from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.tensors import offsets_of, pad_right
 from diffretriever.scoring.sparse import Rounding, keep_topk, log_relu, max_pool, quantise
 

@@ -18,7 +18,7 @@ from diffretriever.encoders.base import Encoder, ModelFacts
 from diffretriever.encoders.library_files import LibraryFiles
 from diffretriever.encoders.library_model import check_tokens, load_model
 from diffretriever.encoders.library_preparer import NO_IDS, LibraryPreparer
-from diffretriever.encoders.prepared import PreparedText
+from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.representations import Representations
 from diffretriever.encoders.tensors import offsets_of, pad_right, unit_float16
 from schemas.retriever import LibraryRetriever

@@ -10,8 +10,7 @@ import torch
 from diffretriever.backbones.device import resolve_attention
 from diffretriever.encoders.library_files import LibraryFiles
 from diffretriever.encoders.library_preparer import TASKS, LibraryPreparer
-from schemas.retriever import LibraryRetriever
-from schemas.retriever_parts import TextConfig
+from schemas.retriever import LibraryRetriever, TextConfig
 
 SAMPLE = "A sample: it's 1 text, with punctuation (and a few words)!"
 _NO_LIMIT = 1 << 30

@@ -15,10 +15,8 @@ import numpy as np
 
 from diffretriever.encoders.library_files import LibraryFiles
 from diffretriever.encoders.library_vocabulary import LibraryVocabulary
-from diffretriever.encoders.prepared import PreparedText
-from diffretriever.encoders.preparer import Preparer
-from schemas.retriever import LibraryRetriever
-from schemas.retriever_parts import Side
+from diffretriever.encoders.preparer import PreparedText, Preparer
+from schemas.retriever import LibraryRetriever, Side
 
 TASKS: dict[Side, str] = {"query": "query", "passage": "document"}
 """What the library calls the two sides."""

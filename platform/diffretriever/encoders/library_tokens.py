@@ -14,10 +14,9 @@ from transformers import AddedToken
 from diffretriever.encoders.library_files import LibraryFiles
 from diffretriever.encoders.library_preparer import TASKS, LibraryPreparer, Prompt
 from diffretriever.encoders.library_rules import TokenRules
-from diffretriever.encoders.prepared import PreparedText
+from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.tensors import pad_right
-from schemas.retriever import LibraryRetriever
-from schemas.retriever_parts import Side
+from schemas.retriever import LibraryRetriever, Side
 
 
 class TokenPreparer(LibraryPreparer):

@@ -1,31 +1,312 @@
-"""DiffRetriever: K mask slots after a retrieval prompt, all read in one bidirectional pass (paper §3.2, Eq. 1).
-
-`masked_preparer` makes the sequences; `denoising` has that pass, and those of the multi-step variant. Legend: B texts
-of a batch, L padded length, K most slots of the batch, T most content ids of the batch, G ids whose logits are read, H
-hidden size, M slots of all texts.
-"""
+"""Texts to sequences with slots: prompt, text, prompt, slots, tail (paper Eq. 1)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import torch
 
 from diffretriever.encoders.base import BackboneEncoder
-from diffretriever.encoders.denoising import MaskedBatch, SlotReader, SlotReadings
+from diffretriever.encoders.framing import Following, PromptedPreparer
 from diffretriever.encoders.impacts import ContentIds, content_ids, pooled_impacts, strongest_words
-from diffretriever.encoders.masked_preparer import SPREAD_MARGIN, SPREAD_STEP, MaskedPreparer
-from diffretriever.encoders.prepared import PreparedText
+from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.representations import Representations
 from diffretriever.encoders.tensors import offsets_of, pad_right, unit_float16
-from diffretriever.encoders.unmasking import before_stop
-from schemas.retriever import BackboneRetriever, MaskedRetriever
+from schemas.retriever import BackboneRetriever, MaskedRetriever, Side
 
 if TYPE_CHECKING:
-    from diffretriever.backbones import Vocabulary
+    from diffretriever.backbones import Backbone, Vocabulary
+
+
+# Spread slots lie this far apart and from the end of the position table. Measured on the embedded backbone, which
+# never saw a run of masks: neighbouring slots at natural positions all give the same vector.
+SPREAD_STEP = 16
+
+
+SPREAD_MARGIN = 12
+
+
+class MaskedPreparer(PromptedPreparer):
+    """Appends slots and tail to the framed text."""
+
+    config: MaskedRetriever
+
+    def __init__(self, vocabulary: Vocabulary, config: MaskedRetriever) -> None:
+        super().__init__(vocabulary, config)
+        if vocabulary.mask_token_id is None:
+            raise ValueError("this backbone has no mask token, so it cannot fill slots: choose another method")
+        self.tail = _tail(vocabulary, config.tail_length)
+
+    def default_slots(self, side: Side) -> int:
+        """K_q or K_p of the configured budget."""
+        return self.config.budget.query if side == "query" else self.config.budget.passage
+
+    def _following(self, slots: int) -> Following:
+        spread = SPREAD_MARGIN + SPREAD_STEP * (slots - 1)
+        if self.config.slot_positions == "spread" and spread > self.vocabulary.max_length:
+            raise ValueError(
+                f"{slots} spread slots need {spread} positions, the model has {self.vocabulary.max_length}: "
+                "take a smaller budget or natural slot positions"
+            )
+        description = f"{slots} slots and {len(self.tail)} tail tokens"
+        return Following(slots + len(self.tail), description, remedy="a smaller budget")
+
+    def _place(self, text: str, row: list[int], side: Side, slots: int) -> PreparedText:
+        left, right = self._frame(side, slots)
+        mask = self.vocabulary.mask_token_id
+        assert mask is not None
+        ids = np.array([*left, *row, *right, *[mask] * slots, *self.tail], np.int32)
+        own_ids, variant_ids = self._content_words(text)
+        return PreparedText(ids, slots, own_ids, variant_ids, len(row))
+
+
+def _tail(vocabulary: Vocabulary, length: int) -> list[int]:
+    """Closing quote, turn end, end of sequence (paper Eq. 1); what a vocabulary lacks is left to the last of them."""
+    end = vocabulary.eos_token_id
+    if length == 0 or end is None:
+        return []
+    if length == 1:
+        return [end]
+    turn_end = vocabulary.turn_end_id
+    tail = [] if vocabulary.quote_id is None else [vocabulary.quote_id]
+    if turn_end is not None and turn_end != end:
+        tail.append(turn_end)
+    return (tail + [end] * length)[:length]
+
+
+Schedule: TypeAlias = Literal["time-grid", "even"]
+
+
+Confidence: TypeAlias = Literal["entropy", "max-probability"]
+
+_LAST_TIME = 0.001
+
+
+# In the logarithm of the entropy, so that a probability of zero counts nothing (reference §2.4).
+_TINY = 1e-10
+
+
+# Slots whose probabilities are held in fp32 at a time: 0.6 GB for a vocabulary of 150,000.
+_SLOTS_AT_ONCE = 1024
+
+
+def reveal_counts(slots_B: torch.Tensor, steps: int, schedule: Schedule) -> torch.Tensor:
+    """Return how many slots each pass fills, int64 [B, P]; rows sum to `slots_B` (reference §2.4).
+
+    A pass fills at least one slot, so a text of K < S slots is done after K passes: zeros follow, and P is the
+    smaller of S and the largest K.
+
+    Args:
+        slots_B: int64, K of each text, at least 1.
+        steps: S, at least 1.
+        schedule: `time-grid` goes by the times t = 1 … 0.001: of n masks, floor(n (1 - t_next / t)) are filled.
+            `even` fills floor(K / S) in each pass. The last pass fills the rest.
+    """
+    # With fewer slots than passes both schedules fill one slot a pass, whatever S.
+    steps = min(steps, int(slots_B.max()))
+    times = torch.linspace(1, _LAST_TIME, steps + 1, dtype=torch.float64)
+    counts = []
+    left_B = slots_B
+    for step in range(steps - 1):
+        planned_B = slots_B // steps if schedule == "even" else (left_B * (1 - times[step + 1] / times[step])).long()
+        counts.append(planned_B.clamp(min=1).minimum(left_B))
+        left_B = left_B - counts[-1]
+    return torch.stack([*counts, left_B], dim=1)
+
+
+def still_masked(masked_BK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the slots to look at, int64 [B, P], in slot order, and which of them are masked, bool [B, P].
+
+    P is the largest number of masked slots of a text. Texts with fewer of them get others to make up the number.
+
+    Args:
+        masked_BK: bool.
+    """
+    most = int(masked_BK.sum(1).max())
+    slots_BP = masked_BK.int().argsort(dim=1, descending=True, stable=True)[:, :most]
+    return slots_BP, masked_BK.gather(1, slots_BP)
+
+
+def predict(logits_BKV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return each slot's token, int64 [B, K], and whether all its logits are finite numbers, bool [B, K].
+
+    The token is the one with the largest logit, of equal ones the smallest id.
+    """
+    low_BK, high_BK = logits_BKV.aminmax(dim=-1)
+    return logits_BKV.argmax(-1), low_BK.isfinite() & high_BK.isfinite()
+
+
+def confidences(logits_BKV: torch.Tensor, kind: Confidence) -> torch.Tensor:
+    """Return how sure the model is of each slot, float32 [B, K] on the logits' device: larger is surer.
+
+    Args:
+        logits_BKV: floating.
+        kind: `entropy` is the negative entropy in nats, `max-probability` the largest probability.
+    """
+    parts = logits_BKV.flatten(0, 1).split(_SLOTS_AT_ONCE)
+    return torch.cat([_confidences(part_MV, kind) for part_MV in parts]).view(logits_BKV.shape[:2])
+
+
+def choose(confidences_BK: torch.Tensor, masked_BK: torch.Tensor, count_B: torch.Tensor) -> torch.Tensor:
+    """Return the `count_B` most confident of each text's masked slots, bool [B, K]; ties go to the earlier slot."""
+    open_BK = confidences_BK.masked_fill(~masked_BK, -torch.inf)
+    order_BK = open_BK.argsort(dim=1, descending=True, stable=True)
+    wanted_BK = torch.arange(masked_BK.shape[1]) < count_B[:, None]
+    return torch.zeros_like(masked_BK).scatter(1, order_BK, wanted_BK)
+
+
+def before_stop(tokens_BK: torch.Tensor, valid_BK: torch.Tensor, stop_ids: torch.Tensor) -> torch.Tensor:
+    """Return the slots before a text's first stop token, bool [B, K] (reference §2.5).
+
+    A text whose very first slot stops keeps all its slots: it would have none.
+
+    Args:
+        tokens_BK: int64, the token of each slot.
+        valid_BK: bool, the slots that a text has: its first ones.
+        stop_ids: int64, in any order.
+    """
+    stops_BK = torch.isin(tokens_BK, stop_ids)
+    before_BK = stops_BK.cumsum(1) == 0
+    return valid_BK & (before_BK | stops_BK[:, :1])
+
+
+def _confidences(logits_MV: torch.Tensor, kind: Confidence) -> torch.Tensor:
+    probabilities_MV = logits_MV.softmax(-1, dtype=torch.float32)
+    if kind == "max-probability":
+        return probabilities_MV.amax(-1)
+    return (probabilities_MV * (probabilities_MV + _TINY).log_()).sum(-1)
+
+
+_SHOWN_CHARACTERS = 300
+
+
+class MaskedBatch(NamedTuple):
+    """Sequences with slots, on the CPU."""
+
+    ids_BL: torch.Tensor
+    """int64, a mask token in every slot."""
+    mask_BL: torch.Tensor
+    """int64, 1 for a token, 0 for a pad."""
+    position_ids_BL: torch.Tensor | None
+    columns_BK: torch.Tensor
+    """int64, where in `ids_BL` a slot is; for slots that the text does not have, where its first one is."""
+    valid_BK: torch.Tensor
+    """bool, the slots that a text has: its first ones."""
+    gathered_BG: torch.Tensor
+    """int64, the ids whose logits are read."""
+    slots_BL: torch.Tensor
+    """int64, which slot of its text a token is, from 0 on; -1 for one that is no slot."""
+
+    def take(self, rows_R: torch.Tensor) -> MaskedBatch:
+        """Return the batch of the texts `rows_R`."""
+        return MaskedBatch(
+            self.ids_BL[rows_R],
+            self.mask_BL[rows_R],
+            None if self.position_ids_BL is None else self.position_ids_BL[rows_R],
+            self.columns_BK[rows_R],
+            self.valid_BK[rows_R],
+            self.gathered_BG[rows_R],
+            self.slots_BL[rows_R],
+        )
+
+
+class SlotReadings(NamedTuple):
+    """What slots say, on the CPU; zeros for slots that a text does not have."""
+
+    hidden_BKH: torch.Tensor
+    """float32."""
+    logits_BKG: torch.Tensor
+    """float32, of the ids `gathered_BG`."""
+    tokens_BK: torch.Tensor
+    """int64, what was written into the slots. With stop truncation that is each slot's token; else the slots of the
+    last pass still hold the mask, for nobody asks what they would be."""
+
+
+class _Pass(NamedTuple):
+    """What one pass reads, on the CPU."""
+
+    hidden_RPH: torch.Tensor
+    """float32."""
+    logits_RPG: torch.Tensor
+    """float32."""
+    tokens_RP: torch.Tensor | None
+    """int64, None if nobody asks for them."""
+    confidences_RP: torch.Tensor | None
+    """float32, None in the last pass, which fills all that is left."""
+
+
+class SlotReader:
+    """Reads slots as a config says: passes, their schedule, and the position read for a slot."""
+
+    def __init__(self, backbone: Backbone, config: MaskedRetriever) -> None:
+        self.backbone = backbone
+        self.config = config
+
+    @torch.inference_mode()
+    def read(self, batch: MaskedBatch) -> SlotReadings:
+        """Read every slot in the pass that fills it, while it is still a mask.
+
+        A pass before the last fills the slots it is surest of. Texts without masks left drop out.
+
+        Raises:
+            ValueError: a logit that decides on tokens is not a finite number.
+        """
+        batch = batch._replace(ids_BL=batch.ids_BL.clone())
+        masked_BK = batch.valid_BK.clone()
+        hidden_BKH = torch.zeros(*masked_BK.shape, self.backbone.hidden_size)
+        logits_BKG = torch.zeros(*masked_BK.shape, batch.gathered_BG.shape[1])
+        for count_B in reveal_counts(masked_BK.sum(1), self.config.steps, self.config.schedule).unbind(1):
+            rows_R = count_B.nonzero().squeeze(1)
+            slots_RP, masked_RP = still_masked(masked_BK[rows_R])
+            is_last = torch.equal(count_B, masked_BK.sum(1))
+            passed = self._pass(batch.take(rows_R), slots_RP, is_last=is_last)
+            chosen_RP = masked_RP
+            if passed.confidences_RP is not None:
+                chosen_RP = choose(passed.confidences_RP, masked_RP, count_B[rows_R])
+            row_M, slot_M = rows_R[:, None].expand_as(slots_RP)[chosen_RP], slots_RP[chosen_RP]
+            hidden_BKH[row_M, slot_M] = passed.hidden_RPH[chosen_RP]
+            logits_BKG[row_M, slot_M] = passed.logits_RPG[chosen_RP]
+            masked_BK[row_M, slot_M] = False
+            if passed.tokens_RP is not None:
+                batch.ids_BL[row_M, batch.columns_BK[row_M, slot_M]] = passed.tokens_RP[chosen_RP]
+        return SlotReadings(hidden_BKH, logits_BKG, batch.ids_BL.gather(1, batch.columns_BK))
+
+    def _pass(self, batch: MaskedBatch, slots_RP: torch.Tensor, *, is_last: bool) -> _Pass:
+        """Run the model once; logits of the whole vocabulary only if tokens are asked for."""
+        predicting = not is_last or self.config.stop_truncation != "none"
+        positions_RP = batch.columns_BK.gather(1, slots_RP) + self.config.read_offset
+        hidden_RPH, logits = self.backbone.forward(
+            batch.ids_BL,
+            batch.mask_BL,
+            positions_RP.clamp(min=0),
+            None if predicting else batch.gathered_BG,
+            position_ids=batch.position_ids_BL,
+            slots=batch.slots_BL,
+            nested=self.config.nested_slots,
+        )
+        if not predicting:
+            return _Pass(hidden_RPH.cpu().float(), logits.cpu().float(), None, None)
+        tokens_RP, finite_RP = predict(logits)
+        self._check_finite(batch, finite_RP.cpu())
+        surest_RP = None if is_last else confidences(logits, self.config.confidence).cpu()
+        index_RPG = batch.gathered_BG[:, None, :].expand(-1, slots_RP.shape[1], -1)
+        logits_RPG = logits.gather(-1, index_RPG.to(logits.device))
+        return _Pass(hidden_RPH.cpu().float(), logits_RPG.cpu().float(), tokens_RP.cpu(), surest_RP)
+
+    def _check_finite(self, batch: MaskedBatch, finite_RP: torch.Tensor) -> None:
+        broken_R = (~finite_RP).any(1)
+        if not broken_R.any():
+            return
+        row = int(broken_R.nonzero()[0])
+        text = self.backbone.vocabulary.tokenizer.decode(batch.ids_BL[row][batch.mask_BL[row].bool()])
+        raise ValueError(
+            f"the model's logits are not finite numbers, so no slot can be filled, in the text that begins "
+            f"{text[:_SHOWN_CHARACTERS]!r}: the weights are broken, or overflow in {self.backbone.dtype}. "
+            "Check the checkpoint, or set the retriever's backbone.dtype to bfloat16 or float32."
+        )
 
 
 class MaskedEncoder(BackboneEncoder):

@@ -14,12 +14,10 @@ import numpy as np
 import torch
 
 from diffretriever.encoders.base import BackboneEncoder
-from diffretriever.encoders.prepared import PreparedText
-from diffretriever.encoders.preparer import Preparer
+from diffretriever.encoders.preparer import PreparedText, Preparer
 from diffretriever.encoders.representations import Representations
 from diffretriever.encoders.tensors import offsets_of, pad_right, unit_float16
-from schemas.retriever import PooledRetriever
-from schemas.retriever_parts import Side
+from schemas.retriever import PooledRetriever, Side
 
 if TYPE_CHECKING:
     from diffretriever.backbones import Vocabulary

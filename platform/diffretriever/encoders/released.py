@@ -1,7 +1,7 @@
-"""A released adapter says how it was trained: held against the retriever that is to run it (reference §6.1).
+"""An adapter of ours says how it was trained: held against the retriever that is to run it.
 
-The authors' folders hold `retriever_config.json` beside the adapter, with the prompt as token ids. A retriever that
-frames its texts otherwise runs, and gives vectors the adapter was never trained for.
+A retriever that frames its texts or places its slots otherwise runs, and gives vectors the adapter was never trained
+for.
 """
 
 from __future__ import annotations
@@ -14,14 +14,50 @@ from typing import TYPE_CHECKING, Any
 
 from diffretriever.backbones.checkpoint import read_json
 from diffretriever.backbones.source import resolve_adapter
-from diffretriever.encoders.trained import check_trained_for
 from schemas.budget import Budget
-from schemas.retriever import BackboneRetriever, MaskedRetriever
-from schemas.retriever_parts import PromptConfig, Side
+from schemas.retriever import BackboneRetriever, MaskedRetriever, PromptConfig, Side
+from schemas.training import MANIFEST_FILE
 
 if TYPE_CHECKING:
-    from diffretriever.encoders.masked_preparer import MaskedPreparer
+    from diffretriever.encoders.masked import MaskedPreparer
     from diffretriever.encoders.preparer import Preparer
+
+
+_FREE = frozenset(
+    {
+        "backbone",
+        "budget",
+        "confidence",
+        "max_tokens",
+        "schedule",
+        "sparse_rounding",
+        "sparse_topk",
+        "steps",
+        "stop_truncation",
+        "text",
+    }
+)
+"""What may differ from training: how much is read and stored, not what the backbone sees of a text."""
+
+
+def check_trained_for(config: BackboneRetriever, folder: Path) -> None:
+    """Hold `config` against the manifest in an adapter's folder, if there is one.
+
+    Raises:
+        ValueError: the adapter was trained for another method, prompt or place of the slots; names the field.
+    """
+    file = folder / MANIFEST_FILE
+    if not file.is_file():
+        return
+    trained = read_json(file)["retriever"]
+    here = config.model_dump(mode="json", exclude=set(_FREE))
+    for name, value in here.items():
+        if name in trained and trained[name] != value:
+            raise ValueError(
+                f"{file}: the adapter was trained with {name} {trained[name]!r}, the retriever has {value!r}: use the "
+                "former, or another adapter"
+            )
+
 
 TRAINED_FOR = {
     "retriever_config.json": "masked",
@@ -31,6 +67,8 @@ TRAINED_FOR = {
     "repllama_config.json": "pooled",
 }
 """File in an adapter's folder → the method whose training writes it; the second is the first's old name."""
+
+
 _PARTS: tuple[tuple[str, Side, int], ...] = (
     ("query_prefix_ids", "query", 0),
     ("query_suffix_ids", "query", 1),

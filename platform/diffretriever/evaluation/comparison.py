@@ -7,13 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from diffretriever.evaluation.figure import draw_measures
-from diffretriever.evaluation.intervals import intervals_of
 from diffretriever.evaluation.measures import EvaluationResult
-from diffretriever.evaluation.page import INTERVAL_NOTE, interval_table, summary_of
+from diffretriever.evaluation.report import INTERVAL_NOTE, draw_measures, interval_table, intervals_of, summary_of
 from diffretriever.evaluation.tables import format_table
 from diffretriever.files import write_bytes, write_text
-from schemas.report import ComparisonReport
+from schemas.evaluate import ComparisonReport
 
 _T = TypeVar("_T")
 

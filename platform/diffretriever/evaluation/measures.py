@@ -12,7 +12,7 @@ from ir_measures.measures import Measure
 
 from diffretriever.scoring.topk import top_k
 from schemas.base import suggest
-from schemas.jobs import DEFAULT_MEASURES
+from schemas.evaluate import DEFAULT_MEASURES
 
 __all__ = ["DEFAULT_MEASURES", "EvaluationResult", "evaluate", "parse_measures", "remove_self"]
 

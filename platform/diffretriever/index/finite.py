@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from diffretriever.encoders.finite import rows_not_finite
+from diffretriever.encoders.representations import rows_not_finite
 
 _NAMED = 5
 

@@ -7,12 +7,13 @@ of every index that has vectors: where it stores codes only, they are decoded; s
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lance
 import numpy as np
@@ -20,14 +21,26 @@ import pyarrow as pa
 from lance.commit import CommitConflictError
 
 from diffretriever.index.vectors import columns_to_read, with_vectors
-from schemas.manifest import MANIFEST_FORMAT, IndexContents, IndexManifest
-from schemas.passages import passage_schema
+from schemas.index import MANIFEST_FORMAT, IndexContents, IndexManifest, passage_schema
 from schemas.places import plain_place
+from schemas.retriever import Bm25Retriever
+
+if TYPE_CHECKING:
+    from diffretriever.encoders.base import Encoder
+
 
 _TABLE = "passages.lance"
+
+
 _MANIFEST_KEY = b"diffretriever.manifest"
+
+
 _FRAGMENT_BYTES = 4 << 30
+
+
 _IDS_PER_LOOKUP = 1000
+
+
 # Compaction raises a plain OSError for the conflicts that other operations raise CommitConflictError for.
 _CONFLICTS = ("commit conflict", "incompatible transaction")
 
@@ -238,3 +251,97 @@ def ids_filter(ids: Iterable[str]) -> str:
     """Return the SQL condition that selects passages by id; quotes in ids are escaped."""
     quoted = ", ".join("'" + passage_id.replace("'", "''") + "'" for passage_id in ids)
     return f"id IN ({quoted})"
+
+
+def manifest_of(encoder: Encoder) -> IndexManifest:
+    """Describe a loaded encoder, its `auto` precision replaced by the one that was used."""
+    config, facts = encoder.config, encoder.facts
+    resolved = config.model_copy(update={"backbone": config.backbone.model_copy(update={"dtype": facts.dtype})})
+    return IndexManifest(
+        retriever=resolved,
+        weights=facts.weights,
+        hidden_size=facts.hidden_size,
+        vocab_size=facts.vocab_size,
+        created=_now(),
+    )
+
+
+def bm25_manifest(config: Bm25Retriever) -> IndexManifest:
+    """Describe a BM25 index."""
+    return IndexManifest(retriever=config, created=_now())
+
+
+def check_same(index: IndexManifest, encoder: IndexManifest, uri: str) -> None:
+    """Raise `ValueError` naming the fields in which `encoder` differs from the one that made the index."""
+    if index.fingerprint == encoder.fingerprint:
+        return
+    differing = "\n  ".join(index.differences(encoder))
+    raise ValueError(f"{uri} was made by another retriever (index != this one):\n  {differing}")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def rows_written(addresses: np.ndarray) -> np.ndarray:
+    """Return uint32: each passage's place among the rows that its fragment was written with, from `_rowaddr`."""
+    return (addresses & 0xFFFFFFFF).astype(np.uint32)
+
+
+def live_rows(index: PassageIndex, fragment: Any, rows_P: np.ndarray) -> np.ndarray:
+    """Return bool [P]: which of `rows_P` (uint32 [P]) are in `index`. All of the fragment that are must be given."""
+    if len(rows_P) == fragment.count_rows():
+        return np.ones(len(rows_P), bool)
+    batches = index.fragment_batches(fragment, [], 65536)
+    live = [rows_written(batch.column("_rowaddr").to_numpy()) for batch in batches]
+    return np.isin(rows_P, np.concatenate([*live, np.empty(0, np.uint32)]), assume_unique=True)
+
+
+class IndexPart(PassageIndex):
+    """A reader of a part; whatever changes an index is done on the whole."""
+
+    def __init__(self, whole: PassageIndex, fragments: Sequence[Any], condition: str | None = None) -> None:
+        """`fragments` are Lance's, of `whole`; `condition` in its SQL leaves out passages of them."""
+        super().__init__(whole.uri, whole.dataset, whole.manifest)
+        self._fragments = list(fragments)
+        self._condition = condition
+
+    @classmethod
+    def of_fragments(cls, whole: PassageIndex, numbers: Sequence[int]) -> IndexPart:
+        """Return the part of the fragments that Lance numbers so."""
+        return cls(whole, [whole.dataset.get_fragment(number) for number in numbers])
+
+    @classmethod
+    def of_collection(cls, whole: PassageIndex, collection: str) -> IndexPart:
+        """Return the passages of one collection; `whole` is an index or a part of one."""
+        quoted = collection.replace("'", "''")
+        return cls(whole, whole.fragments(), f"collection = '{quoted}'")
+
+    def __len__(self) -> int:
+        return sum(fragment.count_rows(self._condition) for fragment in self._fragments)
+
+    def fragments(self) -> list[Any]:
+        """Return the fragments that passages of the part can be in, in the order given."""
+        return list(self._fragments)
+
+    def batches(self, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
+        """Stream `columns` of the part's passages."""
+        stored = columns_to_read(self.manifest, columns)
+        for fragment in self._fragments:
+            for batch in fragment.to_batches(columns=stored, batch_size=batch_size, filter=self._condition):
+                yield with_vectors(self.uri, self.manifest, batch, columns)
+
+
+def split_fragments(index: PassageIndex, parts: int) -> dict[str, list[int]]:
+    """Return at most `parts` groups of an index's fragments, of about equally many passages, by a name for each."""
+    fragments = index.fragments()
+    rows = np.array([fragment.count_rows() for fragment in fragments], np.int64)
+    middles = np.cumsum(rows) - rows / 2
+    numbers = np.minimum(middles * parts // max(1, rows.sum()), parts - 1).astype(int)
+    groups = [[f for f, number in zip(fragments, numbers, strict=True) if number == part] for part in range(parts)]
+    return {_name(group): [f.fragment_id for f in group] for group in groups if group}
+
+
+def _name(fragments: Sequence[Any]) -> str:
+    keys = " ".join(fragment_key(fragment) for fragment in fragments)
+    return hashlib.blake2b(keys.encode(), digest_size=8).hexdigest()

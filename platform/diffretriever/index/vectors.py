@@ -16,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from diffretriever.encoders.representations import read_vectors
-from schemas.manifest import IndexManifest
-from schemas.passages import codes_field, representation_fields
+from schemas.index import IndexManifest, codes_field, representation_fields
 
 if TYPE_CHECKING:
     from diffretriever.codecs.base import Codec

@@ -32,7 +32,7 @@ from diffretriever.index.table import (
     table_uri,
 )
 from diffretriever.index.vectors import with_codes
-from schemas.passages import TEXT_SCHEMA
+from schemas.index import TEXT_SCHEMA
 from schemas.places import plain_place
 
 APPENDED, REPLACED = "appended", "replaced"

@@ -17,8 +17,8 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.cluster import ray_session
 from diffretriever.pipelines.progress import Progress
 from diffretriever.pipelines.streams import AS_ARROW, stream, tables
-from diffretriever.search.fragment_files import Kind, Missing, make_missing
-from schemas.jobs import RayConfig
+from diffretriever.search.accelerate import Kind, Missing, make_missing
+from schemas.settings import RayConfig
 
 
 def make_on_ray(index: PassageIndex, missing: Sequence[Missing], workers: int) -> None:

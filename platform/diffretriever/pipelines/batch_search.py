@@ -1,7 +1,4 @@
-"""Many queries over an index: encode them, search the index's parts on Ray, merge exactly, write runs.
-
-What each part gave is kept in the output folder until the runs are written, so a job that is killed goes on from there.
-"""
+"""Searching parts of an index as Ray tasks."""
 
 from __future__ import annotations
 
@@ -11,33 +8,74 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import ray
 from pyarrow import feather
+from ray.data import TaskPoolStrategy
 
 from diffretriever.collections import Query, open_collection, read_queries, write_run
 from diffretriever.encoders.representations import Representations
 from diffretriever.files import whole_file, write_text
-from diffretriever.index.identity import check_same
-from diffretriever.index.part import split_fragments
-from diffretriever.index.table import PassageIndex
+from diffretriever.index.table import PassageIndex, check_same, split_fragments
 from diffretriever.pipelines.cluster import EncoderPool, ray_session, size_pool
-from diffretriever.pipelines.description import describe_encoder
+from diffretriever.pipelines.encoders import QUERIES_PER_BLOCK, describe_encoder, encode_queries, query_block
 from diffretriever.pipelines.progress import bar
-from diffretriever.pipelines.queries import QUERIES_PER_BLOCK, encode_queries, query_block
-from diffretriever.pipelines.search_parts import search_parts
+from diffretriever.pipelines.streams import AS_ARROW, pack, packed, stream, unpack
 from diffretriever.presets import with_places
 from diffretriever.scoring.topk import Hit
 from diffretriever.search.base import check_modes
-from diffretriever.search.batch import LISTS, list_depth, lists_of
-from diffretriever.search.cut import kept_hits, searched_depth
-from diffretriever.search.hit_tables import merge, to_hits
+from diffretriever.search.batch import LISTS, kept_hits, list_depth, lists_of, merge, searched_depth, to_hits
 from diffretriever.search.neural import ranked
-from schemas.batch_search import BatchSearchJob, BatchSearchSummary
-from schemas.retriever import Bm25Retriever, NeuralRetriever, PromptedRetriever
-from schemas.retriever_parts import Mode
+from schemas.retriever import Bm25Retriever, Mode, NeuralRetriever, PromptedRetriever
+from schemas.search import BatchSearchJob, BatchSearchSummary
+
+
+def search_parts(
+    parts: dict[str, list[int]], queries: Representations, version: int, job: BatchSearchJob, pool: EncoderPool
+) -> Iterator[tuple[str, pa.Table]]:
+    """Search parts of an index, given by a name and fragments each, for all queries.
+
+    Yields:
+        `NAME/dense` and `NAME/sparse`, whichever the modes need, with a table of `search.hit_tables`; in no order.
+    """
+    blocks = [pack(name, pa.table({"fragment": pa.array(ids, pa.int64())})) for name, ids in parts.items()]
+    found = stream(blocks).map_batches(
+        _search_part,
+        fn_kwargs={
+            "queries": ray.put(queries),
+            "version": version,
+            "job_json": job.model_dump_json(),
+            "device": pool.device,
+        },
+        # A part is searched as a whole: what a task is given must be one.
+        compute=TaskPoolStrategy(size=pool.encoders),
+        num_cpus=pool.cpus,
+        num_gpus=pool.gpus,
+        **AS_ARROW,
+    )
+    yield from packed(found)
+
+
+def _search_part(rows: pa.Table, queries: Any, version: int, job_json: str, device: str) -> Iterator[pa.Table]:
+    import torch
+
+    from diffretriever.index.table import IndexPart, PassageIndex
+    from diffretriever.search.batch import search_lists
+
+    job = BatchSearchJob.model_validate_json(job_json)
+    torch.set_num_threads(job.threads_per_encoder)
+    representations: Representations = ray.get(queries)
+    for name, table in unpack(rows):
+        part = IndexPart.of_fragments(PassageIndex.open(job.index, version), table.column("fragment").to_pylist())
+        for score, found in search_lists(part, representations, job, device):
+            yield pack(f"{name}/{score}", found)
+
 
 _PARTS_PER_SEARCHER = 4
+
+
 _DECISIVE = {
     "modes",
     "top_k",

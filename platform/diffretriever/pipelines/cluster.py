@@ -14,7 +14,7 @@ import ray
 from ray._private.utils import read_ray_address
 
 from diffretriever.consent import VARIABLE, trusted_sources
-from schemas.jobs import RayConfig
+from schemas.settings import RayConfig
 
 # What reading and preparing take beside the encoders.
 READER_CPUS = 0.1

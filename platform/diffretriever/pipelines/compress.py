@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from diffretriever.codecs import codec_from_bytes, train_codec
 from diffretriever.codecs.base import Codec
-from diffretriever.index.compression import Part, parts_of, replace_all, sample_of, still_there, write_part
+from diffretriever.index.rewrite import Part, parts_of, replace_all, sample_of, still_there, write_part
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_of, codec_place
 from diffretriever.index.work_folder import WorkFolder
@@ -20,9 +20,9 @@ from diffretriever.pipelines.progress import Progress
 from diffretriever.pipelines.streams import AS_ARROW, stream, tables
 from schemas.codec import StoredCodec
 from schemas.compress import CompressJob, CompressSummary
-from schemas.jobs import RayConfig
-from schemas.manifest import IndexManifest
+from schemas.index import IndexManifest
 from schemas.retriever import LibraryRetriever
+from schemas.settings import RayConfig
 
 _CODEC_FILE = "codec.safetensors"
 

@@ -1,33 +1,297 @@
-"""Collection to index: read, prepare and encode on Ray Data, commit from the driver, exactly once."""
+"""Which passages of a collection to encode, given what indexes hold of them."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cache, partial, reduce
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from diffretriever.collections import Collection, ScanResult, open_collection, scan, set_aside
+import numpy as np
+import pyarrow as pa
+from ray.data import Dataset, TaskPoolStrategy
+
+from diffretriever.collections import Collection, Passage, ScanResult, open_collection, scan, set_aside
 from diffretriever.collections.quarantine import refuse_other_files
+from diffretriever.encoders.base import BatchCost
+from diffretriever.encoders.representations import not_finite
 from diffretriever.files import is_local, write_text
 from diffretriever.index.finite import named
-from diffretriever.index.identity import bm25_manifest, check_same
-from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import WriterLock
-from diffretriever.pipelines.blocks import rows_per_block
-from diffretriever.pipelines.cluster import EncoderPool, ray_session, size_pool
-from diffretriever.pipelines.commits import committed
-from diffretriever.pipelines.description import describe_encoder
-from diffretriever.pipelines.graph import read, receipts
+from diffretriever.index.table import PassageIndex, bm25_manifest, check_same
+from diffretriever.index.writer import Committer, WriterLock, beside, write_block
+from diffretriever.pipelines.cluster import PREPARE_CPUS, EncoderPool, ray_session, size_pool
+from diffretriever.pipelines.encoders import describe_encoder, load_in_actor
 from diffretriever.pipelines.progress import Progress
-from diffretriever.pipelines.wanted import Wanted
+from diffretriever.pipelines.streams import (
+    AS_ARROW,
+    actors,
+    pack,
+    read_blocks,
+    read_here,
+    rows_per_block,
+    tables,
+    unpack,
+)
 from diffretriever.presets import load_retriever
 from schemas.budget import Budget
-from schemas.encode import EncodeSummary
-from schemas.jobs import EncodeJob
-from schemas.manifest import IndexManifest
-from schemas.retriever import Bm25Retriever, MaskedRetriever, NeuralRetriever, RetrieverConfig
+from schemas.encode import EncodeJob, EncodeSummary
+from schemas.index import TEXT_SCHEMA, IndexManifest
+from schemas.retriever import RETRIEVER_ADAPTER, Bm25Retriever, MaskedRetriever, NeuralRetriever, RetrieverConfig
+
+if TYPE_CHECKING:
+    from diffretriever.encoders.representations import Representations
+
+
+_CONFLICTS_NAMED = 5
+
+
+@dataclass
+class Wanted:
+    """Decides on each passage: it is to be encoded if any of the indexes lacks it."""
+
+    job: EncodeJob
+    present: Sequence[dict[str, bytes]]
+    """What each index holds: passage id → digest."""
+    already_there: int = 0
+    skipped: int = 0
+    replaced: int = 0
+    conflicts: int = 0
+    first_conflicts: list[str] = field(default_factory=list)
+
+    def __call__(self, passage: Passage) -> bool:
+        """Return whether to encode the passage, and count it."""
+        digests = {held.get(passage.id) for held in self.present}
+        if digests == {passage.digest}:
+            self.already_there += 1
+            return False
+        if digests <= {None, passage.digest}:
+            return True
+        if self.job.on_existing == "replace":
+            self.replaced += 1
+            return True
+        if self.job.on_existing == "skip":
+            self.skipped += 1
+            return False
+        self.conflicts += 1
+        self.first_conflicts += [passage.id] if self.conflicts <= _CONFLICTS_NAMED else []
+        return False
+
+    def refuse_conflicts(self) -> None:
+        """Stop before anything is encoded if passages changed and the job does not say what to do with them."""
+        if self.conflicts == 0:
+            return
+        names = ", ".join(f"'{i}'" for i in self.first_conflicts) + (", …" if self.conflicts > _CONFLICTS_NAMED else "")
+        raise ValueError(
+            f"{self.conflicts} passages are in {self.job.index} with another text ({names}): say --on-existing replace "
+            "to replace such passages, or --on-existing skip to leave them as they are"
+        )
+
+
+RECEIPT_SCHEMA = pa.schema(  # of a block: `ids` are written, `not_finite` are those that were left out
+    [
+        ("key", pa.string()),
+        ("receipts", pa.list_(pa.string())),
+        ("ids", pa.list_(pa.string())),
+        ("not_finite", pa.list_(pa.string())),
+        ("tokens", pa.int64()),
+        ("padded_tokens", pa.int64()),
+        ("seconds", pa.float64()),
+    ]
+)
+
+
+@cache
+def _preparer(retriever_json: str) -> Any:
+    from diffretriever.encoders import load_preparer
+
+    return load_preparer(RETRIEVER_ADAPTER.validate_json(retriever_json))  # type: ignore[arg-type]
+
+
+def prepare_blocks(rows: pa.Table, retriever_json: str) -> Iterator[pa.Table]:
+    """Tokenise each block's passages and find their content words."""
+    from diffretriever.encoders.preparer import to_arrow
+
+    preparer = _preparer(retriever_json)
+    for key, table in unpack(rows):
+        titles, texts = table.column("title").to_pylist(), table.column("text").to_pylist()
+        prepared = to_arrow(preparer.prepare_passages(titles, texts))
+        yield pack(key, beside(table, prepared))
+
+
+class EncodeBlocks:
+    """An encoder actor: prepared blocks in, receipts of written fragments out."""
+
+    def __init__(self, retriever_json: str, budgets: dict[str, int], device: str, threads: int) -> None:
+        """`budgets`: K_p of each index to write, by its uri; several only of a retriever with nested slots."""
+        self._encoder = load_in_actor(retriever_json, device, threads)
+        self._budgets = budgets
+
+    def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
+        """Encode and write each block; nothing becomes visible before the driver commits the receipt.
+
+        Passages whose vectors or impacts hold NaN or infinity are left out, and the receipt names them.
+        """
+        for key, block in unpack(rows):
+            start = time.perf_counter()
+            table, encoded, left_out = _finite_only(block, self._encoded(block))
+            texts = table.select(TEXT_SCHEMA.names)
+            found = zip(self._budgets, encoded, strict=True)
+            receipts = [write_block(uri, beside(texts, each.to_arrow())) for uri, each in found]
+            cost = self._encoder.cost
+            yield _receipt(key, receipts, table, left_out, cost, time.perf_counter() - start)
+
+    def _encoded(self, table: pa.Table) -> list[Representations]:
+        from diffretriever.encoders.masked import MaskedEncoder
+        from diffretriever.encoders.preparer import from_arrow
+
+        texts = from_arrow(table)
+        if len(self._budgets) == 1:
+            return [self._encoder.encode(texts)]
+        assert isinstance(self._encoder, MaskedEncoder), "only such retrievers have budgets"
+        return self._encoder.encode_cut(texts, list(self._budgets.values()))
+
+
+def _finite_only(block: pa.Table, encoded: list[Representations]) -> tuple[pa.Table, list[Representations], list[str]]:
+    """Return the passages whose representations are all finite, these, and the ids of the other passages."""
+    wrong_P = reduce(np.union1d, map(not_finite, encoded))
+    if not len(wrong_P):
+        return block, encoded, []
+    kept_P = np.setdiff1d(np.arange(len(block)), wrong_P)
+    ids = block.column("id").take(pa.array(wrong_P)).to_pylist()
+    return block.take(pa.array(kept_P)), [each.take(kept_P) for each in encoded], ids
+
+
+def store_blocks(rows: pa.Table, uri: str) -> Iterator[pa.Table]:
+    """Write each block's texts as they are, for retrievers that encode nothing (BM25)."""
+    for key, table in unpack(rows):
+        start = time.perf_counter()
+        receipts = [write_block(uri, table)]
+        yield _receipt(key, receipts, table, [], BatchCost(0, 0), time.perf_counter() - start)
+
+
+def _receipt(
+    key: str, receipts: list[str], table: pa.Table, left_out: list[str], cost: BatchCost, seconds: float
+) -> pa.Table:
+    return pa.table(
+        {
+            "key": [key],
+            "receipts": [receipts],
+            "ids": [table.column("id").to_pylist()],
+            "not_finite": [left_out],
+            "tokens": [cost.tokens],
+            "padded_tokens": [cost.padded_tokens],
+            "seconds": [seconds],
+        },
+        schema=RECEIPT_SCHEMA,
+    )
+
+
+def read(collection: Collection, scanned: ScanResult, rows: int) -> Dataset:
+    """Return the kept passages of a scanned collection as a stream of packed blocks."""
+    return read_here(partial(read_blocks, collection, scanned, rows))
+
+
+def receipts(
+    blocks: Dataset, indexes: Sequence[PassageIndex], pool: EncoderPool, threads: int
+) -> Iterator[dict[str, Any]]:
+    """Encode and write the blocks; yield a row of `RECEIPT_SCHEMA` for each, as it is done, in no order.
+
+    The first index says what encodes them; any others are of smaller budgets of its nested slots.
+    """
+    for table in tables(_written(blocks, indexes, pool, threads)):
+        yield from table.to_pylist()
+
+
+def _written(blocks: Dataset, indexes: Sequence[PassageIndex], pool: EncoderPool, threads: int) -> Dataset:
+    retriever = indexes[0].manifest.retriever
+    if isinstance(retriever, Bm25Retriever):
+        one = TaskPoolStrategy(size=1)
+        return blocks.map_batches(
+            store_blocks, fn_kwargs={"uri": indexes[0].uri}, num_cpus=PREPARE_CPUS, compute=one, **AS_ARROW
+        )
+    text = retriever.model_dump_json()
+    prepared = blocks.map_batches(
+        prepare_blocks,
+        fn_kwargs={"retriever_json": text},
+        num_cpus=PREPARE_CPUS,
+        # Every one is a process that loads a tokenizer; one keeps several encoders busy.
+        compute=TaskPoolStrategy(size=math.ceil(pool.encoders / 4)),
+        **AS_ARROW,
+    )
+    budgets = {index.uri: index.manifest.retriever.max_vectors("passage") for index in indexes}
+    constructor = {"retriever_json": text, "budgets": budgets, "device": pool.device, "threads": threads}
+    return prepared.map_batches(EncodeBlocks, fn_constructor_kwargs=constructor, **actors(pool))
+
+
+_COMMIT_EVERY_SECONDS = 2.0
+
+
+# A commit rewrites the list of fragments: on a table with many, commit less often rather than spend time on it.
+_COMMIT_SHARE = 0.02
+
+
+def committed(
+    receipts: Iterable[dict[str, Any]], indexes: Sequence[PassageIndex], present: Sequence[dict[str, bytes]]
+) -> Iterator[dict[str, Any]]:
+    """Commit blocks as they come, and yield their receipts; all of them are committed when the last one is yielded.
+
+    Args:
+        receipts: rows of `RECEIPT_SCHEMA`.
+        indexes: where their blocks were written, in the order of each receipt's own.
+        present: ids that each index held before. A new row replaces the old one in the same commit.
+    """
+    clock = _CommitClock()
+    pending = [_Pending(index, held) for index, held in zip(indexes, present, strict=True)]
+    for receipt in receipts:
+        for each, written in zip(pending, receipt["receipts"], strict=True):
+            each.add(receipt["key"], written, receipt["ids"])
+        if clock.due():
+            with clock:
+                for each in pending:
+                    each.commit()
+        yield receipt
+    for each in pending:
+        each.commit()
+
+
+class _Pending:
+    """What was written to an index and is not committed yet."""
+
+    def __init__(self, index: PassageIndex, present: dict[str, bytes]) -> None:
+        self._committer, self._present = Committer(index), present
+        self._receipts: dict[str, str] = {}
+        self._replaced: list[str] = []
+
+    def add(self, key: str, receipt: str, ids: Sequence[str]) -> None:
+        self._receipts[key] = receipt
+        self._replaced += [i for i in ids if i in self._present]
+
+    def commit(self) -> None:
+        self._committer.commit(self._receipts, self._replaced)
+        self._receipts, self._replaced = {}, []
+
+
+class _CommitClock:
+    """Says when the next commit is due, and times each."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+        self._start = 0.0
+
+    def due(self) -> bool:
+        return time.monotonic() >= self._next
+
+    def __enter__(self) -> None:
+        self._start = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        end = time.monotonic()
+        self._next = end + max(_COMMIT_EVERY_SECONDS, (end - self._start) / _COMMIT_SHARE)
+
 
 _NOT_FINITE = "not finite"
 

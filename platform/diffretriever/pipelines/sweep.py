@@ -1,33 +1,342 @@
-"""The searching half of a budget sweep: an index for each K_p, queries for each K_q, a run for every pair.
-
-5 + 5 encodings serve 25 pairs (paper §3.5), 1 + 5 where slots are nested: all K_q and all splits are searched for in
-one pass over an index. What the runs are worth is measured from the files; see `evaluation.sweep`.
-"""
+"""What a sweep's folder says of itself, and the refusal of a folder that holds another sweep."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from diffretriever.budgets.queries import SweptQuery, write_queries
-from diffretriever.collections import Collection, Query, open_collection
+import numpy as np
+import pyarrow as pa
+import torch
+import yaml
+from pyarrow import feather
+
+from diffretriever.backbones.device import resolve_device
+from diffretriever.collections import Collection, Query, open_collection, write_run
 from diffretriever.encoders import load_preparer
+from diffretriever.encoders.representations import Representations, read_vectors
+from diffretriever.evaluation.budgets.sweeps import MANIFEST_FILE, SweptQuery, read_manifest, write_queries
+from diffretriever.files import whole_file, write_text
+from diffretriever.index.finite import finite_rows
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
-from diffretriever.pipelines.cluster import ray_session, size_pool
-from diffretriever.pipelines.description import describe_encoder
-from diffretriever.pipelines.sweep_cells import cells_of, search_cells
-from diffretriever.pipelines.sweep_folder import NO_BUDGET, begin_sweep
-from diffretriever.pipelines.sweep_indexes import encode_indexes
-from diffretriever.pipelines.sweep_queries import QueryStore
+from diffretriever.pipelines.cluster import EncoderPool, ray_session, size_pool
+from diffretriever.pipelines.encode import encode_collection
+from diffretriever.pipelines.encoders import QUERIES_PER_BLOCK, describe_encoder, encode_queries, query_block
 from diffretriever.presets import RETRIEVERS, load_retriever
+from diffretriever.scoring.maxsim import FP32_ROUNDING, exact_scores, possible
+from diffretriever.scoring.pooled_slots import mean_slots
+from diffretriever.scoring.topk import Hits, TopK
+from diffretriever.search.batch import kept_hits, searched_depth
+from diffretriever.search.dense import open_dense
+from diffretriever.search.neural import FUSION_DEPTH, ranked
+from diffretriever.search.sparse import open_sparse
 from schemas.base import suggest
-from schemas.manifest import IndexManifest
-from schemas.retriever import MaskedRetriever
-from schemas.selection import encoder_fingerprint
-from schemas.sweep import SweepMode
-from schemas.sweep_job import RETRIEVER_FILE, SweepJob, SweepSummary
+from schemas.budget import Budget
+from schemas.encode import EncodeJob
+from schemas.index import IndexManifest
+from schemas.retriever import MaskedRetriever, NeuralRetriever
+from schemas.search import SearchOptions
+from schemas.settings import RayConfig
+from schemas.sweep import RETRIEVER_FILE, SweepJob, SweepManifest, SweepMode, SweepSummary, encoder_fingerprint
+
+NO_BUDGET = Budget(1, 1)
+"""Stands for any budget in what all cells of a sweep share."""
+
+
+_JOB = "sweep.yaml"
+
+
+def begin_sweep(job: SweepJob, collection: str, encoder: IndexManifest, command: str) -> None:
+    """Write what the sweep is: its job, its retriever and its manifest.
+
+    Args:
+        job: splits and modes filled in.
+        collection: its name.
+        encoder: manifest of the retriever with `NO_BUDGET`, precision filled in.
+        command: the command line.
+
+    Raises:
+        ValueError: the folder holds another sweep; the message names what differs.
+    """
+    manifest = SweepManifest(
+        collection=collection,
+        retriever=encoder.title.removesuffix(f" {NO_BUDGET}"),
+        fingerprint=encoder_fingerprint(encoder),
+        query_budgets=job.query_budgets,
+        passage_budgets=job.passage_budgets,
+        modes=job.modes,
+        measures=job.measures,
+        splits=job.splits,
+        command=command,
+    )
+    _refuse_another(job, manifest)
+    write_text(job.output / RETRIEVER_FILE, yaml.safe_dump(encoder.retriever.model_dump(mode="json"), sort_keys=False))
+    write_text(job.output / _JOB, job.to_yaml())
+    write_text(job.output / MANIFEST_FILE, manifest.model_dump_json(indent=2) + "\n")
+
+
+def _refuse_another(job: SweepJob, manifest: SweepManifest) -> None:
+    """Raise `ValueError` where the folder holds the sweep of something else; another grid of the same is no other."""
+    if not (job.output / MANIFEST_FILE).is_file():
+        return
+    before = read_manifest(job.output)
+    settings = yaml.safe_load((job.output / _JOB).read_text("utf-8"))
+    pairs = {
+        "collection": (before.collection, manifest.collection),
+        "retriever": (f"{before.retriever} ({before.fingerprint})", f"{manifest.retriever} ({manifest.fingerprint})"),
+        "top_k": (settings["top_k"], job.top_k),
+        "exclude_self": (settings["exclude_self"], job.exclude_self),
+    }
+    if before.fingerprint == manifest.fingerprint:
+        # The same weights may lie elsewhere by now.
+        del pairs["retriever"]
+    differing = [f"{name}: {theirs} != {ours}" for name, (theirs, ours) in pairs.items() if theirs != ours]
+    if differing:
+        listed = "\n  ".join(differing)
+        raise ValueError(
+            f"{job.output} holds another sweep (that one != this one):\n  {listed}\ngive another --output, or remove it"
+        )
+
+
+_FINISHED = "finished.json"
+
+
+def encode_indexes(
+    job: SweepJob, collection: Collection, *, nested: bool, say: Callable[[str], None]
+) -> dict[int, PassageIndex]:
+    """Return the index of each K_p, complete. Their K_q, which no stored vector depends on, is 1."""
+    places = {budget: job.output / "indexes" / f"p{budget}" for budget in job.passage_budgets}
+    state = json.dumps({"source": collection.source_state()})
+    missing = {budget: place for budget, place in places.items() if not _is_finished(place, state)}
+    for together in [missing] if nested and missing else [{budget: missing[budget]} for budget in missing]:
+        say(f"index of K_p = {', '.join(str(budget) for budget in together)}")
+        _encode(job, together)
+        for place in together.values():
+            write_text(place / _FINISHED, f"{state}\n")
+    return {budget: PassageIndex.open(str(place)) for budget, place in places.items()}
+
+
+def _is_finished(place: Path, state: str) -> bool:
+    finished = place / _FINISHED
+    return finished.is_file() and finished.read_text("utf-8").strip() == state
+
+
+def _encode(job: SweepJob, places: dict[int, Path]) -> None:
+    largest = max(places)
+    encode_collection(
+        EncodeJob(
+            **job.model_dump(include=set(RayConfig.model_fields)),
+            collection=job.collection,
+            retriever=str(job.output / RETRIEVER_FILE),
+            index=str(places[largest]),
+            budget=Budget(1, largest),
+            on_bad_input=job.on_bad_input,
+        ),
+        {budget: str(place) for budget, place in places.items() if budget < largest},
+    )
+
+
+class QueryStore:
+    """Encoded queries of every split and K_q, in files named after what they depend on."""
+
+    def __init__(self, folder: Path, queries: dict[str, list[Query]], fingerprint: str) -> None:
+        """`queries` by split; `fingerprint` is the encoder's, whatever its budget."""
+        self.queries = queries
+        self._folder = folder
+        self._states = {
+            split: _digest([fingerprint, [[q.id, q.text] for q in asked]]) for split, asked in queries.items()
+        }
+
+    def state(self, split: str) -> str:
+        """Return a text that changes whenever the encoded queries of the split could."""
+        return self._states[split]
+
+    def read(self, split: str, budget: int) -> Representations:
+        """Return the queries of a split, encoded with K_q = `budget`."""
+        return Representations.from_arrow(feather.read_table(self._file(split, budget)))
+
+    def encode(
+        self,
+        budgets: Sequence[int],
+        retriever: NeuralRetriever,
+        job: RayConfig,
+        pool: EncoderPool,
+        say: Callable[[str], None],
+    ) -> None:
+        """Encode the queries of all splits with every K_q that no attempt has encoded them with yet."""
+        missing = [(s, k) for k in budgets for s in self.queries if not self._file(s, k).exists()]
+        blocks = {json.dumps([s, k, start]): table for s, k in missing for start, table in self._blocks(s, k)}
+        done: dict[tuple[str, int], dict[int, pa.Table]] = {cell: {} for cell in missing}
+        for name, table in encode_queries(blocks, retriever, pool, job.threads_per_encoder):
+            split, budget, start = json.loads(name)
+            parts = done[split, budget]
+            parts[start] = table
+            if len(parts) * QUERIES_PER_BLOCK >= len(self.queries[split]):
+                self._write(split, budget, pa.concat_tables([parts.pop(start) for start in sorted(parts)]))
+                say(f"  {len(self.queries[split]):,} queries of {split} encoded with K_q = {budget}")
+
+    def _blocks(self, split: str, budget: int) -> Iterator[tuple[int, pa.Table]]:
+        queries = self.queries[split]
+        for start in range(0, len(queries), QUERIES_PER_BLOCK):
+            yield start, query_block(queries[start : start + QUERIES_PER_BLOCK], budget)
+
+    def _write(self, split: str, budget: int, table: pa.Table) -> None:
+        path = self._file(split, budget)
+        for stale in path.parent.glob(f"q{budget}-*.arrow"):
+            stale.unlink()
+        with whole_file(path) as stream:
+            feather.write_feather(table, stream, compression="lz4")
+
+    def _file(self, split: str, budget: int) -> Path:
+        return self._folder / split / "encoded" / f"q{budget}-{self._states[split]}.arrow"
+
+
+def _digest(values: object) -> str:
+    return hashlib.blake2b(json.dumps(values).encode(), digest_size=8).hexdigest()
+
+
+_BATCH_ROWS = 4096
+
+
+def search_pooled(index: PassageIndex, queries: Representations, k: int) -> Hits:
+    """Return each query's best k passages by the inner product of mean slots, neither mean normalised again.
+
+    A matrix product finds the passages, and one fp32 kernel scores them, so that the scores of a query do not depend
+    on the queries that it is searched with; `scoring.pooled_slots` says what is averaged.
+    """
+    queries_QH = _means(queries.vectors_MH, queries.offsets)
+    lengths_Q = np.linalg.norm(queries_QH, axis=1)
+    best = TopK(len(queries), k)
+    for batch in finite_rows(index.uri, index.batches(["id", "reps"], _BATCH_ROWS)):
+        stored_NH, offsets = read_vectors(batch)
+        passages_PH = _means(stored_NH, offsets)
+        ids_P = np.array(batch.column("id").to_pylist(), dtype=object)
+        scores_QP = queries_QH @ passages_PH.T
+        scores_QP[:, np.diff(offsets) == 0] = -np.inf
+        slack_Q = FP32_ROUNDING * lengths_Q * np.linalg.norm(passages_PH, axis=1).max(initial=0)
+        one_each = np.arange(len(ids_P) + 1)
+        for query, scores_P in enumerate(scores_QP):
+            chosen_C = possible(scores_P, float(slack_Q[query]), k, best.threshold(query))
+            exact_C = exact_scores(queries_QH[query : query + 1], passages_PH, one_each, chosen_C)
+            best.add_for(query, exact_C, ids_P[chosen_C])
+    return best.results()
+
+
+def _means(vectors_NH: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Return float32 [number of texts, H]."""
+    means: np.ndarray = mean_slots(torch.from_numpy(vectors_NH.astype(np.float32)), offsets).numpy()
+    return means
+
+
+_STATE = "cell.json"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A split searched with one budget."""
+
+    split: str
+    budget: Budget
+    folder: Path
+    """Where its runs lie."""
+    state: str
+    """What the runs depend on, as a text to compare."""
+
+    def is_done(self, modes: Sequence[SweepMode]) -> bool:
+        """Return whether the runs of these modes are there, made from the same state."""
+        file = self.folder / _STATE
+        same = file.is_file() and json.loads(file.read_text("utf-8")) == {"state": self.state}
+        return same and all((self.folder / f"{mode}.trec").is_file() for mode in modes)
+
+
+def cells_of(index: PassageIndex, passage_budget: int, store: QueryStore, job: SweepJob) -> list[Cell]:
+    """Return the cells on an index: all K_q of the job with all splits."""
+    manifest = index.manifest
+    made_of = [manifest.fingerprint, manifest.created, index.version, job.top_k, job.exclude_self]
+    cells = []
+    for number in job.query_budgets:
+        budget = Budget(number, passage_budget)
+        for split in store.queries:
+            text = json.dumps([*made_of, number, store.state(split)])
+            state = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+            cells.append(Cell(split, budget, job.output / split / "runs" / str(budget), state))
+    return cells
+
+
+def search_cells(
+    index: PassageIndex, cells: list[Cell], store: QueryStore, job: SweepJob, say: Callable[[str], None]
+) -> int:
+    """Search the cells, as many as may share a pass at once; return the number of passes."""
+    rounds = list(_rounds(cells, store, job.queries_at_once))
+    for each in rounds:
+        count = sum(len(store.queries[cell.split]) for cell in each)
+        say(f"  {len(each)} cells in one pass: {count:,} encoded queries over {len(index):,} passages")
+        _search_round(index, each, store, job)
+    return len(rounds)
+
+
+def _rounds(cells: list[Cell], store: QueryStore, at_once: int) -> Iterator[list[Cell]]:
+    """Yield groups of whole cells with at most `at_once` queries together; a larger cell is a group of its own."""
+    group: list[Cell] = []
+    count = 0
+    for cell in cells:
+        size = len(store.queries[cell.split])
+        if group and count + size > at_once:
+            yield group
+            group, count = [], 0
+        group.append(cell)
+        count += size
+    if group:
+        yield group
+
+
+def _search_round(index: PassageIndex, cells: list[Cell], store: QueryStore, job: SweepJob) -> None:
+    queries = Representations.concatenate([store.read(cell.split, cell.budget.query) for cell in cells])
+    lists = _lists(index, queries, job)
+    start = 0
+    for cell in cells:
+        asked = store.queries[cell.split]
+        own = {name: hits[start : start + len(asked)] for name, hits in lists.items()}
+        start += len(asked)
+        _write(cell, asked, own, job)
+
+
+def _lists(index: PassageIndex, queries: Representations, job: SweepJob) -> dict[str, Hits]:
+    """Return the lists that the modes are made of: one pass over the index's vectors, one over its impacts."""
+    depth = searched_depth(job.top_k, exclude_self=job.exclude_self)
+    fused = max(depth, FUSION_DEPTH) if "hybrid" in job.modes else depth
+    device = resolve_device(job.device)
+    options = SearchOptions(index=index.uri, device=job.device, memory_mb=job.memory_mb)
+    lists: dict[str, Hits] = {}
+    if {"dense", "hybrid"} & set(job.modes):
+        lists["dense"] = open_dense(index, options, device).search(queries, fused)
+    if {"sparse", "hybrid"} & set(job.modes):
+        lists["sparse"] = open_sparse(index, options).search(queries, fused)
+    if "pooled-slots" in job.modes:
+        lists["pooled-slots"] = search_pooled(index, queries, depth)
+    return lists
+
+
+def _write(cell: Cell, queries: list[Query], lists: dict[str, Hits], job: SweepJob) -> None:
+    depth = searched_depth(job.top_k, exclude_self=job.exclude_self)
+    # Runs of an older state are replaced one by one: from here on none of them is vouched for.
+    (cell.folder / _STATE).unlink(missing_ok=True)
+    for mode in job.modes:
+        if mode == "pooled-slots":
+            hits = lists[mode]
+        else:
+            hits = ranked(mode, lists.get("dense", []), lists.get("sparse", []), depth)
+        kept = (
+            (query.id, kept_hits(query.id, found, job.top_k, exclude_self=job.exclude_self))
+            for query, found in zip(queries, hits, strict=True)
+        )
+        write_run(cell.folder / f"{mode}.trec", kept, mode)
+    write_text(cell.folder / _STATE, json.dumps({"state": cell.state}) + "\n")
 
 
 def sweep_budgets(job: SweepJob, command: str, say: Callable[[str], None]) -> SweepSummary:

@@ -19,13 +19,11 @@ import ray
 
 from diffretriever.collections import BadRecord
 from diffretriever.index.writer import WriterLock
-from diffretriever.pipelines.blocks import pack, unpack
 from diffretriever.pipelines.cluster import ray_session
 from diffretriever.pipelines.progress import bar
-from diffretriever.pipelines.streams import AS_ARROW, read_here, tables
-from diffretriever.training.example_blocks import ExampleBlock, make_block
-from diffretriever.training.example_files import ExampleSource
-from diffretriever.training.preparation import (
+from diffretriever.pipelines.streams import AS_ARROW, pack, read_here, tables, unpack
+from diffretriever.training.data.examples import keys_of
+from diffretriever.training.data.preparation import (
     Inputs,
     NumberedBlock,
     finished,
@@ -33,9 +31,9 @@ from diffretriever.training.preparation import (
     pieces_of,
     write_training_set,
 )
-from diffretriever.training.raw_records import RawPiece, checked
-from diffretriever.training.text_keys import keys_of
-from schemas.jobs import RayConfig
+from diffretriever.training.data.sources import ExampleSource, RawPiece, checked
+from diffretriever.training.data.training_set_writer import ExampleBlock, make_block
+from schemas.settings import RayConfig
 from schemas.training_data import PrepareTrainingJob, TrainingCounts, TrainingSetManifest
 
 _CHECK_CPUS = 0.75

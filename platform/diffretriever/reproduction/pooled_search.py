@@ -15,11 +15,10 @@ from diffretriever.encoders.representations import read_vectors
 from diffretriever.evaluation.measures import evaluate
 from diffretriever.evaluation.report import Evaluation, write_evaluation
 from diffretriever.index.finite import finite_rows
-from diffretriever.index.identity import check_same, manifest_of
-from diffretriever.index.table import PassageIndex
+from diffretriever.index.table import PassageIndex, check_same, manifest_of
 from diffretriever.scoring.pooled_slots import pooled_slot_scores
 from diffretriever.scoring.topk import TopK
-from schemas.jobs import EvaluateJob
+from schemas.evaluate import EvaluateJob
 from schemas.retriever import Bm25Retriever
 
 _BATCH_ROWS = 4096

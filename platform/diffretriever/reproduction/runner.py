@@ -19,8 +19,10 @@ from diffretriever.pipelines.cluster import ray_session
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.reproduction.plan import Plan, Task
 from diffretriever.reproduction.pooled_search import evaluate_pooled_slots
-from schemas.jobs import EncodeJob, EvaluateJob, RayConfig
+from schemas.encode import EncodeJob
+from schemas.evaluate import EvaluateJob
 from schemas.reproduce import ReproduceJob
+from schemas.settings import RayConfig
 
 
 def run_plan(plan: Plan, job: ReproduceJob, command: str, say: Callable[[str], None]) -> dict[Path, str]:

@@ -1,17 +1,103 @@
-"""The tables, read from the YAML files in this package."""
+"""Where the queries and passages of a column of a table lie: BEIR collections, and the three sets on MS MARCO."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 
 import yaml
 
+from diffretriever.collections import open_collection
+from diffretriever.collections.beir import FOLDERS
+from diffretriever.files import cache_dir
 from schemas.base import suggest
-from schemas.reproduce import PublishedTable
+from schemas.reproduce import PublishedTable, ReproduceJob
+
+AVERAGE = "beir7-average"
+
+
+BEIR7 = ("nq", "hotpotqa", "scifact", "trec-covid", "fiqa", "arguana", "quora")
+
+
+_MSMARCO = "msmarco"
+
+
+# What the splits are called in MS MARCO's own files and in BEIR's archive, which has DL19 as `test` and no DL20.
+_MSMARCO_SPLITS = {"msmarco-dev": ("dev.small", "dev"), "dl19": ("dl19", "test"), "dl20": ("dl20",)}
+
+
+_BEIR_SPLITS = ("test",)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSet:
+    """Passages, and a split of queries over them."""
+
+    source: str
+    """What `open_collection` takes: an absolute path, or a public name."""
+    name: str
+    """Of the passages."""
+    split: str
+    state: str
+    """Changes when the passages' file does."""
+
+
+def find_set(name: str, job: ReproduceJob) -> EvaluationSet:
+    """Return the evaluation set called `name`, downloading it if the job names a public one and is no dry run.
+
+    Raises:
+        ValueError: it is nowhere, cannot be read, has no such split, or this is a dry run and it is to be downloaded.
+    """
+    source = _source(name, job)
+    if job.dry_run and _must_be_fetched(source):
+        raise ValueError(f"no collection {name} yet: a run downloads {source}")
+    collection = open_collection(source)
+    wanted = _MSMARCO_SPLITS.get(name, _BEIR_SPLITS)
+    split = next((split for split in wanted if split in collection.splits()), None)
+    if split is None:
+        there = ", ".join(collection.splits()) or "none"
+        raise ValueError(f"no collection {name}: {source} has no split {' or '.join(wanted)}, only {there}")
+    return EvaluationSet(source, collection.name, split, collection.source_state())
+
+
+def check_names(job: ReproduceJob, used: set[str]) -> None:
+    """Raise `ValueError` for a name in `--collections` that none of the evaluation sets `used` has."""
+    known = used | {_corpus(name) for name in used}
+    for name in job.collections:
+        if name not in known:
+            raise ValueError(f"--collections: no table asked for uses '{name}'.{suggest(name, known)}")
+
+
+def _source(name: str, job: ReproduceJob) -> str:
+    names = dict.fromkeys((name, _corpus(name)))
+    for given in names:
+        if given in job.collections:
+            place = Path(job.collections[given]).expanduser()
+            return str(place.absolute()) if place.exists() else job.collections[given]
+    for folder in names:
+        if job.collections_root is not None and (job.collections_root / folder).is_dir():
+            return str((job.collections_root / folder).absolute())
+    corpus = _corpus(name)
+    raise ValueError(f"no collection {name}: give --collections {corpus}=PATH, or a folder {corpus} in the root")
+
+
+def _corpus(name: str) -> str:
+    return _MSMARCO if name in _MSMARCO_SPLITS else name
+
+
+def _must_be_fetched(source: str) -> bool:
+    if Path(source).exists() or source not in FOLDERS:
+        return False
+    archive = FOLDERS[source].partition("/")[0]
+    return not (cache_dir() / "downloads" / f"{archive}.zip").is_file()
+
 
 MINI = "mini"
+
+
 PAPER_TABLES = (
     "main-indomain",
     "main-beir7",

@@ -1,26 +1,116 @@
-"""Reranking by the likelihood of the query: how well a masked diffusion model fills in the query, given the passage.
+"""Which query tokens are hidden in which forward pass, and what each pass counts: the three likelihood estimators.
 
-Legend: N passages, L query tokens, S maskings, R rows (a passage under a masking), B rows of a batch, T padded length,
-P masked tokens of a row, padded, V vocabulary.
+Legend: L query tokens, S maskings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 import numpy as np
 import torch
 
-from diffretriever.backbones import Backbone, load_backbone
+from diffretriever.backbones import Backbone, Vocabulary, load_backbone
 from diffretriever.collections import Passage
-from diffretriever.encoders.base import TOKENS_PER_BATCH_CPU, TOKENS_PER_BATCH_GPU
-from diffretriever.encoders.batching import token_budget_batches
+from diffretriever.encoders.base import TOKENS_PER_BATCH_CPU, TOKENS_PER_BATCH_GPU, token_budget_batches
+from diffretriever.encoders.framing import Prompt, frame
+from diffretriever.encoders.preparer import join_title
 from diffretriever.encoders.tensors import pad_right
 from diffretriever.rerank.base import Reranker
-from diffretriever.rerank.framing import FramedQuery, Framing
-from diffretriever.rerank.maskings import maskings
 from schemas.rerank import LikelihoodReranker
+from schemas.retriever import TextConfig
+
+
+def maskings(config: LikelihoodReranker, query_ids: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Return masks, bool [S, L], and weights, float64 [S], of a query of at least one token.
+
+    The estimate is the sum over maskings of their weight times the log-probabilities of the tokens they hide.
+    """
+    length = len(query_ids)
+    if config.estimator == "one-pass":
+        return np.ones((1, length), bool), np.ones(1)
+    if config.estimator == "pseudo-likelihood":
+        return np.eye(length, dtype=bool), np.ones(length)
+    generator = np.random.default_rng([config.seed, *query_ids])
+    return _monte_carlo(length, config.n_samples, generator)
+
+
+def _monte_carlo(length: int, n_samples: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Hide l of L tokens, l uniform in 1..L, weight L/l (LLaDA, arXiv 2502.09992, Eq. 6).
+
+    The ratios l/L of the samples are spread evenly from one random start, as in LLaDA's own evaluation: each is uniform
+    by itself, and together they vary less. Equal maskings are merged, since they would give equal terms.
+    """
+    ratios_S = (generator.random() + np.arange(n_samples)) / n_samples
+    hidden_S = np.minimum((ratios_S * length).astype(int) + 1, length)
+    masks_SL = np.zeros((n_samples, length), bool)
+    for mask_L, hidden in zip(masks_SL, hidden_S, strict=True):
+        mask_L[generator.permutation(length)[:hidden]] = True
+    masks_SL, counts_S = np.unique(masks_SL, axis=0, return_counts=True)
+    return masks_SL, counts_S / n_samples * length / masks_SL.sum(axis=1)
+
+
+PROMPT = Prompt(before='Passage: "', after='".\nWrite a search query that this passage answers.', assistant="")
+
+
+@dataclass(frozen=True, slots=True)
+class FramedQuery:
+    """What the model sees for one query: context, query tokens, tail, in this order.
+
+    Attributes:
+        contexts: a passage each, int32 [C]: prompt, passage, prompt.
+        query_ids: int32 [L]; empty for a query that the tokenizer makes nothing of.
+        tail: int32, what closes the assistant's turn; may be empty.
+    """
+
+    contexts: list[np.ndarray]
+    query_ids: np.ndarray
+    tail: np.ndarray
+
+
+class Framing:
+    """Frames pairs for one vocabulary. Cuts query and passage to their limits, never the prompt."""
+
+    def __init__(self, vocabulary: Vocabulary, config: LikelihoodReranker) -> None:
+        tokenizer = vocabulary.tokenizer
+        opening = tokenizer.cls_token or tokenizer.bos_token or ""
+        # The two sides are tokenised apart from the passage, so that no subword crosses its borders.
+        self._left, self._right = (
+            tokenizer(text, add_special_tokens=False)["input_ids"] for text in frame(PROMPT, tokenizer, opening)
+        )
+        end = vocabulary.turn_end_id
+        self._tail = [] if end is None else [end]
+        self._vocabulary = vocabulary
+        self._config = config
+
+    def __call__(self, query: str, passages: Sequence[Passage]) -> FramedQuery:
+        """Frame one query with its passages.
+
+        Raises:
+            ValueError: prompt and query leave no room for a passage.
+        """
+        query_ids = self._vocabulary.tokenise([query], [self._config.max_query_tokens])[0]
+        join = TextConfig(title_join=self._config.title_join)
+        texts = [join_title(passage.title, passage.text, join) for passage in passages]
+        rows = self._vocabulary.tokenise(texts, [self._room(len(query_ids))] * len(texts))
+        return FramedQuery(
+            contexts=[np.array([*self._left, *row, *self._right], np.int32) for row in rows],
+            query_ids=np.array(query_ids, np.int32),
+            tail=np.array(self._tail, np.int32),
+        )
+
+    def _room(self, query_tokens: int) -> int:
+        framing = len(self._left) + len(self._right) + len(self._tail)
+        room = min(self._config.max_passage_tokens, self._vocabulary.max_length - framing - query_tokens)
+        if room < 1:
+            raise ValueError(
+                f"no room for a passage: the prompt takes {framing} tokens, the query {query_tokens}, the model has "
+                f"{self._vocabulary.max_length}. Lower max_query_tokens."
+            )
+        return room
+
 
 # A masked token's row of logits takes about the memory that a token takes in the model for every so many values.
 _LOGITS_PER_TOKEN = 16384

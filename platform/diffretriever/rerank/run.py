@@ -1,25 +1,166 @@
-"""A rerank job: from a run to a run, one query after another."""
+"""Named rerankers, and reranker descriptions in YAML files."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import yaml
+from pydantic import TypeAdapter
 from tqdm import tqdm
 
-from diffretriever.collections import BadRecord, Passage, write_run
+from diffretriever.collections import BadRecord, Passage, Query, open_collection, read_run, write_run
 from diffretriever.files import write_text
+from diffretriever.presets import Presets, lasting_place
 from diffretriever.rerank import load_reranker
 from diffretriever.rerank.base import Reranker
-from diffretriever.rerank.candidates import Candidates, read_candidates
-from diffretriever.rerank.partial import PartialScores
-from diffretriever.rerank.presets import reranker_config
 from diffretriever.scoring.topk import top_k
-from schemas.rerank import RerankJob, RerankSummary
+from schemas.rerank import RerankerConfig, RerankJob, RerankSummary
+
+_RERANKERS: Presets[RerankerConfig] = Presets("reranker", "rerankers.yaml", TypeAdapter(RerankerConfig))
+
+
+def reranker_names() -> list[str]:
+    """Return the names of all presets."""
+    return _RERANKERS.names()
+
+
+def reranker_config(name: str, backbone: str | None = None) -> RerankerConfig:
+    """Return the reranker called `name`, or described by the YAML file `name`, with its backbone replaced if given.
+
+    Raises:
+        ValueError: no such preset or file, or an unknown key.
+    """
+    config = _RERANKERS.load(name)
+    if backbone is None:
+        return config
+    place = config.backbone.model_copy(update={"source": lasting_place(backbone), "revision": None})
+    return config.model_copy(update={"backbone": place})
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """A query of the run.
+
+    Attributes:
+        query: id and text.
+        passages: those to rerank, best first.
+        rest: ids of those below, best first.
+    """
+
+    query: Query
+    passages: list[Passage]
+    rest: list[str]
+
+
+def read_candidates(job: RerankJob, records: Iterable[Passage | BadRecord]) -> list[Candidates]:
+    """Read the job's run and find its texts; the queries keep the run's order.
+
+    Args:
+        job: the job.
+        records: where the passages are; read once, as far as the last one that is needed.
+
+    Raises:
+        ValueError: the run is malformed, or a text is missing; the message names the id and where it was sought.
+    """
+    ranked = {query_id: _ranked_ids(scores) for query_id, scores in read_run(job.run).items()}
+    queries = _find_queries(job, ranked)
+    wanted = {passage_id: query_id for query_id, ids in ranked.items() for passage_id in ids[: job.depth]}
+    passages = _find_passages(job, records, wanted)
+    return [
+        Candidates(queries[query_id], [passages[i] for i in ids[: job.depth]], ids[job.depth :])
+        for query_id, ids in ranked.items()
+    ]
+
+
+def _ranked_ids(scores: dict[str, float]) -> list[str]:
+    return [passage_id for passage_id, _ in top_k(np.array(list(scores.values())), list(scores), len(scores))]
+
+
+def _find_queries(job: RerankJob, query_ids: Iterable[str]) -> dict[str, Query]:
+    queries = {query.id: query for query in open_collection(job.collection).queries(job.split)}
+    missing = [query_id for query_id in query_ids if query_id not in queries]
+    if missing:
+        raise ValueError(
+            f"{job.run}: {len(missing)} of its queries are not in split '{job.split}' of {job.collection}, "
+            f"for example '{missing[0]}'. Give another --split or --collection."
+        )
+    return queries
+
+
+def _find_passages(
+    job: RerankJob, records: Iterable[Passage | BadRecord], wanted: dict[str, str]
+) -> dict[str, Passage]:
+    found: dict[str, Passage] = {}
+    for record in records if wanted else ():
+        if isinstance(record, Passage) and record.id in wanted:
+            found.setdefault(record.id, record)
+            if len(found) == len(wanted):
+                break
+    missing = [passage_id for passage_id in wanted if passage_id not in found]
+    if missing:
+        source, flag = (job.index, "--index") if job.index else (job.collection, "--collection")
+        raise ValueError(
+            f"{job.run}: {len(missing)} of the passages to rerank are not in {source}, for example '{missing[0]}' of "
+            f"query '{wanted[missing[0]]}'. Give another {flag}, the one that the run was made from."
+        )
+    return found
+
+
+class PartialScores:
+    """Scores of finished queries beside the output, `OUTPUT.partial.jsonl`.
+
+    A line is taken over only if reranker, query and passages are those it was made from, so a job with other settings
+    never mixes its scores with old ones. A line that a kill cut short is passed over.
+    """
+
+    def __init__(self, output: Path, identity: str) -> None:
+        """Read what an earlier attempt left; `identity` is `Reranker.identity`."""
+        self.path = output.with_name(f"{output.name}.partial.jsonl")
+        self._identity = identity
+        self._found = _read(self.path) if self.path.exists() else {}
+
+    def find(self, candidates: Candidates) -> np.ndarray | None:
+        """Return the scores of a finished query, float64 [N], or None."""
+        scores = self._found.get(self._key(candidates))
+        return None if scores is None else np.array(scores, np.float64)
+
+    def add(self, candidates: Candidates, scores_N: np.ndarray) -> None:
+        """Append the scores of a query; they outlast the process once this returns."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        line = json.dumps({"query": candidates.query.id, "key": self._key(candidates), "scores": scores_N.tolist()})
+        with self.path.open("a", encoding="utf-8") as stream:
+            # The line end comes first too: what is there may end in half a line.
+            stream.write(f"\n{line}\n")
+
+    def remove(self) -> None:
+        """Delete the file, when the output is there."""
+        self.path.unlink(missing_ok=True)
+
+    def _key(self, candidates: Candidates) -> str:
+        parts = [self._identity.encode(), candidates.query.text.encode()]
+        parts += [part for passage in candidates.passages for part in (passage.id.encode(), passage.digest)]
+        digest = hashlib.blake2b(digest_size=16)
+        for part in parts:
+            digest.update(len(part).to_bytes(8, "big") + part)
+        return digest.hexdigest()
+
+
+def _read(path: Path) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for line in path.read_bytes().splitlines():
+        try:
+            fields = json.loads(line)
+        except ValueError:
+            continue
+        found[fields["key"]] = fields["scores"]
+    return found
 
 
 def rerank_run(job: RerankJob, records: Iterable[Passage | BadRecord]) -> RerankSummary:

@@ -16,9 +16,8 @@ from typing import Literal
 import numpy as np
 import torch
 
-from diffretriever.kernels.maxsim import reduce_products, scan, scan_chosen
-from diffretriever.scoring.exact import FP32_ROUNDING
-from diffretriever.scoring.maxsim import maxsim
+from diffretriever.scoring.kernels import reduce_products, scan, scan_chosen
+from diffretriever.scoring.maxsim import FP32_ROUNDING, maxsim
 
 _INT8 = 127
 _INT16 = 32767

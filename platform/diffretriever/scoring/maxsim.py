@@ -11,7 +11,11 @@ from typing import Literal, TypeAlias
 import numpy as np
 import torch
 
+from diffretriever.scoring import kernels
+
 Reduction: TypeAlias = Literal["mean", "sum-floored"]
+
+
 ScoreDtype: TypeAlias = Literal["float32", "bfloat16-legacy"]
 
 _BLOCK_CELLS = 1 << 26
@@ -102,3 +106,38 @@ def _sum_per_query(best_PM: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         return best_PM.view(n_passages, n_queries, first).sum(dim=2)
     owner_M = torch.repeat_interleave(torch.arange(n_queries), counts).to(best_PM.device)
     return best_PM.new_zeros(n_passages, n_queries).index_add(1, owner_M, best_PM)
+
+
+FP32_ROUNDING = 2e-5
+"""Most by which an fp32 product of two vectors differs from another order of summing, relative to their lengths."""
+
+
+def exact_scores(query_MH: np.ndarray, vectors_NH: np.ndarray, offsets: np.ndarray, chosen_C: np.ndarray) -> np.ndarray:
+    """Return float32 [C]: the mean MaxSim of one query with chosen passages (paper Eq. 2).
+
+    Args:
+        query_MH: float32 [M, H], at least one vector.
+        vectors_NH: float32 [N, H].
+        offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1]; without any it scores -inf.
+        chosen_C: int64 [C].
+    """
+    scores_C = np.empty(len(chosen_C), np.float32)
+    kernels.exact(vectors_NH, offsets, chosen_C, query_MH, scores_C)
+    return scores_C
+
+
+def possible(scores_P: np.ndarray, slack_P: np.ndarray | float, k: int, floor: float = -np.inf) -> np.ndarray:
+    """Return which passages can be among the best k, int64 [C] ascending: those not surely below k others.
+
+    Args:
+        scores_P: floating [P], approximate; -inf is never chosen.
+        slack_P: the most by which a score can be wrong.
+        k: at least 1.
+        floor: exact score below which a passage is out whatever the others have.
+    """
+    upper_P = scores_P + slack_P
+    threshold = floor
+    if len(scores_P) > k:
+        lower_P = scores_P - slack_P
+        threshold = max(floor, np.partition(lower_P, len(lower_P) - k)[len(lower_P) - k])
+    return np.flatnonzero((upper_P >= threshold) & (scores_P > -np.inf))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from schemas.jobs import SearchOptions
 from schemas.retriever import Bm25Retriever
+from schemas.search import SearchOptions
 
 if TYPE_CHECKING:
     from diffretriever.search.base import Searcher
@@ -29,7 +29,7 @@ def open_searcher(index: str, options: SearchOptions | None = None) -> Searcher:
         return Bm25Searcher(opened)
 
     from diffretriever.encoders import load_encoder
-    from diffretriever.index.identity import check_same, manifest_of
+    from diffretriever.index.table import check_same, manifest_of
     from diffretriever.presets import with_places
     from diffretriever.search.neural import NeuralSearcher
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.topk import Hits
 from schemas.base import suggest
-from schemas.retriever_parts import Mode
+from schemas.retriever import Mode
 
 
 class Searcher(ABC):

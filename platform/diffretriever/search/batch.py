@@ -1,25 +1,73 @@
-"""Searching a part of an index for queries that are encoded already, as one task of a batch search does."""
+"""What of a ranking goes into a run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Literal, TypeAlias
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from diffretriever.backbones.device import resolve_device
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
-from diffretriever.search.cut import searched_depth
+from diffretriever.scoring.topk import Hit, Hits
 from diffretriever.search.dense import open_dense
-from diffretriever.search.hit_tables import to_table
 from diffretriever.search.neural import FUSION_DEPTH
 from diffretriever.search.sparse import open_sparse
-from schemas.batch_search import BatchSearchJob
-from schemas.retriever_parts import Mode
+from schemas.retriever import Mode
+from schemas.search import BatchSearchJob
+
+
+def searched_depth(top_k: int, *, exclude_self: bool) -> int:
+    """Return how many passages to search for: one more than asked where a query's own document may have to go."""
+    return top_k + exclude_self
+
+
+def kept_hits(query_id: str, hits: Sequence[Hit], top_k: int, *, exclude_self: bool) -> list[Hit]:
+    """Return the best `top_k` hits, the query's own document (same id) left out if asked for."""
+    return [hit for hit in hits if not (exclude_self and hit[0] == query_id)][:top_k]
+
+
+SCHEMA = pa.schema([("query", pa.int32()), ("id", pa.large_string()), ("score", pa.float64())])
+"""One row a hit: the number of the query, the passage, its score; by query, best first."""
+
+
+def to_table(hits: Hits) -> pa.Table:
+    """Return the hits of queries 0, 1, … as a table of `SCHEMA`."""
+    counts = [len(each) for each in hits]
+    columns = [
+        pa.array(np.repeat(np.arange(len(hits), dtype=np.int32), counts)),
+        pa.array([passage for each in hits for passage, _ in each], pa.large_string()),
+        pa.array([score for each in hits for _, score in each], pa.float64()),
+    ]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def to_hits(table: pa.Table, n_queries: int) -> Hits:
+    """Return what `to_table` was given."""
+    ids, scores = table.column("id").to_pylist(), table.column("score").to_pylist()
+    ends = np.searchsorted(table.column("query").to_numpy(), np.arange(n_queries + 1))
+    pairs = list(zip(ids, scores, strict=True))
+    return [pairs[start:end] for start, end in pairwise(ends)]
+
+
+def merge(tables: Sequence[pa.Table], k: int) -> pa.Table:
+    """Return each query's k best hits of all tables; no passage may be in two."""
+    together = pa.concat_tables(tables)
+    order = pc.sort_indices(together, sort_keys=[("query", "ascending"), ("score", "descending"), ("id", "ascending")])
+    ranked = together.take(order).combine_chunks()
+    query = ranked.column("query").to_numpy()
+    ranks = np.arange(len(query)) - np.searchsorted(query, query)
+    return ranked.filter(pa.array(ranks < k))
+
 
 ListName: TypeAlias = Literal["dense", "sparse"]
 """A list that modes are made of."""
+
+
 LISTS: dict[Mode, tuple[ListName, ...]] = {"dense": ("dense",), "sparse": ("sparse",), "hybrid": ("dense", "sparse")}
 
 

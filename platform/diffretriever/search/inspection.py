@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from diffretriever.index.fragment_codes import FragmentCodes
-from diffretriever.index.fragment_postings import FragmentPostings
 from diffretriever.index.history import column_bytes, history
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.verify import verify
-from diffretriever.index.verify_postings import verify_postings
+from diffretriever.search.accelerate import Kind, bytes_in, folder_of, kinds_of
 from diffretriever.search.dense.calibrate import read_settings
-from diffretriever.search.fragment_files import Kind, bytes_in, folder_of, kinds_of
+from diffretriever.search.dense.codes import FragmentCodes
+from diffretriever.search.sparse.postings import FragmentPostings
+from diffretriever.search.verify import verify, verify_postings
+from schemas.index import IndexContents
 from schemas.inspect import CodesContents, IndexReport, PostingsContents, Verification
-from schemas.manifest import IndexContents
 
 
 def inspect(index: PassageIndex, *, check: bool) -> IndexReport:

@@ -12,9 +12,8 @@ from diffretriever.scoring.topk import Hits
 from diffretriever.search.base import Searcher
 from diffretriever.search.dense import open_dense
 from diffretriever.search.sparse import open_sparse
-from schemas.jobs import SearchOptions
-from schemas.retriever import PromptedRetriever
-from schemas.retriever_parts import Mode
+from schemas.retriever import Mode, PromptedRetriever
+from schemas.search import SearchOptions
 
 FUSION_DEPTH = 1000
 

@@ -1,20 +1,32 @@
-"""Choosing each query's K_q before it is encoded, by a selector of `budgets.selectors`."""
+"""How many of an index's passages hold each word: what features of queries by rarity are made of."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from diffretriever.budgets.features import FEATURES, QueryText
+from diffretriever.budgets.features import FEATURES, DocumentFrequencies, QueryText, count_documents
 from diffretriever.budgets.selectors import open_selector
 from diffretriever.encoders.preparer import Preparer
 from diffretriever.index.table import PassageIndex
 from diffretriever.search.base import Searcher
-from diffretriever.search.frequencies import document_frequencies
 from diffretriever.search.neural import NeuralSearcher
 from schemas.retriever import MaskedRetriever
-from schemas.selection import encoder_fingerprint
+from schemas.sweep import encoder_fingerprint
+
+_BATCH_ROWS = 4096
+
+
+def document_frequencies(index: PassageIndex) -> DocumentFrequencies:
+    """Count the words of all passages, in one pass over their titles and texts."""
+    return count_documents(_texts(index))
+
+
+def _texts(index: PassageIndex) -> Iterator[str]:
+    for batch in index.batches(["title", "text"], _BATCH_ROWS):
+        for title, text in zip(batch.column("title").to_pylist(), batch.column("text").to_pylist(), strict=True):
+            yield f"{title} {text}"
 
 
 @dataclass(frozen=True, slots=True)

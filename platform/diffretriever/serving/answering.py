@@ -1,4 +1,4 @@
-"""The steps from a search request to its answer, whoever encodes and searches in between."""
+"""From the texts of a request to prepared queries: checks, each query's K_q and why, token ids with slots."""
 
 from __future__ import annotations
 
@@ -6,23 +6,200 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from diffretriever.encoders.finite import not_finite
-from diffretriever.encoders.prepared import PreparedText
-from diffretriever.encoders.preparer import Preparer
-from diffretriever.encoders.representations import Representations
-from diffretriever.scoring.topk import Hits
+import numpy as np
+
+from diffretriever.budgets.selectors import Selector
+from diffretriever.collections.validation import RefusedError, checked_query
+from diffretriever.encoders.preparer import PreparedText, Preparer
+from diffretriever.encoders.representations import Representations, not_finite
+from diffretriever.index.table import PassageIndex
+from diffretriever.scoring.topk import Hit, Hits
 from diffretriever.search.batch import LISTS, ListName
 from diffretriever.search.neural import FUSION_DEPTH, ranked
-from diffretriever.serving.answers import Ranking, hits_of, ids_of
+from diffretriever.search.selecting import BudgetChooser
+from diffretriever.serving.explain import NameWord, explain, slot_words, terms
 from diffretriever.serving.metrics import Metrics, Stage
-from diffretriever.serving.planner import PlannedQuery, Planner
 from diffretriever.serving.problems import InvalidError
-from diffretriever.serving.view import View
-from schemas.retriever_parts import Mode
-from schemas.serve import AskedBudget, QueryResult, SearchRequest, SearchResponse, SearchTimings, Texts
+from diffretriever.serving.snapshots import View
+from schemas.retriever import Bm25Retriever, MaskedRetriever, Mode, PromptedRetriever
+from schemas.serve import (
+    AskedBudget,
+    BudgetUsed,
+    EncodedQuery,
+    EncodedSlot,
+    QueryResult,
+    SearchHit,
+    SearchRequest,
+    SearchResponse,
+    SearchTimings,
+    Texts,
+)
+from schemas.serve_config import ServeLimits
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedQuery:
+    """A query ready to be encoded."""
+
+    text: str
+    budget: BudgetUsed
+    prepared: PreparedText
+
+
+class Planner:
+    """Prepares queries for one retriever. A tokenizer is no thread's friend: use it from one thread at a time.
+
+    Attributes:
+        own_budget: the retriever's K_q; None where queries have no budget.
+        selector: what chooses `adaptive` budgets; None where there is nothing to choose.
+    """
+
+    def __init__(self, index: PassageIndex, preparer: Preparer, selector: str, limits: ServeLimits) -> None:
+        """`selector` names one as `open_selector` takes it.
+
+        Raises:
+            ValueError: the selector cannot be used for this index; see `BudgetChooser`.
+        """
+        retriever = index.manifest.retriever
+        assert not isinstance(retriever, Bm25Retriever), "such an index is refused at the start"
+        most = min(limits.max_budget, preparer.most_slots or limits.max_budget)
+        self.limits = limits.model_copy(update={"max_budget": most})
+        self._preparer = preparer
+        self._method = retriever.method
+        self.own_budget = retriever.max_vectors("query") if isinstance(retriever, PromptedRetriever) else None
+        masked = isinstance(retriever, MaskedRetriever)
+        self._chooser = BudgetChooser(selector, index, preparer) if masked else None
+        self.selector: Selector | None = self._chooser.selector if self._chooser else None
+
+    def plan(self, query: Texts, budget: AskedBudget) -> list[PlannedQuery]:
+        """Check the texts of a request, choose each one's K_q, and prepare them.
+
+        Raises:
+            InvalidError: a text or the budget cannot be used, or is over a limit.
+        """
+        texts = self._checked(query)
+        budgets = self._budgets(texts, budget)
+        slots = [each.slots or self._preparer.default_slots("query") for each in budgets]
+        prepared = self._preparer.prepare(texts, "query", slots)
+        return [PlannedQuery(*each) for each in zip(texts, budgets, prepared, strict=True)]
+
+    def _checked(self, query: Texts) -> list[str]:
+        texts = [query] if isinstance(query, str) else query
+        limits = self.limits
+        if not 1 <= len(texts) <= limits.max_queries:
+            fix = f"send between 1 and {limits.max_queries} queries in a request"
+            raise InvalidError(f"there are {len(texts)} queries", fix, "query")
+        for number, text in enumerate(texts):
+            field = "query" if isinstance(query, str) else f"query.{number}"
+            if len(text) > limits.max_query_chars:
+                fix = f"shorten it to {limits.max_query_chars} characters"
+                raise InvalidError(f"the query has {len(text)} characters", fix, field)
+            try:
+                checked_query("query", text)
+            except RefusedError as refused:
+                raise InvalidError(str(refused), "send a text that has words in it, as valid Unicode", field) from None
+        return texts
+
+    def _budgets(self, texts: Sequence[str], budget: AskedBudget) -> list[BudgetUsed]:
+        if budget is None:
+            return [BudgetUsed(slots=self.own_budget, reason="retriever")] * len(texts)
+        if self.own_budget is None:
+            raise InvalidError(f"the {self._method} method has no query budget", "leave budget out", "budget")
+        if budget == "adaptive":
+            return self._chosen(texts)
+        if budget > self.limits.max_budget:
+            raise InvalidError(f"{budget} slots are too many", f"ask for at most {self.limits.max_budget}", "budget")
+        return [BudgetUsed(slots=budget, reason="asked")] * len(texts)
+
+    def _chosen(self, texts: Sequence[str]) -> list[BudgetUsed]:
+        if self._chooser is None:
+            detail = f"the {self._method} method has no slots to choose the number of"
+            raise InvalidError(detail, "give a number, or leave budget out", "budget")
+        rule, allowed = self._chooser.selector.name, self._chooser.selector.budgets
+        return [
+            BudgetUsed(slots=choice.budget, reason="adaptive", rule=rule, allowed=allowed, features=choice.features)
+            for choice in self._chooser.choose(texts)
+        ]
+
+
+class Words(Protocol):
+    """Knows the vocabulary."""
+
+    def word(self, token: int) -> str:
+        """Return a vocabulary entry as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The best passages of one query."""
+
+    mode: Mode
+    hits: list[Hit]
+    """Best first."""
+    scores: dict[Mode, dict[str, float]]
+    """Score by passage in each list that the ranking was made of."""
+
+    def scores_of(self, passage: str, score: float) -> dict[Mode, float | None]:
+        """Return every score known of a passage, that of the ranking first."""
+        return {self.mode: score, **{name: known.get(passage) for name, known in self.scores.items()}}
+
+
+def ids_of(rankings: Sequence[Ranking]) -> list[str]:
+    """Return the passages of rankings, each once."""
+    return list(dict.fromkeys(passage for ranking in rankings for passage, _ in ranking.hits))
+
+
+def hits_of(
+    view: View,
+    rankings: Sequence[Ranking],
+    texts: Mapping[str, dict[str, str]],
+    queries: Representations | None,
+    words: Words,
+) -> list[list[SearchHit]]:
+    """Put rankings and passages together; with `queries`, explain them.
+
+    Args:
+        view: the version that was searched.
+        rankings: one for each query.
+        texts: title, text and collection of at least their passages, by id.
+        queries: their representations, if explanations are wanted.
+        words: of the encoder.
+    """
+    stored = {} if queries is None else view.representations(ids_of(rankings))
+    answers: list[list[SearchHit]] = []
+    for number, ranking in enumerate(rankings):
+        query = None if queries is None else queries.take(np.array([number]))
+        answers.append(
+            [
+                SearchHit(
+                    rank=rank,
+                    id=passage,
+                    score=score,
+                    scores=ranking.scores_of(passage, score),
+                    explanation=None if query is None else explain(query, stored[passage], words.word),
+                    **texts[passage],
+                )
+                for rank, (passage, score) in enumerate(ranking.hits, start=1)
+            ]
+        )
+    return answers
+
+
+def encoded_query(text: str, budget: BudgetUsed, encoded: Representations, number: int, name: NameWord) -> EncodedQuery:
+    """Return query `number` of `encoded` as it is sent."""
+    own = encoded.take(np.array([number]))
+    slots = [
+        EncodedSlot(words=words, vector=vector.tolist())
+        for words, vector in zip(slot_words(own, name), own.vectors_MH.astype(np.float64), strict=True)
+    ]
+    return EncodedQuery(query=text, budget=budget, slots=slots, terms=terms(own, name))
+
 
 _SHOWN = 60
+
+
 Found = dict[ListName, Hits]
 """For each list, each query's best passages."""
 

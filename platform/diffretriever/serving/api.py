@@ -12,8 +12,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
-from diffretriever.serving.guard import Guard
-from diffretriever.serving.headers import SafeHeaders
+from diffretriever.serving.guard import Guard, SafeHeaders
 from diffretriever.serving.problems import (
     InvalidError,
     MalformedError,

@@ -1,4 +1,4 @@
-"""What stands before the routes: the API key, how many requests at a time, how large and how slow a body may be."""
+"""Headers that every answer has: nobody may frame the pages, guess a file's type, or learn queries from an address."""
 
 from __future__ import annotations
 
@@ -19,16 +19,58 @@ from diffretriever.serving.problems import (
 )
 from schemas.serve_config import ServeConfig
 
+HEADERS = {
+    # The rest of the policy stands in the pages themselves, where this directive would have no effect.
+    "content-security-policy": "frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+}
+
+
+_RAW = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+
+
+class SafeHeaders:
+    """ASGI middleware that adds `HEADERS`."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and its answer back with the headers."""
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *_RAW]
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
+
+
 Scope: TypeAlias = MutableMapping[str, Any]
+
+
 Message: TypeAlias = MutableMapping[str, Any]
+
+
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
+
+
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
+
+
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 OPEN = ("/", "/compare", "/healthz", "/readyz", "/openapi.json")
 """What is answered at once and without a key, besides the page's files: they tell nothing of the index."""
+
+
 _FILES = "/static/"
+
+
 _LOG = logging.getLogger("diffretriever.serving")
+
+
 _BUSY_S = 1
 
 

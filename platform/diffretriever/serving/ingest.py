@@ -9,13 +9,12 @@ from dataclasses import dataclass
 
 from diffretriever.collections import Passage
 from diffretriever.collections.validation import RefusedError, checked_passage
-from diffretriever.encoders.finite import not_finite
-from diffretriever.encoders.representations import Representations
+from diffretriever.encoders.representations import Representations, not_finite
 from diffretriever.index.finite import named
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, WriterLock, beside, text_table, write_block
 from diffretriever.serving.problems import InvalidError, NotFoundError, UnavailableError
-from schemas.manifest import IndexManifest
+from schemas.index import IndexManifest
 from schemas.serve import DeleteResponse, IngestResponse, PassageIn
 from schemas.serve_config import ServeConfig
 

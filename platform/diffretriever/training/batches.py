@@ -1,15 +1,14 @@
-"""What each worker runs in each step: its parts of the batch, prepared on the CPU while the step before it computes.
+"""False negatives by equality: candidates that are known to answer a query, besides the positive that it is given.
 
-A step's batch is the same for any number of workers. It has parts of `queries_per_device` queries; of W workers, worker
-w runs every W-th part from part w on.
+Passages are known by their key (`text_keys.passage_key`), 64 bits held as int64.
 
-Legend: B queries of a part, C passages of a query's own.
+Legend: B queries of a part, Q queries and P candidates of the workers that share them, n keys.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import NamedTuple, Protocol
@@ -19,15 +18,32 @@ import torch
 from torch import Tensor
 
 from diffretriever.collections.base import Passage
-from diffretriever.encoders.prepared import PreparedText
-from diffretriever.encoders.preparer import Preparer, join_title
-from diffretriever.training.equal_passages import key_tensor
-from diffretriever.training.examples import Group
-from diffretriever.training.gather import Workers
+from diffretriever.encoders.preparer import PreparedText, Preparer, join_title
+from diffretriever.training.data.examples import Group, passage_key
+from diffretriever.training.gather import Workers, gather_rows
 from diffretriever.training.seeds import draw
-from diffretriever.training.text_keys import passage_key
-from schemas.retriever_parts import Side
+from schemas.retriever import Side
 from schemas.training import Recipe
+
+
+def key_tensor(keys: Iterable[int]) -> Tensor:
+    """Return int64 [n]: the 64 bits of each key, which is not negative."""
+    return torch.from_numpy(np.fromiter(keys, np.uint64).view(np.int64))
+
+
+def known_answers(answers: Sequence[Tensor], passage_keys: Tensor, workers: Workers) -> Tensor:
+    """Return bool [Q, P]: which candidates answer which query, worker after worker as in `gather`.
+
+    A query's own positive is among them.
+
+    Args:
+        answers: int64 [n] for each of this worker's queries: the keys of all passages known to answer it.
+        passage_keys: int64, the keys of this worker's candidates; as many on each worker.
+        workers: those whose candidates are shared.
+    """
+    keys_P = gather_rows(passage_keys, workers)
+    own_BP = torch.stack([torch.isin(keys_P, keys.to(keys_P.device)) for keys in answers])
+    return gather_rows(own_BP, workers)
 
 
 class TrainingData(Protocol):

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from diffretriever.training.text_vectors import TextVectors, join
+from diffretriever.training.trainable import TextVectors, join
 
 
 class Workers(NamedTuple):

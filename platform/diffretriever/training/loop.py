@@ -1,10 +1,10 @@
-"""The training loop: parts of a batch to gradients, gradients to a step, a report of each. It knows no Ray."""
+"""The learning rate: a linear warm-up, then half a cosine down to zero."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,19 +13,57 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from diffretriever.training.batches import Batches, Part
+from diffretriever.training.batches import Batches, Part, known_answers
 from diffretriever.training.compression import Compression
 from diffretriever.training.engine import Engine
-from diffretriever.training.equal_passages import known_answers
 from diffretriever.training.gather import Workers, gather, gather_rows
-from diffretriever.training.gradient_cache import cached_backward
 from diffretriever.training.objective import Outcome, objective
-from diffretriever.training.schedule import learning_rate
 from diffretriever.training.seeds import seed_torch
 from diffretriever.training.teacher import Teacher
-from diffretriever.training.text_vectors import TextVectors
-from diffretriever.training.trainable import TrainableEncoder
+from diffretriever.training.trainable import TextVectors, TrainableEncoder, join
 from schemas.training import Recipe
+
+
+def learning_rate(recipe: Recipe, step: int, total_steps: int) -> float:
+    """Return the rate of step `step`, counted from 0. The first one learns something, the last one almost nothing."""
+    warmup_steps = math.ceil(recipe.warmup * total_steps)
+    if step < warmup_steps:
+        return recipe.learning_rate * (step + 1) / warmup_steps
+    progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)
+    return recipe.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+Encode = Callable[[], tuple[TextVectors, TextVectors]]
+"""Represents the queries and the passages of a part; the same each time it is called."""
+
+
+def cached_backward(
+    parts: Sequence[Encode],
+    loss_of: Callable[[TextVectors, TextVectors], Tensor],
+    backward: Callable[[Tensor, bool], None],
+) -> None:
+    """Compute gradients of `loss_of` the queries and passages of all `parts`.
+
+    Args:
+        parts: at least one.
+        loss_of: returns a scalar from the representations of all queries and all passages, in the parts' order.
+        backward: called with a scalar for each part, whose gradients are to be added up, and whether it is the last.
+    """
+    with torch.no_grad():
+        encoded = [encode() for encode in parts]
+    leaves = [(queries.leaf(), passages.leaf()) for queries, passages in encoded]
+    loss_of(join([queries for queries, _ in leaves]), join([passages for _, passages in leaves])).backward()
+    for number, (encode, (queries, passages)) in enumerate(zip(parts, leaves, strict=True), start=1):
+        queries_again, passages_again = encode()
+        passed_on = _passed_on(queries_again, queries) + _passed_on(passages_again, passages)
+        backward(passed_on, number == len(parts))
+
+
+def _passed_on(again: TextVectors, leaf: TextVectors) -> Tensor:
+    """Return a scalar whose gradient is that of the loss, by way of these representations."""
+    pairs = [(again.vectors_BKH, leaf.vectors_BKH.grad), (again.weights_BT, leaf.weights_BT.grad)]
+    return torch.stack([(tensor * gradient).sum() for tensor, gradient in pairs if gradient is not None]).sum()
+
 
 _STEP_FILE = "step.txt"
 

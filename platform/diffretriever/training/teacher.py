@@ -14,9 +14,7 @@ import torch
 from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.presets import load_retriever
 from diffretriever.training.gather import Workers, gather
-from diffretriever.training.lengths import with_training_lengths
-from diffretriever.training.text_vectors import Taught, join
-from diffretriever.training.trainable import trainable
+from diffretriever.training.trainable import Taught, join, trainable, with_training_lengths
 from schemas.retriever import BackboneRetriever
 from schemas.training import Recipe
 

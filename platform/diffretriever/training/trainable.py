@@ -1,37 +1,87 @@
-"""Encoding that gradients flow through, by the encoders' own sequences and rules.
-
-For the same weights, and without dropout, a text's vectors and impacts are those that its encoder gives, before they
-are rounded to half precision. `sparse_topk` and `sparse_rounding` belong to storing and are left out, as in the
-authors' training (reference §5.3).
-
-Legend: B texts, L padded length, K vectors of a text, P positions read, H hidden size, T content ids, G ids whose
-logits are read.
-"""
+"""The recipe's limits of texts, in place of a retriever's own."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import normalize, pad
 
 from diffretriever.backbones import Backbone
-from diffretriever.encoders.base import BackboneEncoder
-from diffretriever.encoders.batching import similar_lengths
+from diffretriever.encoders.base import BackboneEncoder, similar_lengths
 from diffretriever.encoders.generated import GeneratedEncoder
 from diffretriever.encoders.impacts import ContentIds, content_ids
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.pooled import PooledEncoder
-from diffretriever.encoders.prepared import PreparedText
+from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.tensors import pad_right
 from diffretriever.scoring.sparse import log_relu, max_pool
-from diffretriever.training.text_vectors import TextVectors, join
+from schemas.retriever import BackboneRetriever
+from schemas.training import Recipe
+
+
+def with_training_lengths(retriever: BackboneRetriever, recipe: Recipe) -> BackboneRetriever:
+    """Return the retriever with the recipe's limits of queries and passages in place of its own."""
+    limits = {"max_query_tokens": recipe.max_query_tokens, "max_passage_tokens": recipe.max_passage_tokens}
+    return retriever.model_copy(update={"text": retriever.text.model_copy(update=limits)})
+
+
+class TextVectors(NamedTuple):
+    """The representations of B texts, on one device; what a text does not have is zero."""
+
+    vectors_BKH: Tensor
+    """float32, L2-normalised."""
+    valid_BK: Tensor
+    """bool, the vectors that a text has: its first ones, at least one."""
+    ids_BT: Tensor
+    """int64, content ids, distinct within a text; T is 0 for methods without sparse scores."""
+    weights_BT: Tensor
+    """float32, the impacts log(1 + ReLU) of the ids, max-pooled over the vectors' positions."""
+    known_BT: Tensor
+    """bool, the ids that a text has."""
+
+    def padded(self, slots: int, ids: int) -> TextVectors:
+        """Return the same with room for at least so many vectors and content ids a text."""
+        more_slots = max(0, slots - self.valid_BK.shape[1])
+        more_ids = (0, max(0, ids - self.ids_BT.shape[1]))
+        return TextVectors(
+            pad(self.vectors_BKH, (0, 0, 0, more_slots)),
+            pad(self.valid_BK, (0, more_slots)),
+            pad(self.ids_BT, more_ids),
+            pad(self.weights_BT, more_ids),
+            pad(self.known_BT, more_ids),
+        )
+
+    def leaf(self) -> TextVectors:
+        """Return the same values cut off from what computed them, ready to collect gradients."""
+        return self._replace(
+            vectors_BKH=self.vectors_BKH.detach().requires_grad_(),
+            weights_BT=self.weights_BT.detach().requires_grad_(),
+        )
+
+
+class Taught(NamedTuple):
+    """What a teacher makes of the texts of a loss; no gradients."""
+
+    queries: TextVectors
+    passages: TextVectors
+
+
+def join(parts: Sequence[TextVectors]) -> TextVectors:
+    """Return the texts of all `parts`, in order."""
+    slots = max(part.valid_BK.shape[1] for part in parts)
+    ids = max(part.ids_BT.shape[1] for part in parts)
+    return TextVectors(*map(torch.cat, zip(*(part.padded(slots, ids) for part in parts), strict=True)))
+
 
 _LEAST_TOKENS_CPU = 512
+
+
 _LEAST_TOKENS_GPU = 8192
 
 

@@ -11,11 +11,10 @@ from diffretriever.collections.base import BadRecord, Passage
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.evaluation.evaluate import search_queries
 from diffretriever.evaluation.measures import EvaluationResult, evaluate
-from diffretriever.index.identity import manifest_of
-from diffretriever.index.table import PassageIndex
+from diffretriever.index.table import PassageIndex, manifest_of
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.search.neural import NeuralSearcher
-from schemas.jobs import EvaluateJob
+from schemas.evaluate import EvaluateJob
 from schemas.retriever import BackboneRetriever
 
 MEASURE = "nDCG@10"

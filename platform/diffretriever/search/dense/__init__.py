@@ -6,18 +6,17 @@ from typing import TYPE_CHECKING
 
 from diffretriever.search.dense.calibrate import read_settings
 from diffretriever.search.dense.candidates import CandidateSearch, Proposer
-from diffretriever.search.dense.coded import CodedScan
+from diffretriever.search.dense.coded import CodedPassages, CodedScan
+from diffretriever.search.dense.codes import open_segments
 from diffretriever.search.dense.compressed import CompressedScan
 from diffretriever.search.dense.faiss_tokens import FaissTokensProposer
 from diffretriever.search.dense.lancedb_tokens import LanceDbTokensProposer
 from diffretriever.search.dense.mean import MeanProposer
-from diffretriever.search.dense.passages import CodedPassages
 from diffretriever.search.dense.plaid import PlaidProposer
-from diffretriever.search.dense.segments import open_segments
 from diffretriever.search.dense.stream import StreamingScan
-from schemas.candidates import ProposerName
-from schemas.jobs import SearchOptions
+from schemas.accelerate import ProposerName
 from schemas.retriever import Bm25Retriever
+from schemas.search import SearchOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from diffretriever.index.table import PassageIndex
     from diffretriever.search.dense.base import DenseSearch
-    from diffretriever.search.dense.segments import Segment
+    from diffretriever.search.dense.codes import Segment
 
 
 PROPOSERS: dict[ProposerName, type[Proposer]] = {
@@ -36,7 +35,7 @@ PROPOSERS: dict[ProposerName, type[Proposer]] = {
     "faiss_tokens": FaissTokensProposer,
     "plaid": PlaidProposer,
 }
-"""Candidate indexes by name. Adding one is a file here, a name in `schemas.candidates` and an entry."""
+"""Candidate indexes by name. Adding one is a file here, a name in `schemas.accelerate` and an entry."""
 
 AUTO: tuple[ProposerName, ...] = ("mean", "plaid")
 """What a calibration chooses from where none is named: those that need no other library and are made in seconds."""

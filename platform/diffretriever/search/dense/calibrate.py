@@ -21,7 +21,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.topk import Hits
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.candidates import Proposer
-from schemas.candidates import CandidateSettings
+from schemas.accelerate import CandidateSettings
 
 _QUERY_WORDS = 12
 _ONE_SIDED_95 = 1.645

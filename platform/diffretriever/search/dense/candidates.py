@@ -15,16 +15,15 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from diffretriever.encoders.finite import refuse_queries
-from diffretriever.encoders.representations import Representations
+from diffretriever.encoders.representations import Representations, refuse_queries
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.coded import CodedQueries
 from diffretriever.scoring.topk import Hits, TopK
 from diffretriever.search.dense.base import DenseSearch
-from diffretriever.search.dense.passages import CodedPassages
-from diffretriever.search.dense.segments import Segment
+from diffretriever.search.dense.coded import CodedPassages
+from diffretriever.search.dense.codes import Segment
 from diffretriever.search.dense.stream import StreamingScan
-from schemas.candidates import ProposerName
+from schemas.accelerate import ProposerName
 
 
 class Proposer(ABC):

@@ -1,26 +1,152 @@
-"""Exact search by way of 8-bit codes: scan the codes, and rescore whatever can still be among the best k.
+"""The passages of several segments, numbered through in order, deleted ones included.
 
-Every score from codes comes with a bound on its error, so a passage is left out only where it provably is none of
-the best. How many were rescored is counted: where bounds are loose the search gets slower, never wrong.
-
-Legend: Q queries, P passages of all segments.
+Legend: Q queries, P passages of all segments, C chosen passages of one query, N vectors, H hidden size.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
-from diffretriever.encoders.finite import refuse_queries
-from diffretriever.encoders.representations import Representations
+from diffretriever.encoders.representations import Representations, refuse_queries
+from diffretriever.index.finite import stored_not_finite
 from diffretriever.scoring.coded import CodedQueries
+from diffretriever.scoring.halves import widened_chosen
+from diffretriever.scoring.maxsim import exact_scores, possible
 from diffretriever.scoring.topk import Hits, TopK
 from diffretriever.search.dense.base import DenseSearch
-from diffretriever.search.dense.passages import CodedPassages
+from diffretriever.search.dense.codes import Segment
 from diffretriever.search.dense.stream import StreamingScan
-from schemas.jobs import SearchOptions
+from schemas.search import SearchOptions
+
+_VALUES_AT_ONCE = 1 << 20
+
+
+_NOT_THERE = -1
+
+
+class Shortlist(NamedTuple):
+    """Passages that can be among a query's best."""
+
+    numbers_C: np.ndarray
+    """int64 [C], ascending."""
+    most_C: np.ndarray
+    """float [C], the most that each can score."""
+
+
+class CodedPassages:
+    """Scores passages by their codes, with a bound on the error, and by their vectors, exactly."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self.segments = segments
+        self.starts = np.cumsum([0, *(len(s.codes) for s in segments)])
+        self.live_P = _joined([s.live_P for s in segments], bool)
+        self._errors_P = _joined([s.codes.errors_P for s in segments], np.float32)
+        self._norms_P = _joined([s.codes.norms_P for s in segments], np.float32)
+
+        # Codes of an older index can be of such vectors. A length is finite where all numbers of a vector are.
+        self._not_finite_C = np.flatnonzero(self.live_P & ~np.isfinite(self._norms_P))
+
+    def refuse_not_finite(self, uri: str) -> None:
+        """Raise NotFiniteError if a passage that is still in the index at `uri` has vectors with NaN or infinity."""
+        if len(self._not_finite_C):
+            ids = [segment.codes.ids_of(rows_C) for segment, rows_C in self.split(self._not_finite_C)]
+            raise stored_not_finite(uri, np.concatenate(ids).tolist())
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def scores(self, coded: CodedQueries, device: torch.device) -> np.ndarray:
+        """Return float32 [Q, P]: approximate mean MaxSim; -inf for passages deleted or without vectors."""
+        scores_QP = np.concatenate([coded.scores(s.codes.vectors, device) for s in self.segments], axis=1)
+        scores_QP[:, ~self.live_P] = -np.inf
+        return scores_QP
+
+    def best_of_all(self, coded: CodedQueries, query: int, scores_P: np.ndarray, k: int) -> Shortlist:
+        """Return the passages that can be among the best k, by scores of all passages."""
+        slack_P = coded.slack(query, self._errors_P, self._norms_P)
+        chosen_C = possible(scores_P, slack_P, k)
+        return Shortlist(chosen_C, scores_P[chosen_C] + slack_P[chosen_C])
+
+    def best_of(self, coded: CodedQueries, query: int, chosen_C: np.ndarray, k: int) -> Shortlist:
+        """Return those of the passages `chosen_C` (int64 [C], ascending) that can be among the best k of them."""
+        live_C = chosen_C[self.live_P[chosen_C]]
+        parts = [coded.chosen_scores(query, s.codes.vectors, rows_C) for s, rows_C in self.split(live_C)]
+        scores_C, slack_C = (
+            _joined(parts, np.float32),
+            coded.slack(query, self._errors_P[live_C], self._norms_P[live_C]),
+        )
+        kept = possible(scores_C, slack_C, k)
+        return Shortlist(live_C[kept], scores_C[kept] + slack_C[kept])
+
+    def rescore(self, queries: Representations, shortlists: Sequence[Shortlist], best: TopK) -> int:
+        """Score each query's shortlist into `best` by exact fp32 MaxSim; return how many passages were read.
+
+        The most promising come first: what those score rules out most of the others.
+        """
+        vectors_MH = queries.vectors_MH.astype(np.float32)
+        scored = 0
+        for query, (chosen_C, most_C) in enumerate(shortlists):
+            own_MH = vectors_MH[queries.offsets[query] : queries.offsets[query + 1]]
+            first_C = _leading(most_C, best.k)
+            self._score(query, own_MH, chosen_C[first_C], best)
+            rest_C = ~first_C & (most_C >= best.threshold(query))
+            self._score(query, own_MH, chosen_C[rest_C], best)
+            scored += int(first_C.sum() + rest_C.sum())
+        return scored
+
+    def _score(self, query: int, own_MH: np.ndarray, chosen_C: np.ndarray, best: TopK) -> None:
+        for segment, rows_C in self.split(chosen_C):
+            parts = [_exact(own_MH, segment, part_C) for part_C in _portions(segment, rows_C)]
+            best.add_for(query, np.concatenate(parts), segment.codes.ids_of(rows_C))
+
+    def split(self, chosen_C: np.ndarray) -> Iterator[tuple[Segment, np.ndarray]]:
+        """Yield each segment that owns some of `chosen_C` (int64 [C], ascending), and their numbers within it."""
+        borders = np.searchsorted(chosen_C, self.starts)
+        for segment, start, low, high in zip(self.segments, self.starts[:-1], borders[:-1], borders[1:], strict=True):
+            if high > low:
+                yield segment, chosen_C[low:high] - start
+
+    def numbers_of(self, ids: Sequence[str]) -> np.ndarray:
+        """Return the number of each passage id, int64; negative for an id that is not here."""
+        numbers = np.full(len(ids), _NOT_THERE)
+        for segment, start in zip(self.segments, self.starts[:-1], strict=True):
+            places = pc.index_in(pa.array(ids, pa.large_string()), value_set=segment.codes.ids)
+            found = places.fill_null(_NOT_THERE).to_numpy().astype(np.int64)
+            here = np.flatnonzero(found >= 0)
+            here = here[segment.live_P[found[here]]]
+            numbers[here] = start + found[here]
+        return numbers
+
+
+def _leading(most_C: np.ndarray, k: int) -> np.ndarray:
+    """Return bool [C]: the k highest, or all where that saves little."""
+    if len(most_C) <= 2 * k:
+        return np.ones(len(most_C), bool)
+    leading_C = np.zeros(len(most_C), bool)
+    leading_C[np.argpartition(most_C, len(most_C) - k)[len(most_C) - k :]] = True
+    return leading_C
+
+
+def _exact(query_MH: np.ndarray, segment: Segment, rows_C: np.ndarray) -> np.ndarray:
+    vectors_NH, offsets = widened_chosen(segment.codes.stored_NH, segment.codes.vectors.offsets, rows_C)
+    return exact_scores(query_MH, vectors_NH, offsets, np.arange(len(rows_C)))
+
+
+def _portions(segment: Segment, rows_C: np.ndarray) -> list[np.ndarray]:
+    """Cut chosen passages, at least one, so that the vectors of a portion stay in the processor's cache."""
+    offsets, hidden_size = segment.codes.vectors.offsets, segment.codes.stored_NH.shape[1]
+    values = int((offsets[rows_C + 1] - offsets[rows_C]).sum()) * hidden_size
+    return list(np.array_split(rows_C, max(1, -(-values // _VALUES_AT_ONCE))))
+
+
+def _joined(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:
+    return np.concatenate(parts) if parts else np.empty(0, dtype)
 
 
 class CodedScan(DenseSearch):

@@ -13,12 +13,11 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from diffretriever.encoders.finite import refuse_queries
-from diffretriever.encoders.representations import Representations
+from diffretriever.encoders.representations import Representations, refuse_queries
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_of, read_codes
-from diffretriever.scoring.exact import FP32_ROUNDING, exact_scores, possible
 from diffretriever.scoring.halves import widened
+from diffretriever.scoring.maxsim import FP32_ROUNDING, exact_scores, possible
 from diffretriever.scoring.topk import Hits, TopK
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.stream import StreamingScan

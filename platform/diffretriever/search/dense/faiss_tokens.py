@@ -20,9 +20,9 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.coded import Codes
 from diffretriever.scoring.halves import widened
 from diffretriever.search.dense.candidates import Proposer
-from diffretriever.search.dense.passages import CodedPassages
-from diffretriever.search.dense.segments import Segment
-from schemas.candidates import ProposerName
+from diffretriever.search.dense.coded import CodedPassages
+from diffretriever.search.dense.codes import Segment
+from schemas.accelerate import ProposerName
 
 _TRAINING_VECTORS = 64
 """For each list; faiss wants 39 or more."""

@@ -14,9 +14,9 @@ from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vector_index import Kind, build_vector_index, index_parts, indexed_fragments, nearest
 from diffretriever.search.dense.candidates import Proposer
-from diffretriever.search.dense.passages import CodedPassages
-from diffretriever.search.dense.segments import Segment
-from schemas.candidates import ProposerName
+from diffretriever.search.dense.coded import CodedPassages
+from diffretriever.search.dense.codes import Segment
+from schemas.accelerate import ProposerName
 
 _PROBED = 16
 """One partition in so many is looked into, but never fewer than this number."""

@@ -15,8 +15,8 @@ from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.coded import CodedQueries
 from diffretriever.search.dense.candidates import Proposer
-from diffretriever.search.dense.segments import Segment
-from schemas.candidates import ProposerName
+from diffretriever.search.dense.codes import Segment
+from schemas.accelerate import ProposerName
 
 _CPU = torch.device("cpu")
 _SCORES_AT_ONCE = 1 << 26

@@ -1,12 +1,7 @@
-"""Candidates by centroids, as PLAID finds them: lists of passages near each query vector, ranked by their centroids.
+"""Passages by the centroids of their vectors: which ones some lists hold, and what they score by centroids alone.
 
-Santhanam et al., 2022 (arXiv 2205.09707): every slot vector is known by its nearest centroid alone. A query vector
-probes the lists of its best centroids; a found passage scores as if its vectors were their centroids, where centroids
-that no query vector probed count as the last that it did. The authors' pruning is by a fixed cosine, which means
-something else in every model; this one follows from the number of lists probed.
-
-Legend: N vectors of a segment, P its passages, C centroids, H hidden size, T entries of all lists, M query vectors of
-one query, F found passages.
+Legend: N vectors of all passages, P passages, C centroids, T entries of all lists, L chosen lists, F found passages,
+M query vectors.
 """
 
 from __future__ import annotations
@@ -17,24 +12,90 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 import numpy as np
+from numba import njit
 from safetensors import numpy as safetensors
 
-from diffretriever.codecs.kmeans import nearest_centroids, spherical_centroids
+from diffretriever.codecs.codewords import nearest_centroids, spherical_centroids
 from diffretriever.encoders.representations import Representations
 from diffretriever.files import write_bytes
 from diffretriever.index.table import PassageIndex
-from diffretriever.kernels.centroids import collect, interact
 from diffretriever.scoring.halves import widened
 from diffretriever.search.dense.candidates import Proposer
-from diffretriever.search.dense.passages import CodedPassages
-from diffretriever.search.dense.segments import Segment
-from schemas.candidates import ProposerName
+from diffretriever.search.dense.coded import CodedPassages
+from diffretriever.search.dense.codes import Segment
+from schemas.accelerate import ProposerName
+
+
+@njit(nogil=True, cache=True)
+def collect(
+    entries_T: np.ndarray, borders: np.ndarray, lists_L: np.ndarray, seen_P: np.ndarray, out_F: np.ndarray
+) -> int:
+    """Write the passages of the chosen lists, none twice, and return how many.
+
+    Args:
+        entries_T: int32 [T], passages list by list.
+        borders: int64 [C + 1]; list i owns entries borders[i] to borders[i + 1].
+        lists_L: int64 [L].
+        seen_P: bool [P], True for passages that are not to be found; those found become True.
+        out_F: int64 [P], its beginning is overwritten.
+    """
+    found = 0
+    for chosen in lists_L:
+        for t in range(borders[chosen], borders[chosen + 1]):
+            passage = entries_T[t]
+            if not seen_P[passage]:
+                seen_P[passage] = True
+                out_F[found] = passage
+                found += 1
+    return found
+
+
+@njit(nogil=True, cache=True)
+def interact(
+    centroids_N: np.ndarray,
+    offsets: np.ndarray,
+    passages_F: np.ndarray,
+    products_CM: np.ndarray,
+    near_C: np.ndarray,
+    floors_M: np.ndarray,
+    out_F: np.ndarray,
+) -> None:
+    """Write the sum over query vectors of the best product with a near centroid of a passage's vectors, or the floor.
+
+    Args:
+        centroids_N: int32 [N], the centroid of each vector.
+        offsets: int64 [P + 1]; passage i owns vectors offsets[i] to offsets[i + 1].
+        passages_F: int64 [F].
+        products_CM: float32 [C, M].
+        near_C: bool [C]; other centroids are passed over.
+        floors_M: float32 [M], what a query vector counts at least.
+        out_F: float32 [F], overwritten.
+    """
+    best_M = np.empty_like(floors_M)
+    for f in range(passages_F.shape[0]):
+        best_M[:] = floors_M
+        for n in range(offsets[passages_F[f]], offsets[passages_F[f] + 1]):
+            centroid = centroids_N[n]
+            if near_C[centroid]:
+                for m in range(best_M.shape[0]):
+                    best_M[m] = max(best_M[m], products_CM[centroid, m])
+        total = np.float32(0)
+        for m in range(best_M.shape[0]):
+            total += best_M[m]
+        out_F[f] = total
+
 
 _TRAINING_VECTORS = 16
 """For each centroid."""
+
+
 _VECTORS_AT_ONCE = 16_384
+
+
 _FOUND_PER_CANDIDATE = 4
 """Entries of lists to look at, in each segment, for one candidate."""
+
+
 _FEWEST_LISTS = 4
 
 

@@ -12,16 +12,14 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from diffretriever.encoders.finite import refuse_queries
-from diffretriever.encoders.representations import Representations, read_vectors
+from diffretriever.encoders.representations import Representations, read_vectors, refuse_queries
 from diffretriever.index.finite import refuse_rows
 from diffretriever.index.table import PassageIndex
-from diffretriever.scoring.exact import FP32_ROUNDING, exact_scores, possible
 from diffretriever.scoring.halves import widened
-from diffretriever.scoring.maxsim import maxsim
+from diffretriever.scoring.maxsim import FP32_ROUNDING, exact_scores, maxsim, possible
 from diffretriever.scoring.topk import Hits, TopK
 from diffretriever.search.dense.base import DenseSearch
-from schemas.jobs import SearchOptions
+from schemas.search import SearchOptions
 
 _MAX_BATCH_ROWS = 16384
 _BLOCK_BYTES = 32 << 20

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from diffretriever.search.sparse.postings import PostingsSearch
-from diffretriever.search.sparse.segments import open_segments
+from diffretriever.search.sparse.postings import PostingsSearch, open_segments
 from diffretriever.search.sparse.stream import StreamingImpacts
 
 if TYPE_CHECKING:
     from diffretriever.index.table import PassageIndex
     from diffretriever.search.sparse.base import SparseSearch
-    from schemas.jobs import SearchOptions
+    from schemas.search import SearchOptions
 
 
 def open_sparse(index: PassageIndex, options: SearchOptions) -> SparseSearch:

@@ -1,21 +1,191 @@
-"""Exact search by an inverted index: postings of most fragments, and a stream of those that have none yet.
+"""What sparse searches read of one fragment, kept in memory-mapped files beside the table: postings, ids.
 
-Legend: F passages found for one query.
+As with `index.fragment_codes`, a fragment's data file never changes, so neither do these: deletions are looked up in
+the table at search time, compaction and replacement make new fragments, which get files of their own.
+
+Legend: P passages of the fragment, C chosen passages.
 """
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from diffretriever.encoders.finite import refuse_queries
-from diffretriever.encoders.representations import Representations
-from diffretriever.postings.search import Found, search_many
+from diffretriever.encoders.representations import Representations, read_impacts, refuse_queries
+from diffretriever.files import is_local, whole_folder
+from diffretriever.index.finite import NotFiniteError, finite_rows
+from diffretriever.index.table import PassageIndex, fragment_key, live_rows, rows_written
 from diffretriever.scoring.topk import Hits, TopK
+from diffretriever.search.mapped_files import ends_of, ids_from, letters_of, read_header, with_files, write_header
 from diffretriever.search.sparse.base import SparseSearch
-from diffretriever.search.sparse.segments import Segment
+from diffretriever.search.sparse.segment import Impacts, PostingsSegment, write_segment
+from diffretriever.search.sparse.segment_search import Found, search_many
 from diffretriever.search.sparse.stream import StreamingImpacts
+
+FORMAT = 1
+"""Of these files, those of the segment included."""
+
+
+_FILES = {"ids": np.uint8, "id_lengths": np.int32, "rows": np.uint32}
+
+
+@dataclass(frozen=True)
+class FragmentPostings:
+    """The files of a fragment.
+
+    Attributes:
+        segment: the inverted index; its passage number p is the p-th of what follows.
+        rows_P: uint32 [P], ascending: the passage's place among the rows that the fragment was written with.
+        ids: P passage ids, memory-mapped.
+    """
+
+    segment: PostingsSegment
+    rows_P: np.ndarray
+    ids: pa.LargeStringArray
+
+    def __len__(self) -> int:
+        return len(self.rows_P)
+
+    def ids_of(self, chosen_C: np.ndarray) -> list[str]:
+        """Return the ids of the passages `chosen_C` (int64 [C])."""
+        return self.ids.take(pa.array(chosen_C)).to_pylist()
+
+    @classmethod
+    def open(cls, folder: Path) -> FragmentPostings | None:
+        """Map the files in `folder`; None where there are none, or of another format.
+
+        Raises:
+            ValueError: a file is missing or damaged.
+        """
+        if read_header(folder, FORMAT) is None:
+            return None
+        segment = PostingsSegment.open(folder / "segment")
+        arrays = {name: _mapped(folder / f"{name}.npy") for name in _FILES}
+        lengths_P, letters = arrays["id_lengths"], arrays["ids"]
+        if not len(arrays["rows"]) == len(lengths_P) == segment.passages or ends_of(lengths_P)[-1] != len(letters):
+            raise ValueError(f"the files in {folder} do not fit together: remove the folder and build it again")
+        return cls(segment, arrays["rows"], ids_from(letters, lengths_P))
+
+    @classmethod
+    def build(cls, folder: Path, batches: Iterable[pa.RecordBatch], vocab_size: int) -> None:
+        """Write a fragment's files, all or none.
+
+        Args:
+            folder: where they go.
+            batches: with `id`, `impact_ids`, `impact_weights` and `_rowaddr`.
+            vocab_size: V.
+
+        Raises:
+            ValueError: impacts are not sorted, not positive, or outside the vocabulary; see `PostingsSegment.build`.
+        """
+        if folder.is_dir() and cls.open(folder) is None:
+            shutil.rmtree(folder)
+        parts: dict[str, list[np.ndarray]] = {name: [np.empty(0, dtype)] for name, dtype in _FILES.items()}
+
+        def impacts() -> Iterator[Impacts]:
+            for batch in batches:
+                letters, lengths = letters_of(batch.column("id").to_pylist())
+                parts["ids"].append(letters)
+                parts["id_lengths"].append(lengths)
+                parts["rows"].append(rows_written(batch.column("_rowaddr").to_numpy()))
+                yield read_impacts(batch)
+
+        with whole_folder(folder) as temporary:
+            write_segment(temporary / "segment", impacts(), vocab_size)
+            for name, arrays in parts.items():
+                np.save(temporary / f"{name}.npy", np.concatenate(arrays))
+            write_header(temporary, FORMAT)
+
+
+def _mapped(file: Path) -> np.ndarray:
+    try:
+        # As a plain array: every slice of a memmap object costs microseconds.
+        return np.load(file, mmap_mode="r").view(np.ndarray)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file} is missing or cut short: remove its folder and build it again") from error
+
+
+_BUILD_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A fragment's postings, and which of its passages are not in the table any more."""
+
+    postings: FragmentPostings
+    deleted_P: np.ndarray | None
+    """bool [P]; None where all are there."""
+
+
+def may_have_postings(index: PassageIndex) -> bool:
+    """Return whether there are impacts to score by, and a local disk to keep files on."""
+    return is_local(index.uri) and _has_impacts(index)
+
+
+def _has_impacts(index: PassageIndex) -> bool:
+    # BM25 has sparse scores as well, but no vocabulary of a model's.
+    return index.manifest.vocab_size is not None and "sparse" in index.manifest.retriever.modes
+
+
+def open_segments(index: PassageIndex) -> tuple[list[Segment], list[Any]]:
+    """Return the segments of an index version, and the fragments that have no postings."""
+    if not may_have_postings(index):
+        return [], index.fragments()
+    found, without = with_files(index, lambda fragment: FragmentPostings.open(postings_folder(index, fragment)))
+    return [Segment(postings, _deleted(index, fragment, postings)) for fragment, postings in found], without
+
+
+def build_postings(index: PassageIndex) -> int:
+    """Make the postings that fragments lack; return how many fragments got some. Killed, it is simply run again.
+
+    Raises:
+        ValueError: the index lies on an object store, has no impacts, or some that are not sound.
+    """
+    if not _has_impacts(index):
+        raise ValueError(f"{index.uri} holds no impacts: there is nothing to make postings of")
+    if not is_local(index.uri):
+        raise ValueError(f"{index.uri}: postings are memory-mapped files, so the index must lie on a local disk")
+    _, without = open_segments(index)
+    for fragment in without:
+        build_fragment_postings(index, fragment)
+    return len(without)
+
+
+def build_fragment_postings(index: PassageIndex, fragment: Any) -> None:
+    """Make the postings of one fragment.
+
+    Raises:
+        ValueError: its impacts are not sound.
+    """
+    assert index.manifest.vocab_size is not None, "impacts point into a vocabulary"
+    columns = ["id", "impact_ids", "impact_weights"]
+    batches = finite_rows(index.uri, index.fragment_batches(fragment, columns, _BUILD_ROWS))
+    try:
+        FragmentPostings.build(postings_folder(index, fragment), batches, index.manifest.vocab_size)
+    except NotFiniteError:
+        raise
+    except ValueError as error:
+        raise ValueError(
+            f"no postings can be made of fragment {fragment_key(fragment)}: {error}; "
+            f"`python jobs/inspect_index.py --index {index.uri} --verify` names the passages"
+        ) from error
+
+
+def postings_folder(index: PassageIndex, fragment: Any) -> Path:
+    """Return where a fragment's postings lie."""
+    return Path(index.uri) / "postings" / fragment_key(fragment)
+
+
+def _deleted(index: PassageIndex, fragment: Any, postings: FragmentPostings) -> np.ndarray | None:
+    live_P = live_rows(index, fragment, postings.rows_P)
+    return None if live_P.all() else ~live_P
+
 
 _QUERIES_AT_ONCE = 256
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from diffretriever.encoders.finite import refuse_queries
-from diffretriever.encoders.representations import Representations, read_impacts
+from diffretriever.encoders.representations import Representations, read_impacts, refuse_queries
 from diffretriever.index.finite import finite_rows
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.sparse import impact_matrix, sparse_scores

@@ -1,4 +1,0 @@
-"""Reports on budgets from sweeps on disk: the paper's analysis section, and what a fitted selector gains.
-
-Import the leaf modules; the package alone loads no matplotlib.
-"""

@@ -1,0 +1,372 @@
+"""What each query scored with each budget: the tables of a sweep's folder, read and written.
+
+Legend: A query budgets, B passage budgets, Q queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import compute, feather, parquet
+from pydantic import ValidationError
+
+from diffretriever.budgets.features import FEATURES, DocumentFrequencies, QueryText, check_names, features_of
+from diffretriever.encoders.representations import Representations
+from diffretriever.files import whole_file
+from diffretriever.index.table import PassageIndex
+from diffretriever.search.selecting import document_frequencies
+from schemas.base import suggest
+from schemas.budget import Budget
+from schemas.sweep import OUTCOMES_SCHEMA, QUERIES_SCHEMA, SweepManifest, SweepMode
+
+MANIFEST_FILE = "sweep.json"
+
+
+OUTCOMES_FILE = "per_query.parquet"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcomes:
+    """One mode and one measure of one split: a value for every query with every budget.
+
+    Attributes:
+        queries: Q ids.
+        query_budgets: A numbers K_q, ascending.
+        passage_budgets: B numbers K_p, ascending.
+        values_ABQ: float64 [A, B, Q], larger is better.
+    """
+
+    queries: tuple[str, ...]
+    query_budgets: tuple[int, ...]
+    passage_budgets: tuple[int, ...]
+    values_ABQ: np.ndarray
+
+    def __post_init__(self) -> None:
+        shape = (len(self.query_budgets), len(self.passage_budgets), len(self.queries))
+        assert self.values_ABQ.shape == shape, f"values are {self.values_ABQ.shape}, the budgets and queries {shape}"
+
+    @classmethod
+    def read(cls, folder: Path, split: str, mode: SweepMode, measure: str) -> Outcomes:
+        """Read one mode and measure of a split of the sweep in `folder`; queries in the order of the file.
+
+        Raises:
+            ValueError: no such sweep, split, mode or measure, or a table that lacks a value or has one twice.
+        """
+        manifest = read_manifest(folder)
+        for what, name, known in (
+            ("split", split, manifest.splits),
+            ("mode", mode, manifest.modes),
+            ("measure", measure, manifest.measures),
+        ):
+            if name not in known:
+                raise ValueError(f"the sweep {folder} has no {what} '{name}'.{suggest(name, known)}")
+        path = folder / split / OUTCOMES_FILE
+        wanted = (compute.field("mode") == mode) & (compute.field("measure") == measure)
+        table = parquet.read_table(path, schema=OUTCOMES_SCHEMA, filters=wanted)
+        return _from_table(table, manifest, f"{path} ({mode}, {measure})")
+
+    def at(self, budget: Budget) -> np.ndarray:
+        """Return the values with `budget`, float64 [Q].
+
+        Raises:
+            ValueError: the sweep has no such cell.
+        """
+        a, b = self.place(budget)
+        return self.values_ABQ[a, b]
+
+    def place(self, budget: Budget) -> tuple[int, int]:
+        """Return the indices of `budget` on the first two axes; raises `ValueError` where it was not swept."""
+        if budget.query not in self.query_budgets or budget.passage not in self.passage_budgets:
+            raise ValueError(
+                f"{budget} was not swept: K_q is one of {_listed(self.query_budgets)}, "
+                f"K_p one of {_listed(self.passage_budgets)}"
+            )
+        return self.query_budgets.index(budget.query), self.passage_budgets.index(budget.passage)
+
+    def best(self) -> Budget:
+        """Return the budget with the highest mean; of equals the one with fewer slots, then fewer query slots."""
+        means_AB = self.values_ABQ.mean(axis=2)
+        cells = [(a, b) for a in range(len(self.query_budgets)) for b in range(len(self.passage_budgets))]
+        budgets = {(a, b): Budget(self.query_budgets[a], self.passage_budgets[b]) for a, b in cells}
+        return budgets[min(cells, key=lambda c: (-means_AB[c], sum_of(budgets[c]), budgets[c].query))]
+
+
+def sum_of(budget: Budget) -> int:
+    """Return the slots of a budget, K_q + K_p."""
+    return budget.query + budget.passage
+
+
+def read_manifest(folder: Path) -> SweepManifest:
+    """Read `sweep.json` of a sweep's folder.
+
+    Raises:
+        ValueError: there is none, or it is malformed.
+    """
+    path = folder / MANIFEST_FILE
+    if not path.is_file():
+        raise ValueError(f"no sweep at {folder}: it has no {MANIFEST_FILE}; jobs/sweep_budgets.py makes one")
+    try:
+        return SweepManifest.model_validate_json(path.read_text("utf-8"))
+    except ValidationError as error:
+        raise ValueError(f"{path}: {error.errors()[0]['msg']}") from error
+
+
+def write_outcomes(
+    folder: Path, split: str, cells: Mapping[tuple[SweepMode, Budget], Mapping[str, Mapping[str, float]]]
+) -> None:
+    """Write `<split>/per_query.parquet` of the sweep in `folder`, whole or not at all; equal values give equal bytes.
+
+    Args:
+        folder: of the sweep; made if it is not there.
+        split: name of its subfolder.
+        cells: (mode, budget) → measure → query id → value: what `evaluate` returns as `per_query`. Every cell has the
+            same measures and queries.
+    """
+    first = next(iter(cells.values()))
+    queries = list(next(iter(first.values())))
+    columns: dict[str, list[object]] = {name: [] for name in OUTCOMES_SCHEMA.names}
+    for (mode, budget), measures in cells.items():
+        assert measures.keys() == first.keys(), f"{mode} {budget} has other measures than the first cell"
+        for measure, values in measures.items():
+            assert values.keys() == first[measure].keys(), f"{mode} {budget} has other queries than the first cell"
+            repeated = (mode, budget.query, budget.passage, measure)
+            for name, value in zip(("mode", "query_budget", "passage_budget", "measure"), repeated, strict=True):
+                columns[name] += [value] * len(queries)
+            columns["query"] += queries
+            columns["value"] += [values[query] for query in queries]
+    with whole_file(folder / split / OUTCOMES_FILE) as stream:
+        parquet.write_table(pa.table(columns, schema=OUTCOMES_SCHEMA), stream)
+
+
+def _from_table(table: pa.Table, manifest: SweepManifest, shown: str) -> Outcomes:
+    """Put a long table into its grid, and see that every place is filled once."""
+    ids, places_R = np.unique(table["query"].to_numpy(), return_inverse=True)
+    first_Q = np.full(len(ids), table.num_rows)
+    np.minimum.at(first_Q, places_R, np.arange(table.num_rows))
+    order_Q = np.argsort(first_Q)
+    rank_Q = np.argsort(order_Q)
+    a_R = _indices(table["query_budget"].to_numpy(), manifest.query_budgets, f"{shown}: query_budget")
+    b_R = _indices(table["passage_budget"].to_numpy(), manifest.passage_budgets, f"{shown}: passage_budget")
+    values_ABQ = np.full((len(manifest.query_budgets), len(manifest.passage_budgets), len(ids)), np.nan)
+    values_ABQ[a_R, b_R, rank_Q[places_R]] = table["value"].to_numpy()
+    if table.num_rows != values_ABQ.size or not np.isfinite(values_ABQ).all() or not len(ids):
+        raise ValueError(f"{shown} is no complete grid of finite values: run the sweep again to the end")
+    queries = tuple(map(str, ids[order_Q]))
+    return Outcomes(queries, manifest.query_budgets, manifest.passage_budgets, values_ABQ)
+
+
+def _indices(numbers_R: np.ndarray, budgets: tuple[int, ...], shown: str) -> np.ndarray:
+    places_R = np.searchsorted(budgets, numbers_R)
+    known_R = np.isin(numbers_R, budgets)
+    if not known_R.all():
+        raise ValueError(
+            f"{shown} {numbers_R[~known_R][0]} is not in {MANIFEST_FILE}: one of the two is of another sweep"
+        )
+    return places_R
+
+
+def _listed(numbers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+QUERIES_FILE = "queries.parquet"
+
+
+ENCODED_FOLDER = "encoded"
+
+
+@dataclass(frozen=True, slots=True)
+class SweptQuery:
+    """A query with the subwords of its raw text, no special tokens among them."""
+
+    id: str
+    text: str
+    token_ids: tuple[int, ...]
+
+
+def read_queries(folder: Path, split: str) -> dict[str, SweptQuery]:
+    """Read `<split>/queries.parquet` of the sweep in `folder`, by id in the order of the file.
+
+    Raises:
+        ValueError: no such file, or an id that occurs twice.
+    """
+    path = folder / split / QUERIES_FILE
+    if not path.is_file():
+        raise ValueError(f"{path} is not there: run the sweep again, it keeps the queries of every split")
+    rows = parquet.read_table(path, schema=QUERIES_SCHEMA).to_pylist()
+    queries = {row["query"]: SweptQuery(row["query"], row["text"], tuple(row["token_ids"])) for row in rows}
+    if len(queries) != len(rows):
+        raise ValueError(f"{path} has an id twice: run the sweep again")
+    return queries
+
+
+def write_queries(folder: Path, split: str, queries: Sequence[SweptQuery]) -> None:
+    """Write `<split>/queries.parquet` of the sweep in `folder`, whole or not at all."""
+    columns = {
+        "query": [query.id for query in queries],
+        "text": [query.text for query in queries],
+        "token_ids": [list(query.token_ids) for query in queries],
+    }
+    with whole_file(folder / split / QUERIES_FILE) as stream:
+        parquet.write_table(pa.table(columns, schema=QUERIES_SCHEMA), stream)
+
+
+def has_encoded(folder: Path, split: str, budget: int) -> bool:
+    """Return whether the sweep in `folder` still has the queries of `split` as K_q = `budget` encoded them."""
+    return len(_encoded_files(folder, split, budget)) == 1
+
+
+def read_encoded(folder: Path, split: str, budget: int) -> Representations:
+    """Read the queries of a split as K_q = `budget` encoded them, in the order of `queries.parquet`.
+
+    Raises:
+        ValueError: they are not there, or are not as many as the queries.
+    """
+    files = _encoded_files(folder, split, budget)
+    if len(files) != 1:
+        place = folder / split / ENCODED_FOLDER
+        raise ValueError(f"{place} has no queries of K_q = {budget}: run the sweep again, it keeps them")
+    found = Representations.from_arrow(feather.read_table(files[0]))
+    if len(found) != parquet.read_metadata(folder / split / QUERIES_FILE).num_rows:
+        raise ValueError(f"{files[0]} is not of the queries in {QUERIES_FILE}: run the sweep again")
+    return found
+
+
+def _encoded_files(folder: Path, split: str, budget: int) -> list[Path]:
+    return sorted((folder / split / ENCODED_FOLDER).glob(f"q{budget}-*.arrow"))
+
+
+@dataclass(frozen=True, slots=True)
+class SweptSplit:
+    """One split of one sweep.
+
+    Attributes:
+        folder: of the sweep.
+        split: name of its subfolder.
+        manifest: of the sweep.
+    """
+
+    folder: Path
+    split: str
+    manifest: SweepManifest
+
+    @property
+    def name(self) -> str:
+        """Such as `scifact/test`."""
+        return f"{self.manifest.collection}/{self.split}"
+
+    def outcomes(self, mode: SweepMode, measure: str) -> Outcomes:
+        """Read one mode and measure; raises `ValueError` where the sweep lacks it."""
+        return Outcomes.read(self.folder, self.split, mode, measure)
+
+    def index_folder(self, passage_budget: int) -> Path:
+        """Return where the index of one K_p lies, if the sweep still has it."""
+        return self.folder / "indexes" / f"p{passage_budget}"
+
+    def has_encoded(self, query_budget: int) -> bool:
+        """Return whether the sweep still has the queries as this K_q encoded them."""
+        return has_encoded(self.folder, self.split, query_budget)
+
+    def encoded(self, query_budget: int) -> Representations:
+        """Read the queries as this K_q encoded them; raises `ValueError` where they are not there."""
+        return read_encoded(self.folder, self.split, query_budget)
+
+    def features(
+        self, queries: Sequence[str], names: Sequence[str], frequencies: DocumentFrequencies | None = None
+    ) -> np.ndarray:
+        """Return features of the queries with these ids, float64 [Q, F].
+
+        Raises:
+            ValueError: a query that the sweep did not keep, no such feature, or one that needs document frequencies or
+                queries of K_q = 1 that are not there.
+        """
+        check_names(names)
+        lacking = next((name for name in names if FEATURES[name].needs_frequencies and frequencies is None), None)
+        if lacking is not None:
+            raise ValueError(f"the feature '{lacking}' needs document frequencies, from an index that {self.name} has")
+        kept = read_queries(self.folder, self.split)
+        missing = next((query for query in queries if query not in kept), None)
+        if missing is not None:
+            raise ValueError(f"the queries kept in {self.folder / self.split} lack '{missing}': run the sweep again")
+        passes = any(FEATURES[name].needs_pass for name in names)
+        confidences = dict(zip(kept, _confidences(self.encoded(1)), strict=True)) if passes else {}
+        asked = [QueryText(kept[q].text, kept[q].token_ids, frequencies, confidences.get(q)) for q in queries]
+        rows = [features_of(query) for query in asked]
+        return np.array([[row[name] for name in names] for row in rows], dtype=np.float64)
+
+
+def _confidences(encoded: Representations) -> list[float]:
+    """Return each query's largest impact, 0 without any."""
+    bounds = pairwise(encoded.impact_offsets.tolist())
+    return [float(encoded.impact_weights[first:end].max(initial=0.0)) for first, end in bounds]
+
+
+def open_splits(paths: Sequence[Path]) -> list[SweptSplit]:
+    """Open split folders, such as sweeps/scifact/test.
+
+    Raises:
+        ValueError: no such split, one given twice, or sweeps of different retrievers or budgets.
+    """
+    splits = [_open(path) for path in paths]
+    first = splits[0].manifest
+    names = [split.name for split in splits]
+    for path, split in zip(paths, splits, strict=True):
+        manifest = split.manifest
+        if manifest.fingerprint != first.fingerprint:
+            raise ValueError(
+                f"{path} is of encoder {manifest.fingerprint} ({manifest.retriever}), {paths[0]} of "
+                f"{first.fingerprint} ({first.retriever}): give sweeps of one retriever"
+            )
+        if (manifest.query_budgets, manifest.passage_budgets) != (first.query_budgets, first.passage_budgets):
+            raise ValueError(f"{path} and {paths[0]} were swept over different budgets: sweep both over the same ones")
+        if names.count(split.name) > 1:
+            raise ValueError(f"{split.name} is given twice, the second time as {path}: leave one out")
+    return splits
+
+
+def _open(path: Path) -> SweptSplit:
+    manifest = read_manifest(path.parent)
+    if path.name not in manifest.splits:
+        raise ValueError(
+            f"{path} is no split of the sweep {path.parent}, which has {', '.join(manifest.splits)}: "
+            f"give for example {path.parent / manifest.splits[0]}"
+        )
+    return SweptSplit(path.parent, path.name, manifest)
+
+
+def available_features(splits: Sequence[SweptSplit]) -> tuple[str, ...]:
+    """Return the features that can be computed for all splits, in the order of the registry."""
+    has_indexes = all(_index_place(split) is not None for split in splits)
+    has_passes = all(split.has_encoded(1) for split in splits)
+    return tuple(
+        name
+        for name, feature in FEATURES.items()
+        if (has_indexes or not feature.needs_frequencies) and (has_passes or not feature.needs_pass)
+    )
+
+
+def query_features(split: SweptSplit, queries: Sequence[str], names: Sequence[str]) -> np.ndarray:
+    """Return features of the queries with these ids, float64 [Q, F]; document frequencies are counted where needed.
+
+    Raises:
+        ValueError: as `SweptSplit.features` has it.
+    """
+    wanted = any(name in FEATURES and FEATURES[name].needs_frequencies for name in names)
+    return split.features(queries, names, _frequencies(split) if wanted else None)
+
+
+def _frequencies(split: SweptSplit) -> DocumentFrequencies | None:
+    """Count the words of the sweep's passages; None where it has no index any more."""
+    place = _index_place(split)
+    return None if place is None else document_frequencies(PassageIndex.open(place))
+
+
+def _index_place(split: SweptSplit) -> str | None:
+    """Return where an index of the sweep lies: all hold the same texts."""
+    places = (str(split.index_folder(budget)) for budget in split.manifest.passage_budgets)
+    return next(filter(PassageIndex.exists, places), None)

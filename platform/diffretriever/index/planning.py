@@ -1,0 +1,415 @@
+"""What a plan needs to know of a collection and of an encoder, found by counting the one and timing the other."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from diffretriever.presets import load_retriever
+from diffretriever.scoring.kernels import scan
+from schemas.plan import BudgetPlan, CapacityPlan, PlanJob
+from schemas.retriever import Bm25Retriever, LibraryRetriever, MaskedRetriever, NeuralRetriever
+
+SAMPLE = 256
+
+
+_WARM_UP = 16
+
+
+class Text(Protocol):
+    """A passage, as far as it matters here."""
+
+    @property
+    def title(self) -> str:
+        """Blank where there is none."""
+
+    @property
+    def text(self) -> str:
+        """The passage itself."""
+
+
+class PassageEncoder(Protocol):
+    """An encoder, as far as it matters here."""
+
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Any:
+        """Return representations."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A collection's size."""
+
+    passages: int
+    text_bytes: float
+    """Average of title and text, UTF-8."""
+    sample: list[Text]
+    """Passages drawn at random."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What encoding a sample gave; all but `passages`, `rate` and `hidden_size` are averages of a passage."""
+
+    passages: int
+    rate: float
+    """Passages a second."""
+    hidden_size: int
+    tokens: float
+    vectors: float
+    impacts: float
+
+
+def count(passages: Iterable[Text]) -> Counted:
+    """Count passages and draw a sample, in one pass.
+
+    Raises:
+        ValueError: there are none.
+    """
+    draw = random.Random(0)  # noqa: S311 (no secret)
+    n, size = 0, 0
+    sample: list[Text] = []
+    for passage in passages:
+        n += 1
+        size += len(passage.title.encode()) + len(passage.text.encode())
+        place = n - 1 if n <= SAMPLE else draw.randrange(n)
+        if place < SAMPLE:
+            sample[place : place + 1] = [passage]
+    if n == 0:
+        raise ValueError("the collection has no passages that can be used: there is nothing to plan for")
+    return Counted(n, size / n, sample)
+
+
+def measure(encoder: PassageEncoder, sample: Sequence[Text]) -> Measured:
+    """Encode the sample, preparation included, and time it; a part of it is encoded before, to warm up."""
+    titles, texts = [p.title for p in sample], [p.text for p in sample]
+    encoder.encode_passages(titles[:_WARM_UP], texts[:_WARM_UP])
+    start = time.perf_counter()
+    encoded = encoder.encode_passages(titles, texts)
+    seconds = time.perf_counter() - start
+    n = len(sample)
+    return Measured(
+        passages=n,
+        rate=n / seconds,
+        hidden_size=encoded.hidden_size,
+        tokens=float(encoded.n_tokens.mean()),
+        vectors=len(encoded.vectors_MH) / n,
+        impacts=len(encoded.impact_ids) / n,
+    )
+
+
+GIB = 1 << 30
+
+ZSTD_SHARE = 0.79
+"""What zstd at level 3 leaves of unit vectors in bf16, which is how the paper's index sizes come about (reference
+§2.5: 0.777 to 0.790, whatever the number of vectors)."""
+
+_FP16 = 2
+
+
+_CENTROID_ID = 4
+
+
+_BITS = (4, 2, 1)
+
+
+_SCALE = 4
+
+
+# Number of vectors, error bound, length bound, row and id's length of a passage, 4 bytes each, and the scale of its
+# mean's code.
+_CODES_PER_PASSAGE = 24
+
+
+_ID = 19
+
+
+# Table positions and offsets take 8 bytes a passage, the two bounds and a query's score 4.
+_SCAN_PER_PASSAGE = 28
+
+TEXT_SHARE = 0.63
+"""What Lance's compression leaves of titles and texts."""
+
+
+# Id, digest 16, number of tokens 1, and offsets.
+_ROW = 40
+
+
+_SLOT_WORD = 2
+
+
+# The weight's 4 and the id's 2, which Lance packs into as many bits as the largest id of a page has.
+_IMPACT = 6
+
+POSTING = 7
+"""Row 2, code 1, weight 4; a query reads the first two of each posting of its terms."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What sizes depend on; all but `hidden_size` may be averages."""
+
+    passages: int
+    hidden_size: int
+    vectors: float
+    """Of a passage."""
+    impacts: float
+    """Of a passage."""
+    text_bytes: float
+    """Of a passage, title included."""
+
+
+def vector_layouts(shape: Shape) -> dict[str, int]:
+    """Return the bytes of all vectors by layout.
+
+    A residual codec stores, of each vector, the number of the nearest centroid in 4 bytes and some bits a dimension; a
+    product codec only the bits. 8-bit codes are what the exact scan reads; the vectors lie beside them once more.
+    """
+    vectors = shape.passages * shape.vectors
+    raw = vectors * shape.hidden_size * _FP16
+    layouts = {"fp16 or bf16": raw, "bf16, zstd": raw * ZSTD_SHARE, "8-bit codes": float(scanned_bytes(shape))}
+    for bits in _BITS:
+        layouts[f"{bits}-bit residuals"] = vectors * (_CENTROID_ID + _whole_bytes(shape.hidden_size * bits))
+        layouts[f"{bits}-bit products"] = vectors * _whole_bytes(shape.hidden_size * bits)
+    return {name: round(size) for name, size in layouts.items()}
+
+
+def table_bytes(shape: Shape) -> int:
+    """Return the bytes of the Lance table's data files, once compacted."""
+    vectors = shape.vectors * (shape.hidden_size * _FP16 + _SLOT_WORD)
+    row = _ROW + shape.text_bytes * TEXT_SHARE + vectors + shape.impacts * _IMPACT
+    return round(shape.passages * row)
+
+
+def codes_bytes(shape: Shape) -> int:
+    """Return the bytes beside the table that dense searches read: 8-bit codes, vectors, codes of mean vectors, ids."""
+    vectors = shape.vectors * (shape.hidden_size * (1 + _FP16) + _SCALE)
+    return round(shape.passages * (vectors + shape.hidden_size + _CODES_PER_PASSAGE + _ID))
+
+
+def postings_bytes(shape: Shape) -> int:
+    """Return the bytes of all impacts as postings."""
+    return round(shape.passages * shape.impacts * POSTING)
+
+
+def scanned_bytes(shape: Shape) -> int:
+    """Return the bytes of codes that the exact scan reads for a query."""
+    return round(shape.passages * shape.vectors * (shape.hidden_size + _SCALE))
+
+
+def search_memory(shape: Shape) -> int:
+    """Return the bytes that the exact scan of the codes wants to stay in memory."""
+    return scanned_bytes(shape) + shape.passages * _SCAN_PER_PASSAGE
+
+
+def _whole_bytes(bits: int) -> int:
+    return -(-bits // 8)
+
+
+_PROBE_BYTES = 64 << 20
+
+
+_LEAST_REPEATS = 3
+
+
+_SECONDS = 0.5
+
+
+def scan_rate(query_vectors: int, passage_vectors: int, hidden_size: int) -> float:
+    """Return the bytes of codes a second that one core scans for a query, by its own time, as of an idle machine.
+
+    Memory sets the limit where a query has few vectors, arithmetic where it has many.
+    """
+    rng = np.random.default_rng(0)
+    n_passages = max(1, _PROBE_BYTES // (passage_vectors * hidden_size))
+    codes_NH = rng.integers(-127, 128, (n_passages * passage_vectors, hidden_size), np.int8)
+    scales_N = np.ones(len(codes_NH), np.float32)
+    offsets = np.arange(0, len(codes_NH) + 1, passage_vectors)
+    query_MH = rng.integers(-99, 100, (query_vectors, hidden_size), np.int16)
+    scores_P = np.empty(n_passages, np.float32)
+    scales_M = np.ones(query_vectors, np.float32)
+    scan(codes_NH[:0], scales_N[:0], offsets[:1], query_MH, scales_M, scores_P[:0])
+    seconds: list[float] = []
+    while len(seconds) < _LEAST_REPEATS or sum(seconds) < _SECONDS:
+        start = time.thread_time()
+        scan(codes_NH, scales_N, offsets, query_MH, scales_M, scores_P)
+        seconds.append(time.thread_time() - start)
+    return (codes_NH.nbytes + scales_N.nbytes) / min(seconds)
+
+
+HIDDEN_SIZES = {
+    "Dream-org/Dream-v0-Instruct-7B": 3584,
+    "GSAI-ML/LLaDA-8B-Instruct": 4096,
+    "GSAI-ML/LLaDA-1.5": 4096,
+    "Qwen/Qwen2.5-7B-Instruct": 3584,
+    "meta-llama/Meta-Llama-3-8B-Instruct": 4096,
+    "minilm": 384,
+}
+"""H by backbone (reference §7.1 and §7.2 for the first; Qwen2.5 is of Dream's shape, Llama 3 of LLaDA's width)."""
+
+_TOKENS = 75.0
+
+
+_IMPACTS = 30.0
+
+
+# English text in the vocabulary of the built-in backbone.
+_BYTES_PER_TOKEN = 4.3
+
+
+_SECONDS_PER_HOUR = 3600
+
+
+def retrievers(job: PlanJob) -> list[NeuralRetriever]:
+    """Return the retriever with each of the budgets.
+
+    Raises:
+        ValueError: there is no such retriever, or it has no slots or no vectors.
+    """
+    made = [load_retriever(job.retriever, job.backbone, budget, job.adapter) for budget in job.budget or (None,)]
+    neural = [retriever for retriever in made if not isinstance(retriever, Bm25Retriever)]
+    if len(neural) < len(made):
+        raise ValueError(f"--retriever {job.retriever} makes no vectors: there is nothing to plan for")
+    return neural
+
+
+def make_plan(job: PlanJob, counted: Counted | None, measured: Sequence[Measured]) -> CapacityPlan:
+    """Return the plan for the job's retrievers; `counted` if it has a collection, `measured` one for each or none.
+
+    Raises:
+        ValueError: the vectors' size is neither known nor given.
+    """
+    made = retrievers(job)
+    known: list[Measured | None] = [*measured] or [None] * len(made)
+    passages = job.passages or (counted.passages if counted else 0)
+    text_bytes = _text_bytes(job, counted)
+    tokens = job.tokens or (known[0].tokens if known[0] else text_bytes / _BYTES_PER_TOKEN)
+    hidden_size = known[0].hidden_size if known[0] else job.hidden_size or _hidden_size(made[0])
+    plans = []
+    for retriever, facts in zip(made, known, strict=True):
+        vectors = facts.vectors if facts else _vectors(retriever, tokens)
+        impacts = _impacts(job, retriever, facts)
+        shape = Shape(passages, hidden_size, vectors, impacts, text_bytes)
+        plans.append(_budget_plan(job, retriever, shape, facts.rate if facts else job.rate))
+    return CapacityPlan(
+        retriever=job.retriever,
+        passages=passages,
+        hidden_size=hidden_size,
+        text_bytes=text_bytes,
+        tokens=tokens,
+        measured_on=known[0].passages if known[0] else 0,
+        bandwidth_measured=job.bandwidth is None,
+        budgets=plans,
+    )
+
+
+def _budget_plan(job: PlanJob, retriever: NeuralRetriever, shape: Shape, rate: float | None) -> BudgetPlan:
+    table, codes, postings = table_bytes(shape), codes_bytes(shape), postings_bytes(shape)
+    scanned, price = scanned_bytes(shape), job.price_per_gib_month
+    if job.bandwidth is not None:
+        speed = job.bandwidth * 1e9
+    else:
+        speed = scan_rate(retriever.max_vectors("query"), max(1, round(shape.vectors)), shape.hidden_size)
+    return BudgetPlan(
+        budget=str(retriever.budget) if isinstance(retriever, MaskedRetriever) else retriever.method,
+        vectors=shape.vectors,
+        impacts=shape.impacts,
+        rate=rate,
+        hours=None if rate is None else shape.passages / rate / _SECONDS_PER_HOUR,
+        layouts=vector_layouts(shape),
+        table_bytes=table,
+        codes_bytes=codes,
+        postings_bytes=postings,
+        price_per_month=None if price is None else price * (table + codes + postings) / GIB,
+        search_memory=search_memory(shape),
+        scanned=scanned,
+        scan_rate=speed,
+        seconds_per_query=scanned / speed,
+    )
+
+
+def _text_bytes(job: PlanJob, counted: Counted | None) -> float:
+    if job.tokens is None and counted is not None:
+        return counted.text_bytes
+    return (job.tokens or _TOKENS) * _BYTES_PER_TOKEN
+
+
+def _vectors(retriever: NeuralRetriever, tokens: float) -> float:
+    if isinstance(retriever, LibraryRetriever) and retriever.vectors == "token":
+        return min(tokens, retriever.max_vectors("passage"))
+    return retriever.max_vectors("passage")
+
+
+def _impacts(job: PlanJob, retriever: NeuralRetriever, facts: Measured | None) -> float:
+    if "sparse" not in retriever.modes:
+        return 0.0
+    if job.impacts is not None:
+        return job.impacts
+    return facts.impacts if facts else _IMPACTS
+
+
+def _hidden_size(retriever: NeuralRetriever) -> int:
+    source = retriever.backbone.source
+    if source not in HIDDEN_SIZES:
+        raise ValueError(f"the size of {source}'s vectors is not known here: give --hidden-size, or --measure")
+    return HIDDEN_SIZES[source]
+
+
+def page(plan: CapacityPlan) -> str:
+    """Return the plan as an aligned table, under what it is for."""
+    rows: list[tuple[str, Callable[[BudgetPlan], str]]] = [
+        ("vectors a passage", lambda b: f"{b.vectors:.4g}"),
+        ("impacts a passage", lambda b: f"{b.impacts:.4g}"),
+    ]
+    if plan.budgets[0].rate is not None:
+        rows += [
+            (f"encoding, passages/s ({_how(plan)})", lambda b: f"{b.rate:,.1f}"),
+            ("encoding, hours of one device", lambda b: f"{b.hours:,.1f}"),
+        ]
+    rows += [(f"vectors as {name}, GiB", _layout(name)) for name in plan.budgets[0].layouts]
+    rows += [
+        ("index: table with fp16 vectors, GiB", lambda b: _gib(b.table_bytes)),
+        ("index: codes and vectors beside it, GiB", lambda b: _gib(b.codes_bytes)),
+        ("index: postings beside it, GiB", lambda b: _gib(b.postings_bytes)),
+        ("index: all three, GiB", lambda b: _gib(b.stored_bytes)),
+    ]
+    if plan.budgets[0].price_per_month is not None:
+        rows.append(("index: price of all three a month", lambda b: f"{b.price_per_month:,.2f}"))
+    where = "one core, measured here" if plan.bandwidth_measured else "as given"
+    rows += [
+        ("exact scan of the codes: memory, GiB", lambda b: _gib(b.search_memory)),
+        (f"exact scan of the codes: GB/s ({where})", lambda b: f"{b.scan_rate / 1e9:.1f}"),
+        ("exact scan of the codes: seconds a query", lambda b: f"{b.seconds_per_query:,.3g}"),
+    ]
+    heading = (
+        f"{plan.passages:,} passages of {plan.tokens:.0f} tokens ({plan.text_bytes:.0f} bytes), {plan.retriever}, "
+        f"vectors of {plan.hidden_size:,} numbers"
+    )
+    lines = [("", *(b.budget for b in plan.budgets))]
+    lines += [(label, *(cell(b) for b in plan.budgets)) for label, cell in rows]
+    return "\n".join([heading, "", *_aligned(lines)])
+
+
+def _how(plan: CapacityPlan) -> str:
+    return f"measured here on {plan.measured_on} passages" if plan.measured_on else "as given"
+
+
+def _layout(name: str) -> Callable[[BudgetPlan], str]:
+    return lambda budget: _gib(budget.layouts[name])
+
+
+def _gib(size: int) -> str:
+    gib = size / GIB
+    return f"{gib:,.2f}" if gib >= 1 else f"{gib:.4f}"
+
+
+def _aligned(lines: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join([line[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(line[1:], widths[1:], strict=True))])
+        for line in lines
+    ]

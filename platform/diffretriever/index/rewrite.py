@@ -1,0 +1,218 @@
+"""A fair sample of a stream of vectors, in the memory of a few samples.
+
+Legend: m vectors of a block, S vectors of the sample, H hidden size.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import lance
+import numpy as np
+import pyarrow as pa
+from lance.fragment import FragmentMetadata, write_fragments
+
+from diffretriever.encoders.representations import Representations, read_vectors
+from diffretriever.index.finite import finite_rows
+from diffretriever.index.table import PassageIndex, changed_by_another, refused_if_changed, table_schema, table_uri
+from diffretriever.index.vectors import with_codes
+from diffretriever.index.work_folder import WorkFolder
+from diffretriever.index.writer import Committer, WriterLock, beside, write_block
+from schemas.index import TEXT_SCHEMA, IndexManifest
+
+SAMPLE_SIZE = 1 << 17
+"""Vectors that a codec is trained on where nothing else is asked for."""
+
+
+def sample_vectors(blocks: Iterable[np.ndarray], size: int = SAMPLE_SIZE, seed: int = 0) -> tuple[np.ndarray, int]:
+    """Return up to `size` of the vectors that come by, each as likely as any other, and how many came.
+
+    The same stream gives the same sample however it is cut into blocks.
+
+    Args:
+        blocks: floating [m, H], at least one block.
+        size: S, at least 1.
+        seed: of the draw.
+
+    Returns:
+        [S, H] in the dtype of the blocks and in their order, or all vectors where there are fewer; and the count.
+    """
+    generator = np.random.default_rng(seed)
+    pieces: list[np.ndarray] = []
+    draws: list[np.ndarray] = []
+    count, limit = 0, 1.0
+    for block_mH in blocks:
+        count += len(block_mH)
+        # Every vector draws a number; those with the smallest numbers are the sample.
+        drawn_m = generator.random(len(block_mH))
+        pieces.append(block_mH[drawn_m < limit])
+        draws.append(drawn_m[drawn_m < limit])
+        if sum(map(len, draws)) > 2 * size:
+            smallest_SH, smallest_S = _smallest(pieces, draws, size)
+            pieces, draws, limit = [smallest_SH], [smallest_S], float(smallest_S.max())
+    assert pieces, "a stream has at least one block"
+    return _smallest(pieces, draws, size)[0], count
+
+
+def _smallest(pieces: list[np.ndarray], draws: list[np.ndarray], size: int) -> tuple[np.ndarray, np.ndarray]:
+    vectors_SH, drawn_S = np.concatenate(pieces), np.concatenate(draws)
+    if len(drawn_S) <= size:
+        return vectors_SH, drawn_S
+    kept_S = np.sort(np.argpartition(drawn_S, size)[:size])
+    return vectors_SH[kept_S], drawn_S[kept_S]
+
+
+_PART_BYTES = 256 << 20
+
+
+_BATCH_BYTES = 16 << 20
+
+
+_TAKEN_ROWS = 1024
+
+
+class Part(NamedTuple):
+    """A run of live rows of a fragment."""
+
+    fragment: int
+    first: int
+    rows: int
+
+    @property
+    def key(self) -> str:
+        """A name for it within its version."""
+        return f"{self.fragment}-{self.first}"
+
+
+def sample_of(index: PassageIndex, size: int) -> tuple[np.ndarray, int]:
+    """Return up to `size` vectors, float16 [., H], and about how many the index has.
+
+    Vectors come from as many passages, drawn at random: no more of the table is read than that.
+
+    Raises:
+        ValueError: one of them holds NaN or infinity.
+    """
+    n_passages = len(index)
+    rows = np.sort(np.random.default_rng(0).choice(n_passages, min(n_passages, size), replace=False))
+    starts = range(0, len(rows), _TAKEN_ROWS)
+    taken = (index.take(rows[start : start + _TAKEN_ROWS], ["id", "reps"]) for start in starts)
+    sample_SH, count = sample_vectors((read_vectors(table)[0] for table in finite_rows(index.uri, taken)), size)
+    return sample_SH, round(count * n_passages / len(rows))
+
+
+def parts_of(index: PassageIndex) -> list[Part]:
+    """Cut the table into parts of about 256 MB of vectors, in table order."""
+    step = max(1, _PART_BYTES // _row_bytes(index.manifest))
+    return [
+        Part(fragment.fragment_id, first, min(step, fragment.count_rows() - first))
+        for fragment in index.fragments()
+        for first in range(0, fragment.count_rows(), step)
+    ]
+
+
+def write_part(uri: str, version: int, part: Part, manifest: IndexManifest) -> str:
+    """Write a part of a version with the codes that `manifest` wants; return the receipt, about 400 bytes of JSON.
+
+    Raises:
+        ValueError: a passage's vectors or impact weights hold NaN or infinity.
+    """
+    index = PassageIndex.open(uri, version)
+    schema = table_schema(manifest)
+    rows = pa.RecordBatchReader.from_batches(schema, _coded(index, part, manifest, schema))
+    fragments = write_fragments(rows, table_uri(uri), schema=schema, mode="overwrite")
+    return json.dumps([fragment.to_json() for fragment in fragments])
+
+
+def still_there(uri: str, receipt: str) -> bool:
+    """Return whether the files of a receipt exist: Lance's clean-up removes what no version owns after seven days."""
+    data = WorkFolder(f"{table_uri(uri)}/data")
+    return all(data.has(file["path"]) for item in json.loads(receipt) for file in item["files"])
+
+
+def replace_all(index: PassageIndex, manifest: IndexManifest, receipts: list[str]) -> None:
+    """Commit the parts of all rows, in table order; `index` moves to the new version. Hold the `WriterLock`.
+
+    Raises:
+        ValueError: another process committed to this index in between.
+    """
+    if lance.dataset(table_uri(index.uri)).version != index.version:
+        raise changed_by_another(index.uri)
+    items = [item for receipt in receipts for item in json.loads(receipt)]
+    fragments = [FragmentMetadata.from_json(json.dumps(item)) for item in items]
+    operation = lance.LanceOperation.Overwrite(table_schema(manifest), fragments)
+    with refused_if_changed(index.uri):
+        # Without retries Lance overwrites this very version or nothing; with them, what came in between is lost.
+        lance.LanceDataset.commit(table_uri(index.uri), operation, read_version=index.version, max_retries=0)
+    index.refresh()
+
+
+def _coded(index: PassageIndex, part: Part, manifest: IndexManifest, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    fragment: Any = index.dataset.get_fragment(part.fragment)
+    columns = [name for name in index.dataset.schema.names if name != "codes"]
+    batch_rows = max(1, _BATCH_BYTES // _row_bytes(index.manifest))
+    scanner = fragment.scanner(columns=columns, offset=part.first, limit=part.rows, batch_size=batch_rows)
+    for batch in finite_rows(index.uri, scanner.to_batches()):
+        yield with_codes(index.uri, manifest, batch).select(schema.names).cast(schema)
+
+
+def _row_bytes(manifest: IndexManifest) -> int:
+    retriever = manifest.retriever
+    assert retriever.method != "bm25", "BM25 indexes hold no vectors"
+    return int(retriever.max_vectors("passage") * (manifest.hidden_size or 0) * 2)
+
+
+_BATCH_ROWS = 4096
+
+
+def write_pruned(index: PassageIndex, kept_N: np.ndarray, uri: str) -> PassageIndex:
+    """Write the passages of `index` with some of their vectors; return the new index. Impacts stay as they are.
+
+    The vectors are stored as they are read, in fp16, whatever codec `index` has. A search finds a passage by what is
+    left of it. Passages that are added later keep all of their slots.
+
+    Args:
+        index: to be left as it is.
+        kept_N: bool [N], in the order of the table.
+        uri: folder or object-store URI of the new index.
+
+    Raises:
+        ValueError: an index with passages is there already.
+    """
+    manifest = index.manifest.model_copy(update={"codec": None})
+    with WriterLock(uri):
+        pruned = _empty(uri, manifest)
+        receipts = {str(number): write_block(uri, table) for number, table in enumerate(_tables(index, kept_N))}
+        Committer(pruned).commit(receipts, [])
+    return pruned
+
+
+def _empty(uri: str, manifest: IndexManifest) -> PassageIndex:
+    """Create the index; what an attempt that was killed has left is as good, for all comes in one commit."""
+    if not PassageIndex.exists(uri):
+        return PassageIndex.create(uri, manifest)
+    found = PassageIndex.open(uri)
+    if len(found) or found.manifest.fingerprint != manifest.fingerprint:
+        raise ValueError(f"{uri} already holds an index: name another folder, or remove it")
+    return found
+
+
+def _tables(index: PassageIndex, kept_N: np.ndarray) -> Iterator[pa.Table]:
+    columns = [name for name in index.dataset.schema.names if name != "codes"]
+    columns += [] if "reps" in columns else ["reps"]
+    start = 0
+    for batch in index.batches(columns, _BATCH_ROWS):
+        table = pa.Table.from_batches([batch])
+        whole = Representations.from_arrow(table)
+        own_M = kept_N[start : start + len(whole.vectors_MH)]
+        start += len(whole.vectors_MH)
+        before = np.concatenate([[0], np.cumsum(own_M)]).astype(np.int64)
+        pruned = replace(
+            whole,
+            vectors_MH=whole.vectors_MH[own_M],
+            offsets=before[whole.offsets],
+            slot_tokens=whole.slot_tokens[own_M],
+        ).to_arrow()
+        yield beside(table.select(TEXT_SCHEMA.names), pruned)

@@ -1,1 +1,0 @@
-"""Compiled inner loops (numba): pure maths on arrays, one file a family."""

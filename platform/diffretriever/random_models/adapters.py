@@ -1,0 +1,141 @@
+"""LoRA adapters with random values in the format of the authors' (reference §6.2): for tests and dry runs.
+
+`python -m diffretriever.random_models.adapters --backbone FOLDER --output FOLDER`
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from diffretriever.backbones.checkpoint import Checkpoint
+from diffretriever.backbones.device import DTYPES
+from diffretriever.backbones.source import resolve_source
+
+_QWEN2 = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+TARGETS = {
+    "Dream": _QWEN2,
+    "qwen2": _QWEN2,
+    "llama": _QWEN2,
+    "llada": ("q_proj", "k_proj", "v_proj", "attn_out", "ff_proj", "up_proj", "ff_out"),
+    "bert": ("query", "key", "value"),
+}
+"""`model_type` → last parts of the adapted modules' names (reference §5.5); LLaDA's `ff_out` is also its head's."""
+
+
+def write_random_adapter(
+    backbone: str | Path,
+    folder: str | Path,
+    *,
+    rank: int = 16,
+    alpha: int = 64,
+    seed: int = 0,
+    dtype: str = "float32",
+) -> Path:
+    """Write a random adapter for a checkpoint, its tensors named as the authors name them, and return its folder.
+
+    Its change of a matrix is about as large as the matrix. Equal arguments give equal files.
+
+    Args:
+        backbone: The checkpoint's folder, a hub id, or `minilm`.
+        folder: Where to write; made if need be.
+        rank: R of every matrix.
+        alpha: Scale times `rank`.
+        seed: Of the values.
+        dtype: Of the tensors: `float32`, `bfloat16` or `float16`.
+
+    Raises:
+        ValueError: Unknown dtype or family, a rank below 1, or no checkpoint.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"unknown dtype {dtype!r}. Use {', '.join(DTYPES)}.")
+    if rank < 1:
+        raise ValueError("rank must be at least 1.")
+    checkpoint = Checkpoint.open(resolve_source(backbone))
+    family = checkpoint.config.get("model_type")
+    if family not in TARGETS:
+        raise ValueError(f"{checkpoint.config_file}: no targets for model_type {family!r}. Use {', '.join(TARGETS)}.")
+    tensors = _random_tensors(checkpoint, TARGETS[family], rank, torch.Generator().manual_seed(seed))
+
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    config = _published_config(family, rank, alpha)
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+    values = {name: tensor.to(DTYPES[dtype]) for name, tensor in tensors.items()}
+    save_file(values, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def _random_tensors(
+    checkpoint: Checkpoint, targets: tuple[str, ...], rank: int, generator: torch.Generator
+) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    for name, shape in checkpoint.shapes.items():
+        module = name.removesuffix(".weight")
+        if module == name or module.rpartition(".")[2] not in targets:
+            continue
+        rows, columns = shape
+        prefix = f"base_model.model.{module}"
+        tensors[f"{prefix}.lora_A.weight"] = torch.randn(rank, columns, generator=generator) / columns**0.5
+        tensors[f"{prefix}.lora_B.weight"] = torch.randn(rows, rank, generator=generator) / 4 / rank**0.5
+    return tensors
+
+
+def _published_config(family: str, rank: int, alpha: int) -> dict[str, Any]:
+    return {
+        "alpha_pattern": {},
+        "auto_mapping": None,
+        "base_model_name_or_path": None,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "init_lora_weights": True,
+        "layer_replication": None,
+        "layers_pattern": None,
+        "layers_to_transform": None,
+        "loftq_config": {},
+        "lora_alpha": alpha,
+        "lora_dropout": 0.05,
+        "megatron_config": None,
+        "megatron_core": "megatron.core",
+        "modules_to_save": None,
+        "peft_type": "LORA",
+        "r": rank,
+        "rank_pattern": {},
+        "revision": None,
+        "target_modules": list(TARGETS[family]),
+        "task_type": "FEATURE_EXTRACTION" if family == "Dream" else "CAUSAL_LM",
+        "use_dora": False,
+        "use_rslora": False,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write a random adapter as the command line says."""
+    parser = argparse.ArgumentParser(description="Write a LoRA adapter with random values.")
+    parser.add_argument("--backbone", required=True, metavar="FOLDER")
+    parser.add_argument("--output", required=True, type=Path, metavar="FOLDER")
+    parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--alpha", type=int, default=64)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--dtype", choices=sorted(DTYPES), default="float32")
+    options = vars(parser.parse_args(arguments))
+    backbone, folder = options.pop("backbone"), options.pop("output")
+    try:
+        write_random_adapter(backbone, folder, **options)
+    except ValueError as error:
+        parser.error(str(error))
+    print(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""MaxSim: over 8-bit codes for scans, and over the vectors themselves for the scores that are returned.
+
+numba widens int32 to int64 unless every step is cast back, and only 32-bit products become the multiply-and-add
+instructions that make 8-bit codes fast.
+
+Legend: N vectors of all passages, P passages, Q queries, M query vectors, H hidden size, C chosen passages.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+_MOST_NEGATIVE = np.float32(-np.inf)
+
+
+_ZERO = np.int32(0)
+
+
+_SHORT = 1024
+"""Of longer vectors, four of a query and a row of codes do not fit into the fastest cache together."""
+
+
+def scan(
+    codes_NH: np.ndarray,
+    scales_N: np.ndarray,
+    offsets: np.ndarray,
+    query_MH: np.ndarray,
+    query_scales_M: np.ndarray,
+    out_P: np.ndarray,
+) -> None:
+    """Write the sum over query vectors of the best product with a passage's vectors, for all passages in a row.
+
+    Args:
+        codes_NH: int8 [N, H].
+        scales_N: float32 [N], value of one step of each vector's codes.
+        offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1]; -inf is written where it has none.
+        query_MH: int16 [M, H], so small that no product of a query and a code row exceeds 32 bits.
+        query_scales_M: float32 [M].
+        out_P: float32 [P], overwritten.
+    """
+    kernel = _scan_of(codes_NH.shape[1])
+    kernel(codes_NH, scales_N, offsets[:-1], offsets[1:], query_MH, query_scales_M, out_P)
+
+
+def scan_chosen(
+    codes_NH: np.ndarray,
+    scales_N: np.ndarray,
+    offsets: np.ndarray,
+    chosen_C: np.ndarray,
+    query_MH: np.ndarray,
+    query_scales_M: np.ndarray,
+    out_C: np.ndarray,
+) -> None:
+    """As `scan`, for the passages `chosen_C` (int64 [C]) only; writes float32 [C]."""
+    kernel = _scan_of(codes_NH.shape[1])
+    kernel(codes_NH, scales_N, offsets[chosen_C], offsets[chosen_C + 1], query_MH, query_scales_M, out_C)
+
+
+@functools.cache
+def _scan_of(hidden_size: int) -> Any:  # noqa: C901  (written out, the loops are a third faster)
+    """Compile for one hidden size, because loops of a known length take the processor two thirds of the time."""
+
+    @njit(nogil=True, cache=True)
+    def kernel(  # noqa: C901
+        codes_NH: np.ndarray,
+        scales_N: np.ndarray,
+        begins_C: np.ndarray,
+        ends_C: np.ndarray,
+        query_MH: np.ndarray,
+        query_scales_M: np.ndarray,
+        out_C: np.ndarray,
+    ) -> None:
+        fours = query_MH.shape[0] // 4 * 4 if hidden_size <= _SHORT else 0
+        for c in range(out_C.shape[0]):
+            total = np.float32(0) if begins_C[c] < ends_C[c] else _MOST_NEGATIVE
+            # Four query vectors at a time widen a row of codes only once.
+            for m in range(0, fours, 4):
+                best0 = best1 = best2 = best3 = _MOST_NEGATIVE
+                for n in range(begins_C[c], ends_C[c]):
+                    product0 = product1 = product2 = product3 = _ZERO
+                    for h in range(hidden_size):
+                        product0 = np.int32(product0 + np.int32(codes_NH[n, h] * query_MH[m, h]))
+                    for h in range(hidden_size):
+                        product1 = np.int32(product1 + np.int32(codes_NH[n, h] * query_MH[m + 1, h]))
+                    for h in range(hidden_size):
+                        product2 = np.int32(product2 + np.int32(codes_NH[n, h] * query_MH[m + 2, h]))
+                    for h in range(hidden_size):
+                        product3 = np.int32(product3 + np.int32(codes_NH[n, h] * query_MH[m + 3, h]))
+                    best0 = max(best0, scales_N[n] * np.float32(product0))
+                    best1 = max(best1, scales_N[n] * np.float32(product1))
+                    best2 = max(best2, scales_N[n] * np.float32(product2))
+                    best3 = max(best3, scales_N[n] * np.float32(product3))
+                total += best0 * query_scales_M[m] + best1 * query_scales_M[m + 1]
+                total += best2 * query_scales_M[m + 2] + best3 * query_scales_M[m + 3]
+            for m in range(fours, query_MH.shape[0]):
+                best = _MOST_NEGATIVE
+                for n in range(begins_C[c], ends_C[c]):
+                    product = _ZERO
+                    for h in range(hidden_size):
+                        product = np.int32(product + np.int32(codes_NH[n, h] * query_MH[m, h]))
+                    best = max(best, scales_N[n] * np.float32(product))
+                total += best * query_scales_M[m]
+            out_C[c] = total
+
+    return kernel
+
+
+@njit(nogil=True, cache=True)
+def reduce_products(
+    products_NM: np.ndarray,
+    scales_N: np.ndarray,
+    offsets: np.ndarray,
+    query_offsets: np.ndarray,
+    query_scales_M: np.ndarray,
+    out_QP: np.ndarray,
+) -> None:
+    """Write the mean over each query's vectors of the best product with a passage's vectors.
+
+    Args:
+        products_NM: int32 [N, M], of the codes of passages and queries.
+        scales_N: float32 [N], value of one step of each passage vector's codes.
+        offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1]; -inf is written where it has none.
+        query_offsets: int64 [Q + 1], likewise, at least one vector each.
+        query_scales_M: float32 [M].
+        out_QP: float32 [Q, P], overwritten.
+    """
+    best_M = np.empty(products_NM.shape[1], np.float32)
+    for p in range(out_QP.shape[1]):
+        best_M[:] = _MOST_NEGATIVE
+        for n in range(offsets[p], offsets[p + 1]):
+            for m in range(best_M.shape[0]):
+                best_M[m] = max(best_M[m], scales_N[n] * np.float32(products_NM[n, m]))
+        for q in range(out_QP.shape[0]):
+            total = np.float32(0)
+            for m in range(query_offsets[q], query_offsets[q + 1]):
+                total += best_M[m] * query_scales_M[m]
+            out_QP[q, p] = total / np.float32(query_offsets[q + 1] - query_offsets[q])
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
+def exact(
+    vectors_NH: np.ndarray, offsets: np.ndarray, chosen_C: np.ndarray, query_MH: np.ndarray, out_C: np.ndarray
+) -> None:
+    """Write the mean MaxSim of one query with chosen passages, in fp32.
+
+    Unlike a matrix product, whose last bits depend on its shape, this gives a pair the same score in any company.
+
+    Args:
+        vectors_NH: float32 [N, H].
+        offsets: int64 [P + 1].
+        chosen_C: int64 [C], passages to score.
+        query_MH: float32 [M, H], at least one row.
+        out_C: float32 [C], overwritten; -inf for a passage without vectors.
+    """
+    for c in range(chosen_C.shape[0]):
+        begin, end = offsets[chosen_C[c]], offsets[chosen_C[c] + 1]
+        total = np.float32(0)
+        for m in range(query_MH.shape[0]):
+            best = _MOST_NEGATIVE
+            for n in range(begin, end):
+                product = np.float32(0)
+                for h in range(query_MH.shape[1]):
+                    product += vectors_NH[n, h] * query_MH[m, h]
+                best = max(best, product)
+            total += best
+        out_C[c] = total / np.float32(query_MH.shape[0])
+
+
+@njit(nogil=True, cache=True)
+def encode(vectors_NH: np.ndarray, codes_NH: np.ndarray, scales_N: np.ndarray, errors_N: np.ndarray) -> None:
+    """Round each vector to 127 steps on either side of zero.
+
+    Args:
+        vectors_NH: float32 [N, H].
+        codes_NH: int8 [N, H], overwritten.
+        scales_N: float32 [N], overwritten: the value of a step.
+        errors_N: float32 [N], overwritten: the length of what rounding took away, rounded up.
+    """
+    for n in range(vectors_NH.shape[0]):
+        largest = np.float32(0)
+        for h in range(vectors_NH.shape[1]):
+            largest = max(largest, abs(vectors_NH[n, h]))
+        scale = largest / np.float32(127)
+        inverse = np.float32(127) / largest if largest > 0 else np.float32(0)
+        squared = 0.0
+        for h in range(vectors_NH.shape[1]):
+            code = np.int8(round(vectors_NH[n, h] * inverse))
+            codes_NH[n, h] = code
+            gap = np.float64(vectors_NH[n, h]) - np.float64(scale) * np.float64(code)
+            squared += gap * gap
+        scales_N[n] = scale
+        errors_N[n] = np.float32(np.sqrt(squared) * 1.000001)

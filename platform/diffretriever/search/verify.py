@@ -1,0 +1,355 @@
+"""What stored passages must be like, checked a batch at a time.
+
+Legend: P passages of the batch, N their vectors, T their impacts, H hidden size.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from diffretriever.collections import Passage
+from diffretriever.encoders.representations import read_impacts, read_vectors
+from diffretriever.index.table import PassageIndex, fragment_key, rows_written
+from diffretriever.index.vectors import codec_of, read_codes, with_vectors
+from diffretriever.search.dense.codes import FragmentCodes
+from diffretriever.search.sparse.kernels import digest_impacts
+from diffretriever.search.sparse.postings import FragmentPostings
+from schemas.index import IndexContents, IndexManifest, passage_schema
+from schemas.inspect import Problem, Verification
+from schemas.retriever import Bm25Retriever, LibraryRetriever
+
+if TYPE_CHECKING:
+    from diffretriever.codecs.base import Codec
+
+
+# Rounding to fp16 changes each number by up to 2^-11 of itself, and so a vector's length by no more than that; twice
+# that leaves room for the encoder's own last bits.
+_UNIT_TOLERANCE = 2.0**-10
+
+
+# Lengths of vectors are kept in fp32.
+_NORM_TOLERANCE = 1e-5
+
+Found = Iterator[tuple[str, np.ndarray]]
+"""Kinds of problems, each with a bool [P]: the passages that have it."""
+
+
+def text_problems(batch: pa.RecordBatch) -> Found:
+    """Compare digests with titles and texts."""
+    rows = zip(*(batch.column(name).to_pylist() for name in ("id", "title", "text", "digest")), strict=True)
+    yield (
+        "the digest is not that of title and text",
+        np.array([Passage(i, title, text).digest != d for i, title, text, d in rows], bool),
+    )
+
+
+def vector_problems(batch: pa.RecordBatch, manifest: IndexManifest) -> Found:
+    """Check how many vectors there are, and that they are finite and, where the retriever makes them so, unit."""
+    retriever = manifest.retriever
+    assert not isinstance(retriever, Bm25Retriever), "BM25 indexes hold no vectors"
+    stored_NH, offsets = read_vectors(batch)
+    counts_P, most = np.diff(offsets), retriever.max_vectors("passage")
+    vectors_NH = stored_NH.astype(np.float32)
+    norms_N = np.sqrt(np.einsum("nh,nh->n", vectors_NH, vectors_NH))
+    finite_N = np.isfinite(norms_N)
+    yield f"there are not 1 to {most} vectors", (counts_P < 1) | (counts_P > most)
+    yield "vectors and slot words differ in number", counts_P != _lengths(batch, "slot_tokens")
+    yield "a vector is not finite", _any(~finite_N, offsets)
+    if not (isinstance(retriever, LibraryRetriever) and retriever.similarity == "dot"):
+        yield "a vector is not of length 1", _any(finite_N & (np.abs(norms_N - 1) > _UNIT_TOLERANCE), offsets)
+
+
+def impact_problems(batch: pa.RecordBatch, vocab_size: int) -> Found:
+    """Check that impacts are sorted by entry of the vocabulary, and positive."""
+    ids_T = batch.column("impact_ids").flatten().to_numpy()
+    weights_T = batch.column("impact_weights").flatten().to_numpy()
+    id_offsets, weight_offsets = _offsets(batch, "impact_ids"), _offsets(batch, "impact_weights")
+    starts_T = np.zeros(len(ids_T) + 1, bool)
+    starts_T[id_offsets] = True
+    falls_T = np.diff(ids_T, prepend=-1) <= 0
+    yield "impact ids and weights differ in number", np.diff(id_offsets) != np.diff(weight_offsets)
+    yield "impact ids do not ascend", _any(falls_T & ~starts_T[:-1], id_offsets)
+    yield (
+        f"an impact id is not in the vocabulary of {vocab_size}",
+        _any((ids_T < 0) | (ids_T >= vocab_size), id_offsets),
+    )
+    yield (
+        "an impact's weight is not positive and finite",
+        _any(~(np.isfinite(weights_T) & (weights_T > 0)), weight_offsets),
+    )
+
+
+def compressed_problems(batch: pa.RecordBatch, codec: Codec) -> tuple[str, np.ndarray]:
+    """Check that there is a row of codes for each slot word, and that all of them can be decoded."""
+    codes_NW, offsets = read_codes(batch)
+    wrong_P = _any(~codec.readable(codes_NW), offsets) | (np.diff(offsets) != _lengths(batch, "slot_tokens"))
+    return "codes are missing or cannot be decoded", wrong_P
+
+
+def code_problems(batch: pa.RecordBatch, codes: FragmentCodes) -> Found:
+    """Compare stored vectors with their codes, whose error and length bounds every search relies on."""
+    stored_NH, offsets = read_vectors(batch)
+    rows_P = batch.column("_rowaddr").to_numpy() & 0xFFFFFFFF
+    places_P = np.minimum(np.searchsorted(codes.rows_P, rows_P), max(0, len(codes.rows_P) - 1))
+    coded_P = codes.rows_P[places_P] == rows_P if len(codes.rows_P) else np.zeros(len(rows_P), bool)
+    counts_P = np.diff(codes.vectors.offsets)[places_P] if coded_P.any() else np.zeros(len(rows_P), np.int64)
+    comparable_P = coded_P & (counts_P == np.diff(offsets))
+    yield "the fragment's codes leave the passage out", ~coded_P
+    yield "codes and vectors differ in number", coded_P & ~comparable_P
+
+    errors_P, norms_P = np.zeros(len(rows_P)), np.zeros(len(rows_P))
+    for row in np.flatnonzero(comparable_P):
+        place = places_P[row]
+        vectors = stored_NH[slice(*offsets[row : row + 2])].astype(np.float64)
+        decoded = _decode(codes, slice(*codes.vectors.offsets[place : place + 2]))
+        errors_P[row] = np.linalg.norm(vectors - decoded, axis=1).max(initial=0)
+        norms_P[row] = np.linalg.norm(vectors, axis=1).max(initial=0)
+    yield "codes are further off than they say", comparable_P & ~(errors_P <= codes.errors_P[places_P])
+    yield (
+        "a vector is longer than its codes say",
+        comparable_P & ~(norms_P <= codes.norms_P[places_P] * (1 + _NORM_TOLERANCE)),
+    )
+
+
+def _decode(codes: FragmentCodes, rows: slice) -> np.ndarray:
+    # The codes of a vector that is not finite have an endless scale, which is a problem reported elsewhere.
+    with np.errstate(invalid="ignore"):
+        return codes.vectors.codes_NH[rows] * codes.vectors.scales_N[rows, None].astype(np.float64)
+
+
+def _lengths(batch: pa.RecordBatch, name: str) -> np.ndarray:
+    return pc.list_value_length(batch.column(name)).to_numpy().astype(np.int64)
+
+
+def _offsets(batch: pa.RecordBatch, name: str) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(_lengths(batch, name))])
+
+
+def _any(wrong_N: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Return bool [P]: whether any of a passage's own is wrong."""
+    before = np.concatenate([[0], np.cumsum(wrong_N)])
+    return before[offsets[1:]] > before[offsets[:-1]]
+
+
+PostingsOf: TypeAlias = Callable[[Any], FragmentPostings | None]
+"""Opens the postings of a fragment; None where it has none."""
+
+_COLUMNS = ("id", "impact_ids", "impact_weights")
+
+
+_BATCH_ROWS = 8192
+
+
+def verify_postings(index: PassageIndex, postings_of: PostingsOf) -> tuple[int, list[Problem]]:
+    """Return how many impacts of an index version were compared with their postings, and what is wrong with these."""
+    problems = Problems()
+    compared = 0
+    for fragment in index.fragments():
+        postings = _open(fragment, postings_of, problems)
+        if postings is None:
+            continue
+        digests = postings.segment.passage_digests()
+        for batch in index.fragment_batches(fragment, _COLUMNS, _BATCH_ROWS):
+            ids = batch.column("id").to_pylist()
+            compared += len(batch.column("impact_ids").flatten())
+            for kind, wrong_P in _batch_problems(batch, ids, postings, digests):
+                problems.add(kind, [ids[row] for row in np.flatnonzero(wrong_P)])
+    return compared, problems.found()
+
+
+def _open(fragment: Any, postings_of: PostingsOf, problems: Problems) -> FragmentPostings | None:
+    try:
+        postings = postings_of(fragment)
+        if postings is not None:
+            postings.segment.verify()
+    except (OSError, ValueError, KeyError):
+        problems.add("the postings of a fragment are damaged", [fragment_key(fragment)])
+        return None
+    return postings
+
+
+def _batch_problems(batch: pa.RecordBatch, ids: list[str], postings: FragmentPostings, digests: np.ndarray) -> Found:
+    """Compare passages with the postings of their fragment: uint64 digests, one for each passage in those."""
+    rows_P = rows_written(batch.column("_rowaddr").to_numpy())
+    places_P = np.minimum(np.searchsorted(postings.rows_P, rows_P), max(0, len(postings) - 1))
+    known_P = postings.rows_P[places_P] == rows_P if len(postings) else np.zeros(len(rows_P), bool)
+    yield "the fragment's postings leave the passage out", ~known_P
+    kept_ids = postings.ids_of(places_P[known_P])
+    same_P = known_P.copy()
+    same_P[known_P] = [kept == ids[row] for kept, row in zip(kept_ids, np.flatnonzero(known_P), strict=True)]
+    yield "the fragment's postings have another id for the passage", known_P & ~same_P
+
+    term_ids, weights, offsets = read_impacts(batch)
+    if len(term_ids) != len(weights):
+        yield "postings and impacts differ", known_P
+        return
+    expected_P = np.zeros(len(rows_P), np.uint64)
+    digest_impacts(term_ids, weights.view(np.uint32), offsets, expected_P)
+    differs_P = known_P.copy()
+    differs_P[known_P] = digests[places_P[known_P]] != expected_P[known_P]
+    yield "postings and impacts differ", differs_P
+
+
+CodesOf: TypeAlias = Callable[[Any], FragmentCodes | None]
+"""Opens the codes of a fragment; None where it has none."""
+
+_BATCH_BYTES = 64 << 20
+
+
+_MAX_BATCH_ROWS = 8192
+
+
+_NAMED = 10
+
+
+def verify(index: PassageIndex, contents: IndexContents, codes_of: CodesOf) -> Verification:
+    """Check all that an index version holds against itself, its manifest and the counts in `contents`."""
+    problems = Problems()
+    _check_schema(index, problems)
+    codec = _open_codec(index, problems)
+    hashes: list[np.ndarray] = []
+    vectors = coded = 0
+    for fragment in index.fragments():
+        codes = _open_codes(fragment, codes_of, problems)
+        for batch in index.fragment_batches(fragment, index.dataset.schema.names, _batch_rows(index)):
+            ids = batch.column("id").to_pylist()
+            hashes.append(np.fromiter(map(hash, ids), np.int64, len(ids)))
+            for kind, wrong_P in _verify_batch_problems(batch, index, codec, codes):
+                problems.add(kind, [ids[row] for row in np.flatnonzero(wrong_P)])
+            n_vectors = _n_vectors(batch, index)
+            vectors += n_vectors
+            coded += n_vectors if codes else 0
+    rows = sum(map(len, hashes))
+    problems.add("an id is there more than once", _repeated(index, hashes))
+    _check_counts(index, contents, rows, problems)
+    return Verification(rows=rows, vectors=vectors, coded_vectors=coded, problems=problems.found())
+
+
+class Problems:
+    """Counts what is wrong, by kind, and keeps the first places of each."""
+
+    def __init__(self) -> None:
+        self._totals: Counter[str] = Counter()
+        self._first: dict[str, list[str]] = {}
+
+    def add(self, kind: str, places: list[str]) -> None:
+        """Count problems of a kind, each by the id or key of where it is."""
+        if not places:
+            return
+        self._totals[kind] += len(places)
+        first = self._first.setdefault(kind, [])
+        first += places[: _NAMED - len(first)]
+
+    def found(self) -> list[Problem]:
+        """Return what was counted."""
+        return [Problem(kind=kind, total=total, first=self._first[kind]) for kind, total in self._totals.items()]
+
+
+def _verify_batch_problems(
+    batch: pa.RecordBatch, index: PassageIndex, codec: Codec | None, codes: FragmentCodes | None
+) -> Found:
+    yield from text_problems(batch)
+    if index.manifest.hidden_size is None:
+        return
+    yield from impact_problems(batch, index.manifest.vocab_size or 0)
+    if codec is not None:
+        kind, wrong_P = compressed_problems(batch, codec)
+        yield kind, wrong_P
+        if wrong_P.any():
+            return
+    elif index.manifest.decodes:
+        return
+    batch = with_vectors(index.uri, index.manifest, batch, [*batch.schema.names, "reps"])
+    yield from vector_problems(batch, index.manifest)
+    if codes is not None:
+        yield from code_problems(batch, codes)
+
+
+def _n_vectors(batch: pa.RecordBatch, index: PassageIndex) -> int:
+    if index.manifest.hidden_size is None:
+        return 0
+    return len(batch.column("codes" if index.manifest.decodes else "reps").flatten())
+
+
+def _batch_rows(index: PassageIndex) -> int:
+    retriever = index.manifest.retriever
+    if isinstance(retriever, Bm25Retriever):
+        return _MAX_BATCH_ROWS
+    # A vector as it is stored, and in fp32.
+    row_bytes = retriever.max_vectors("passage") * (index.manifest.hidden_size or 0) * 6
+    return max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES // row_bytes))
+
+
+def _open_codec(index: PassageIndex, problems: Problems) -> Codec | None:
+    if index.manifest.codec is None:
+        return None
+    try:
+        return codec_of(index.uri, index.manifest)
+    except ValueError:
+        problems.add("the file of the codec cannot be read", [index.manifest.codec.digest])
+        return None
+
+
+def _open_codes(fragment: Any, codes_of: CodesOf, problems: Problems) -> FragmentCodes | None:
+    try:
+        codes = codes_of(fragment)
+    except (OSError, ValueError, KeyError):
+        problems.add("the codes of a fragment cannot be read", [fragment_key(fragment)])
+        return None
+    if codes is None or _fits_together(codes):
+        return codes
+    problems.add("the codes of a fragment do not fit together", [fragment_key(fragment)])
+    return None
+
+
+def _fits_together(codes: FragmentCodes) -> bool:
+    passages = {len(codes.rows_P), len(codes.errors_P), len(codes.norms_P), len(codes.vectors), len(codes.means)}
+    vectors = {int(codes.vectors.offsets[-1]), len(codes.vectors.codes_NH), len(codes.vectors.scales_N)}
+    means = {len(codes.means), len(codes.means.codes_NH), len(codes.means.scales_N)}
+    ascending = bool((np.diff(codes.rows_P.astype(np.int64)) > 0).all())
+    return len(passages) == len(vectors) == len(means) == 1 and ascending
+
+
+def _repeated(index: PassageIndex, hashes: list[np.ndarray]) -> list[str]:
+    """Return the ids that occur more than once; only those whose hashes do are held as texts."""
+    values, counts = np.unique(np.concatenate(hashes or [np.empty(0, np.int64)]), return_counts=True)
+    suspected = set(values[counts > 1].tolist())
+    if not suspected:
+        return []
+    seen = Counter(i for i in _ids(index) if hash(i) in suspected)
+    return [passage_id for passage_id, count in seen.items() if count > 1]
+
+
+def _ids(index: PassageIndex) -> Iterator[str]:
+    for batch in index.batches(["id"], 65536):
+        yield from batch.column("id").to_pylist()
+
+
+def _check_schema(index: PassageIndex, problems: Problems) -> None:
+    stored = {field.name: _type_name(field) for field in index.dataset.schema}
+    wanted = passage_schema(index.manifest.hidden_size, index.manifest.codec)
+    wrong = [field.name for field in wanted if stored.get(field.name) != _type_name(field)]
+    problems.add("a column is not as the manifest wants it", wrong)
+
+
+def _type_name(field: pa.Field) -> str:
+    # Lance does not keep whether the numbers within a vector may be null.
+    return str(field.type).replace(" not null", "")
+
+
+def _check_counts(index: PassageIndex, contents: IndexContents, rows: int, problems: Problems) -> None:
+    recorded = next(v["metadata"] for v in index.dataset.versions() if v["version"] == index.version)
+    counts = {
+        "read": rows,
+        "counted": contents.rows,
+        "by collection": sum(contents.collections.values()),
+        "recorded by Lance": int(recorded["total_rows"]),
+    }
+    if len(set(counts.values())) > 1:
+        problems.add("counts differ", [", ".join(f"{count} {how}" for how, count in counts.items())])

@@ -1,0 +1,1 @@
+"""Training data: sources to checked examples, their prepared form, and hard negatives."""

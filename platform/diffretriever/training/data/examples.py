@@ -1,0 +1,253 @@
+"""When two texts are the same for training: the same words in the same order, whatever their case and spaces."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from diffretriever.collections import BadRecord, Collection
+from diffretriever.collections.base import Passage
+from diffretriever.collections.validation import (
+    ID_FIELDS,
+    QUERY_ID_FIELDS,
+    TEXT_FIELDS,
+    RefusedError,
+    checked_passage,
+    checked_query,
+)
+
+
+def text_key(text: str) -> int:
+    """Return 64 bits of BLAKE2b of the text in NFKC, case folded, runs of whitespace as one space."""
+    normal = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    return int.from_bytes(hashlib.blake2b(normal.encode(), digest_size=8).digest(), "little")
+
+
+def passage_key(passage: Passage) -> int:
+    """Return the key of the passage's text, of its title where it has no text.
+
+    The title does not count beside a text: collections differ in whether they have titles at all.
+    """
+    return text_key(passage.text if passage.text.strip() else passage.title)
+
+
+def keys_of(collections: Iterable[Collection]) -> np.ndarray:
+    """Return the keys of all passages and of all splits' queries, uint64, ascending, none twice."""
+    keys: list[np.ndarray] = [np.empty(0, np.uint64)]
+    for collection in collections:
+        passages = (record for record in collection.records() if not isinstance(record, BadRecord))
+        keys.append(np.fromiter((passage_key(passage) for passage in passages), np.uint64))
+        queries = (query for split in collection.splits() for query in collection.queries(split))
+        keys.append(np.fromiter((text_key(query.text) for query in queries), np.uint64))
+    return np.unique(np.concatenate(keys))
+
+
+def are_in(keys: Iterable[int], known: np.ndarray) -> np.ndarray:
+    """Return for each key whether it is in `known`, ascending uint64; a bool array."""
+    wanted = np.fromiter(keys, np.uint64)
+    if not len(known):
+        return np.zeros(len(wanted), bool)
+    places = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    return known[places] == wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One query with its judged passages.
+
+    There is at least one positive; no passage is among the positives twice, nor in both lists, by id or by text.
+    """
+
+    query_id: str
+    query: str
+    positives: tuple[Passage, ...]
+    """Passages that answer the query."""
+    negatives: tuple[Passage, ...]
+    """Hard negatives, best first where they were mined; may be empty."""
+    scores: tuple[float, ...] | None
+    """A teacher's scores of the positives, then of the negatives, for distillation; None where there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What one query brings to a step."""
+
+    query_id: str
+    query: str
+    passages: tuple[Passage, ...]
+    """The positive, then the negatives."""
+    scores: tuple[float, ...] | None
+    """The teacher's scores of `passages`; None where the example has none or a passage is borrowed from another."""
+    answers: tuple[int, ...] = ()
+    """`text_keys.passage_key` of all passages known to answer the query; the positive need not be listed."""
+
+
+_POSITIVES = ("positive_passages", "positives", "positive")
+
+
+_NEGATIVES = ("negative_passages", "negatives")
+
+
+class Checked(NamedTuple):
+    """A usable example."""
+
+    example: Example
+    keys: tuple[int, ...]
+    """`passage_key` of the positives, then of the negatives."""
+    repeated: int
+    """Passages that repeated another one of the record and were left out."""
+
+
+def example_from_json(line: str) -> Checked:
+    """Read one JSON object; see `example_from_fields`. Raises `RefusedError`."""
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise RefusedError(f"malformed JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise RefusedError("not an object: the line is another JSON value")
+    return example_from_fields(fields)
+
+
+def example_from_tsv(line: str) -> Checked:
+    """Read `query<TAB>positive[<TAB>negative …]`; ids come from the contents. Raises `RefusedError`."""
+    columns = line.split("\t")
+    if len(columns) < 2:
+        raise RefusedError("wrong column count: 1 instead of 2 or more (query, tab, positive, tab, negatives)")
+    return example_from_fields({"query": columns[0], "positives": columns[1:2], "negatives": columns[2:]})
+
+
+def example_from_fields(fields: dict[str, Any]) -> Checked:
+    """Read a record of Tevatron's layout or of plain texts; a field that is null counts as absent.
+
+    Query: `query`, and its id in the first field present of `QUERY_ID_FIELDS`. Passages: `positive_passages`,
+    `positives` or `positive`, and `negative_passages` or `negatives`: texts, or objects with `text`, `title` and an id
+    in `docid`, `id` or `_id`. An absent id is made from the contents. A teacher's scores: `scores`, of the positives
+    and then the negatives, or a `score` in every passage.
+
+    Of passages with the same id or the same text (`text_keys.passage_key`) the first is kept, so no positive is among
+    the negatives.
+
+    Raises:
+        RefusedError: the record cannot be used; the message names the field.
+    """
+    fields = {name: value for name, value in fields.items() if value is not None}
+    positives = list(_passages(fields, _POSITIVES))
+    if not positives:
+        raise RefusedError(f"no positive: none in {', '.join(_POSITIVES)}")
+    negatives = list(_passages(fields, _NEGATIVES))
+    scores = _scores(fields, positives + negatives)
+    keys = [passage_key(passage) for passage, _ in positives + negatives]
+    kept = _without_repeated([passage for passage, _ in positives + negatives], keys)
+    passages = [(positives + negatives)[i][0] for i in kept]
+    n_positives = sum(i < len(positives) for i in kept)
+    query = _query(fields, passages[:n_positives])
+    example = Example(
+        query_id=query[0],
+        query=query[1],
+        positives=tuple(passages[:n_positives]),
+        negatives=tuple(passages[n_positives:]),
+        scores=tuple(scores[i] for i in kept) if scores is not None else None,
+    )
+    return Checked(example, tuple(keys[i] for i in kept), len(keys) - len(kept))
+
+
+def _query(fields: dict[str, Any], positives: list[Passage]) -> tuple[str, str]:
+    if "query" not in fields:
+        raise RefusedError("no query field: 'query' is absent")
+    text = _string("query", fields["query"])
+    query_id = _id(fields, QUERY_ID_FIELDS)
+    if query_id is None:
+        parts = "\x1f".join([text, *(passage.id for passage in positives)])
+        query_id = "q" + hashlib.blake2b(parts.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    query = checked_query(query_id, text)
+    return query.id, query.text
+
+
+def _passages(fields: dict[str, Any], names: tuple[str, ...]) -> Iterator[tuple[Passage, Any]]:
+    """Yield the passages of the first field present, each with its `score`, None without one."""
+    name = next((name for name in names if name in fields), None)
+    if name is None:
+        return
+    value = fields[name]
+    for number, item in enumerate(value if isinstance(value, list) else [value]):
+        place = f"{name}[{number}]" if isinstance(value, list) else name
+        try:
+            yield _passage(item), item.get("score") if isinstance(item, dict) else None
+        except RefusedError as refused:
+            raise RefusedError(f"{refused} (in {place})") from refused
+
+
+def _passage(item: Any) -> Passage:
+    fields = {"text": item} if isinstance(item, str) else item
+    if not isinstance(fields, dict):
+        raise RefusedError("wrong type: neither a text nor an object")
+    title = _string("title", fields.get("title") or "")
+    name = next((name for name in TEXT_FIELDS if fields.get(name) is not None), None)
+    if name is None:
+        raise RefusedError(f"no text field: none of {', '.join(TEXT_FIELDS)}")
+    text = _string(name, fields[name])
+    passage_id = _id(fields, ID_FIELDS)
+    if passage_id is None:
+        contents = f"{title}\x1f{text}".encode("utf-8", "surrogatepass")
+        passage_id = "p" + hashlib.blake2b(contents, digest_size=8).hexdigest()
+    return checked_passage(passage_id, title, text)
+
+
+def _id(fields: dict[str, Any], names: tuple[str, ...]) -> str | None:
+    name = next((name for name in names if fields.get(name) is not None), None)
+    if name is None:
+        return None
+    value = fields[name]
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else _string(name, value)
+
+
+def _string(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise RefusedError(f"wrong type: '{name}' is no string")
+    return value
+
+
+def _scores(fields: dict[str, Any], passages: list[tuple[Passage, Any]]) -> list[float] | None:
+    scores = fields.get("scores", [score for _, score in passages])
+    if not isinstance(scores, list) or len(scores) != len(passages):
+        raise RefusedError(f"bad scores: 'scores' must be an array of {len(passages)}, one a passage")
+    if "scores" not in fields and any(score is None for score in scores):
+        return None
+    for score in scores:
+        if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+            raise RefusedError("bad scores: one is no finite number")
+    return [float(score) for score in scores]
+
+
+def _without_repeated(passages: list[Passage], keys: list[int]) -> list[int]:
+    seen: set[str | int] = set()
+    kept = []
+    for number, (passage, key) in enumerate(zip(passages, keys, strict=True)):
+        if passage.id not in seen and key not in seen:
+            kept.append(number)
+            seen |= {passage.id, key}
+    return kept
+
+
+def example_digest(example: Example, passages: Sequence[bytes]) -> bytes:
+    """Return BLAKE2b-128 of all that the example holds; `passages` are the digests of its passages."""
+    digest = hashlib.blake2b(digest_size=16)
+    counts = (len(example.positives), len(example.negatives), len(example.scores or ()))
+    parts = [*map(str, counts), example.query_id, example.query, *map(repr, example.scores or ())]
+    digest.update("".join(f"{len(part)}\x1f{part}" for part in parts).encode())
+    digest.update(b"".join(passages))
+    return digest.digest()
+
+
+def stored_digest(passage: Passage) -> bytes:
+    """Return BLAKE2b-128 of id, title and text: passages that are equal in all of these are stored once."""
+    text = f"{passage.id}\x1f{len(passage.title)}\x1f{passage.title}{passage.text}"
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -1,0 +1,147 @@
+"""Training sources to a training set, without Ray: the same blocks in the same order, whoever checks them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from diffretriever.collections import BadInputError, BadInputPolicy, BadRecord, Collection, open_collection
+from diffretriever.collections.quarantine import quarantine_line, refuse_other_files
+from diffretriever.files import whole_file
+from diffretriever.training.data.examples import keys_of
+from diffretriever.training.data.sources import ExampleSource, RawPiece, checked, open_source
+from diffretriever.training.data.training_set import MANIFEST_FILE, read_manifest
+from diffretriever.training.data.training_set_writer import ExampleBlock, TrainingSetWriter, make_block
+from schemas.training_data import PrepareTrainingJob, TrainingCounts, TrainingSetManifest, TrainingSource
+
+QUARANTINE_FILE = "quarantine.jsonl"
+
+
+_LISTED = 5
+
+
+class Inputs(NamedTuple):
+    """What a training set is made from, opened and not yet read."""
+
+    sources: tuple[ExampleSource, ...]
+    hold_out: tuple[Collection, ...]
+
+    def described(self) -> tuple[list[TrainingSource], list[TrainingSource]]:
+        """Return sources and held-out collections by name and state."""
+        return (
+            [TrainingSource(name=source.name, state=source.state()) for source in self.sources],
+            [TrainingSource(name=collection.name, state=collection.source_state()) for collection in self.hold_out],
+        )
+
+
+class NumberedPiece(NamedTuple):
+    """A piece of the source of that number."""
+
+    source: int
+    piece: RawPiece
+
+
+class NumberedBlock(NamedTuple):
+    """A block of the source of that number."""
+
+    source: int
+    block: ExampleBlock
+
+
+def open_inputs(job: PrepareTrainingJob) -> Inputs:
+    """Open sources and held-out collections; raises `ValueError` for what cannot be opened."""
+    sources = tuple(open_source(source, job.split) for source in job.source)
+    return Inputs(sources, tuple(open_collection(name) for name in job.hold_out))
+
+
+def pieces_of(sources: Sequence[ExampleSource]) -> Iterator[NumberedPiece]:
+    """Stream the sources, one after another."""
+    for number, source in enumerate(sources):
+        for piece in source.pieces():
+            yield NumberedPiece(number, piece)
+
+
+def checked_blocks(inputs: Inputs) -> Iterator[NumberedBlock]:
+    """Read and check everything in this process."""
+    held_out = keys_of(inputs.hold_out)
+    for number, piece in pieces_of(inputs.sources):
+        yield NumberedBlock(number, make_block(checked(piece), held_out))
+
+
+def finished(job: PrepareTrainingJob, inputs: Inputs) -> TrainingSetManifest | None:
+    """Return the manifest of the training set that this very job has made before, None where none is there.
+
+    Raises:
+        ValueError: another one is there.
+    """
+    if not (job.output / MANIFEST_FILE).exists():
+        return None
+    there = read_manifest(job.output)
+    sources, hold_out = inputs.described()
+    pairs = {
+        "sources": ([(s.name, s.state) for s in there.sources], [(s.name, s.state) for s in sources]),
+        "hold_out": ([(s.name, s.state) for s in there.hold_out], [(s.name, s.state) for s in hold_out]),
+        "split": (there.split, job.split),
+        "on_bad_input": (there.on_bad_input, job.on_bad_input),
+    }
+    differing = [f"{name}: {theirs} != {ours}" for name, (theirs, ours) in pairs.items() if theirs != ours]
+    if differing:
+        listed = "\n  ".join(differing)
+        raise ValueError(
+            f"{job.output} holds another training set (that one != this one):\n  {listed}\n"
+            "give another --output, or remove it"
+        )
+    return there
+
+
+def write_training_set(
+    job: PrepareTrainingJob, inputs: Inputs, blocks: Iterable[NumberedBlock], progress: Callable[[int], object]
+) -> TrainingSetManifest:
+    """Write what `blocks` bring, in their order; call `progress` with the number of examples of each.
+
+    Raises:
+        BadInputError: a record cannot be used and the job does not set such records aside.
+        ValueError: no example is left, or a source changed meanwhile.
+    """
+    described = inputs.described()
+    counts = [TrainingCounts()] * len(inputs.sources)
+    with TrainingSetWriter(job.output) as writer:
+        with quarantine(job.on_bad_input, job.output / QUARANTINE_FILE) as put:
+            for number, block in blocks:
+                put(block.bad)
+                counts[number] += writer.add(block)
+                progress(len(block.examples))
+        if inputs.described() != described:
+            raise ValueError("a source changed while it was read: start again")
+        sources = [source.model_copy(update={"counts": n}) for source, n in zip(described[0], counts, strict=True)]
+        return writer.finish(job, sources, described[1])
+
+
+@contextmanager
+def quarantine(policy: BadInputPolicy, path: Path) -> Iterator[Callable[[Sequence[BadRecord]], None]]:
+    """Give what takes bad records: it refuses them, or writes them to a file that appears when all are there.
+
+    The file has a JSON line {file, line, reason, raw} for each and is empty if there are none. It is the job's own: the
+    lines of an earlier attempt are replaced.
+
+    Raises:
+        ValueError: the file is there and holds something else than bad records.
+    """
+    if policy == "error":
+        yield _refuse
+        return
+    refuse_other_files(path)
+    with whole_file(path) as stream:
+        yield lambda bad: stream.writelines(map(quarantine_line, bad))
+
+
+def _refuse(bad: Sequence[BadRecord]) -> None:
+    if not bad:
+        return
+    listed = [f"  {record}" for record in bad[:_LISTED]] + (["  ..."] if len(bad) > _LISTED else [])
+    raise BadInputError(
+        "records that cannot be used, the first of which are:\n" + "\n".join(listed) + "\n"
+        "Correct them, or leave them out and have them listed with --on-bad-input quarantine."
+    )

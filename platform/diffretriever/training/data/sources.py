@@ -1,0 +1,397 @@
+"""Pieces of training sources as they are read, and the checking of their records: one is cheap, the other is not."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import logging
+import sys
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from diffretriever.collections import BadRecord, Collection, Passage, Qrels, Query, open_collection
+from diffretriever.collections.files import FileCollection
+from diffretriever.collections.lines import Line, TextFile, find_file, read_lines
+from diffretriever.collections.pydoc import PYDOC, passages_and_summaries
+from diffretriever.collections.validation import RefusedError, decode
+from diffretriever.files import cache_dir, whole_file
+from diffretriever.training.data.examples import (
+    Checked,
+    are_in,
+    example_from_fields,
+    example_from_json,
+    example_from_tsv,
+    keys_of,
+    passage_key,
+    text_key,
+)
+
+RawKind: TypeAlias = Literal["jsonl", "tsv", "rows", "bad"]
+
+MAX_RECORD_BYTES = 16_000_000
+"""A longer line is refused unparsed."""
+
+
+_PIECE_BYTES = 4_000_000
+
+
+_PIECE_RECORDS = 1024
+
+
+_RAW_CHARACTERS = 200
+
+_LINES = pa.schema([("number", pa.int64()), ("data", pa.large_binary()), ("complete", pa.bool_())])
+
+
+class RawPiece(NamedTuple):
+    """Some records of one file.
+
+    `jsonl` and `tsv`: number, data and complete of each line. `rows`: number and the fields of each record. `bad`: the
+    fields of `BadRecord`.
+    """
+
+    file: str
+    kind: RawKind
+    records: pa.Table
+
+
+def lines_of(file: TextFile, kind: RawKind) -> Iterator[RawPiece]:
+    """Stream a text file in pieces of some megabytes."""
+    waiting: list[Line] = []
+    size = 0
+    for line in read_lines(file, MAX_RECORD_BYTES):
+        waiting.append(line)
+        size += len(line.data)
+        if size >= _PIECE_BYTES or len(waiting) == _PIECE_RECORDS:
+            yield _piece(file, kind, waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield _piece(file, kind, waiting)
+
+
+def _piece(file: TextFile, kind: RawKind, lines: list[Line]) -> RawPiece:
+    columns = [pa.array(values, field.type) for values, field in zip(zip(*lines, strict=True), _LINES, strict=True)]
+    return RawPiece(file.shown, kind, pa.Table.from_arrays(columns, schema=_LINES))
+
+
+def rows_of(file: TextFile) -> Iterator[RawPiece]:
+    """Stream a parquet file's rows.
+
+    Raises:
+        ValueError: it is no parquet file, or a damaged one.
+    """
+    first = 1
+    try:
+        with pq.ParquetFile(file.path) as source:
+            for batch in source.iter_batches(batch_size=_PIECE_RECORDS):
+                yield rows_piece(file.shown, range(first, first + len(batch)), batch.to_struct_array())
+                first += len(batch)
+    except pa.ArrowException as error:
+        raise ValueError(f"{file.shown}: cannot be read as parquet after row {first - 1}: {error}") from error
+
+
+def rows_piece(file: str, numbers: Iterable[int], fields: pa.Array) -> RawPiece:
+    """Return a piece of records that are given as structs, with their numbers."""
+    return RawPiece(file, "rows", pa.table({"number": pa.array(numbers, pa.int64()), "fields": fields}))
+
+
+def bad_piece(bad: list[BadRecord]) -> RawPiece:
+    """Return a piece of records that reading itself has found unusable."""
+    fields = [{"file": b.file, "line": b.line, "reason": b.reason, "raw": b.raw} for b in bad]
+    return RawPiece("", "bad", pa.Table.from_pylist(fields))
+
+
+def checked(piece: RawPiece) -> Iterator[Checked | BadRecord]:
+    """Yield every record of a piece, as an example or with the reason why it cannot be one."""
+    if piece.kind == "bad":
+        yield from (BadRecord(**row) for row in piece.records.to_pylist())
+        return
+    for row in piece.records.to_pylist():
+        yield _judge(piece.file, row, _PARSERS[piece.kind])
+
+
+def _judge(file: str, row: dict[str, Any], parse: Callable[[dict[str, Any]], Checked]) -> Checked | BadRecord:
+    try:
+        return parse(row)
+    except RefusedError as refused:
+        raw = row["data"][: 4 * _RAW_CHARACTERS].decode(errors="replace") if "data" in row else repr(row["fields"])
+        return BadRecord(file, row["number"], str(refused), raw[:_RAW_CHARACTERS])
+
+
+def _from_line(parse: Callable[[str], Checked], row: dict[str, Any]) -> Checked:
+    if not row["complete"]:
+        raise RefusedError(f"too long: more than {MAX_RECORD_BYTES} bytes")
+    return parse(decode(Line(row["number"], row["data"], complete=True)))
+
+
+def _from_row(row: dict[str, Any]) -> Checked:
+    return example_from_fields(row["fields"])
+
+
+_PARSERS: dict[RawKind, Callable[[dict[str, Any]], Checked]] = {
+    "jsonl": partial(_from_line, example_from_json),
+    "tsv": partial(_from_line, example_from_tsv),
+    "rows": _from_row,
+}
+
+DOCSTRINGS = "docstrings"
+
+_FORMAT = 1
+"""Raise when the pairs change."""
+
+_DISTRIBUTIONS = {
+    "bm25s": "bm25s",
+    "huggingface_hub": "huggingface-hub",
+    "lance": "pylance",
+    "lancedb": "lancedb",
+    "matplotlib": "matplotlib",
+    "numba": "numba",
+    "numpy": "numpy",
+    "peft": "peft",
+    "pyarrow": "pyarrow",
+    "pydantic": "pydantic",
+    "ray": "ray",
+    "scipy": "scipy",
+    "torch": "torch",
+    "tqdm": "tqdm",
+    "transformers": "transformers",
+}
+"""Package → distribution: what this project requires, and is therefore installed wherever it runs."""
+
+_SKIPPED_FOLDERS = frozenset({"__pycache__", "_vendor", "test", "testing", "tests", "thirdparty_files"})
+
+
+_Documented: TypeAlias = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def docstrings_file() -> Path:
+    """Return a file of records in Tevatron's layout; the first call with these versions of the libraries writes it."""
+    versions = [sys.version, *(f"{name} {metadata.version(name)}" for name in _DISTRIBUTIONS.values())]
+    key = hashlib.blake2b("\n".join(versions).encode(), digest_size=8).hexdigest()
+    target = cache_dir() / f"{DOCSTRINGS}-{key}-format{_FORMAT}.jsonl"
+    if not target.is_file():
+        logging.getLogger(__name__).info("reading the docstrings of %s", ", ".join(_DISTRIBUTIONS))
+        with whole_file(target) as stream:
+            docs = {name: doc for package in _DISTRIBUTIONS for name, doc in documented_in(_folder_of(package))}
+            stream.writelines(json.dumps(pair, ensure_ascii=False).encode() + b"\n" for pair in pairs(docs))
+    return target
+
+
+def pairs(docs: dict[str, str]) -> Iterator[dict[str, object]]:
+    """Yield a record for each docstring, of those by qualified name, whose summary asks for its rest alone.
+
+    Which do is decided as for the built-in collection, and none of that collection's texts is among them.
+    """
+    known = keys_of([open_collection(PYDOC)])
+    passages, summaries = passages_and_summaries(docs)
+    for passage in passages:
+        summary = summaries.get(passage.id)
+        if summary is None or are_in((text_key(summary), passage_key(passage)), known).any():
+            continue
+        positive = {"docid": passage.id, "title": passage.title, "text": passage.text}
+        yield {"query_id": f"summary:{passage.id}", "query": summary, "positive_passages": [positive]}
+
+
+def documented_in(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield qualified name and cleaned docstring of all that is documented in a package's Python sources."""
+    with warnings.catch_warnings():
+        # Else a filter that makes errors of warnings would make other pairs.
+        warnings.simplefilter("ignore")
+        for path in sorted(folder.rglob("*.py")):
+            inside = path.relative_to(folder.parent)
+            if _SKIPPED_FOLDERS & set(inside.parts):
+                continue
+            try:
+                tree = ast.parse(path.read_bytes())
+            except (SyntaxError, ValueError):
+                # Templates and sources for other interpreters.
+                continue
+            module = ".".join(inside.with_suffix("").parts).removesuffix(".__init__")
+            yield from _documented(tree, module)
+
+
+def _documented(node: _Documented, name: str) -> Iterator[tuple[str, str]]:
+    doc = ast.get_docstring(node)
+    if doc:
+        # A literal may hold lone surrogates, which no file can.
+        yield name, doc.encode("utf-8", "replace").decode()
+    if isinstance(node, ast.Module | ast.ClassDef):
+        for inner in node.body:
+            if isinstance(inner, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                yield from _documented(inner, f"{name}.{inner.name}")
+
+
+def _folder_of(package: str) -> Path:
+    # Of a package that is not imported, this finds the place without importing it.
+    spec = find_spec(package)
+    assert spec is not None, f"{package} is required and installed"
+    assert spec.submodule_search_locations, f"{package} is a package"
+    return Path(spec.submodule_search_locations[0])
+
+
+_KINDS: dict[str, RawKind] = {
+    ".jsonl": "jsonl",
+    ".jsonl.gz": "jsonl",
+    ".tsv": "tsv",
+    ".tsv.gz": "tsv",
+    ".parquet": "rows",
+}
+
+
+_COLLECTION_FILES = ("corpus.jsonl", "collection.tsv")
+
+
+_QUERIES_AT_ONCE = 512
+
+
+class ExampleSource(ABC):
+    """Where examples come from. Picklable; opening one reads no record."""
+
+    name: str
+
+    @abstractmethod
+    def pieces(self) -> Iterator[RawPiece]:
+        """Stream the records as they are, in a fixed order.
+
+        Raises:
+            ValueError: a file cannot be read at all.
+        """
+
+    @abstractmethod
+    def state(self) -> str:
+        """Return a short string that changes when a file behind it changes."""
+
+    def records(self) -> Iterator[Checked | BadRecord]:
+        """Stream the records, each checked by itself."""
+        for piece in self.pieces():
+            yield from checked(piece)
+
+
+@dataclass(frozen=True, slots=True)
+class FilesSource(ExampleSource):
+    """Files of records, one after another; what each holds is said by the end of its name."""
+
+    name: str
+    files: tuple[TextFile, ...]
+
+    def pieces(self) -> Iterator[RawPiece]:
+        """Stream the files in their order."""
+        for file in self.files:
+            kind = _kind_of(file.path)
+            assert kind is not None, "only files of a known kind are opened"
+            yield from rows_of(file) if kind == "rows" else lines_of(file, kind)
+
+    def state(self) -> str:
+        """Return name, size and modification time of every file."""
+        return "; ".join(_state_of(file.path) for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionSource(ExampleSource):
+    """The judged queries of a collection's split: what is judged 1 or more is a positive, and nothing a negative.
+
+    Queries without a positive are no examples. The positives' texts are held in memory while it is read.
+    """
+
+    name: str
+    collection: Collection
+    split: str
+
+    def pieces(self) -> Iterator[RawPiece]:
+        """Read the judgements, then the corpus, then stream the queries in their order."""
+        qrels = self.collection.qrels(self.split)
+        wanted = {passage for judged in qrels.values() for passage, relevance in judged.items() if relevance >= 1}
+        texts: dict[str, Passage] = {}
+        for record in self.collection.records():
+            if isinstance(record, BadRecord):
+                yield bad_piece([record])
+            elif record.id in wanted:
+                texts.setdefault(record.id, record)
+        queries = iter(enumerate(self.collection.queries(self.split), start=1))
+        while some := list(islice(queries, _QUERIES_AT_ONCE)):
+            yield from self._pieces_of(some, qrels, texts)
+
+    def _pieces_of(
+        self, queries: list[tuple[int, Query]], qrels: Qrels, texts: dict[str, Passage]
+    ) -> Iterator[RawPiece]:
+        file = f"{self.name}, queries of split {self.split}"
+        good: dict[int, dict[str, object]] = {}
+        bad: list[BadRecord] = []
+        for number, query in queries:
+            positives = [passage for passage, relevance in qrels[query.id].items() if relevance >= 1]
+            missing = [passage for passage in positives if passage not in texts]
+            if missing:
+                reason = f"missing passage: '{missing[0]}' is judged relevant to '{query.id}' and not in the corpus"
+                bad.append(BadRecord(file, number, reason, query.text[:200]))
+            elif positives:
+                good[number] = _fields(query, [texts[passage] for passage in positives])
+        if good:
+            yield rows_piece(file, good, pa.array(good.values()))
+        if bad:
+            yield bad_piece(bad)
+
+    def state(self) -> str:
+        """Return the states of corpus, queries and judgements."""
+        states = [self.collection.source_state()]
+        if isinstance(self.collection, FileCollection):
+            split = self.collection.split_files[self.split]
+            states += [_state_of(split.queries.path), _state_of(split.qrels.path)]
+        return "; ".join(states)
+
+
+def open_source(source: str, split: str) -> ExampleSource:
+    """Open a training source: a file, a folder of files, a collection, or `docstrings`.
+
+    Raises:
+        ValueError: nothing there can be trained on; the message says what can be.
+    """
+    path = Path(source).expanduser().absolute()
+    if source and path.is_file() and path.suffix != ".zip":
+        if _kind_of(path) is None:
+            raise ValueError(f"{source}: a training file must end in {', '.join(_KINDS)}; a collection in .zip")
+        return FilesSource(source, (TextFile(path, source),))
+    if path.is_dir() and not any(find_file(path, name, source) for name in _COLLECTION_FILES):
+        return _folder(path, source.rstrip("/"), split)
+    if source == DOCSTRINGS:
+        return FilesSource(source, (TextFile(docstrings_file(), source),))
+    collection = open_collection(source)
+    if split not in collection.splits():
+        there = ", ".join(collection.splits()) or "none"
+        raise ValueError(f"{source}: no split '{split}' to train on: say --split. Splits: {there}.")
+    return CollectionSource(source, collection, split)
+
+
+def _folder(path: Path, shown: str, split: str) -> FilesSource:
+    files = [p for p in sorted(path.iterdir()) if p.is_file() and p.name.startswith(split) and _kind_of(p)]
+    if not files:
+        raise ValueError(
+            f"{shown}: neither a collection nor a file there whose name begins with the split '{split}' and ends in "
+            f"{', '.join(_KINDS)}: give such a file itself, or another --split"
+        )
+    return FilesSource(shown, tuple(TextFile(file, f"{shown}/{file.name}") for file in files))
+
+
+def _kind_of(path: Path) -> RawKind | None:
+    return next((kind for end, kind in _KINDS.items() if path.name.endswith(end)), None)
+
+
+def _state_of(path: Path) -> str:
+    status = path.stat()
+    return f"{path.name}:{status.st_size}:{status.st_mtime_ns}"
+
+
+def _fields(query: Query, positives: list[Passage]) -> dict[str, object]:
+    passages = [{"docid": p.id, "title": p.title, "text": p.text} for p in positives]
+    return {"query_id": query.id, "query": query.text, "positive_passages": passages}

@@ -1,0 +1,128 @@
+"""What an index says of itself. The manifest lives in the table's own schema metadata, so it cannot drift from it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import pyarrow as pa
+
+from schemas.base import Model, differing_fields
+from schemas.codec import StoredCodec
+from schemas.retriever import Bm25Retriever, MaskedRetriever, RetrieverConfig
+
+MANIFEST_FORMAT = 1
+
+
+class IndexManifest(Model):
+    """Which retriever made the table, fixed when the index is created, and how its vectors are stored."""
+
+    format: int = MANIFEST_FORMAT
+    """Version of the table layout."""
+    retriever: RetrieverConfig
+    """The resolved config, `auto` values replaced by what was used."""
+    weights: str | None = None
+    """Digest of the backbone's weights; None for BM25."""
+    hidden_size: int | None = None
+    """H, the dimension of the stored vectors; None for BM25."""
+    vocab_size: int | None = None
+    """Size of the vocabulary that impacts point into."""
+    created: str
+    """ISO 8601 time, UTC."""
+    codec: StoredCodec | None = None
+    """What wrote the column `codes`; None where there is none. No part of the fingerprint."""
+
+    @property
+    def decodes(self) -> bool:
+        """Whether the stored vectors are codes only, to be decoded."""
+        return self.codec is not None and not self.codec.keeps_vectors
+
+    @property
+    def title(self) -> str:
+        """A name for people: method, backbone and budget, and the codec where vectors are decoded."""
+        config = self.retriever
+        if isinstance(config, Bm25Retriever):
+            return f"bm25 k1={config.k1:g} b={config.b:g}"
+        budget = f" {config.budget}" if isinstance(config, MaskedRetriever) else ""
+        adapter = f" + {config.backbone.adapter}" if config.backbone.adapter else ""
+        stored = f", {self.codec.name}" if self.codec is not None and self.decodes else ""
+        return f"{config.method} {config.backbone.source}{adapter}{budget}{stored}"
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hex digits that change whenever a vector could: config, weights, layout; not names or places."""
+        text = json.dumps(self._identity(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def differences(self, other: IndexManifest) -> list[str]:
+        """Name the fields in which two retrievers differ, as `field: this != other`; empty when they agree."""
+        return differing_fields(self._identity(), other._identity())
+
+    def _identity(self) -> dict[str, Any]:
+        config = self.retriever.model_dump(mode="json")
+        if not isinstance(self.retriever, Bm25Retriever):
+            for place in ("source", "revision", "attention", "adapter", "adapter_revision", "merge_adapter"):
+                config["backbone"].pop(place)
+        return {"format": self.format, "weights": self.weights, "retriever": config}
+
+
+class IndexContents(Model):
+    """What is in an index now, counted from the table itself."""
+
+    rows: int
+    """Passages."""
+    collections: dict[str, int]
+    """Passages by the collection they came from."""
+    version: int
+    """The table version these counts are of."""
+    fragments: int
+    """Data files groups the table consists of; compaction joins them."""
+    deleted_rows: int
+    """Rows marked as deleted that compaction will drop."""
+    bytes: int
+    """Size of the data files of this version."""
+
+
+TEXT_SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("collection", pa.string(), nullable=False),
+        pa.field("title", pa.string(), nullable=False),
+        pa.field("text", pa.string(), nullable=False),
+        pa.field("digest", pa.binary(16), nullable=False),
+    ]
+)
+"""A passage's own fields. `digest` is BLAKE2b-128 of title and text: equal digests mean an unchanged passage."""
+
+
+def representation_fields(hidden_size: int) -> list[pa.Field]:
+    """Columns that an encoder adds: ragged unit vectors (fp16), slot words, impacts sorted by token id."""
+    vector = pa.list_(pa.field("item", pa.float16(), nullable=False), hidden_size)
+    return [
+        pa.field("reps", pa.list_(pa.field("item", vector, nullable=False)), nullable=False),
+        pa.field("slot_tokens", pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False),
+        pa.field("impact_ids", pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False),
+        pa.field("impact_weights", pa.list_(pa.field("item", pa.float32(), nullable=False)), nullable=False),
+        pa.field("n_tokens", pa.int32(), nullable=False),
+    ]
+
+
+def codes_field(width: int) -> pa.Field:
+    """Column of codes: a row of `width` bytes for each vector of the passage."""
+    row = pa.list_(pa.field("item", pa.uint8(), nullable=False), width)
+    return pa.field("codes", pa.list_(pa.field("item", row, nullable=False)), nullable=False)
+
+
+def passage_schema(hidden_size: int | None, codec: StoredCodec | None = None) -> pa.Schema:
+    """Schema of an index's table; `hidden_size` None is a table without representations (BM25).
+
+    With a codec the column `codes` comes last, and `reps` is there only if the vectors were kept.
+    """
+    if hidden_size is None:
+        return TEXT_SCHEMA
+    fields = [*TEXT_SCHEMA, *representation_fields(hidden_size)]
+    if codec is None:
+        return pa.schema(fields)
+    kept = fields if codec.keeps_vectors else [field for field in fields if field.name != "reps"]
+    return pa.schema([*kept, codes_field(codec.width)])

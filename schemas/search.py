@@ -1,0 +1,114 @@
+"""The configs of the jobs: what `python jobs/X.py` can be told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import PositiveInt, model_validator
+
+from schemas.base import Model
+from schemas.places import IndexPlace
+from schemas.retriever import Mode
+from schemas.settings import JobConfig, ModelOptions, RayConfig
+
+
+class SearchOptions(ModelOptions):
+    """What searching an index needs to know."""
+
+    index: IndexPlace
+    """Folder or object-store URI of the index."""
+    backbone: str | None = None
+    """Where the index's backbone lies now, if it has moved; it must be the same weights."""
+    adapter: str | None = None
+    """Where its adapter lies now, likewise."""
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1`; `auto`: a GPU if there is one."""
+    memory_mb: PositiveInt = 1024
+    """Memory that scoring may use beside the model."""
+    maxsim: Literal["mean", "sum-floored"] = "mean"
+    """Dense score: mean over query slots (paper), or sum with negative maxima as 0 (the authors' code)."""
+    search_budget: PositiveInt | Literal["auto", "exact"] = "auto"
+    """Passages that a candidate index may name for scoring; `exact` asks for all; `auto` is the calibrated number
+    where accelerate_index.py made a candidate index, and otherwise all."""
+    score_dtype: Literal["float32", "bfloat16-legacy"] = "float32"
+    """Precision of dense products; the authors' bfloat16 loses 2-5 % of the true top 10."""
+
+
+class QueryBudgetOptions(JobConfig):
+    """How many slots queries get."""
+
+    query_budget: PositiveInt | None = None
+    """K_q of all queries; default: the retriever's own."""
+    selector: str | None = None
+    """What chooses each query's K_q from its text: the file that fit_selector.py wrote, `rule`, or `fixed:4`."""
+
+    @model_validator(mode="after")
+    def _one_k(self) -> Self:
+        if self.query_budget is not None and self.selector is not None:
+            raise ValueError("give --query-budget or --selector, not both")
+        return self
+
+
+class SearchJob(SearchOptions, QueryBudgetOptions):
+    """Ask an index one question and see the ranked passages."""
+
+    query: str
+    """The question."""
+    mode: Mode | None = None
+    """Score to rank by; default: hybrid where the index offers it, else what it has."""
+    top_k: PositiveInt = 10
+    """Passages to show."""
+    json_output: bool = False
+    """Print JSON instead of text."""
+
+
+class BatchSearchJob(RayConfig, SearchOptions):
+    """Search an index for many queries at once on Ray, and write TREC runs; resumable by the same command again.
+
+    Every task scans some of the index's data files for all queries together; what they find is merged exactly.
+    """
+
+    collection: str | None = None
+    """Collection whose queries are searched for; see encode_beir.py."""
+    split: str = "test"
+    """Split of its qrels that names the queries."""
+    queries: Path | None = None
+    """File of queries in place of a collection: .jsonl objects or id<TAB>text lines, either may be .gz."""
+    output: Path
+    """Folder for the runs, one for each mode: dense.trec, sparse.trec, hybrid.trec."""
+    modes: tuple[Mode, ...] = ()
+    """Scores to rank by; default: all that the index offers."""
+    top_k: PositiveInt = 1000
+    """Passages kept per query."""
+    query_budget: PositiveInt | None = None
+    """K_q of all queries; default: the retriever's own."""
+    exclude_self: bool = True
+    """Drop a query's own document (same id), as BEIR does for ArguAna and Quora; off matches the paper."""
+    searchers: PositiveInt | None = None
+    """Tasks that search at the same time, each with its own `--memory-mb`; default: what the cluster has room for."""
+    queries_at_once: PositiveInt = 5000
+    """Queries that share a scan of the index. What is kept for them takes about 30 kB each at the default depth."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> BatchSearchJob:
+        if (self.collection is None) == (self.queries is None):
+            raise ValueError("give either --collection or --queries")
+        return self
+
+
+class BatchSearchSummary(Model):
+    """The outcome of a batch search."""
+
+    queries: int
+    """Queries in the runs."""
+    passages: int
+    """Passages searched."""
+    parts: int
+    """Tasks that were run now; none is run twice."""
+    parts_found: int
+    """Tasks whose results an earlier attempt had left."""
+    seconds: float
+    """Duration without Ray's start."""
+    runs: dict[Mode, str]
+    """Where each run is."""
