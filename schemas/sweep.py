@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, PositiveInt, ValidationError, model_
 from schemas.base import Model
 from schemas.budget import Budget
 from schemas.index import IndexManifest
-from schemas.retriever import MaskedRetriever
+from schemas.retriever import has_slots
 from schemas.settings import RayConfig
 
 SweepMode: TypeAlias = Literal["dense", "sparse", "hybrid", "pooled-slots"]
@@ -127,7 +127,7 @@ def read_selection(path: Path) -> BudgetSelection:
 def encoder_fingerprint(manifest: IndexManifest) -> str:
     """Return the fingerprint of an encoder whatever its budget: the same for all cells of a sweep."""
     retriever = manifest.retriever
-    if isinstance(retriever, MaskedRetriever):
+    if has_slots(retriever):
         retriever = retriever.model_copy(update={"budget": Budget(1, 1)})
     return manifest.model_copy(update={"retriever": retriever}).fingerprint
 

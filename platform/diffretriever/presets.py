@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from schemas.base import suggest
 from schemas.budget import Budget, is_selection
-from schemas.retriever import RETRIEVER_ADAPTER, Bm25Retriever, MaskedRetriever, NeuralRetriever, RetrieverConfig
+from schemas.retriever import RETRIEVER_ADAPTER, MaskedRetriever, NeuralRetriever, RetrieverConfig, has_slots, is_neural
 from schemas.sweep import read_selection
 
 C = TypeVar("C")
@@ -103,7 +103,7 @@ def load_retriever(
 
 
 def _with_budget(config: RetrieverConfig, budget: Budget | Path) -> MaskedRetriever:
-    if not isinstance(config, MaskedRetriever):
+    if not has_slots(config):
         raise ValueError(f"the {config.method} method has no slots: leave --budget out")
     chosen = budget if isinstance(budget, Budget) else _selected(config, budget)
     return config.model_copy(update={"budget": chosen})
@@ -128,10 +128,10 @@ def with_places(config: RetrieverConfig, backbone: str | None, adapter: str | No
     """Return `config` with its backbone or adapter, where given, taken from another folder or hub id.
 
     Raises:
-        ValueError: BM25 has neither.
+        ValueError: the method has neither.
     """
-    if isinstance(config, Bm25Retriever):
-        raise ValueError("BM25 has no backbone: leave --backbone and --adapter out")
+    if not is_neural(config):
+        raise ValueError(f"the {config.method} method has no backbone: leave --backbone and --adapter out")
     places: dict[str, str | None] = {}
     if backbone is not None:
         places |= {"source": lasting_place(backbone), "revision": None}
