@@ -134,12 +134,12 @@ def with_places(config: RetrieverConfig, backbone: str | None, adapter: str | No
         raise ValueError(f"the {config.method} method has no backbone: leave --backbone and --adapter out")
     places: dict[str, str | None] = {}
     if backbone is not None:
-        places |= {"source": lasting_place(backbone), "revision": None}
+        places |= {"source": absolute_source(backbone), "revision": None}
     if adapter is not None:
-        places |= {"adapter": lasting_place(adapter), "adapter_revision": None}
+        places |= {"adapter": absolute_source(adapter), "adapter_revision": None}
     return config.model_copy(update={"backbone": config.backbone.model_copy(update=places)})
 
 
-def lasting_place(source: str) -> str:
+def absolute_source(source: str) -> str:
     """Return a local folder as an absolute path, since workers run in other directories; a hub id as it is."""
     return str(Path(source).absolute()) if Path(source).is_dir() else source

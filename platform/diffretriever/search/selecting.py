@@ -70,7 +70,7 @@ class BudgetChooser:
         self._frequencies = document_frequencies(index) if needs_frequencies else None
 
     @classmethod
-    def beside(cls, searcher: Searcher, source: str) -> Self:
+    def for_searcher(cls, searcher: Searcher, source: str) -> Self:
         """Return the chooser for a searcher's queries; see the constructor.
 
         Raises:
