@@ -73,11 +73,9 @@ class JobConfig(Model):
         if not isinstance(values, dict):
             raise ValueError(f"--config {path} must hold `key: value` lines")
         for key in values:
-            flag = _flag_of(str(key))
-            if key not in cls.model_fields and flag in RENAMED_FLAGS:
-                raise ValueError(
-                    f"{path}: {key} is now called {RENAMED_FLAGS[flag].removeprefix('--').replace('-', '_')}"
-                )
+            name = RENAMED_FLAGS.get(_flag_of(str(key)), "").removeprefix("--").replace("-", "_")
+            if key not in cls.model_fields and name in cls.model_fields:
+                raise ValueError(f"{path}: {key} is now called {name}")
         refuse_unknown_keys(values, cls.model_fields, path)
         if "trust_code" in values:
             raise ValueError(

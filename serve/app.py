@@ -102,6 +102,14 @@ class Ingress:
         encoder: DeploymentHandle | None = None,
         shards: tuple[DeploymentHandle, ...] = (),
     ) -> None:
+        """Serve an index.
+
+        Args:
+            config: of the application.
+            key: `guard.key_digest` of the API key; None asks for none.
+            encoder: deployment that encodes; None: this replica encodes and searches by itself.
+            shards: deployments that search, in the order of their numbers.
+        """
         _use_threads(config, config.ingress)
         self._config, self._key = config, key
         self._service = _together(config) if encoder is None else _apart(config, encoder, shards)

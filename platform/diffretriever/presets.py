@@ -59,7 +59,7 @@ class Presets(Generic[C]):
         """Return the values of the preset or file `name`, not checked yet.
 
         Raises:
-            ValueError: no such preset or file.
+            ValueError: no such preset or file, or a file that is no YAML.
         """
         if name in self._named:
             return self._named[name]
@@ -70,7 +70,10 @@ class Presets(Generic[C]):
             raise ValueError(
                 f"no file {name}: give a YAML file that describes a {self._kind}, or one of {self.names()}"
             )
-        return yaml.safe_load(path.read_text("utf-8"))
+        try:
+            return yaml.safe_load(path.read_text("utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise ValueError(f"{name} is not valid YAML: {error}") from error
 
 
 RETRIEVERS: Presets[RetrieverConfig] = Presets("retriever", "presets.yaml", RETRIEVER_ADAPTER)
@@ -86,7 +89,12 @@ def load_retriever(
 ) -> RetrieverConfig:
     """Return the retriever called `name`, or described by the YAML file `name`, with parts replaced where given.
 
-    A budget, here or in the YAML file, may also be the path of the selection.json that a budget sweep wrote.
+    Args:
+        name: of a preset, or of a YAML file.
+        backbone: folder or hub id to take in place of its backbone.
+        budget: K_q and K_p in place of its own. Here and in the YAML file it may also be the path of the
+            selection.json that a budget sweep wrote.
+        adapter: folder or hub id to take in place of its LoRA adapter.
 
     Raises:
         ValueError: no such preset or file, an unknown key, a part that this method does not have, or a selection that

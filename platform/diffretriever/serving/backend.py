@@ -71,6 +71,14 @@ class LocalBackend:
     """Does all of it in this process, the requests that wait at the same time together."""
 
     def __init__(self, encoder: Encoder, batch_tokens: int | None, snapshots: Snapshots, answering: Answering) -> None:
+        """Answer with these.
+
+        Args:
+            encoder: that made the index.
+            batch_tokens: most tokens of a batch, padding included; None: what suits the encoder's device.
+            snapshots: the versions to search.
+            answering: the steps around encoding and searching.
+        """
         if batch_tokens is not None:
             encoder.tokens_per_batch = batch_tokens
         self._encoder, self._snapshots, self._answering = encoder, snapshots, answering

@@ -186,6 +186,12 @@ def open_preparer(config: ServeConfig, index: PassageIndex) -> Preparer:
 def open_answering(config: ServeConfig, index: PassageIndex, preparer: Preparer, metrics: Metrics) -> Answering:
     """Return the steps around encoding and searching.
 
+    Args:
+        config: of the application; names the selector and the limits.
+        index: what is served.
+        preparer: of the encoder that made it.
+        metrics: where answers are counted.
+
     Raises:
         ValueError: the selector cannot be used for this index.
     """

@@ -114,6 +114,14 @@ class Snapshot:
     """
 
     def __init__(self, whole: PassageIndex, shard: ShardNumber, options: SearchOptions, device: torch.device) -> None:
+        """Open a version, or a shard of it.
+
+        Args:
+            whole: the version.
+            shard: which share of its fragments.
+            options: of the searches.
+            device: of dense searches.
+        """
         self.whole = whole
         self._index = _part_of(whole, shard)
         self._options, self._device = options, device
@@ -123,9 +131,16 @@ class Snapshot:
     def find(
         self, queries: Representations, lists: Sequence[ListName], depth: int, collection: str | None
     ) -> dict[ListName, Hits]:
-        """Return each query's best `depth` passages of the shard by each of `lists`; scores are exact.
+        """Search the shard; scores are exact.
 
-        With a collection, what an index that holds only its passages would give.
+        Args:
+            queries: encoded.
+            lists: what to search by.
+            depth: passages found for each query in each list.
+            collection: the filter; what is found is what an index of this collection alone would give.
+
+        Returns:
+            For each list, each query's best passages, best first.
         """
         dense, sparse = self._own if collection is None else self._filtered(collection)
         return {name: (dense if name == "dense" else sparse).search(queries, depth) for name in lists}
