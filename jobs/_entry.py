@@ -46,7 +46,7 @@ def run(config_class: type[C], main: Callable[[C], None]) -> None:
         raise SystemExit(130) from None
 
 
-def lasting(place: str | Path, flag: str) -> str:
+def absolute_place(place: str | Path, flag: str) -> str:
     """Return `place` as an absolute path or the URI of an object store.
 
     Raises:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from _entry import lasting, run
+from _entry import absolute_place, run
 
 from schemas.accelerate import AccelerateJob
 
@@ -22,7 +22,7 @@ def main(config: AccelerateJob) -> None:
     """Make what is missing and say what there is."""
     from diffretriever.search.accelerate import accelerate, make_missing
 
-    config = config.model_copy(update={"index": lasting(config.index, "--index")})
+    config = config.model_copy(update={"index": absolute_place(config.index, "--index")})
 
     def make(index: PassageIndex, missing: Sequence[Missing]) -> None:
         workers = _workers(config, missing)

@@ -6,7 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from _entry import lasting, run
+from _entry import absolute_place, run
 
 from schemas.analyse import AnalyseBudgetsJob
 
@@ -16,7 +16,7 @@ def main(config: AnalyseBudgetsJob) -> None:
     from diffretriever.evaluation.budgets.oracles import oracle_table
     from diffretriever.evaluation.budgets.report import analyse
 
-    output = Path(lasting(config.output, "--output"))
+    output = Path(absolute_place(config.output, "--output"))
     report = analyse(config.model_copy(update={"output": output}), shlex.join(["python", *sys.argv]))
     print(f"fixed budget {report.fixed} ({report.chosen})")
     print(f"oracles, {report.modes[0]} {report.measure}:\n{oracle_table(report)}")

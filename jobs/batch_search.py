@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from _entry import lasting, run
+from _entry import absolute_place, run
 
 from schemas.search import BatchSearchJob
 
@@ -14,7 +14,10 @@ def main(config: BatchSearchJob) -> None:
     from diffretriever.pipelines.batch_search import search_batch
 
     # Workers run in another directory.
-    places = {"output": Path(lasting(config.output, "--output")), "index": lasting(config.index, "--index")}
+    places = {
+        "output": Path(absolute_place(config.output, "--output")),
+        "index": absolute_place(config.index, "--index"),
+    }
     summary = search_batch(config.model_copy(update=places))
     rate = summary.queries / summary.seconds
     print(f"{summary.queries:,} queries over {summary.passages:,} passages in {summary.seconds:.0f} s ({rate:.1f}/s)")

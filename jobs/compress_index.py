@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from _entry import lasting, run
+from _entry import absolute_place, run
 
 from schemas.compress import CompressJob, CompressSummary
 
@@ -11,7 +11,7 @@ def main(config: CompressJob) -> None:
     """Compress, then say what was gained."""
     from diffretriever.pipelines.compress import compress_index
 
-    job = config.model_copy(update={"index": lasting(config.index, "--index")})
+    job = config.model_copy(update={"index": absolute_place(config.index, "--index")})
     print(describe(compress_index(job), kept=job.keep_vectors))
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from _entry import lasting, run
+from _entry import absolute_place, run
 
 from schemas.encode import EncodeJob
 from schemas.evaluate import DemoJob, EvaluateJob
@@ -23,7 +23,7 @@ def main(config: DemoJob) -> None:
     from diffretriever.evaluation.comparison import comparison_table, write_comparison
     from diffretriever.pipelines.cluster import ray_session
 
-    output = Path(lasting(config.output, "--output"))
+    output = Path(absolute_place(config.output, "--output"))
     command = shlex.join(["python", *sys.argv])
     with ray_session(config):
         indexes = {name: _encode(config, preset, output / "indexes" / preset) for name, preset in SYSTEMS.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from _entry import lasting, run
+from _entry import absolute_place, run
 
 from schemas.encode import EncodeJob, EncodeSummary
 
@@ -11,7 +11,7 @@ def main(config: EncodeJob) -> None:
     """Encode, then say what happened."""
     from diffretriever.pipelines.encode import encode_collection
 
-    job = config.model_copy(update={"index": lasting(config.index, "--index")})
+    job = config.model_copy(update={"index": absolute_place(config.index, "--index")})
     print(describe(encode_collection(job)))
 
 

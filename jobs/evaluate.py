@@ -6,7 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from _entry import lasting, run
+from _entry import absolute_place, run
 
 from schemas.evaluate import EvaluateJob
 
@@ -17,7 +17,7 @@ def main(config: EvaluateJob) -> None:
     from diffretriever.evaluation.report import evaluation_table
     from schemas.evaluate import SelectorReport
 
-    output = Path(lasting(config.output, "--output"))
+    output = Path(absolute_place(config.output, "--output"))
     results = evaluate_job(config.model_copy(update={"output": output}), shlex.join(["python", *sys.argv]))
     print(evaluation_table(results))
     if config.selector:

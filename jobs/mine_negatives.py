@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from _entry import lasting, run
+from _entry import absolute_place, run
 
 from schemas.training_data import MinedNegatives, MineNegativesJob
 
@@ -14,7 +14,10 @@ def main(config: MineNegativesJob) -> None:
     from diffretriever.pipelines.mining import mine_negatives
 
     # Workers run in another directory.
-    places = {"output": Path(lasting(config.output, "--output")), "index": lasting(config.index, "--index")}
+    places = {
+        "output": Path(absolute_place(config.output, "--output")),
+        "index": absolute_place(config.index, "--index"),
+    }
     job = config.model_copy(update=places)
     print(describe(job, mine_negatives(job)))
 

@@ -6,7 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from _entry import lasting, run
+from _entry import absolute_place, run
 
 from schemas.prune import PruneSlotsJob
 
@@ -15,8 +15,8 @@ def main(config: PruneSlotsJob) -> None:
     """Trace the curve, print it, and say where it is."""
     from diffretriever.evaluation.budgets.pruning_report import prune_slots, prune_table
 
-    output = Path(lasting(config.output, "--output"))
-    pruned = config.pruned and lasting(config.pruned, "--pruned")
+    output = Path(absolute_place(config.output, "--output"))
+    pruned = config.pruned and absolute_place(config.pruned, "--pruned")
     changed = {"output": output, "pruned": pruned}
     report = prune_slots(config.model_copy(update=changed), shlex.join(["python", *sys.argv]))
     print(prune_table(report))

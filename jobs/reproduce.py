@@ -6,7 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from _entry import lasting, run
+from _entry import absolute_place, run
 
 from schemas.reproduce import ReproduceJob
 
@@ -16,7 +16,7 @@ def main(config: ReproduceJob) -> None:
     from diffretriever.reproduction.plan import make_plan
     from diffretriever.reproduction.report import listing, terminal_table
 
-    job = config.model_copy(update={"output": Path(lasting(config.output, "--output"))})
+    job = config.model_copy(update={"output": Path(absolute_place(config.output, "--output"))})
     plan = make_plan(job)
     if job.dry_run:
         print(listing(plan))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from _entry import lasting, run
+from _entry import absolute_place, run
 
 from schemas.training import TrainingManifest, TrainJob
 
@@ -13,11 +13,11 @@ def main(config: TrainJob) -> None:
     """Train, or go on with it, then say where the adapter is."""
     from diffretriever.pipelines.train import train
 
-    places: dict[str, Path | str] = {"output": Path(lasting(config.output, "--output"))}
+    places: dict[str, Path | str] = {"output": Path(absolute_place(config.output, "--output"))}
     # Workers run in another directory.
     for name, place in (("train", config.train), ("validation", config.validation)):
         if place is not None and Path(place).exists():
-            places[name] = lasting(place, f"--{name}")
+            places[name] = absolute_place(place, f"--{name}")
     print(describe(train(config.model_copy(update=places)), config.output))
 
 

@@ -1,4 +1,4 @@
-"""What is known of an index's candidate search: which one, how many candidates, and the recall it was set for."""
+"""Making an index fast to search: the job's config, and what is kept of a calibrated candidate search."""
 
 from __future__ import annotations
 
@@ -12,8 +12,32 @@ from schemas.settings import ModelOptions
 
 ProposerName: TypeAlias = Literal["mean", "lancedb_tokens", "faiss_tokens", "plaid"]
 
-
 Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]
+
+
+class AccelerateJob(ModelOptions):
+    """Make an index fast to search: codes, postings, a candidate index where asked for; results stay the same."""
+
+    index: IndexPlace
+    """Local folder of the index."""
+    candidates: Literal["none", "auto"] | ProposerName = "none"
+    """Candidate index to calibrate: only what it names is scored, exactly. `mean` goes by passages' mean vectors,
+    `plaid` by the centroids of slot vectors, `lancedb_tokens` by LanceDB's index over slot vectors, `faiss_tokens` by
+    faiss's (extra `faiss`); `auto` tries `mean` and `plaid`. Where none is faster at that recall, all are scored.
+    Worth it from about a hundred thousand passages on; below, the exact scan of the codes is fast enough."""
+    recall: Share = 0.99
+    """Recall@top_k that the search budget is chosen for, on queries made from the index's own passages."""
+    top_k: PositiveInt = 100
+    """Passages of a query that the recall counts."""
+    sample: PositiveInt = 200
+    """Queries to calibrate with."""
+    backbone: str | None = None
+    """Where the index's backbone lies now, if it has moved."""
+    adapter: str | None = None
+    """Where its adapter lies now, if it has moved."""
+    workers: PositiveInt | Literal["auto"] = "auto"
+    """Fragments worked on at a time, by Ray where it is more than 1; `auto`: as many as there are CPUs where many
+    passages wait in several fragments, else 1."""
 
 
 class CandidateSettings(Model):
@@ -38,28 +62,3 @@ class CandidateSettings(Model):
     """Passages in the index when it was calibrated."""
     version: PositiveInt
     """Table version at that time."""
-
-
-class AccelerateJob(ModelOptions):
-    """Make an index fast to search: codes, postings, a candidate index where asked for; results stay the same."""
-
-    index: IndexPlace
-    """Local folder of the index."""
-    candidates: Literal["none", "auto"] | ProposerName = "none"
-    """Candidate index to calibrate: only what it names is scored, exactly. `mean` goes by passages' mean vectors,
-    `plaid` by the centroids of slot vectors, `lancedb_tokens` by LanceDB's index over slot vectors, `faiss_tokens` by
-    faiss's (extra `faiss`); `auto` tries `mean` and `plaid`. Where none is faster at that recall, all are scored.
-    Worth it from about a hundred thousand passages on; below, the exact scan of the codes is fast enough."""
-    recall: Share = 0.99
-    """Recall@top_k that the search budget is chosen for, on queries made from the index's own passages."""
-    top_k: PositiveInt = 100
-    """Depth of that recall."""
-    sample: PositiveInt = 200
-    """Queries to calibrate with."""
-    backbone: str | None = None
-    """Where the index's backbone lies now, if it has moved."""
-    adapter: str | None = None
-    """Where its adapter lies now, likewise."""
-    workers: PositiveInt | Literal["auto"] = "auto"
-    """Fragments worked on at a time, by Ray where it is more than 1; `auto`: as many as there are CPUs where many
-    passages wait in several fragments, else 1."""

@@ -1,4 +1,4 @@
-"""The job that compresses an index, and what it says at its end."""
+"""Compressing an index: the job's config, and what it says at its end."""
 
 from __future__ import annotations
 

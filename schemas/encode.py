@@ -1,4 +1,4 @@
-"""The configs of the jobs: what `python jobs/X.py` can be told."""
+"""Encoding a collection: the job's config, and what it says at its end."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class EncodeJob(RayConfig):
     """What to do with records that cannot be encoded: stop before anything starts, or set them aside in a file. A
     passage that the retriever encodes as NaN or infinity stops the job when it is met, or is set aside too."""
     quarantine: Path | None = None
-    """That file; default: `quarantine.jsonl` in a local index folder, or in the current one. Records that it holds of
-    other collections stay."""
+    """File for the records that are set aside; default: `quarantine.jsonl` in a local index folder, or in the current
+    one. Records that it holds of other collections stay."""
     on_existing: Literal["error", "skip", "replace"] = "error"
     """What to do with a passage whose id is in the index with another text. The same text is never encoded twice."""
     rows_per_block: PositiveInt | None = None

@@ -1,4 +1,4 @@
-"""The configs of the jobs: what `python jobs/X.py` can be told."""
+"""Evaluation: the jobs' configs, and what they leave on disk beside the runs."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from schemas.base import Model, differing_fields
 from schemas.codec import StoredCodec
-from schemas.retriever import Bm25Retriever, MaskedRetriever, RetrieverConfig
+from schemas.retriever import RetrieverConfig
 
 MANIFEST_FORMAT = 1
 
@@ -40,14 +40,9 @@ class IndexManifest(Model):
 
     @property
     def title(self) -> str:
-        """A name for people: method, backbone and budget, and the codec where vectors are decoded."""
-        config = self.retriever
-        if isinstance(config, Bm25Retriever):
-            return f"bm25 k1={config.k1:g} b={config.b:g}"
-        budget = f" {config.budget}" if isinstance(config, MaskedRetriever) else ""
-        adapter = f" + {config.backbone.adapter}" if config.backbone.adapter else ""
+        """A name for people: the retriever's, and the codec where vectors are decoded."""
         stored = f", {self.codec.name}" if self.codec is not None and self.decodes else ""
-        return f"{config.method} {config.backbone.source}{adapter}{budget}{stored}"
+        return f"{self.retriever.title}{stored}"
 
     @property
     def fingerprint(self) -> str:
@@ -61,7 +56,7 @@ class IndexManifest(Model):
 
     def _identity(self) -> dict[str, Any]:
         config = self.retriever.model_dump(mode="json")
-        if not isinstance(self.retriever, Bm25Retriever):
+        if self.retriever.has_weights:
             for place in ("source", "revision", "attention", "adapter", "adapter_revision", "merge_adapter"):
                 config["backbone"].pop(place)
         return {"format": self.format, "weights": self.weights, "retriever": config}

@@ -1,4 +1,4 @@
-"""The configs of the jobs: what `python jobs/X.py` can be told."""
+"""Inspecting and maintaining an index: the jobs' configs, and what is found out about an index."""
 
 from __future__ import annotations
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from schemas.base import Model
 from schemas.budget import Budget
 from schemas.settings import ModelOptions
-
-NonNegative = Annotated[float, Field(ge=0)]
 
 
 class PlanJob(ModelOptions):
@@ -32,7 +28,7 @@ class PlanJob(ModelOptions):
     """H of the vectors, for backbones whose size is not known here."""
     tokens: PositiveFloat | None = None
     """Average tokens of a passage's text; default: the collection's, or 75."""
-    impacts: NonNegative | None = None
+    impacts: NonNegativeFloat | None = None
     """Average impacts of a passage; default: measured, or 30."""
     rate: PositiveFloat | None = None
     """Passages that one device encodes in a second."""
@@ -40,7 +36,7 @@ class PlanJob(ModelOptions):
     """Load the encoder here and find the rate, vectors and impacts on 256 passages drawn from the collection."""
     bandwidth: PositiveFloat | None = None
     """GB/s at which a search reads 8-bit codes; default: what the scan reaches on one core here, in a short probe."""
-    price_per_gib_month: NonNegative | None = None
+    price_per_gib_month: NonNegativeFloat | None = None
     """Price of storage, in any currency."""
     json_output: bool = False
     """Print JSON instead of text."""

@@ -32,7 +32,7 @@ class LikelihoodReranker(Model):
     n_samples: PositiveInt = 16
     """Maskings drawn by `monte-carlo`; they depend on query and seed only, so all passages of a query share them."""
     seed: NonNegativeInt = 0
-    """Of those maskings."""
+    """Seed of those maskings."""
     normalise_length: bool = True
     """Divide by the query's tokens. The order of a query's passages is the same either way."""
     read_offset: Literal[0, -1] = 0

@@ -1,23 +1,23 @@
-"""The parts that retriever configs are made of: backbone, prompt, lengths, content words."""
+"""What describes a retriever completely: method, backbone, budget, prompt, lengths. Saved with every artefact.
+
+A config also says what its method can do. Code elsewhere asks for that, never for the method: a new method is a class
+here, a place in the unions at the end, and the code that runs it.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self, TypeAlias
+from abc import abstractmethod
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, PositiveInt, TypeAdapter, model_validator
+from typing_extensions import TypeIs
 
 from schemas.base import Model
 from schemas.budget import Budget
 
 Mode: TypeAlias = Literal["dense", "sparse", "hybrid"]
-
-
 Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
-
-
 Side: TypeAlias = Literal["query", "passage"]
-
-
 TitleJoin: TypeAlias = Literal["space", "period-space", "none"]
 
 
@@ -75,8 +75,48 @@ class ContentWordsConfig(Model):
     """Let a word's form with a leading space (` dog`) count for the word itself (`dog`), the larger weight winning."""
 
 
-class PromptedRetriever(Model):
+class RetrieverBase(Model):
+    """What every retriever config says of its method."""
+
+    modes: ClassVar[tuple[Mode, ...]]
+    """The scores that it offers; the last one is the default."""
+    has_weights: ClassVar[bool] = True
+    """A model reads the texts, and the config has a `backbone`. False: texts are stored as they are."""
+    has_slots: ClassVar[bool] = False
+    """Texts are read at mask slots, and the config has a `budget`, their numbers."""
+    has_query_budget: ClassVar[bool] = False
+    """The number of a query's vectors can be chosen for each query."""
+    is_trainable: ClassVar[bool] = False
+    """Its backbone is one of ours: it can be fine-tuned, and a training can learn from it."""
+    extra_package: ClassVar[str | None] = None
+    """Python package that runs it, where the plain installation does not bring that."""
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """A name for people: the method, the model and what else matters most."""
+
+    @abstractmethod
+    def max_vectors(self, side: Side) -> int:
+        """Return the most vectors that a text has; 0 where there are none."""
+
+    @property
+    def has_unit_vectors(self) -> bool:
+        """Whether vectors are stored with length 1."""
+        return True
+
+    @property
+    def has_token_vectors(self) -> bool:
+        """Whether a text has a vector for each token, so that most texts have fewer than `max_vectors`."""
+        return False
+
+
+class PromptedRetriever(RetrieverBase):
     """What the retrievers with a retrieval prompt and sparse scores share."""
+
+    modes = ("dense", "sparse", "hybrid")
+    has_query_budget = True
+    is_trainable = True
 
     backbone: BackboneConfig
     prompt: PromptConfig = PromptConfig()
@@ -87,14 +127,11 @@ class PromptedRetriever(Model):
     sparse_rounding: Literal["none", "trunc100", "round100"] = "none"
     """The authors' code multiplies impacts by 100 and truncates or rounds; the paper stores them as they are."""
 
-    @property
-    def modes(self) -> tuple[Mode, ...]:
-        """The scores this retriever offers."""
-        return ("dense", "sparse", "hybrid")
-
 
 class MaskedRetriever(PromptedRetriever):
     """DiffRetriever: K mask slots after a retrieval prompt, read in one bidirectional pass (paper §3.2)."""
+
+    has_slots = True
 
     method: Literal["masked"] = "masked"
     budget: Budget = Budget(1, 1)
@@ -136,8 +173,13 @@ class MaskedRetriever(PromptedRetriever):
             raise ValueError("nested_slots: the tail would move with the number of slots: set tail_length to 0")
         return self
 
+    @property
+    def title(self) -> str:
+        """Method, backbone, adapter and budget."""
+        return f"{_model_title(self.method, self.backbone)} {self.budget}"
+
     def max_vectors(self, side: Side) -> int:
-        """Most vectors of a text: K_q or K_p."""
+        """Return K_q or K_p."""
         return self.budget.query if side == "query" else self.budget.passage
 
 
@@ -151,13 +193,21 @@ class GeneratedRetriever(PromptedRetriever):
     """`quote`: a text stops at the closing quote (paper). `cap-then-cut`: all N are decoded, then cut at the first
     token that is special or the bare quote (the authors' zero-shot code). `cap`: always N (their fine-tuned code)."""
 
+    @property
+    def title(self) -> str:
+        """Method, backbone and adapter."""
+        return _model_title(self.method, self.backbone)
+
     def max_vectors(self, side: Side) -> int:
-        """Most vectors of a text: N on both sides."""
+        """Return N, on both sides."""
         return self.max_tokens
 
 
-class PooledRetriever(Model):
+class PooledRetriever(RetrieverBase):
     """One vector a text: the mean of its final hidden states (DiffEmbed, all-MiniLM) or the last of them (RepLLaMA)."""
+
+    modes = ("dense",)
+    is_trainable = True
 
     method: Literal["pooled"] = "pooled"
     backbone: BackboneConfig
@@ -170,17 +220,20 @@ class PooledRetriever(Model):
     text: TextConfig = TextConfig()
 
     @property
-    def modes(self) -> tuple[Mode, ...]:
-        """The scores this retriever offers."""
-        return ("dense",)
+    def title(self) -> str:
+        """Method, backbone and adapter."""
+        return _model_title(self.method, self.backbone)
 
     def max_vectors(self, side: Side) -> int:
-        """One vector a text."""
+        """Return 1."""
         return 1
 
 
-class LibraryRetriever(Model):
+class LibraryRetriever(RetrieverBase):
     """A published embedding model, run as its card says by sentence-transformers (the extra `models`)."""
+
+    modes = ("dense",)
+    extra_package = "sentence_transformers"
 
     method: Literal["library"] = "library"
     backbone: BackboneConfig
@@ -220,19 +273,32 @@ class LibraryRetriever(Model):
         return self
 
     @property
-    def modes(self) -> tuple[Mode, ...]:
-        """The scores this retriever offers."""
-        return ("dense",)
+    def title(self) -> str:
+        """Method and model."""
+        return _model_title(self.method, self.backbone)
+
+    @property
+    def has_unit_vectors(self) -> bool:
+        """Whether vectors are compared by cosine."""
+        return self.similarity == "cosine"
+
+    @property
+    def has_token_vectors(self) -> bool:
+        """Whether this is ColBERT or its kin."""
+        return self.vectors == "token"
 
     def max_vectors(self, side: Side) -> int:
-        """Most vectors of a text."""
+        """Return 1, or the limit of the text's tokens."""
         if self.vectors == "single":
             return 1
         return self.text.max_query_tokens if side == "query" else self.text.max_passage_tokens
 
 
-class Bm25Retriever(Model):
+class Bm25Retriever(RetrieverBase):
     """BM25 with Lucene's formula, Porter stemming and Lucene's English stop words."""
+
+    modes = ("sparse",)
+    has_weights = False
 
     method: Literal["bm25"] = "bm25"
     k1: Annotated[float, Field(ge=0)] = 0.9
@@ -240,23 +306,38 @@ class Bm25Retriever(Model):
     title_join: TitleJoin = "space"
 
     @property
-    def modes(self) -> tuple[Mode, ...]:
-        """The scores this retriever offers."""
-        return ("sparse",)
+    def title(self) -> str:
+        """Method and parameters."""
+        return f"bm25 k1={self.k1:g} b={self.b:g}"
 
     def max_vectors(self, side: Side) -> int:
-        """None: texts are stored as they are."""
+        """Return 0."""
         return 0
 
 
+def _model_title(method: str, backbone: BackboneConfig) -> str:
+    adapter = f" + {backbone.adapter}" if backbone.adapter else ""
+    return f"{method} {backbone.source}{adapter}"
+
+
 BackboneRetriever: TypeAlias = MaskedRetriever | GeneratedRetriever | PooledRetriever
-"""Retrievers over our own backbones."""
-
-
+"""Those that are trainable."""
 NeuralRetriever: TypeAlias = BackboneRetriever | LibraryRetriever
-
-
+"""Those that have weights."""
 RetrieverConfig: TypeAlias = Annotated[NeuralRetriever | Bm25Retriever, Field(discriminator="method")]
-
-
 RETRIEVER_ADAPTER: TypeAdapter[RetrieverConfig] = TypeAdapter(RetrieverConfig)
+
+
+def is_neural(config: RetrieverConfig) -> TypeIs[NeuralRetriever]:
+    """Return whether it has weights; for a type checker, whether it has a `backbone`."""
+    return config.has_weights
+
+
+def is_trainable(config: RetrieverConfig) -> TypeIs[BackboneRetriever]:
+    """Return whether it can be fine-tuned."""
+    return config.is_trainable
+
+
+def has_slots(config: RetrieverConfig) -> TypeIs[MaskedRetriever]:
+    """Return whether its texts are read at mask slots; for a type checker, whether it has a `budget`."""
+    return config.has_slots

@@ -1,4 +1,4 @@
-"""The configs of the jobs: what `python jobs/X.py` can be told."""
+"""Searching an index, for one question or a whole set of queries: the jobs' configs, and the batch job's summary."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from schemas.settings import JobConfig, ModelOptions, RayConfig
 
 
 class SearchOptions(ModelOptions):
-    """What searching an index needs to know."""
+    """Settings of jobs that search an index."""
 
     index: IndexPlace
     """Folder or object-store URI of the index."""
     backbone: str | None = None
     """Where the index's backbone lies now, if it has moved; it must be the same weights."""
     adapter: str | None = None
-    """Where its adapter lies now, likewise."""
+    """Where its adapter lies now, if it has moved; it must be the same weights."""
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1`; `auto`: a GPU if there is one."""
     memory_mb: PositiveInt = 1024
-    """Memory that scoring may use beside the model."""
+    """MiB of memory that scoring may use beside the model."""
     maxsim: Literal["mean", "sum-floored"] = "mean"
     """Dense score: mean over query slots (paper), or sum with negative maxima as 0 (the authors' code)."""
     search_budget: PositiveInt | Literal["auto", "exact"] = "auto"

@@ -1,4 +1,7 @@
-"""What the search application says of the index that it serves."""
+"""What goes over HTTP: requests, answers and problems of the search application. The config is `schemas.serve_config`.
+
+Unknown keys of a request are refused. Limits on lengths and counts are the server's, and `GET /index` says them.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,12 @@ Way: TypeAlias = Literal["stream", "compressed", "codes", "candidates", "posting
 """How passages are found by a score: `stream` reads all vectors or impacts from the table, `compressed` the codes that
 stand for them; `codes` and `postings` are the files that `accelerate_index.py` makes, `candidates` its candidate index.
 All but the last find the same passages."""
+
+Texts: TypeAlias = str | list[str]
+"""One query, or several that are answered together."""
+
+AskedBudget: TypeAlias = Literal["adaptive"] | PositiveInt | None
+"""K_q: a number for all queries, `adaptive` to have each query's chosen from its text, None for the retriever's own."""
 
 
 class IndexState(Model):
@@ -29,48 +38,6 @@ class IndexState(Model):
     """ISO 8601 time, UTC, at which this version came to be."""
     checked_seconds_ago: float
     """Seconds since the server last looked for a newer version."""
-
-
-class LimitsInForce(Model):
-    """What the server takes; more is refused with a problem that names the field."""
-
-    max_query_chars: int
-    """Characters of a query."""
-    max_queries: int
-    """Queries of a request."""
-    max_k: int
-    max_budget: int
-    """Largest K_q."""
-    max_passages: int
-    """Passages of one ingest."""
-    max_passage_chars: int
-    """Characters of title and text of a passage."""
-    max_body_bytes: int
-    timeout_s: float
-
-
-class IndexResponse(Model):
-    """Answer of `GET /index`."""
-
-    index: IndexState
-    title: str
-    """The retriever for people: method, backbone and budget."""
-    method: str
-    """`masked`, `generated`, `pooled` or `library`."""
-    modes: list[Mode]
-    """Scores offered; the last one is the default."""
-    query_budget: int | None
-    """The retriever's own K_q; None where queries have no budget."""
-    passage_budget: int
-    """K_p, most vectors of a passage."""
-    adaptive: str | None
-    """What `budget: adaptive` is chosen by; None where it is not offered."""
-    collections: dict[str, int]
-    """Passages by collection."""
-    found_by: dict[Literal["dense", "sparse"], list[Way]]
-    """How passages are found for each score that the index has; in several ways where shards differ. What is made
-    beside the index while it is served is used from the next version on."""
-    limits: LimitsInForce
 
 
 class Word(Model):
@@ -119,82 +86,6 @@ class Explanation(Model):
     """The words of every slot of the passage, matched or not."""
     terms: list[TermMatch]
     """Largest product first; empty without a sparse side."""
-
-
-class PassageIn(Model):
-    """A passage to add, or to put in place of the one with its id."""
-
-    id: str
-    """Without whitespace or control characters."""
-    title: str = ""
-    text: str = ""
-    """Title or text may be empty, not both."""
-    collection: str = Field(default="served", min_length=1)
-    """What a filter can name it by."""
-
-
-class IngestRequest(Model):
-    """Body of `POST /passages`: written in one step, or not at all."""
-
-    passages: list[PassageIn] = Field(min_length=1)
-    """No id twice."""
-
-
-class IngestResponse(Model):
-    """Answer of `POST /passages`."""
-
-    added: int
-    replaced: int
-    """Those whose id was there with another title, text or collection."""
-    unchanged: int
-    """Those that were there as they are."""
-    version: int
-    """First version of the index with all of them; later searches on this replica are answered from it or a newer
-    one, other replicas follow within seconds."""
-
-
-class DeleteResponse(Model):
-    """Answer of `DELETE /passages/{id}`."""
-
-    deleted: int
-    """1; a passage that is not there is a problem of status 404."""
-    version: int
-    """First version of the index without it."""
-
-
-__all__ = [
-    "AskedBudget",
-    "BudgetUsed",
-    "DeleteResponse",
-    "EncodeRequest",
-    "EncodeResponse",
-    "EncodedQuery",
-    "EncodedSlot",
-    "Explanation",
-    "Filter",
-    "Health",
-    "IndexResponse",
-    "IndexState",
-    "IngestRequest",
-    "IngestResponse",
-    "LimitsInForce",
-    "PassageIn",
-    "Problem",
-    "QueryResult",
-    "SearchHit",
-    "SearchRequest",
-    "SearchResponse",
-    "SearchTimings",
-    "Texts",
-    "Word",
-]
-
-Texts: TypeAlias = str | list[str]
-"""One query, or several that are answered together."""
-
-
-AskedBudget: TypeAlias = Literal["adaptive"] | PositiveInt | None
-"""K_q: a number for all queries, `adaptive` to have each query's chosen from its text, None for the retriever's own."""
 
 
 class Filter(Model):
@@ -319,6 +210,89 @@ class EncodeResponse(Model):
     fingerprint: str
     """Of the retriever."""
     results: list[EncodedQuery]
+
+
+class LimitsInForce(Model):
+    """What the server takes; more is refused with a problem that names the field."""
+
+    max_query_chars: int
+    """Characters of a query."""
+    max_queries: int
+    """Queries of a request."""
+    max_k: int
+    max_budget: int
+    """Largest K_q."""
+    max_passages: int
+    """Passages of one ingest."""
+    max_passage_chars: int
+    """Characters of title and text of a passage."""
+    max_body_bytes: int
+    timeout_s: float
+
+
+class IndexResponse(Model):
+    """Answer of `GET /index`."""
+
+    index: IndexState
+    title: str
+    """The retriever for people: method, backbone and budget."""
+    method: str
+    """`masked`, `generated`, `pooled` or `library`."""
+    modes: list[Mode]
+    """Scores offered; the last one is the default."""
+    query_budget: int | None
+    """The retriever's own K_q; None where queries have no budget."""
+    passage_budget: int
+    """K_p, most vectors of a passage."""
+    adaptive: str | None
+    """What `budget: adaptive` is chosen by; None where it is not offered."""
+    collections: dict[str, int]
+    """Passages by collection."""
+    found_by: dict[Literal["dense", "sparse"], list[Way]]
+    """How passages are found for each score that the index has; in several ways where shards differ. What is made
+    beside the index while it is served is used from the next version on."""
+    limits: LimitsInForce
+
+
+class PassageIn(Model):
+    """A passage to add, or to put in place of the one with its id."""
+
+    id: str
+    """Without whitespace or control characters."""
+    title: str = ""
+    text: str = ""
+    """Title or text may be empty, not both."""
+    collection: str = Field(default="served", min_length=1)
+    """What a filter can name it by."""
+
+
+class IngestRequest(Model):
+    """Body of `POST /passages`: written in one step, or not at all."""
+
+    passages: list[PassageIn] = Field(min_length=1)
+    """No id twice."""
+
+
+class IngestResponse(Model):
+    """Answer of `POST /passages`."""
+
+    added: int
+    replaced: int
+    """Those whose id was there with another title, text or collection."""
+    unchanged: int
+    """Those that were there as they are."""
+    version: int
+    """First version of the index with all of them; later searches on this replica are answered from it or a newer
+    one, other replicas follow within seconds."""
+
+
+class DeleteResponse(Model):
+    """Answer of `DELETE /passages/{id}`."""
+
+    deleted: int
+    """1; a passage that is not there is a problem of status 404."""
+    version: int
+    """First version of the index without it."""
 
 
 class Health(Model):

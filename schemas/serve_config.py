@@ -68,14 +68,14 @@ class ServeConfig(Model):
     backbone: str | None = None
     """Where the index's backbone lies now, if it has moved; it must be the same weights."""
     adapter: str | None = None
-    """Where its adapter lies now, likewise."""
+    """Where its adapter lies now, if it has moved; it must be the same weights."""
     trust_code: CommaSeparated = ()
     """Models whose own Python code may run in the replicas, if the index's retriever asks for it; separated by commas.
     See `--trust-code` of jobs/search.py; DIFFRETRIEVER_TRUST_CODE where the application is built adds to it."""
     device: str = "auto"
     """Of the encoder, and of the dense search where they are together: `cpu`, `cuda`; `auto`: a GPU if there is one."""
     memory_mb: PositiveInt = 1024
-    """Memory that scoring may use beside the model, in each replica."""
+    """MiB of memory that scoring may use beside the model, in each replica."""
     threads: PositiveInt | None = None
     """Threads of each replica's tensor work; default: as many as it has CPUs, at least 1."""
     selector: str = "rule"

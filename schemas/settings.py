@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, Self, get_args
 
 import yaml
 from pydantic import (
     Field,
+    NonNegativeFloat,
     PositiveFloat,
     PositiveInt,
     ValidationError,
     ValidationInfo,
     field_validator,
 )
-from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, CliSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from schemas.base import CommaSeparated, Model, refuse_unknown_keys, suggest
 from schemas.places import plain_place
+
+RENAMED_FLAGS: dict[str, str] = {}
+"""A flag of any job that is gone → what it is called now, as `"--old": "--new"`: who uses the old one is told."""
+_EMPTY_DEFAULTS = ("default: None", "default: ()", "default: ", "default factory: dict")
 
 
 class JobConfig(Model):
@@ -42,7 +48,10 @@ class JobConfig(Model):
         loader = type(cls.__name__, (_CommandLine, cls), {"__doc__": cls.__doc__})
         try:
             _refuse_unknown_flags(given, cls)
-            settings = loader(_cli_parse_args=given, _cli_prog_name=Path(sys.argv[0]).name, **cls._read_yaml(given))
+            command_line = CliSettingsSource[Any](
+                loader, cli_parse_args=given, cli_prog_name=Path(sys.argv[0]).name, formatter_class=_Help
+            )
+            settings = loader(_cli_settings_source=command_line, **cls._read_yaml(given))
             kept = {name: getattr(settings, name) for name in cls.model_fields if cls.model_fields[name].exclude}
             return cls.model_validate(settings.model_dump() | kept)
         except ValidationError as error:
@@ -63,6 +72,10 @@ class JobConfig(Model):
             raise ValueError(f"--config {path} is not valid YAML: {error}") from error
         if not isinstance(values, dict):
             raise ValueError(f"--config {path} must hold `key: value` lines")
+        for key in values:
+            name = RENAMED_FLAGS.get(_flag_of(str(key)), "").removeprefix("--").replace("-", "_")
+            if key not in cls.model_fields and name in cls.model_fields:
+                raise ValueError(f"{path}: {key} is now called {name}")
         refuse_unknown_keys(values, cls.model_fields, path)
         if "trust_code" in values:
             raise ValueError(
@@ -77,12 +90,31 @@ class JobConfig(Model):
 
 
 class ModelOptions(JobConfig):
-    """What jobs that load an encoder can be told."""
+    """Settings of jobs that load an encoder."""
 
     trust_code: Annotated[CommaSeparated, NoDecode] = Field((), exclude=True)
     """Model whose own Python code may run in this job, if its retriever asks for it (`remote_code: true`): a hub id,
     ID@REVISION, or a folder that begins with `/`, `./`, `../` or `~`; repeat the flag for several. No file, preset or
     index can say so, and none keeps it."""
+
+
+class RayConfig(ModelOptions):
+    """Where encoders run, and with what."""
+
+    ray_address: str = "auto"
+    """Ray cluster to use; `auto` is a running one if there is, else a local one started for this job; `local` always
+    starts one."""
+    encoders: PositiveInt | None = None
+    """Encoder actors; default: as many as the cluster has room for."""
+    cpus_per_encoder: PositiveFloat | None = None
+    """CPUs that Ray sets aside for an encoder; default: 1 beside a GPU, 0.75 without."""
+    gpus_per_encoder: NonNegativeFloat | None = None
+    """GPUs of an encoder, fractions allowed; default: 1 if the cluster has any, else 0."""
+    threads_per_encoder: PositiveInt = 1
+    """CPU threads that compute in an encoder."""
+    autoscale: bool = False
+    """The cluster can add machines: grow the pool from 1 to `encoders` as they come, and do not check the request
+    against what is there now."""
 
 
 def _takes_path(annotation: Any) -> bool:
@@ -111,6 +143,17 @@ class _CommandLine(BaseSettings):
         return env_settings, init_settings
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Leaves an empty default out: the text of the flag says what happens then."""
+
+    def add_arguments(self, actions: Iterable[argparse.Action]) -> None:
+        for action in actions:
+            if action.help:
+                for empty in _EMPTY_DEFAULTS:
+                    action.help = action.help.removesuffix(f" ({empty})")
+            self.add_argument(action)
+
+
 def _flag_value(arguments: list[str], flag: str) -> str | None:
     for index, argument in enumerate(arguments):
         if argument.startswith(f"{flag}="):
@@ -121,13 +164,20 @@ def _flag_value(arguments: list[str], flag: str) -> str | None:
 
 
 def _refuse_unknown_flags(arguments: list[str], cls: type[JobConfig]) -> None:
-    names = [name.replace("_", "-") for name in cls.model_fields]
-    known = {f"--{name}" for name in names} | {f"--no-{name}" for name in names} | {"--help"}
+    offered = {_flag_of(name) for name in cls.model_fields} | {"--help"}
+    known = offered | {_flag_of(f"no_{name}") for name in cls.model_fields}
     for argument in arguments:
         flag = argument.partition("=")[0]
-        if flag.startswith("--") and flag not in known:
-            offered = {name for name in known if not name.startswith("--no-")}
-            raise ValueError(f"unknown flag {flag}.{suggest(flag, offered)}")
+        if not flag.startswith("--") or flag in known:
+            continue
+        positive = "--" + flag.removeprefix("--").removeprefix("no-")
+        if RENAMED_FLAGS.get(positive) in known:
+            raise ValueError(f"{positive} is now called {RENAMED_FLAGS[positive]}")
+        raise ValueError(f"unknown flag {flag}.{suggest(flag, offered)}")
+
+
+def _flag_of(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _explain(item: Any) -> str:
@@ -144,25 +194,3 @@ def _fail(message: str) -> NoReturn:
     name = Path(sys.argv[0]).name
     sys.stderr.write(f"{name}: {message}\nSee `{name} --help`.\n")
     raise SystemExit(2)
-
-
-NonNegative = Annotated[float, Field(ge=0)]
-
-
-class RayConfig(ModelOptions):
-    """Where encoders run."""
-
-    ray_address: str = "auto"
-    """Ray cluster to use; `auto` is a running one if there is, else a local one started for this job; `local` always
-    starts one."""
-    encoders: PositiveInt | None = None
-    """Encoder actors; default: as many as the cluster has room for."""
-    cpus_per_encoder: PositiveFloat | None = None
-    """CPUs a Ray scheduler sets aside for an encoder; default: 1 beside a GPU, 0.75 without."""
-    gpus_per_encoder: NonNegative | None = None
-    """GPUs of an encoder, fractions allowed; default: 1 if the cluster has any, else 0."""
-    threads_per_encoder: PositiveInt = 1
-    """CPU threads of an encoder's maths."""
-    autoscale: bool = False
-    """The cluster can add machines: grow the pool from 1 to `encoders` as they come, and do not check the request
-    against what is there now."""

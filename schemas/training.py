@@ -1,4 +1,4 @@
-"""How a retriever is fine-tuned: the recipe, and the job around it.
+"""How a retriever is fine-tuned: the recipe, the job around it, and what a trained adapter says of its training.
 
 Which retriever is trained (method, backbone, precision, slots, prompt) is said by its `RetrieverConfig` alone.
 """
@@ -16,6 +16,11 @@ from schemas.budget import BudgetChoice
 from schemas.codec import CodecConfig
 from schemas.retriever import RetrieverConfig
 from schemas.settings import JobConfig
+
+TRAINING_FORMAT = 1
+
+MANIFEST_FILE = "training.json"
+"""Name of the manifest beside an adapter."""
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -39,7 +44,7 @@ class Recipe(Model):
     max_steps: PositiveInt | None = None
     """Optimiser steps to stop after, if that is earlier; the learning rate reaches zero there."""
     seed: NonNegativeInt = 42
-    """Of the order, the sampling, LoRA's start and the dropout, whatever the number of workers."""
+    """Seed of the order, the sampling, LoRA's start and the dropout, whatever the number of workers."""
     batch_queries: PositiveInt = 128
     """Queries of an optimiser step, over all workers; the paper has 8 on each of 4 GPUs, 4 times accumulated."""
     queries_per_device: PositiveInt = 8
@@ -55,9 +60,10 @@ class Recipe(Model):
     knows to answer the query. `mask`: it is not among the query's candidates. `keep`: it is a negative, as in the
     authors' code, whose labels know nothing but the place of the positive (reference §5.1, §5.3)."""
     max_query_tokens: PositiveInt = 32
-    """Limit of a query in training, in place of the retriever's own; counted as its `text.length_semantics` says."""
+    """Longest query in training, in subword tokens, in place of the retriever's own limit; counted as its
+    `text.length_semantics` says."""
     max_passage_tokens: PositiveInt = 156
-    """The same of a passage."""
+    """Longest passage in training, in subword tokens, likewise."""
     temperature: PositiveFloat = 0.01
     """τ, by which dense scores are divided in the loss. Sparse scores are taken as they are."""
     sparse_weight: NonNegativeFloat = 1.0
@@ -70,9 +76,9 @@ class Recipe(Model):
     teacher: str | None = None
     """Retriever to learn from, a preset or a YAML file; it reads every text as well, without being trained."""
     distillation_weight: PositiveFloat = 1.0
-    """Weight of that loss."""
+    """Weight of the loss that learns from the teacher."""
     teacher_temperature: PositiveFloat = 0.01
-    """What the teacher's scores are divided by under `kl`: 0.01 suits cosines, 1 suits logits."""
+    """Number that the teacher's scores are divided by under `kl`: 0.01 suits cosines, 1 suits logits."""
     compression: Annotated[CodecConfig | None, NoDecode] = None
     """Codec, such as `residual2`, through which passages go before they are scored in the dense loss, as they would in
     an index compressed by it; gradients pass it by (straight through). None: passages as they are, as in the paper."""
@@ -81,7 +87,7 @@ class Recipe(Model):
     query_budgets: tuple[PositiveInt, ...] = ()
     """Numbers of query slots, one of which is drawn for each step; none: always the retriever's own."""
     passage_budgets: tuple[PositiveInt, ...] = ()
-    """The same of passages, drawn independently."""
+    """Numbers of passage slots, drawn independently; none: always the retriever's own."""
     lora_rank: PositiveInt = 16
     """r of LoRA (Hu et al. 2021, arXiv 2106.09685) on the attention's four projections and the three (BERT: two) of the
     feed-forward layer."""
@@ -160,7 +166,7 @@ class TrainJob(Recipe, JobConfig):
     gpus_per_worker: NonNegativeFloat | None = None
     """GPUs of a worker; default: 1 if the cluster has any, else 0."""
     threads_per_worker: PositiveInt = 1
-    """CPU threads of a worker's maths."""
+    """CPU threads that compute in a worker."""
     validation: str | None = None
     """Collection to measure nDCG@10 on before, during and after training; small, for all of it is encoded each time."""
     validation_split: str = "test"
@@ -188,13 +194,6 @@ class TrainJob(Recipe, JobConfig):
     def recipe(self) -> Recipe:
         """The recipe alone."""
         return Recipe(**{name: getattr(self, name) for name in Recipe.model_fields})
-
-
-TRAINING_FORMAT = 1
-
-
-MANIFEST_FILE = "training.json"
-"""Name of the manifest beside an adapter."""
 
 
 class Start(Model):

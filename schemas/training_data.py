@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import pyarrow as pa
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from schemas.base import Model
 from schemas.places import IndexPlace
@@ -35,8 +35,6 @@ EXAMPLES_SCHEMA = pa.schema(
     ]
 )
 """`examples.arrow`: passages are rows of `passages.arrow`, the positives first; no scores: an empty list."""
-
-Share = Annotated[float, Field(gt=0)]
 
 
 class PrepareTrainingJob(JobConfig):
@@ -147,7 +145,7 @@ class MineNegativesJob(RayConfig, SearchOptions):
     """Passages kept for each query at most, the best-ranked ones."""
     skip_top: NonNegativeInt = 0
     """Best-ranked passages to leave out, positives not counted: those that judges most often missed."""
-    max_share: Share | None = None
+    max_share: PositiveFloat | None = None
     """Leave out passages that score more than this share of the query's best positive, for they may be relevant too; a
     positive that is not within the depth scores less than all that is. Published trials did well with 0.95
     (arXiv 2407.15831)."""

@@ -24,7 +24,7 @@ from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.representations import Representations
 from diffretriever.files import is_local
 from diffretriever.search.batch import ListName, to_table
-from diffretriever.serving.answering import Wanted
+from diffretriever.serving.answering import SearchSpec
 from diffretriever.serving.api import make_api
 from diffretriever.serving.backend import EncodeBatcher, LocalBackend, SearchBatcher
 from diffretriever.serving.guard import key_digest
@@ -36,7 +36,7 @@ from diffretriever.serving.service import (
     open_preparer,
     search_options,
 )
-from diffretriever.serving.snapshots import Part, Snapshots
+from diffretriever.serving.snapshots import ShardNumber, Snapshots
 from schemas.serve import Way
 from schemas.serve_config import ReplicaConfig, ServeConfig
 from serve.metrics import RayMetrics
@@ -46,8 +46,8 @@ _PAGE = Path(__file__).parent / "static"
 _LOG = logging.getLogger("ray.serve")
 
 
-class Encoder:
-    """Represents prepared queries."""
+class QueryEncoder:
+    """Represents prepared queries. Its deployment is called `Encoder`."""
 
     def __init__(self, config: ServeConfig) -> None:
         _use_threads(config, config.encoder)
@@ -68,13 +68,15 @@ class Shard:
         from diffretriever.backbones.device import resolve_device
 
         _use_threads(config, config.shard)
-        self._snapshots = Snapshots(search_options(config), resolve_device(config.device), Part(number, config.shards))
+        self._snapshots = Snapshots(
+            search_options(config), resolve_device(config.device), ShardNumber(number, config.shards)
+        )
         self._snapshots.get(open_index(config).version)
         self._find = SearchBatcher(self._snapshots, RayMetrics())
 
-    async def find(self, queries: Representations, wanted: Wanted) -> dict[str, pa.Table]:
-        """Search for the queries of one request; a table of `search.hit_tables` for each list."""
-        found = await self._find(queries, wanted)
+    async def find(self, queries: Representations, spec: SearchSpec) -> dict[str, pa.Table]:
+        """Search for the queries of one request; a table of `search.batch.SCHEMA` for each list."""
+        found = await self._find(queries, spec)
         return {name: to_table(hits) for name, hits in found.items()}
 
     async def open(self, version: int) -> None:
@@ -100,6 +102,14 @@ class Ingress:
         encoder: DeploymentHandle | None = None,
         shards: tuple[DeploymentHandle, ...] = (),
     ) -> None:
+        """Serve an index.
+
+        Args:
+            config: of the application.
+            key: `guard.key_digest` of the API key; None asks for none.
+            encoder: deployment that encodes; None: this replica encodes and searches by itself.
+            shards: deployments that search, in the order of their numbers.
+        """
         _use_threads(config, config.ingress)
         self._config, self._key = config, key
         self._service = _together(config) if encoder is None else _apart(config, encoder, shards)
@@ -138,7 +148,7 @@ def search_app(arguments: dict[str, Any]) -> Application:
     ingress = serve.deployment(**_options(config, config.ingress))(serve.ingress()(Ingress))
     if config.layout == "together":
         return ingress.bind(config, key)
-    encoder = serve.deployment(**_options(config, config.encoder))(Encoder)
+    encoder = serve.deployment(name="Encoder", **_options(config, config.encoder))(QueryEncoder)
     shard = serve.deployment(**_options(config, config.shard))(Shard)
     shards = tuple(shard.options(name=f"Shard{number}").bind(config, number) for number in range(config.shards))
     return ingress.bind(config, key, encoder.bind(config), shards)

@@ -1,4 +1,4 @@
-"""Asking the replicas of a deployment, and hearing at once where none is alive.
+"""Encoding and searching by other deployments, and hearing at once where no replica of one is alive.
 
 Ray keeps a request until there is a replica for it, which after a death takes as long as loading a model. So whoever
 has waited for a moment, or has lost a replica, looks whether anybody is there.
@@ -18,19 +18,15 @@ from ray.serve.handle import DeploymentHandle
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.representations import Representations
 from diffretriever.search.batch import ListName, merge, to_hits
-from diffretriever.serving.answering import Answering, Found, Job, Searched, Wanted, refused
+from diffretriever.serving.answering import Answering, CheckedRequest, Found, Searched, SearchSpec, not_finite_problem
 from diffretriever.serving.problems import UnavailableError
 from schemas.serve import SearchResponse, Way
 
 _GONE = "a replica has died and is being replaced"
-
-
 _PATIENCE_S = 0.5
-"""Between looks, for a request that waits."""
-
-
+"""Seconds between looks, for a request that waits."""
 _LOOK_S = 5.0
-"""Who has not said in this time that it is alive may be busy: it is not taken for dead."""
+"""Seconds that replicas have to answer. One that has not answered by then may be busy: it is not taken for dead."""
 
 
 class Replicas:
@@ -62,7 +58,7 @@ class Replicas:
         except BackPressureError:
             raise UnavailableError("too many requests are waiting") from None
 
-    async def tell(self, method: str, *arguments: Any) -> int:
+    async def broadcast(self, method: str, *arguments: Any) -> int:
         """Call a method of every replica, and return how many have done it; those that are dead do not count."""
         try:
             told = await self._handle.broadcast(method, *arguments).results_async(return_exceptions=True)
@@ -93,7 +89,7 @@ class Replicas:
     async def _ping(self) -> None:
         try:
             async with asyncio.timeout(_LOOK_S):
-                self._are_gone = not await self.tell("ping")
+                self._are_gone = not await self.broadcast("ping")
         except TimeoutError:
             self._are_gone = False
 
@@ -105,19 +101,19 @@ class RemoteBackend:
         self._encoder, self._shards = Replicas(encoder), [Replicas(shard) for shard in shards]
         self._answering = answering
 
-    async def answer(self, job: Job) -> SearchResponse:
+    async def answer(self, request: CheckedRequest) -> SearchResponse:
         """Plan and finish here; have others encode and search."""
-        answering, clock, request = self._answering, job.clock, job.request
-        planned = await asyncio.to_thread(answering.plan, request.query, request.budget)
+        answering, clock = self._answering, request.clock
+        planned = await asyncio.to_thread(answering.plan, request.asked.query, request.asked.budget)
         clock.done("choose")
         queries = await self.encode([query.prepared for query in planned])
         clock.done("encode")
-        problem = refused(planned, queries)
+        problem = not_finite_problem(planned, queries)
         if problem is not None:
             raise problem
-        found = await self._find(queries, job.wanted)
+        found = await self._find(queries, request.spec)
         clock.done("search")
-        (answer,) = await asyncio.to_thread(answering.finish, [Searched(job, planned, queries, found)])
+        (answer,) = await asyncio.to_thread(answering.finish, [Searched(request, planned, queries, found)])
         return answer
 
     async def encode(self, texts: list[PreparedText]) -> Representations:
@@ -125,18 +121,16 @@ class RemoteBackend:
         encoded: Representations = await self._encoder.ask("encode", texts)
         return encoded
 
-    async def _find(self, queries: Representations, wanted: Wanted) -> Found:
+    async def _find(self, queries: Representations, spec: SearchSpec) -> Found:
         """Search all shards, and merge what they find: the same as one search of the whole."""
         parts: list[dict[Any, pa.Table]] = await asyncio.gather(
-            *(shard.ask("find", queries, wanted) for shard in self._shards)
+            *(shard.ask("find", queries, spec) for shard in self._shards)
         )
-        return {
-            name: to_hits(merge([part[name] for part in parts], wanted.depth), len(queries)) for name in wanted.lists
-        }
+        return {name: to_hits(merge([part[name] for part in parts], spec.depth), len(queries)) for name in spec.lists}
 
     async def open(self, version: int) -> None:
         """Have every replica of every shard open a version; who takes the place of a dead one does so by itself."""
-        await asyncio.gather(*(shard.tell("open", version) for shard in self._shards))
+        await asyncio.gather(*(shard.broadcast("open", version) for shard in self._shards))
 
     async def check(self) -> None:
         """Look whether an encoder and every shard are alive."""

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from schemas.base import suggest
 from schemas.budget import Budget, is_selection
-from schemas.retriever import RETRIEVER_ADAPTER, Bm25Retriever, MaskedRetriever, NeuralRetriever, RetrieverConfig
+from schemas.retriever import RETRIEVER_ADAPTER, MaskedRetriever, NeuralRetriever, RetrieverConfig, has_slots, is_neural
 from schemas.sweep import read_selection
 
 C = TypeVar("C")
@@ -59,7 +59,7 @@ class Presets(Generic[C]):
         """Return the values of the preset or file `name`, not checked yet.
 
         Raises:
-            ValueError: no such preset or file.
+            ValueError: no such preset or file, or a file that is no YAML.
         """
         if name in self._named:
             return self._named[name]
@@ -70,7 +70,10 @@ class Presets(Generic[C]):
             raise ValueError(
                 f"no file {name}: give a YAML file that describes a {self._kind}, or one of {self.names()}"
             )
-        return yaml.safe_load(path.read_text("utf-8"))
+        try:
+            return yaml.safe_load(path.read_text("utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise ValueError(f"{name} is not valid YAML: {error}") from error
 
 
 RETRIEVERS: Presets[RetrieverConfig] = Presets("retriever", "presets.yaml", RETRIEVER_ADAPTER)
@@ -86,7 +89,12 @@ def load_retriever(
 ) -> RetrieverConfig:
     """Return the retriever called `name`, or described by the YAML file `name`, with parts replaced where given.
 
-    A budget, here or in the YAML file, may also be the path of the selection.json that a budget sweep wrote.
+    Args:
+        name: of a preset, or of a YAML file.
+        backbone: folder or hub id to take in place of its backbone.
+        budget: K_q and K_p in place of its own. Here and in the YAML file it may also be the path of the
+            selection.json that a budget sweep wrote.
+        adapter: folder or hub id to take in place of its LoRA adapter.
 
     Raises:
         ValueError: no such preset or file, an unknown key, a part that this method does not have, or a selection that
@@ -103,7 +111,7 @@ def load_retriever(
 
 
 def _with_budget(config: RetrieverConfig, budget: Budget | Path) -> MaskedRetriever:
-    if not isinstance(config, MaskedRetriever):
+    if not has_slots(config):
         raise ValueError(f"the {config.method} method has no slots: leave --budget out")
     chosen = budget if isinstance(budget, Budget) else _selected(config, budget)
     return config.model_copy(update={"budget": chosen})
@@ -128,18 +136,18 @@ def with_places(config: RetrieverConfig, backbone: str | None, adapter: str | No
     """Return `config` with its backbone or adapter, where given, taken from another folder or hub id.
 
     Raises:
-        ValueError: BM25 has neither.
+        ValueError: the method has neither.
     """
-    if isinstance(config, Bm25Retriever):
-        raise ValueError("BM25 has no backbone: leave --backbone and --adapter out")
+    if not is_neural(config):
+        raise ValueError(f"the {config.method} method has no backbone: leave --backbone and --adapter out")
     places: dict[str, str | None] = {}
     if backbone is not None:
-        places |= {"source": lasting_place(backbone), "revision": None}
+        places |= {"source": absolute_source(backbone), "revision": None}
     if adapter is not None:
-        places |= {"adapter": lasting_place(adapter), "adapter_revision": None}
+        places |= {"adapter": absolute_source(adapter), "adapter_revision": None}
     return config.model_copy(update={"backbone": config.backbone.model_copy(update=places)})
 
 
-def lasting_place(source: str) -> str:
+def absolute_source(source: str) -> str:
     """Return a local folder as an absolute path, since workers run in other directories; a hub id as it is."""
     return str(Path(source).absolute()) if Path(source).is_dir() else source

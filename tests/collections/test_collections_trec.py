@@ -74,7 +74,7 @@ def test_what_cannot_be_written(
 
 
 def test_hits_must_be_ranked(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="not ranked"):
+    with pytest.raises(ValueError, match="not ranked"):
         write_run(tmp_path / "run", [("q", [("a", 1.0), ("b", 2.0)])], "t")
 
 

@@ -133,8 +133,8 @@ def test_configs_hold_the_path(place: Path) -> None:
 
 def test_jobs_take_it_for_a_path(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(JOBS), *sys.path])
-    from _entry import lasting
+    from _entry import absolute_place
 
     for uri in uris(place):
-        assert lasting(uri, "--index") == str(place)
-    assert lasting("s3://bucket/folder", "--index") == "s3://bucket/folder"
+        assert absolute_place(uri, "--index") == str(place)
+    assert absolute_place("s3://bucket/folder", "--index") == "s3://bucket/folder"

@@ -75,6 +75,8 @@ def test_help_is_complete_and_loads_nothing_heavy(name: str) -> None:
     done = job(name, "--help")
     assert done.returncode == 0
     assert (JOBS[name].__doc__ or "").split("\n")[0] in " ".join(done.stdout.split())
+    for empty in ("default: None", "default: ()", "default: )", "default factory"):
+        assert empty not in done.stdout
     for field in JOBS[name].model_fields:
         assert f"--{field.replace('_', '-')}" in done.stdout
         assert JOBS[name].model_fields[field].description, f"{name}: {field} has no description"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -14,7 +16,19 @@ from diffretriever.presets import load_retriever, preset_names
 from schemas.budget import Budget
 from schemas.encode import EncodeJob
 from schemas.evaluate import EvaluateJob
-from schemas.retriever import RETRIEVER_ADAPTER, MaskedRetriever
+from schemas.retriever import (
+    RETRIEVER_ADAPTER,
+    BackboneRetriever,
+    MaskedRetriever,
+    NeuralRetriever,
+    RetrieverConfig,
+    has_slots,
+    is_neural,
+    is_trainable,
+)
+from schemas.settings import RENAMED_FLAGS
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @given(st.integers(1, 999), st.integers(1, 999))
@@ -34,6 +48,30 @@ def test_bad_budgets_say_what_one_looks_like(text: str) -> None:
 def test_every_preset_is_complete_and_round_trips(name: str) -> None:
     config = load_retriever(name)
     assert RETRIEVER_ADAPTER.validate_json(config.model_dump_json()) == config
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_what_a_method_can_do_is_what_type_checkers_are_told(name: str) -> None:
+    config: RetrieverConfig = load_retriever(name)
+    assert is_neural(config) == (type(config) in get_args(NeuralRetriever)) == ("backbone" in type(config).model_fields)
+    assert is_trainable(config) == (type(config) in get_args(BackboneRetriever))
+    assert has_slots(config) == (type(config) is MaskedRetriever) == ("budget" in type(config).model_fields)
+    assert ("dense" in config.modes) == (config.max_vectors("passage") > 0)
+
+
+def test_presets_have_every_method() -> None:
+    union, _ = get_args(RetrieverConfig)
+    assert {type(load_retriever(name)) for name in preset_names()} == set(get_args(union))
+
+
+def test_code_asks_what_a_method_can_do_never_which_it_is() -> None:
+    """A new method needs no edit elsewhere; a method's own file may ask for its own config."""
+    own = {"platform/diffretriever/search/bm25.py"}
+    files = [file for folder in ("platform", "schemas", "jobs", "serve") for file in (ROOT / folder).rglob("*.py")]
+    places = {
+        str(file.relative_to(ROOT)) for file in files if re.search(r"isinstance\([^)]*Retriever\b", file.read_text())
+    }
+    assert places <= own
 
 
 def test_paper_presets_name_the_papers_checkpoints_and_budgets() -> None:
@@ -113,6 +151,37 @@ def test_wrong_command_lines_end_with_status_2_and_the_reason(
         EncodeJob.from_command_line(arguments)
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("old", ["--old-place", "--old-place=x", "--no-old-place"])
+def test_a_renamed_flag_answers_with_its_new_name(
+    old: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(RENAMED_FLAGS, "--old-place", "--index")
+    with pytest.raises(SystemExit) as stop:
+        EncodeJob.from_command_line(["--collection", "c", old])
+    assert stop.value.code == 2
+    assert "--old-place is now called --index" in capsys.readouterr().err
+
+
+def test_a_renamed_key_of_a_job_file_answers_with_its_new_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(RENAMED_FLAGS, "--old-rows", "--rows-per-block")
+    file = tmp_path / "job.yaml"
+    file.write_text("old_rows: 3\n")
+    with pytest.raises(SystemExit):
+        EncodeJob.from_command_line(["--config", str(file)])
+    assert f"{file}: old_rows is now called rows_per_block" in capsys.readouterr().err
+
+
+def test_help_says_defaults_where_there_are_some(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        EvaluateJob.from_command_line(["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Passages kept per query. (default: 1000)" in shown
+    assert "default: None" not in shown
+    assert "default: )" not in shown
 
 
 def test_unknown_key_in_a_job_file_names_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

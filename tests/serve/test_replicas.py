@@ -172,7 +172,7 @@ def test_the_application_is_ready_while_all_its_parts_are() -> None:
 
 def test_all_who_are_alive_are_told() -> None:
     def told(*pings: Any) -> Any:
-        return run(lambda: Replicas(Deployment([], list(pings))).tell("open", 7))
+        return run(lambda: Replicas(Deployment([], list(pings))).broadcast("open", 7))
 
     assert told(None, DEAD, None) == 2
     assert told() == 0

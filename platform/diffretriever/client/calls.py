@@ -55,7 +55,19 @@ class Call(Generic[Answer]):
 def search(
     query: Texts, *, k: int, mode: Mode | None, budget: AskedBudget, collection: str | None, explain: bool
 ) -> Call[SearchResponse]:
-    """Return the call of a search; `ValueError` for what no service would take."""
+    """Return the call of a search.
+
+    Args:
+        query: one query or several.
+        k: passages wanted for each.
+        mode: score to rank by; None for the service's default.
+        budget: K_q, or how it is chosen.
+        collection: name of the collection to search in; None: all of them.
+        explain: whether explanations are wanted.
+
+    Raises:
+        ValueError: a value that no service would take.
+    """
     chosen = None if collection is None else Filter(collection=collection)
     body = SearchRequest(query=query, k=k, mode=mode, budget=budget, filter=chosen, explain=explain)
     return Call("POST", "search", SearchResponse, body)

@@ -1,4 +1,7 @@
-"""What both clients are made with: the address, the key, how long to wait."""
+"""The two clients, one for ordinary programs and one for programs on an event loop.
+
+Everything but the waiting is shared: `calls` says what is sent, `exchange.settle` what becomes of it.
+"""
 
 from __future__ import annotations
 
@@ -25,28 +28,6 @@ from schemas.serve import (
 )
 
 DEFAULT_URL = "http://localhost:8000"
-
-
-def connection(url: str, api_key: str | None, timeout_s: float) -> dict[str, Any]:
-    """Return the arguments of an HTTP client. The key travels in a header, and redirects are not followed with it.
-
-    Raises:
-        ValueError: the address is none of HTTP, the key cannot stand in a header, or the time is not positive.
-    """
-    try:
-        address = httpx2.URL(url)
-    except httpx2.InvalidURL as error:
-        raise ValueError(f"url {url!r} is no address ({error}): give one such as {DEFAULT_URL}") from error
-    if address.scheme not in {"http", "https"} or not address.host:
-        raise ValueError(f"url {url!r} is no address of HTTP: give one such as {DEFAULT_URL}")
-    if timeout_s <= 0:
-        raise ValueError(f"timeout_s is {timeout_s}: give a number of seconds above 0")
-    headers = {"accept": "application/json, application/problem+json", "content-type": "application/json"}
-    if api_key is not None:
-        if not api_key or not all("!" <= letter <= "~" for letter in api_key):
-            raise ValueError("api_key: give printable ASCII characters without spaces")
-        headers["authorization"] = f"Bearer {api_key}"
-    return {"base_url": address, "headers": headers, "timeout": timeout_s, "follow_redirects": False}
 
 
 class SearchClient:
@@ -78,7 +59,7 @@ class SearchClient:
         Raises:
             ValueError: an argument that cannot work, named.
         """
-        self._http = httpx2.Client(**connection(url, api_key, timeout_s), transport=transport)
+        self._http = httpx2.Client(**_connection(url, api_key, timeout_s), transport=transport)
         self._retries = retries or Retries()
 
     def search(
@@ -91,7 +72,17 @@ class SearchClient:
         collection: str | None = None,
         explain: bool = False,
     ) -> SearchResponse:
-        """Rank passages for one query or several; see `schemas.serve.SearchRequest` for what the arguments mean."""
+        """Rank passages for one query or several.
+
+        Args:
+            query: one query, or a list of them; none blank.
+            k: passages wanted for each query.
+            mode: score to rank by; None: hybrid where the index offers it, else what it has.
+            budget: K_q of all queries, `adaptive` to have each query's chosen from its text, or None for the
+                retriever's own.
+            collection: name of the collection that passages are searched in; None: all of them.
+            explain: also say which slots and words each score is made of.
+        """
         call = calls.search(query, k=k, mode=mode, budget=budget, collection=collection, explain=explain)
         return self._ask(call)
 
@@ -139,11 +130,9 @@ class SearchClient:
 
 
 class AsyncSearchClient:
-    """A connection to a search application, for one event loop; close it, or use it in an `async with` block.
+    """The calls of `SearchClient`, awaited, for one event loop; close it, or use it in an `async with` block.
 
-    Every call raises `ProblemError` where the service refuses, `AnswerError` where what answers is no such service,
-    `UnreachableError` where nothing answers, and `ValueError` for arguments that no service would take. Requests that
-    were turned away or never arrived are sent again, as `retries` says.
+    Calls raise what those of `SearchClient` raise, and are sent again in the same way.
     """
 
     def __init__(
@@ -167,7 +156,7 @@ class AsyncSearchClient:
         Raises:
             ValueError: an argument that cannot work, named.
         """
-        self._http = httpx2.AsyncClient(**connection(url, api_key, timeout_s), transport=transport)
+        self._http = httpx2.AsyncClient(**_connection(url, api_key, timeout_s), transport=transport)
         self._retries = retries or Retries()
 
     async def search(
@@ -180,24 +169,34 @@ class AsyncSearchClient:
         collection: str | None = None,
         explain: bool = False,
     ) -> SearchResponse:
-        """Rank passages for one query or several; see `schemas.serve.SearchRequest` for what the arguments mean."""
+        """Rank passages for one query or several.
+
+        Args:
+            query: one query, or a list of them; none blank.
+            k: passages wanted for each query.
+            mode: score to rank by; None: hybrid where the index offers it, else what it has.
+            budget: K_q of all queries, `adaptive` to have each query's chosen from its text, or None for the
+                retriever's own.
+            collection: name of the collection that passages are searched in; None: all of them.
+            explain: also say which slots and words each score is made of.
+        """
         call = calls.search(query, k=k, mode=mode, budget=budget, collection=collection, explain=explain)
         return await self._ask(call)
 
     async def encode(self, query: Texts, *, budget: AskedBudget = None) -> EncodeResponse:
-        """Return the vectors and terms of one query or several."""
+        """See `SearchClient.encode`."""
         return await self._ask(calls.encode(query, budget=budget))
 
     async def index(self) -> IndexResponse:
-        """Return what is served: the index's state, the retriever, what may be asked."""
+        """See `SearchClient.index`."""
         return await self._ask(calls.index())
 
     async def add_passages(self, passages: Sequence[PassageIn]) -> IngestResponse:
-        """Add passages, or put them in place of those with their ids: all of them in one step, or none."""
+        """See `SearchClient.add_passages`."""
         return await self._ask(calls.add(passages))
 
     async def delete_passage(self, passage_id: str) -> DeleteResponse:
-        """Delete one passage; one that is not there is a `ProblemError` of status 404."""
+        """See `SearchClient.delete_passage`."""
         return await self._ask(calls.delete(passage_id))
 
     async def close(self) -> None:
@@ -225,3 +224,25 @@ class AsyncSearchClient:
             return await self._http.request(call.method, call.path, content=call.content)
         except httpx2.HTTPError as error:
             return error
+
+
+def _connection(url: str, api_key: str | None, timeout_s: float) -> dict[str, Any]:
+    """Return the arguments of an HTTP client. The key travels in a header, and redirects are not followed with it.
+
+    Raises:
+        ValueError: the address is none of HTTP, the key cannot stand in a header, or the time is not positive.
+    """
+    try:
+        address = httpx2.URL(url)
+    except httpx2.InvalidURL as error:
+        raise ValueError(f"url {url!r} is no address ({error}): give one such as {DEFAULT_URL}") from error
+    if address.scheme not in {"http", "https"} or not address.host:
+        raise ValueError(f"url {url!r} is no address of HTTP: give one such as {DEFAULT_URL}")
+    if timeout_s <= 0:
+        raise ValueError(f"timeout_s is {timeout_s}: give a number of seconds above 0")
+    headers = {"accept": "application/json, application/problem+json", "content-type": "application/json"}
+    if api_key is not None:
+        if not api_key or not all("!" <= letter <= "~" for letter in api_key):
+            raise ValueError("api_key: give printable ASCII characters without spaces")
+        headers["authorization"] = f"Bearer {api_key}"
+    return {"base_url": address, "headers": headers, "timeout": timeout_s, "follow_redirects": False}

@@ -1,4 +1,4 @@
-"""What a call of the client can raise: one base, and a class for each thing that a caller may do about it."""
+"""What becomes of a request that was sent: its answer, another try, or an error. The same for both clients."""
 
 from __future__ import annotations
 
@@ -13,6 +13,18 @@ from pydantic import ValidationError
 
 from diffretriever.client.calls import Answer, Call
 from schemas.serve import Problem
+
+BUSY = frozenset({429, 503})
+"""Answers of a service that has not done what it was asked, and may do it later."""
+
+_NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+"""The service has not seen the request."""
+
+_LOST = (httpx2.NetworkError, httpx2.RemoteProtocolError)
+"""The connection broke, perhaps after the request had arrived. A timeout is none of these: the service is at work, and
+sending the request again would double its load."""
+
+_RANDOM = random.SystemRandom()
 
 
 class ClientError(Exception):
@@ -44,13 +56,6 @@ class AnswerError(ClientError):
 
 class UnreachableError(ClientError):
     """No answer: the connection was refused or lost, the time was up, or all that answers is a proxy that is busy."""
-
-
-BUSY = frozenset({429, 503})
-"""Answers of a service that has not done what it was asked, and may do it later."""
-
-
-_RANDOM = random.SystemRandom()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,29 +92,6 @@ class Retries:
         return _RANDOM.uniform(doubled / 2, doubled)
 
 
-def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
-    """Return the seconds that `Retry-After` asks for, a number or a date (RFC 9110 §10.2.3); None if it is no such."""
-    value = headers.get("retry-after", "").strip()
-    if value.isascii() and value.isdigit():
-        return float(value)
-    try:
-        moment = parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return max(0.0, (moment - (now or datetime.now(UTC))).total_seconds())
-
-
-_NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
-"""The service has not seen the request."""
-
-
-_LOST = (httpx2.NetworkError, httpx2.RemoteProtocolError)
-"""The connection broke, perhaps after the request had arrived. A timeout is none of these: the service is at work, and
-sending the request again would double its load."""
-
-
 @dataclass(frozen=True, slots=True)
 class Wait:
     """Send the request once more after so many seconds."""
@@ -120,7 +102,13 @@ class Wait:
 def settle(
     call: Call[Answer], outcome: httpx2.Response | httpx2.HTTPError, retries: Retries, sent: int
 ) -> Answer | Wait:
-    """Return the answer, or how long to wait before the next try, the request having been sent `sent` times.
+    """Return the answer, or how long to wait before the next try.
+
+    Args:
+        call: that was made.
+        outcome: what came of it, an answer or an error of the HTTP library.
+        retries: how patient the client is.
+        sent: how many times the request has been sent.
 
     Raises:
         ProblemError: the service refused.
@@ -176,3 +164,17 @@ def _refusal(status: int, content: bytes) -> ClientError:
     if status in BUSY:
         return UnreachableError(f"the service is busy or restarting (status {status}): try again later")
     return AnswerError(f"status {status} without a problem that explains it: is the address that of the service?")
+
+
+def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
+    """Return the seconds that `Retry-After` asks for, a number or a date (RFC 9110 §10.2.3); None if it is no such."""
+    value = headers.get("retry-after", "").strip()
+    if value.isascii() and value.isdigit():
+        return float(value)
+    try:
+        moment = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - (now or datetime.now(UTC))).total_seconds())

@@ -47,7 +47,7 @@ def refuse_other_files(quarantine: Path, inputs: Iterable[Path] = ()) -> None:
 def quarantined(
     path: Path, collection: Collection, *, keep_own: bool = False
 ) -> Iterator[Callable[[BadRecord], object]]:
-    """Give what takes the bad records of a collection; they are in the file when the block succeeds, all at once.
+    """Yield a function that takes the bad records of a collection. They are in the file once the block succeeds.
 
     They replace those of an earlier scan of the same collection, unless `keep_own`. Other lines stay, whoever wrote
     them, at the same moment too.

@@ -15,6 +15,8 @@ from diffretriever.collections.quarantine import quarantined
 BadInputPolicy: TypeAlias = Literal["error", "quarantine"]
 
 _LISTED = 5
+"""Bad records that a refusal shows."""
+_RAW_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +48,12 @@ class ScanResult:
         ordinal = -1
         for ordinal, record in enumerate(collection.records()):
             if ordinal < self.n_records and self.kept_bitmap[ordinal // 8] >> (ordinal % 8) & 1:
-                assert isinstance(record, Passage), f"record {ordinal} was good and is not"
+                if not isinstance(record, Passage):
+                    raise _changed(collection)
                 yield record
         _refuse_changed(collection, self.source_state)
-        assert ordinal + 1 == self.n_records, "the same file has another number of records"
+        if ordinal + 1 != self.n_records:
+            raise _changed(collection)
 
 
 def scan(
@@ -85,7 +89,14 @@ def scan(
 
 
 def set_aside(collection: Collection, ids: Iterable[str], reason: str, quarantine: Path) -> None:
-    """Add kept passages to the file that `scan` wrote the bad records to, for a reason that came to light later."""
+    """Add kept passages to the file that `scan` wrote the bad records to, for a reason that came to light later.
+
+    Args:
+        collection: That they are of.
+        ids: Of the passages.
+        reason: Of all of them, as `kind` or `kind: detail`.
+        quarantine: The file.
+    """
     wanted = set(ids)
     with quarantined(quarantine, collection, keep_own=True) as put:
         for file, line, record in collection.located_records():
@@ -143,13 +154,17 @@ def _unless_duplicate(
 
 
 def _raw(record: Passage) -> str:
-    fields = {"id": record.id, "title": record.title, "text": record.text[:200]}
-    return json.dumps(fields, ensure_ascii=False)[:200]
+    fields = {"id": record.id, "title": record.title, "text": record.text[:_RAW_CHARACTERS]}
+    return json.dumps(fields, ensure_ascii=False)[:_RAW_CHARACTERS]
 
 
 def _refuse_changed(collection: Collection, state: str) -> None:
     if collection.source_state() != state:
-        raise ValueError(f"collection '{collection.name}' changed while it was read: start again")
+        raise _changed(collection)
+
+
+def _changed(collection: Collection) -> ValueError:
+    return ValueError(f"collection '{collection.name}' changed while it was read: start again")
 
 
 def _complaint(collection: Collection, result: ScanResult, listed: list[BadRecord]) -> str:

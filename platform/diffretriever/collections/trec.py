@@ -44,7 +44,8 @@ def write_run(path: Path, hits: Iterable[tuple[str, Sequence[tuple[str, float]]]
     Scores are written without exponents and read back as the same float. The file appears when complete.
 
     Raises:
-        ValueError: An id or the tag cannot stand in a run, a score is not finite, or a pair occurs twice.
+        ValueError: An id or the tag cannot stand in a run, a score is not finite, hits are not ranked by score, or a
+            pair occurs twice.
     """
     check_id(tag)
     written: set[str] = set()
@@ -109,7 +110,8 @@ def _ranked_lines(query_id: str, ranked: Sequence[tuple[str, float]], tag: str) 
         check_id(passage_id)
         if not math.isfinite(score):
             raise ValueError(f"query '{query_id}', passage '{passage_id}': score {score} is not finite")
-        assert score <= best, f"the hits of query '{query_id}' are not ranked by score"
+        if score > best:
+            raise ValueError(f"the hits of query '{query_id}' are not ranked by score")
         best = score
         _put_once(scores, passage_id, score)
         # The shortest decimal that reads back as the same float, without an exponent.

@@ -11,7 +11,7 @@ from diffretriever.collections.base import BadRecord, Passage, Query
 from diffretriever.collections.lines import Line, TextFile
 
 MAX_PASSAGE_BYTES = 1_000_000
-"""A longer line is refused unparsed: no encoder reads that far, and it is most often a broken file."""
+"""Longest line that is parsed: no encoder reads that far, and a longer one is most often a broken file."""
 
 ID_FIELDS = ("id", "_id", "docid")
 TEXT_FIELDS = ("text", "contents")

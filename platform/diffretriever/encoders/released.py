@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from diffretriever.backbones.checkpoint import read_json
 from diffretriever.backbones.source import resolve_adapter
 from schemas.budget import Budget
-from schemas.retriever import BackboneRetriever, MaskedRetriever, PromptConfig, Side
+from schemas.retriever import BackboneRetriever, MaskedRetriever, PromptConfig, Side, has_slots
 from schemas.training import MANIFEST_FILE
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def check_released(config: BackboneRetriever, preparer: Preparer) -> None:
             f"{file}: this adapter (model_type {trained.get('model_type')!r}) was trained for method "
             f"'{TRAINED_FOR[file.name]}', the retriever's is '{config.method}': use the former, or another adapter."
         )
-    if isinstance(config, MaskedRetriever):
+    if has_slots(config):
         _check_masked(trained, file, config, preparer)  # type: ignore[arg-type] # a masked config makes a masked preparer
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from diffretriever.presets import load_retriever
 from diffretriever.scoring.kernels import scan
 from schemas.plan import BudgetPlan, CapacityPlan, PlanJob
-from schemas.retriever import Bm25Retriever, LibraryRetriever, MaskedRetriever, NeuralRetriever
+from schemas.retriever import NeuralRetriever, has_slots, is_neural
 
 SAMPLE = 256
 
@@ -271,7 +271,7 @@ def retrievers(job: PlanJob) -> list[NeuralRetriever]:
         ValueError: there is no such retriever, or it has no slots or no vectors.
     """
     made = [load_retriever(job.retriever, job.backbone, budget, job.adapter) for budget in job.budget or (None,)]
-    neural = [retriever for retriever in made if not isinstance(retriever, Bm25Retriever)]
+    neural = [retriever for retriever in made if is_neural(retriever)]
     if len(neural) < len(made):
         raise ValueError(f"--retriever {job.retriever} makes no vectors: there is nothing to plan for")
     return neural
@@ -315,7 +315,7 @@ def _budget_plan(job: PlanJob, retriever: NeuralRetriever, shape: Shape, rate: f
     else:
         speed = scan_rate(retriever.max_vectors("query"), max(1, round(shape.vectors)), shape.hidden_size)
     return BudgetPlan(
-        budget=str(retriever.budget) if isinstance(retriever, MaskedRetriever) else retriever.method,
+        budget=str(retriever.budget) if has_slots(retriever) else retriever.method,
         vectors=shape.vectors,
         impacts=shape.impacts,
         rate=rate,
@@ -339,7 +339,7 @@ def _text_bytes(job: PlanJob, counted: Counted | None) -> float:
 
 
 def _vectors(retriever: NeuralRetriever, tokens: float) -> float:
-    if isinstance(retriever, LibraryRetriever) and retriever.vectors == "token":
+    if retriever.has_token_vectors:
         return min(tokens, retriever.max_vectors("passage"))
     return retriever.max_vectors("passage")
 

@@ -160,7 +160,7 @@ def _coded(index: PassageIndex, part: Part, manifest: IndexManifest, schema: pa.
 
 def _row_bytes(manifest: IndexManifest) -> int:
     retriever = manifest.retriever
-    assert retriever.method != "bm25", "BM25 indexes hold no vectors"
+    assert "dense" in retriever.modes, "BM25 indexes hold no vectors"
     return int(retriever.max_vectors("passage") * (manifest.hidden_size or 0) * 2)
 
 

@@ -28,7 +28,7 @@ from diffretriever.scoring.topk import Hit
 from diffretriever.search.base import check_modes
 from diffretriever.search.batch import LISTS, kept_hits, list_depth, lists_of, merge, searched_depth, to_hits
 from diffretriever.search.neural import ranked
-from schemas.retriever import Bm25Retriever, Mode, NeuralRetriever, PromptedRetriever
+from schemas.retriever import Mode, NeuralRetriever, is_neural
 from schemas.search import BatchSearchJob, BatchSearchSummary
 
 
@@ -231,9 +231,9 @@ def _read_queries(job: BatchSearchJob) -> list[Query]:
 
 def _retriever(job: BatchSearchJob, index: PassageIndex) -> NeuralRetriever:
     retriever = index.manifest.retriever
-    if isinstance(retriever, Bm25Retriever):
+    if not is_neural(retriever):
         raise ValueError(f"{job.index} is a BM25 index, whose search needs no cluster: use `python jobs/evaluate.py`")
-    if job.query_budget is not None and not isinstance(retriever, PromptedRetriever):
+    if job.query_budget is not None and not retriever.has_query_budget:
         raise ValueError(f"the {retriever.method} method has no query budget")
     return with_places(retriever, job.backbone, job.adapter)
 

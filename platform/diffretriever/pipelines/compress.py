@@ -21,7 +21,6 @@ from diffretriever.pipelines.streams import AS_ARROW, stream, tables
 from schemas.codec import StoredCodec
 from schemas.compress import CompressJob, CompressSummary
 from schemas.index import IndexManifest
-from schemas.retriever import LibraryRetriever
 from schemas.settings import RayConfig
 
 _CODEC_FILE = "codec.safetensors"
@@ -66,7 +65,7 @@ def _refuse(job: CompressJob, index: PassageIndex) -> None:
     retriever = index.manifest.retriever
     if index.manifest.hidden_size is None:
         raise ValueError(f"{job.index} holds no vectors: there is nothing to compress")
-    if isinstance(retriever, LibraryRetriever) and retriever.similarity == "dot":
+    if not retriever.has_unit_vectors:
         raise ValueError(f"{job.index} holds vectors whose lengths count (similarity: dot), which codecs do not keep")
     if len(index) == 0:
         raise ValueError(f"{job.index} holds no passages to train a codec on: encode some first")

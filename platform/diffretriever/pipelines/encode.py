@@ -40,7 +40,7 @@ from diffretriever.presets import load_retriever
 from schemas.budget import Budget
 from schemas.encode import EncodeJob, EncodeSummary
 from schemas.index import TEXT_SCHEMA, IndexManifest
-from schemas.retriever import RETRIEVER_ADAPTER, Bm25Retriever, MaskedRetriever, NeuralRetriever, RetrieverConfig
+from schemas.retriever import RETRIEVER_ADAPTER, NeuralRetriever, RetrieverConfig, has_slots, is_neural
 
 if TYPE_CHECKING:
     from diffretriever.encoders.representations import Representations
@@ -208,7 +208,7 @@ def receipts(
 
 def _written(blocks: Dataset, indexes: Sequence[PassageIndex], pool: EncoderPool, threads: int) -> Dataset:
     retriever = indexes[0].manifest.retriever
-    if isinstance(retriever, Bm25Retriever):
+    if not is_neural(retriever):
         one = TaskPoolStrategy(size=1)
         return blocks.map_batches(
             store_blocks, fn_kwargs={"uri": indexes[0].uri}, num_cpus=PREPARE_CPUS, compute=one, **AS_ARROW
@@ -355,7 +355,7 @@ def _open_indexes(
 ) -> list[PassageIndex]:
     """Open or create the job's index, and those of smaller K_p, which differ from it in nothing but their budget."""
     existing = _existing(uri)
-    if isinstance(retriever, Bm25Retriever):
+    if not is_neural(retriever):
         manifest = bm25_manifest(retriever)
     else:
         manifest = describe_encoder(_with_dtype_of(retriever, existing), pool)
@@ -376,7 +376,7 @@ def _opened(uri: str, existing: PassageIndex | None, manifest: IndexManifest) ->
 
 def _cut(manifest: IndexManifest, passage_budget: int) -> IndexManifest:
     retriever = manifest.retriever
-    assert isinstance(retriever, MaskedRetriever), "only such retrievers have smaller budgets"
+    assert has_slots(retriever), "only such retrievers have smaller budgets"
     assert retriever.nested_slots, "other slots depend on the number of slots"
     assert passage_budget < retriever.budget.passage, "the largest budget is the job's own"
     budget = Budget(retriever.budget.query, passage_budget)
@@ -385,7 +385,7 @@ def _cut(manifest: IndexManifest, passage_budget: int) -> IndexManifest:
 
 def _with_dtype_of(retriever: NeuralRetriever, existing: PassageIndex | None) -> NeuralRetriever:
     """An index stays in the precision it was begun in, whatever a probe would choose today."""
-    if existing is None or isinstance(existing.manifest.retriever, Bm25Retriever) or retriever.backbone.dtype != "auto":
+    if existing is None or not is_neural(existing.manifest.retriever) or retriever.backbone.dtype != "auto":
         return retriever
     place = retriever.backbone.model_copy(update={"dtype": existing.manifest.retriever.backbone.dtype})
     return retriever.model_copy(update={"backbone": place})

@@ -30,7 +30,7 @@ from diffretriever.training.data.examples import Checked
 from diffretriever.training.data.mining import Corpus, mined, mined_line
 from diffretriever.training.data.preparation import quarantine
 from diffretriever.training.data.sources import ExampleSource, open_source
-from schemas.retriever import Bm25Retriever, Mode
+from schemas.retriever import Mode
 from schemas.search import BatchSearchJob, SearchOptions
 from schemas.settings import RayConfig
 from schemas.training_data import MinedNegatives, MineNegativesJob
@@ -52,7 +52,7 @@ class MiningParts:
 
     def run(self, index: PassageIndex, records: Iterable[Checked]) -> Counter[str]:
         """Do the parts that no attempt has done; return the counts of all."""
-        here = isinstance(index.manifest.retriever, Bm25Retriever)
+        here = not index.manifest.retriever.has_weights
         size = _QUERIES_PER_PART["here" if here else "on Ray"]
         search = _bm25_search(index, self._job) if here else _batch_search(self._job)
         workers = (os.cpu_count() or 1) if here else 1

@@ -39,7 +39,7 @@ from schemas.base import suggest
 from schemas.budget import Budget
 from schemas.encode import EncodeJob
 from schemas.index import IndexManifest
-from schemas.retriever import MaskedRetriever, NeuralRetriever
+from schemas.retriever import MaskedRetriever, NeuralRetriever, has_slots
 from schemas.search import SearchOptions
 from schemas.settings import RayConfig
 from schemas.sweep import RETRIEVER_FILE, SweepJob, SweepManifest, SweepMode, SweepSummary, encoder_fingerprint
@@ -393,12 +393,12 @@ def _search(
 def _retriever(job: SweepJob) -> MaskedRetriever:
     """Return the retriever with the budget of no account, in the precision that the sweep was begun in."""
     config = load_retriever(job.retriever, job.backbone, None, job.adapter)
-    if not isinstance(config, MaskedRetriever):
+    if not has_slots(config):
         raise ValueError(f"{job.retriever}: the {config.method} method has no slots, so there are no budgets to sweep")
     begun = job.output / RETRIEVER_FILE
     if begun.is_file() and config.backbone.dtype == "auto":
         before = RETRIEVERS.load(str(begun))
-        assert isinstance(before, MaskedRetriever), "only such retrievers are swept"
+        assert has_slots(before), "only such retrievers are swept"
         place = config.backbone.model_copy(update={"dtype": before.backbone.dtype})
         config = config.model_copy(update={"backbone": place})
     return config.model_copy(update={"budget": NO_BUDGET})
@@ -420,7 +420,7 @@ def _modes(job: SweepJob, retriever: MaskedRetriever) -> tuple[SweepMode, ...]:
 
 
 def _neural(encoder: IndexManifest) -> MaskedRetriever:
-    assert isinstance(encoder.retriever, MaskedRetriever), "only such retrievers are swept"
+    assert has_slots(encoder.retriever), "only such retrievers are swept"
     return encoder.retriever
 
 

@@ -18,7 +18,7 @@ from diffretriever.presets import load_retriever, with_places
 from diffretriever.reproduction.tables import AVERAGE, EvaluationSet, check_names, find_set, load_tables
 from schemas.base import suggest
 from schemas.reproduce import PublishedRow, PublishedTable, ReproduceJob, Scoring
-from schemas.retriever import RETRIEVER_ADAPTER, Bm25Retriever, LibraryRetriever, NeuralRetriever, RetrieverConfig
+from schemas.retriever import RETRIEVER_ADAPTER, NeuralRetriever, RetrieverConfig, is_neural
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +105,12 @@ def prepare(row: PublishedRow, job: ReproduceJob) -> Prepared:
     if row.preset is None:
         raise ValueError("this job measures retrieval only: nothing to run")
     config = with_settings(load_retriever(row.preset), row.settings)
-    if isinstance(config, Bm25Retriever):
+    if not is_neural(config):
         return Prepared(config, "", {})
     adapter = _adapter(row, row.preset, config, job)
     source = config.backbone.source
     stand_ins = {source: str(job.backbones[source].absolute())} if source in job.backbones else {}
-    if isinstance(config, LibraryRetriever) and importlib.util.find_spec("sentence_transformers") is None:
+    if config.extra_package and importlib.util.find_spec(config.extra_package) is None:
         raise ValueError("needs the extra `models`: pip install 'diffretriever[models]'")
     pinned, weights = _pin(with_places(config, stand_ins.get(source), adapter), row.preset)
     return Prepared(pinned, weights, stand_ins)
@@ -127,7 +127,7 @@ def check_overrides(job: ReproduceJob, tables: list[PublishedTable]) -> None:
         return
     rows = [row for table in tables for row in table.rows if row.preset is not None]
     configs = {row.preset: load_retriever(row.preset) for row in rows if row.preset is not None}
-    sources = {config.backbone.source for config in configs.values() if not isinstance(config, Bm25Retriever)}
+    sources = {config.backbone.source for config in configs.values() if is_neural(config)}
     tuned = {row.preset for row in rows if row.preset and (row.needs_adapter or _has_adapter(configs[row.preset]))}
     for flag, given, known in (("--backbones", job.backbones, sources), ("--adapters", job.adapters, tuned)):
         for name in given:
@@ -147,7 +147,7 @@ def _adapter(row: PublishedRow, preset: str, config: NeuralRetriever, job: Repro
 
 
 def _has_adapter(config: RetrieverConfig) -> bool:
-    return not isinstance(config, Bm25Retriever) and config.backbone.adapter is not None
+    return is_neural(config) and config.backbone.adapter is not None
 
 
 def _pin(config: NeuralRetriever, preset: str) -> tuple[NeuralRetriever, str]:

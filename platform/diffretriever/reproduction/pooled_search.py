@@ -19,7 +19,7 @@ from diffretriever.index.table import PassageIndex, check_same, manifest_of
 from diffretriever.scoring.pooled_slots import pooled_slot_scores
 from diffretriever.scoring.topk import TopK
 from schemas.evaluate import EvaluateJob
-from schemas.retriever import Bm25Retriever
+from schemas.retriever import is_neural
 
 _BATCH_ROWS = 4096
 
@@ -34,7 +34,7 @@ def evaluate_pooled_slots(job: EvaluateJob, command: str) -> None:
     collection = open_collection(job.collection)
     queries, qrels = collection.queries(job.split), collection.qrels(job.split)
     index = PassageIndex.open(job.index)
-    assert not isinstance(index.manifest.retriever, Bm25Retriever), "only rows of slots are averaged"
+    assert is_neural(index.manifest.retriever), "only rows of slots are averaged"
     encoder = load_encoder(index.manifest.retriever, job.device)
     check_same(index.manifest, manifest_of(encoder), index.uri)
     run = _search(index, encoder, queries, job.top_k)

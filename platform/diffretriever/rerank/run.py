@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from diffretriever.collections import BadRecord, Passage, Query, open_collection, read_run, write_run
 from diffretriever.files import write_text
-from diffretriever.presets import Presets, lasting_place
+from diffretriever.presets import Presets, absolute_source
 from diffretriever.rerank import load_reranker
 from diffretriever.rerank.base import Reranker
 from diffretriever.scoring.topk import top_k
@@ -40,7 +40,7 @@ def reranker_config(name: str, backbone: str | None = None) -> RerankerConfig:
     config = _RERANKERS.load(name)
     if backbone is None:
         return config
-    place = config.backbone.model_copy(update={"source": lasting_place(backbone), "revision": None})
+    place = config.backbone.model_copy(update={"source": absolute_source(backbone), "revision": None})
     return config.model_copy(update={"backbone": place})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from schemas.retriever import Bm25Retriever
+from schemas.retriever import is_neural
 from schemas.search import SearchOptions
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def open_searcher(index: str, options: SearchOptions | None = None) -> Searcher:
     options = options or SearchOptions(index=index)
     opened = PassageIndex.open(index)
     retriever = opened.manifest.retriever
-    if isinstance(retriever, Bm25Retriever):
+    if not is_neural(retriever):
         return Bm25Searcher(opened)
 
     from diffretriever.encoders import load_encoder

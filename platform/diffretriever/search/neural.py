@@ -12,7 +12,7 @@ from diffretriever.scoring.topk import Hits
 from diffretriever.search.base import Searcher
 from diffretriever.search.dense import open_dense
 from diffretriever.search.sparse import open_sparse
-from schemas.retriever import Mode, PromptedRetriever
+from schemas.retriever import Mode
 from schemas.search import SearchOptions
 
 FUSION_DEPTH = 1000
@@ -25,7 +25,7 @@ class NeuralSearcher(Searcher):
         super().__init__(index)
         self.encoder = encoder
         self.options = options
-        self.supports_budgets = isinstance(encoder.config, PromptedRetriever)
+        self.supports_budgets = encoder.config.has_query_budget
         self.dense = open_dense(index, options, encoder.facts.device)
         self.sparse = open_sparse(index, options)
 

@@ -12,7 +12,7 @@ from diffretriever.encoders.preparer import Preparer
 from diffretriever.index.table import PassageIndex
 from diffretriever.search.base import Searcher
 from diffretriever.search.neural import NeuralSearcher
-from schemas.retriever import MaskedRetriever
+from schemas.retriever import has_slots
 from schemas.sweep import encoder_fingerprint
 
 _BATCH_ROWS = 4096
@@ -55,7 +55,7 @@ class BudgetChooser:
                 at what is not known before a query is encoded.
         """
         manifest = index.manifest
-        if not isinstance(manifest.retriever, MaskedRetriever):
+        if not has_slots(manifest.retriever):
             raise ValueError(f"the {manifest.retriever.method} method has no slots to choose the number of")
         self.selector = open_selector(source, encoder_fingerprint(manifest))
         self.own_budget = manifest.retriever.budget.query
@@ -70,7 +70,7 @@ class BudgetChooser:
         self._frequencies = document_frequencies(index) if needs_frequencies else None
 
     @classmethod
-    def beside(cls, searcher: Searcher, source: str) -> Self:
+    def for_searcher(cls, searcher: Searcher, source: str) -> Self:
         """Return the chooser for a searcher's queries; see the constructor.
 
         Raises:

@@ -22,7 +22,6 @@ from diffretriever.search.sparse.kernels import digest_impacts
 from diffretriever.search.sparse.postings import FragmentPostings
 from schemas.index import IndexContents, IndexManifest, passage_schema
 from schemas.inspect import Problem, Verification
-from schemas.retriever import Bm25Retriever, LibraryRetriever
 
 if TYPE_CHECKING:
     from diffretriever.codecs.base import Codec
@@ -52,7 +51,6 @@ def text_problems(batch: pa.RecordBatch) -> Found:
 def vector_problems(batch: pa.RecordBatch, manifest: IndexManifest) -> Found:
     """Check how many vectors there are, and that they are finite and, where the retriever makes them so, unit."""
     retriever = manifest.retriever
-    assert not isinstance(retriever, Bm25Retriever), "BM25 indexes hold no vectors"
     stored_NH, offsets = read_vectors(batch)
     counts_P, most = np.diff(offsets), retriever.max_vectors("passage")
     vectors_NH = stored_NH.astype(np.float32)
@@ -61,7 +59,7 @@ def vector_problems(batch: pa.RecordBatch, manifest: IndexManifest) -> Found:
     yield f"there are not 1 to {most} vectors", (counts_P < 1) | (counts_P > most)
     yield "vectors and slot words differ in number", counts_P != _lengths(batch, "slot_tokens")
     yield "a vector is not finite", _any(~finite_N, offsets)
-    if not (isinstance(retriever, LibraryRetriever) and retriever.similarity == "dot"):
+    if retriever.has_unit_vectors:
         yield "a vector is not of length 1", _any(finite_N & (np.abs(norms_N - 1) > _UNIT_TOLERANCE), offsets)
 
 
@@ -279,7 +277,7 @@ def _n_vectors(batch: pa.RecordBatch, index: PassageIndex) -> int:
 
 def _batch_rows(index: PassageIndex) -> int:
     retriever = index.manifest.retriever
-    if isinstance(retriever, Bm25Retriever):
+    if not retriever.has_weights:
         return _MAX_BATCH_ROWS
     # A vector as it is stored, and in fp32.
     row_bytes = retriever.max_vectors("passage") * (index.manifest.hidden_size or 0) * 6

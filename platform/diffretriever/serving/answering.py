@@ -1,4 +1,8 @@
-"""From the texts of a request to prepared queries: checks, each query's K_q and why, token ids with slots."""
+"""From a search request to its answer, whoever encodes and searches in between.
+
+First every query gets its K_q and becomes token ids with slots (`Planner`). After the search, `Answering.finish` fuses
+each query's lists, and puts passages, scores and explanations together.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
@@ -23,7 +26,7 @@ from diffretriever.serving.explain import NameWord, explain, slot_words, terms
 from diffretriever.serving.metrics import Metrics, Stage
 from diffretriever.serving.problems import InvalidError
 from diffretriever.serving.snapshots import View
-from schemas.retriever import Bm25Retriever, MaskedRetriever, Mode, PromptedRetriever
+from schemas.retriever import Mode
 from schemas.serve import (
     AskedBudget,
     BudgetUsed,
@@ -38,6 +41,60 @@ from schemas.serve import (
 )
 from schemas.serve_config import ServeLimits
 
+Found = dict[ListName, Hits]
+"""For each list, each query's best passages."""
+
+_QUOTED_CHARACTERS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSpec:
+    """What is searched, and how deep: the same for all queries of a request."""
+
+    version: int
+    lists: tuple[ListName, ...]
+    depth: int
+    """Passages kept of each list."""
+    collection: str | None
+    """The filter."""
+
+
+class Clock:
+    """Times the stages of a request, from its arrival."""
+
+    def __init__(self) -> None:
+        self._start = self._last = time.perf_counter()
+        self.stages: dict[Stage, float] = {}
+
+    def done(self, stage: Stage) -> None:
+        """End a stage now."""
+        now = time.perf_counter()
+        self.stages[stage] = 1000 * (now - self._last)
+        self._last = now
+
+    def timings(self) -> SearchTimings:
+        """Return all stages, in milliseconds."""
+        total = round(1000 * (self._last - self._start), 3)
+        return SearchTimings(total=total, **{stage: round(value, 3) for stage, value in self.stages.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedRequest:
+    """A search request that has been checked, and the version that answers it."""
+
+    asked: SearchRequest
+    view: View
+    mode: Mode
+    collection: str | None
+    """The filter; None where all passages are of it."""
+    clock: Clock = field(default_factory=Clock)
+
+    @property
+    def spec(self) -> SearchSpec:
+        """What has to be searched for."""
+        depth = max(self.asked.k, FUSION_DEPTH) if self.mode == "hybrid" else self.asked.k
+        return SearchSpec(self.view.version, LISTS[self.mode], depth, self.collection)
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedQuery:
@@ -48,29 +105,46 @@ class PlannedQuery:
     prepared: PreparedText
 
 
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """A request whose search is done."""
+
+    request: CheckedRequest
+    planned: list[PlannedQuery]
+    queries: Representations
+    found: Found
+
+
 class Planner:
-    """Prepares queries for one retriever. A tokenizer is no thread's friend: use it from one thread at a time.
+    """Checks the queries for one retriever, chooses their budgets, and prepares them.
+
+    Its tokenizer raises an error when two threads use it at the same time: use a planner from one thread at a time.
 
     Attributes:
+        limits: of a request; `max_budget` is no more than the encoder can take.
         own_budget: the retriever's K_q; None where queries have no budget.
         selector: what chooses `adaptive` budgets; None where there is nothing to choose.
     """
 
     def __init__(self, index: PassageIndex, preparer: Preparer, selector: str, limits: ServeLimits) -> None:
-        """`selector` names one as `open_selector` takes it.
+        """Open the selector.
+
+        Args:
+            index: what is served.
+            preparer: of the encoder that made it.
+            selector: names one as `open_selector` takes it.
+            limits: of a request.
 
         Raises:
             ValueError: the selector cannot be used for this index; see `BudgetChooser`.
         """
         retriever = index.manifest.retriever
-        assert not isinstance(retriever, Bm25Retriever), "such an index is refused at the start"
         most = min(limits.max_budget, preparer.most_slots or limits.max_budget)
         self.limits = limits.model_copy(update={"max_budget": most})
         self._preparer = preparer
         self._method = retriever.method
-        self.own_budget = retriever.max_vectors("query") if isinstance(retriever, PromptedRetriever) else None
-        masked = isinstance(retriever, MaskedRetriever)
-        self._chooser = BudgetChooser(selector, index, preparer) if masked else None
+        self.own_budget = retriever.max_vectors("query") if retriever.has_query_budget else None
+        self._chooser = BudgetChooser(selector, index, preparer) if retriever.has_slots else None
         self.selector: Selector | None = self._chooser.selector if self._chooser else None
 
     def plan(self, query: Texts, budget: AskedBudget) -> list[PlannedQuery]:
@@ -124,151 +198,12 @@ class Planner:
         ]
 
 
-class Words(Protocol):
-    """Knows the vocabulary."""
-
-    def word(self, token: int) -> str:
-        """Return a vocabulary entry as text."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """The best passages of one query."""
-
-    mode: Mode
-    hits: list[Hit]
-    """Best first."""
-    scores: dict[Mode, dict[str, float]]
-    """Score by passage in each list that the ranking was made of."""
-
-    def scores_of(self, passage: str, score: float) -> dict[Mode, float | None]:
-        """Return every score known of a passage, that of the ranking first."""
-        return {self.mode: score, **{name: known.get(passage) for name, known in self.scores.items()}}
-
-
-def ids_of(rankings: Sequence[Ranking]) -> list[str]:
-    """Return the passages of rankings, each once."""
-    return list(dict.fromkeys(passage for ranking in rankings for passage, _ in ranking.hits))
-
-
-def hits_of(
-    view: View,
-    rankings: Sequence[Ranking],
-    texts: Mapping[str, dict[str, str]],
-    queries: Representations | None,
-    words: Words,
-) -> list[list[SearchHit]]:
-    """Put rankings and passages together; with `queries`, explain them.
-
-    Args:
-        view: the version that was searched.
-        rankings: one for each query.
-        texts: title, text and collection of at least their passages, by id.
-        queries: their representations, if explanations are wanted.
-        words: of the encoder.
-    """
-    stored = {} if queries is None else view.representations(ids_of(rankings))
-    answers: list[list[SearchHit]] = []
-    for number, ranking in enumerate(rankings):
-        query = None if queries is None else queries.take(np.array([number]))
-        answers.append(
-            [
-                SearchHit(
-                    rank=rank,
-                    id=passage,
-                    score=score,
-                    scores=ranking.scores_of(passage, score),
-                    explanation=None if query is None else explain(query, stored[passage], words.word),
-                    **texts[passage],
-                )
-                for rank, (passage, score) in enumerate(ranking.hits, start=1)
-            ]
-        )
-    return answers
-
-
-def encoded_query(text: str, budget: BudgetUsed, encoded: Representations, number: int, name: NameWord) -> EncodedQuery:
-    """Return query `number` of `encoded` as it is sent."""
-    own = encoded.take(np.array([number]))
-    slots = [
-        EncodedSlot(words=words, vector=vector.tolist())
-        for words, vector in zip(slot_words(own, name), own.vectors_MH.astype(np.float64), strict=True)
-    ]
-    return EncodedQuery(query=text, budget=budget, slots=slots, terms=terms(own, name))
-
-
-_SHOWN = 60
-
-
-Found = dict[ListName, Hits]
-"""For each list, each query's best passages."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is searched for: the same for all queries of a request."""
-
-    version: int
-    lists: tuple[ListName, ...]
-    depth: int
-    """Passages kept of each list."""
-    collection: str | None
-    """The filter."""
-
-
-class Clock:
-    """Times the stages of a request, from its arrival."""
-
-    def __init__(self) -> None:
-        self._start = self._last = time.perf_counter()
-        self.stages: dict[Stage, float] = {}
-
-    def done(self, stage: Stage) -> None:
-        """A stage has ended now."""
-        now = time.perf_counter()
-        self.stages[stage] = 1000 * (now - self._last)
-        self._last = now
-
-    def timings(self) -> SearchTimings:
-        """Return all stages, in milliseconds."""
-        total = round(1000 * (self._last - self._start), 3)
-        return SearchTimings(total=total, **{stage: round(value, 3) for stage, value in self.stages.items()})
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A search request that has been checked, and the version that answers it."""
-
-    request: SearchRequest
-    view: View
-    mode: Mode
-    collection: str | None
-    """The filter; None where all passages are of it."""
-    clock: Clock = field(default_factory=Clock)
-
-    @property
-    def wanted(self) -> Wanted:
-        """What has to be searched for."""
-        depth = max(self.request.k, FUSION_DEPTH) if self.mode == "hybrid" else self.request.k
-        return Wanted(self.view.version, LISTS[self.mode], depth, self.collection)
-
-
-@dataclass(frozen=True, slots=True)
-class Searched:
-    """A request whose search is done."""
-
-    job: Job
-    planned: list[PlannedQuery]
-    queries: Representations
-    found: Found
-
-
 class Answering:
-    """The first and the last step. May be used by several threads.
+    """The first and the last step of an answer. Safe to use from several threads.
 
     Attributes:
-        planner: chooses budgets.
-        metrics: is told of every answer.
+        planner: what chooses budgets.
+        metrics: where every answer is counted.
     """
 
     def __init__(self, planner: Planner, preparer: Preparer, metrics: Metrics) -> None:
@@ -292,31 +227,31 @@ class Answering:
 
     def finish(self, searched: Sequence[Searched]) -> list[SearchResponse]:
         """Rank, read the passages of all requests of a version together, explain if asked to."""
-        rankings = [_rank(each.job.mode, each.found, each.job.request.k) for each in searched]
-        wanted: dict[int, list[Ranking]] = {}
+        rankings = [_rank(each.request.mode, each.found, each.request.asked.k) for each in searched]
+        of_version: dict[int, list[Ranking]] = {}
         for each, own in zip(searched, rankings, strict=True):
-            wanted.setdefault(each.job.view.version, []).extend(own)
-        views = {each.job.view.version: each.job.view for each in searched}
-        texts = {version: views[version].index.passages(ids_of(own)) for version, own in wanted.items()}
+            of_version.setdefault(each.request.view.version, []).extend(own)
+        views = {each.request.view.version: each.request.view for each in searched}
+        texts = {version: views[version].index.passages(_ids_of(own)) for version, own in of_version.items()}
         return [
-            self._response(each, own, texts[each.job.view.version])
+            self._response(each, own, texts[each.request.view.version])
             for each, own in zip(searched, rankings, strict=True)
         ]
 
     def _response(
         self, searched: Searched, rankings: list[Ranking], texts: Mapping[str, dict[str, str]]
     ) -> SearchResponse:
-        job = searched.job
-        explained = searched.queries if job.request.explain else None
-        hits = hits_of(job.view, rankings, texts, explained, self)
-        job.clock.done("passages")
-        timings = job.clock.timings()
-        for stage, milliseconds in job.clock.stages.items():
+        request = searched.request
+        explained = searched.queries if request.asked.explain else None
+        hits = _hits_of(request.view, rankings, texts, explained, self.word)
+        request.clock.done("passages")
+        timings = request.clock.timings()
+        for stage, milliseconds in request.clock.stages.items():
             self.metrics.stage(stage, milliseconds)
         self.metrics.stage("total", timings.total)
         return SearchResponse(
-            index=job.view.state(),
-            mode=job.mode,
+            index=request.view.state(),
+            mode=request.mode,
             results=[
                 QueryResult(query=query.text, budget=query.budget, hits=own)
                 for query, own in zip(searched.planned, hits, strict=True)
@@ -329,13 +264,19 @@ class Answering:
         return str(self._preparer.vocabulary.tokenizer.decode([token])).strip()
 
 
-def refused(planned: Sequence[PlannedQuery], encoded: Representations) -> InvalidError | None:
-    """Return the problem of a request with a query that is encoded as NaN or infinity; None where there is none."""
-    wrong = not_finite(encoded).tolist()
-    if not wrong:
-        return None
-    detail = f"query number {wrong[0]} ('{planned[wrong[0]].text[:_SHOWN]}') is encoded as NaN or infinity"
-    return InvalidError(detail, "ask with other words, and tell whoever runs this server", "query")
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The best passages of one query."""
+
+    mode: Mode
+    hits: list[Hit]
+    """Best first."""
+    scores: dict[Mode, dict[str, float]]
+    """Score by passage in each list that the ranking was made of."""
+
+    def scores_of(self, passage: str, score: float) -> dict[Mode, float | None]:
+        """Return every score known of a passage, that of the ranking first."""
+        return {self.mode: score, **{name: known.get(passage) for name, known in self.scores.items()}}
 
 
 def _rank(mode: Mode, found: Found, k: int) -> list[Ranking]:
@@ -350,3 +291,62 @@ def _rank(mode: Mode, found: Found, k: int) -> list[Ranking]:
         }
         rankings.append(Ranking(mode, hits, scores))
     return rankings
+
+
+def _ids_of(rankings: Sequence[Ranking]) -> list[str]:
+    """Return the passages of rankings, each once."""
+    return list(dict.fromkeys(passage for ranking in rankings for passage, _ in ranking.hits))
+
+
+def _hits_of(
+    view: View,
+    rankings: Sequence[Ranking],
+    texts: Mapping[str, dict[str, str]],
+    queries: Representations | None,
+    name: NameWord,
+) -> list[list[SearchHit]]:
+    """Put rankings, one for each query, and the passages' fields together; with `queries`, explain them."""
+    stored = {} if queries is None else view.representations(_ids_of(rankings))
+    answers: list[list[SearchHit]] = []
+    for number, ranking in enumerate(rankings):
+        query = None if queries is None else queries.take(np.array([number]))
+        answers.append(
+            [
+                SearchHit(
+                    rank=rank,
+                    id=passage,
+                    score=score,
+                    scores=ranking.scores_of(passage, score),
+                    explanation=None if query is None else explain(query, stored[passage], name),
+                    **texts[passage],
+                )
+                for rank, (passage, score) in enumerate(ranking.hits, start=1)
+            ]
+        )
+    return answers
+
+
+def encoded_query(query: PlannedQuery, encoded: Representations, number: int, name: NameWord) -> EncodedQuery:
+    """Return a query's representations as `POST /encode` answers with them.
+
+    Args:
+        query: as it was planned.
+        encoded: all queries of the request.
+        number: of this one among them.
+        name: what a vocabulary entry is called.
+    """
+    own = encoded.take(np.array([number]))
+    slots = [
+        EncodedSlot(words=words, vector=vector.tolist())
+        for words, vector in zip(slot_words(own, name), own.vectors_MH.astype(np.float64), strict=True)
+    ]
+    return EncodedQuery(query=query.text, budget=query.budget, slots=slots, terms=terms(own, name))
+
+
+def not_finite_problem(planned: Sequence[PlannedQuery], encoded: Representations) -> InvalidError | None:
+    """Return the problem of a request with a query that is encoded as NaN or infinity; None where there is none."""
+    wrong = not_finite(encoded).tolist()
+    if not wrong:
+        return None
+    detail = f"query number {wrong[0]} ('{planned[wrong[0]].text[:_QUOTED_CHARACTERS]}') is encoded as NaN or infinity"
+    return InvalidError(detail, "ask with other words, and tell whoever runs this server", "query")

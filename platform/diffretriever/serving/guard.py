@@ -1,4 +1,7 @@
-"""Headers that every answer has: nobody may frame the pages, guess a file's type, or learn queries from an address."""
+"""What stands before the routes: the API key, how many requests at a time, how large and how slow a body may be.
+
+It also adds the headers that every answer has.
+"""
 
 from __future__ import annotations
 
@@ -19,64 +22,25 @@ from diffretriever.serving.problems import (
 )
 from schemas.serve_config import ServeConfig
 
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
 HEADERS = {
     # The rest of the policy stands in the pages themselves, where this directive would have no effect.
     "content-security-policy": "frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "same-origin",
 }
-
-
-_RAW = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-
-
-class SafeHeaders:
-    """ASGI middleware that adds `HEADERS`."""
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and its answer back with the headers."""
-
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *_RAW]
-            await send(message)
-
-        await self._app(scope, receive, with_headers)
-
-
-Scope: TypeAlias = MutableMapping[str, Any]
-
-
-Message: TypeAlias = MutableMapping[str, Any]
-
-
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-
-
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-
-
-App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
-
+"""What every answer has: nobody may frame the pages, guess a file's type, or learn queries from an address."""
 OPEN = ("/", "/compare", "/healthz", "/readyz", "/openapi.json")
-"""What is answered at once and without a key, besides the page's files: they tell nothing of the index."""
-
-
+"""Paths that need no key and are answered at once, like the page's files: they tell nothing of the index."""
 _FILES = "/static/"
-
-
-_LOG = logging.getLogger("diffretriever.serving")
-
-
+_RAW_HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 _BUSY_S = 1
-
-
-def key_digest(key: str) -> bytes:
-    """Return what a server keeps of an API key: nobody can read the key from it."""
-    return hashlib.sha256(key.encode()).digest()
+_LOG = logging.getLogger("diffretriever.serving")
 
 
 class Guard:
@@ -162,6 +126,28 @@ class Guard:
             if started:
                 raise
             raise InternalError("the request could not be answered", "tell whoever runs this server") from None
+
+
+class SafeHeaders:
+    """ASGI middleware that adds `HEADERS`."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and its answer back with the headers."""
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *_RAW_HEADERS]
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
+
+
+def key_digest(key: str) -> bytes:
+    """Return the SHA-256 of an API key, which is all that a server keeps of it."""
+    return hashlib.sha256(key.encode()).digest()
 
 
 def _is_open(scope: Scope) -> bool:

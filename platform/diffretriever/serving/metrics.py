@@ -1,4 +1,4 @@
-"""What is measured while serving; `serve` hands it to Ray's Prometheus, tests and scripts to nobody."""
+"""What is measured while serving. `serve.metrics` hands it to Prometheus by way of Ray; tests measure nothing."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ class Metrics(Protocol):
     """Takes measurements."""
 
     def stage(self, stage: Stage, milliseconds: float) -> None:
-        """A stage of a request took so long."""
+        """Record how long a stage of a request took."""
 
     def batch(self, kind: Kind, size: int, waiting: int) -> None:
-        """A batch of `size` requests or queries begins, while `waiting` requests wait for the next."""
+        """Record that a batch of `size` requests or queries begins, and that `waiting` requests wait for the next."""
 
     def budget(self, slots: int | None) -> None:
-        """A query was given so many slots."""
+        """Record the K_q of a query; None where queries have no budget."""
 
 
 class NoMetrics:
     """Measures nothing."""
 
     def stage(self, stage: Stage, milliseconds: float) -> None:
-        """Forget it."""
+        """Do nothing."""
 
     def batch(self, kind: Kind, size: int, waiting: int) -> None:
-        """Forget it."""
+        """Do nothing."""
 
     def budget(self, slots: int | None) -> None:
-        """Forget it."""
+        """Do nothing."""

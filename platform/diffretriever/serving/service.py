@@ -1,4 +1,4 @@
-"""Opening what a replica serves: the index, its encoder or only the encoder's tokenizer."""
+"""Requests to answers: every answer from one version of the index, the same as a job's for the same query."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from diffretriever.encoders.preparer import Preparer
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex, check_same, manifest_of
 from diffretriever.presets import with_places
-from diffretriever.serving.answering import Answering, Job, Planner, encoded_query
+from diffretriever.serving.answering import Answering, CheckedRequest, Planner, encoded_query
 from diffretriever.serving.backend import Backend
 from diffretriever.serving.ingest import Writer
 from diffretriever.serving.metrics import Metrics
 from diffretriever.serving.problems import InvalidError
 from diffretriever.serving.snapshots import View
 from schemas.base import suggest
-from schemas.retriever import Bm25Retriever, Mode, NeuralRetriever
+from schemas.retriever import Mode, NeuralRetriever
 from schemas.search import SearchOptions
 from schemas.serve import (
     DeleteResponse,
@@ -36,62 +36,23 @@ from schemas.serve import (
 from schemas.serve_config import ServeConfig
 
 
-def open_index(config: ServeConfig) -> PassageIndex:
-    """Open the latest version of the index to serve.
-
-    Raises:
-        ValueError: no index there, or one without an encoder.
-    """
-    index = PassageIndex.open(config.index)
-    if isinstance(index.manifest.retriever, Bm25Retriever):
-        raise ValueError(
-            f"{config.index} is a BM25 index, which has no encoder to serve: search it with jobs/search.py"
-        )
-    return index
-
-
-def open_encoder(config: ServeConfig, index: PassageIndex) -> Encoder:
-    """Load the encoder that made the index.
-
-    Raises:
-        ValueError: the backbone found is not the one that made it; the message names what differs.
-    """
-    trust_code(config.trust_code)
-    encoder = load_encoder(_retriever(config, index), config.device)
-    check_same(index.manifest, manifest_of(encoder), index.uri)
-    return encoder
-
-
-def open_preparer(config: ServeConfig, index: PassageIndex) -> Preparer:
-    """Load the tokenizer side of that encoder alone."""
-    trust_code(config.trust_code)
-    return load_preparer(_retriever(config, index))
-
-
-def open_answering(config: ServeConfig, index: PassageIndex, preparer: Preparer, metrics: Metrics) -> Answering:
-    """Return the steps around encoding and searching.
-
-    Raises:
-        ValueError: the selector cannot be used for this index.
-    """
-    return Answering(Planner(index, preparer, config.selector, config.limits), preparer, metrics)
-
-
-def search_options(config: ServeConfig) -> SearchOptions:
-    """Return what the searches of this application are opened with: a job's defaults."""
-    return SearchOptions(index=config.index, memory_mb=config.memory_mb)
-
-
-def _retriever(config: ServeConfig, index: PassageIndex) -> NeuralRetriever:
-    retriever = index.manifest.retriever
-    assert not isinstance(retriever, Bm25Retriever), "open_index refuses it"
-    return with_places(retriever, config.backbone, config.adapter)
-
-
 class Service:
-    """What one replica answers with. To be used from one event loop."""
+    """What one replica answers with. To be used from one event loop.
+
+    Attributes:
+        config: of the application.
+        view: the version that requests are answered from now.
+    """
 
     def __init__(self, config: ServeConfig, index: PassageIndex, answering: Answering, backend: Backend) -> None:
+        """Serve an index.
+
+        Args:
+            config: of the application.
+            index: the version to begin with.
+            answering: the steps around encoding and searching.
+            backend: what encodes and searches.
+        """
         self.config = config
         self.view = View(index)
         self._answering, self._backend = answering, backend
@@ -103,22 +64,23 @@ class Service:
         if request.k > limits.max_k:
             raise InvalidError(f"{request.k} passages are too many", f"ask for at most {limits.max_k}", "k")
         mode = self._mode(request.mode)
-        return await self._backend.answer(Job(request, view, mode, await self._collection(view, request.filter)))
+        collection = await self._collection(view, request.filter)
+        return await self._backend.answer(CheckedRequest(request, view, mode, collection))
 
     async def encode(self, request: EncodeRequest) -> EncodeResponse:
         """Answer `POST /encode`."""
         planned = await asyncio.to_thread(self._answering.plan, request.query, request.budget)
         encoded = await self._backend.encode([query.prepared for query in planned])
+        word = self._answering.word
         return EncodeResponse(
             fingerprint=self.view.index.manifest.fingerprint,
-            results=[encoded_query(q.text, q.budget, encoded, n, self._answering.word) for n, q in enumerate(planned)],
+            results=[encoded_query(query, encoded, number, word) for number, query in enumerate(planned)],
         )
 
     async def describe(self) -> IndexResponse:
         """Answer `GET /index`."""
         view, manifest, planner = self.view, self.view.index.manifest, self._answering.planner
         retriever = manifest.retriever
-        assert not isinstance(retriever, Bm25Retriever), "such an index is refused at the start"
         ways = await self._backend.ways(view.version)
         return IndexResponse(
             index=view.state(),
@@ -185,3 +147,61 @@ class Service:
 
     async def _encode_passages(self, titles: list[str], texts: list[str]) -> Representations:
         return await self._backend.encode(await asyncio.to_thread(self._answering.prepare_passages, titles, texts))
+
+
+def open_index(config: ServeConfig) -> PassageIndex:
+    """Open the latest version of the index to serve.
+
+    Raises:
+        ValueError: no index there, or one without an encoder.
+    """
+    index = PassageIndex.open(config.index)
+    retriever = index.manifest.retriever
+    if not retriever.has_weights:
+        raise ValueError(
+            f"{config.index} is a {retriever.method} index, which has no encoder to serve: search it with "
+            "jobs/search.py"
+        )
+    return index
+
+
+def open_encoder(config: ServeConfig, index: PassageIndex) -> Encoder:
+    """Load the encoder that made the index.
+
+    Raises:
+        ValueError: the backbone found is not the one that made it; the message names what differs.
+    """
+    trust_code(config.trust_code)
+    encoder = load_encoder(_retriever(config, index), config.device)
+    check_same(index.manifest, manifest_of(encoder), index.uri)
+    return encoder
+
+
+def open_preparer(config: ServeConfig, index: PassageIndex) -> Preparer:
+    """Load the tokenizer side of that encoder alone."""
+    trust_code(config.trust_code)
+    return load_preparer(_retriever(config, index))
+
+
+def open_answering(config: ServeConfig, index: PassageIndex, preparer: Preparer, metrics: Metrics) -> Answering:
+    """Return the steps around encoding and searching.
+
+    Args:
+        config: of the application; names the selector and the limits.
+        index: what is served.
+        preparer: of the encoder that made it.
+        metrics: where answers are counted.
+
+    Raises:
+        ValueError: the selector cannot be used for this index.
+    """
+    return Answering(Planner(index, preparer, config.selector, config.limits), preparer, metrics)
+
+
+def search_options(config: ServeConfig) -> SearchOptions:
+    """Return what the searches of this application are opened with: a job's defaults."""
+    return SearchOptions(index=config.index, memory_mb=config.memory_mb)
+
+
+def _retriever(config: ServeConfig, index: PassageIndex) -> NeuralRetriever:
+    return with_places(index.manifest.retriever, config.backbone, config.adapter)

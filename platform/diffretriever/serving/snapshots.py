@@ -1,4 +1,8 @@
-"""Versions of an index that stay open side by side, so that every request is answered from one of them."""
+"""Versions of an index that stay open side by side, so that every request is answered from one of them.
+
+A `View` is the version that requests are answered from now, and what is said of it. A `Snapshot` is a version that is
+open for searching.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +33,13 @@ from diffretriever.search.sparse.base import SparseSearch
 from diffretriever.search.sparse.postings import PostingsSearch
 from diffretriever.search.sparse.stream import StreamingImpacts
 from schemas.index import representation_fields
-from schemas.retriever import Bm25Retriever
 from schemas.search import SearchOptions
 from schemas.serve import IndexState, Way
 
 KEPT_VERSIONS = 3
-"""Requests that began on an older version than that are as good as never there: they take seconds at most."""
-
-
+"""Versions kept open. A request takes seconds at most, so none is still being answered from an older one."""
 _FILTERS_KEPT = 16
-
-
+_ROWS_PER_COUNT = 65536
 _WAYS: dict[type[DenseSearch | SparseSearch], Way] = {
     StreamingScan: "stream",
     StreamingImpacts: "stream",
@@ -50,92 +50,14 @@ _WAYS: dict[type[DenseSearch | SparseSearch], Way] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Which share of the fragments a searcher owns: number `number`, from 0, of `of`."""
-
-    number: int = 0
-    of: int = 1
-
-
-class Snapshot:
-    """One version of an index, or a part of it, ready to be searched.
+class View:
+    """One version of an index, and what requests read of it apart from searching.
 
     Attributes:
-        whole: the version.
+        index: the version.
+        version: its number.
+        checked: time (`time.monotonic`) at which it was known to be the latest.
     """
-
-    def __init__(self, whole: PassageIndex, part: Part, options: SearchOptions, device: torch.device) -> None:
-        self.whole = whole
-        self._index = _part_of(whole, part)
-        self._options, self._device = options, device
-        self._own = self._searches(None)
-        self._filtered = lru_cache(_FILTERS_KEPT)(self._searches)
-
-    def find(
-        self, queries: Representations, lists: Sequence[ListName], depth: int, collection: str | None
-    ) -> dict[ListName, Hits]:
-        """Return each query's best `depth` passages of the part by each of `lists`; scores are exact.
-
-        With a collection, what an index that holds only its passages would give.
-        """
-        dense, sparse = self._own if collection is None else self._filtered(collection)
-        return {name: (dense if name == "dense" else sparse).search(queries, depth) for name in lists}
-
-    def ways(self) -> dict[ListName, Way]:
-        """Return how passages are found for each score, unfiltered."""
-        dense, sparse = self._own
-        offered = self.whole.manifest.retriever.modes
-        ways: dict[ListName, Way] = {"dense": _WAYS[type(dense)], "sparse": _WAYS[type(sparse)]}
-        return {name: way for name, way in ways.items() if name in offered}
-
-    def _searches(self, collection: str | None) -> tuple[DenseSearch, SparseSearch]:
-        if collection is None:
-            return open_dense(self._index, self._options, self._device), open_sparse(self._index, self._options)
-        filtered = IndexPart.of_collection(self._index, collection)
-        retriever = filtered.manifest.retriever
-        assert not isinstance(retriever, Bm25Retriever), "such an index is refused at the start"
-        stream = StreamingScan(filtered, self._options, self._device, retriever.max_vectors("passage"))
-        return stream, StreamingImpacts(filtered, self._options.memory_mb)
-
-
-class Snapshots:
-    """The last few versions that were asked for. May be used by several threads."""
-
-    def __init__(self, options: SearchOptions, device: torch.device, part: Part | None = None) -> None:
-        self._options, self._device = options, device
-        self._part = part or Part()
-        self._open: OrderedDict[int, Snapshot] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, version: int) -> Snapshot:
-        """Return a version, opened if need be.
-
-        Raises:
-            ValueError: there is no such version, or no longer.
-        """
-        with self._lock:
-            if version not in self._open:
-                whole = PassageIndex.open(self._options.index, version)
-                self._open[version] = Snapshot(whole, self._part, self._options, self._device)
-            self._open.move_to_end(version)
-            while len(self._open) > KEPT_VERSIONS:
-                self._open.popitem(last=False)
-            return self._open[version]
-
-
-def _part_of(whole: PassageIndex, part: Part) -> PassageIndex:
-    if part.of == 1:
-        return whole
-    groups = list(split_fragments(whole, part.of).values())
-    return IndexPart.of_fragments(whole, groups[part.number] if part.number < len(groups) else [])
-
-
-_COUNT_ROWS = 65536
-
-
-class View:
-    """One version of an index, as requests read it beside searching."""
 
     def __init__(self, index: PassageIndex) -> None:
         self.index = index
@@ -143,18 +65,17 @@ class View:
         self._rows = len(index)
         self._committed = _committed(index)
         self.checked = time.monotonic()
-        """When the latest version of the index was known to be this one."""
 
     @cached_property
     def collections(self) -> dict[str, int]:
         """Passages by collection; counting them reads a column of the table."""
         counts: Counter[str] = Counter()
-        for batch in self.index.batches(["collection"], _COUNT_ROWS):
+        for batch in self.index.batches(["collection"], _ROWS_PER_COUNT):
             counts.update(batch.column("collection").to_pylist())
         return dict(sorted(counts.items()))
 
     def state(self) -> IndexState:
-        """Say which version this is; the name is the last part of the index's place, which itself is nobody's."""
+        """Return which version this is. The name is the last part of the index's path, which itself is kept back."""
         return IndexState(
             name=self.index.uri.rstrip("/").rpartition("/")[2],
             version=self.version,
@@ -175,6 +96,101 @@ class View:
         table: pa.Table = with_vectors(self.index.uri, manifest, rows, wanted)
         found = table.column("id").to_pylist()
         return {each: Representations.from_arrow(table.slice(row, 1)) for row, each in enumerate(found)}
+
+
+@dataclass(frozen=True, slots=True)
+class ShardNumber:
+    """Which share of the fragments a searcher owns: share `number`, from 0, of `of` shares."""
+
+    number: int = 0
+    of: int = 1
+
+
+class Snapshot:
+    """One version of an index, or a shard of it, ready to be searched.
+
+    Attributes:
+        whole: the version.
+    """
+
+    def __init__(self, whole: PassageIndex, shard: ShardNumber, options: SearchOptions, device: torch.device) -> None:
+        """Open a version, or a shard of it.
+
+        Args:
+            whole: the version.
+            shard: which share of its fragments.
+            options: of the searches.
+            device: of dense searches.
+        """
+        self.whole = whole
+        self._index = _part_of(whole, shard)
+        self._options, self._device = options, device
+        self._own = self._searches(None)
+        self._filtered = lru_cache(_FILTERS_KEPT)(self._searches)
+
+    def find(
+        self, queries: Representations, lists: Sequence[ListName], depth: int, collection: str | None
+    ) -> dict[ListName, Hits]:
+        """Search the shard; scores are exact.
+
+        Args:
+            queries: encoded.
+            lists: what to search by.
+            depth: passages found for each query in each list.
+            collection: the filter; what is found is what an index of this collection alone would give.
+
+        Returns:
+            For each list, each query's best passages, best first.
+        """
+        dense, sparse = self._own if collection is None else self._filtered(collection)
+        return {name: (dense if name == "dense" else sparse).search(queries, depth) for name in lists}
+
+    def ways(self) -> dict[ListName, Way]:
+        """Return how passages are found for each score, unfiltered."""
+        dense, sparse = self._own
+        offered = self.whole.manifest.retriever.modes
+        ways: dict[ListName, Way] = {"dense": _WAYS[type(dense)], "sparse": _WAYS[type(sparse)]}
+        return {name: way for name, way in ways.items() if name in offered}
+
+    def _searches(self, collection: str | None) -> tuple[DenseSearch, SparseSearch]:
+        if collection is None:
+            return open_dense(self._index, self._options, self._device), open_sparse(self._index, self._options)
+        filtered = IndexPart.of_collection(self._index, collection)
+        most_vectors = filtered.manifest.retriever.max_vectors("passage")
+        stream = StreamingScan(filtered, self._options, self._device, most_vectors)
+        return stream, StreamingImpacts(filtered, self._options.memory_mb)
+
+
+class Snapshots:
+    """The last few versions that were asked for. Safe to use from several threads."""
+
+    def __init__(self, options: SearchOptions, device: torch.device, shard: ShardNumber | None = None) -> None:
+        self._options, self._device = options, device
+        self._shard = shard or ShardNumber()
+        self._open: OrderedDict[int, Snapshot] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, version: int) -> Snapshot:
+        """Return a version, opened if need be.
+
+        Raises:
+            ValueError: there is no such version, or no longer.
+        """
+        with self._lock:
+            if version not in self._open:
+                whole = PassageIndex.open(self._options.index, version)
+                self._open[version] = Snapshot(whole, self._shard, self._options, self._device)
+            self._open.move_to_end(version)
+            while len(self._open) > KEPT_VERSIONS:
+                self._open.popitem(last=False)
+            return self._open[version]
+
+
+def _part_of(whole: PassageIndex, shard: ShardNumber) -> PassageIndex:
+    if shard.of == 1:
+        return whole
+    groups = list(split_fragments(whole, shard.of).values())
+    return IndexPart.of_fragments(whole, groups[shard.number] if shard.number < len(groups) else [])
 
 
 def _committed(index: PassageIndex) -> str:

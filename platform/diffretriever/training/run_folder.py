@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from diffretriever.files import whole_folder, write_text
 from diffretriever.training.adapters import ADAPTER, check_trained
-from schemas.retriever import BackboneRetriever
+from schemas.retriever import BackboneRetriever, is_trainable
 from schemas.training import MANIFEST_FILE, TrainingManifest, TrainJob
 
 _LOG_EVERY_SECONDS = 10.0
@@ -131,7 +131,7 @@ class RunFolder:
         if retriever.backbone.dtype != "auto" or not self._begun.is_file():
             return retriever
         begun = TrainingManifest.model_validate_json(self._begun.read_text("utf-8")).retriever
-        assert isinstance(begun, BackboneRetriever), "only these are trained"
+        assert is_trainable(begun), "only these are trained"
         place = retriever.backbone.model_copy(update={"dtype": begun.backbone.dtype})
         return retriever.model_copy(update={"backbone": place})
 

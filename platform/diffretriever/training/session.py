@@ -24,7 +24,7 @@ from diffretriever.training.loop import Trainer
 from diffretriever.training.lora import attach_lora, trainable_parameters
 from diffretriever.training.teacher import open_teacher, teacher_config
 from diffretriever.training.trainable import trainable, with_training_lengths
-from schemas.retriever import BackboneRetriever, MaskedRetriever, PooledRetriever, RetrieverConfig
+from schemas.retriever import BackboneRetriever, RetrieverConfig, has_slots, is_trainable
 from schemas.training import Recipe, TrainingManifest, TrainJob
 
 
@@ -78,15 +78,15 @@ def check_trainable(retriever: RetrieverConfig, recipe: Recipe) -> BackboneRetri
     Raises:
         ValueError: it cannot, with the field and what to do.
     """
-    if not isinstance(retriever, BackboneRetriever):
+    if not is_trainable(retriever):
         raise ValueError(f"the {retriever.method} method cannot be trained here: take masked, generated or pooled")
-    if isinstance(retriever, MaskedRetriever) and (retriever.steps > 1 or retriever.stop_truncation != "none"):
+    if has_slots(retriever) and (retriever.steps > 1 or retriever.stop_truncation != "none"):
         raise ValueError(
             "training reads all slots in one pass: set steps to 1 and stop_truncation to none, and change them for "
             "searching if you like"
         )
-    if isinstance(retriever, PooledRetriever) and (recipe.query_budgets or recipe.passage_budgets):
-        raise ValueError("the pooled method has no slots: leave --query-budgets and --passage-budgets out")
+    if not retriever.has_query_budget and (recipe.query_budgets or recipe.passage_budgets):
+        raise ValueError(f"the {retriever.method} method has no slots: leave --query-budgets and --passage-budgets out")
     if recipe.token_head and "sparse" not in retriever.modes:
         raise ValueError("token_head is for sparse scores, which the pooled method does not have: leave it out")
     _check_slot_embeddings(retriever, recipe)
@@ -96,7 +96,7 @@ def check_trainable(retriever: RetrieverConfig, recipe: Recipe) -> BackboneRetri
 def _check_slot_embeddings(retriever: BackboneRetriever, recipe: Recipe) -> None:
     if not recipe.slot_embeddings:
         return
-    if not isinstance(retriever, MaskedRetriever):
+    if not has_slots(retriever):
         raise ValueError(f"slot_embeddings: the {retriever.method} method has no slots: leave it out")
     budget = retriever.budget
     largest = max((budget.query, budget.passage, *recipe.query_budgets, *recipe.passage_budgets))

@@ -15,7 +15,7 @@ from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.presets import load_retriever
 from diffretriever.training.gather import Workers, gather
 from diffretriever.training.trainable import Taught, join, trainable, with_training_lengths
-from schemas.retriever import BackboneRetriever
+from schemas.retriever import BackboneRetriever, is_trainable
 from schemas.training import Recipe
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def teacher_config(recipe: Recipe) -> BackboneRetriever | None:
     if recipe.teacher is None:
         return None
     config = load_retriever(recipe.teacher)
-    if not isinstance(config, BackboneRetriever):
+    if not is_trainable(config):
         raise ValueError(
             f"teacher: {recipe.teacher} is a {config.method} retriever: take a masked, generated or pooled one, or "
             "prepare a training set with scores"

@@ -11,7 +11,7 @@ from diffretriever.evaluation.tables import Cell, format_table
 from diffretriever.files import write_text
 from diffretriever.presets import RETRIEVERS
 from schemas.budget import Budget
-from schemas.retriever import MaskedRetriever
+from schemas.retriever import has_slots
 from schemas.sweep import RETRIEVER_FILE, BudgetSelection, SweepJob, SweepManifest, SweepMode
 
 SELECTION_FILE = "selection.json"
@@ -58,7 +58,7 @@ def select_budget(job: SweepJob, manifest: SweepManifest) -> BudgetSelection | N
     grid = {budget: float(outcomes.at(budget).mean()) for budget in _budgets(manifest)}
     best = outcomes.best()
     retriever = RETRIEVERS.load(str(job.output / RETRIEVER_FILE))
-    assert isinstance(retriever, MaskedRetriever), "only such retrievers are swept"
+    assert has_slots(retriever), "only such retrievers are swept"
     selection = BudgetSelection(
         budget=best,
         mode=mode,

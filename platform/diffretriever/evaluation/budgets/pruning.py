@@ -26,7 +26,7 @@ from diffretriever.scoring.topk import top_k
 from diffretriever.search.batch import kept_hits, searched_depth
 from schemas.budget import Budget
 from schemas.prune import PrunePoint, PruneSlotsJob, PruneTest
-from schemas.retriever import MaskedRetriever
+from schemas.retriever import has_slots
 
 _PASSAGES_AT_ONCE = 4096
 
@@ -232,7 +232,7 @@ def _of_index(job: PruneSlotsJob) -> PruneSource:
     assert job.collection is not None, "the config has checked this"
     index = PassageIndex.open(job.index)
     retriever = index.manifest.retriever
-    if not isinstance(retriever, MaskedRetriever):
+    if not has_slots(retriever):
         raise ValueError(f"{job.index} is of the {retriever.method} method, which has no slots to prune")
     collection = open_collection(job.collection)
     asked, qrels = collection.queries(job.split), collection.qrels(job.split)

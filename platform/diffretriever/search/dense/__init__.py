@@ -15,7 +15,6 @@ from diffretriever.search.dense.mean import MeanProposer
 from diffretriever.search.dense.plaid import PlaidProposer
 from diffretriever.search.dense.stream import StreamingScan
 from schemas.accelerate import ProposerName
-from schemas.retriever import Bm25Retriever
 from schemas.search import SearchOptions
 
 if TYPE_CHECKING:
@@ -48,7 +47,8 @@ def open_dense(index: PassageIndex, options: SearchOptions, device: torch.device
         ValueError: a search budget is given, but there is no candidate index.
     """
     retriever = index.manifest.retriever
-    assert not isinstance(retriever, Bm25Retriever), "BM25 indexes hold no vectors"
+    if "dense" not in retriever.modes:
+        raise ValueError(f"{index.uri} holds no vectors to search: its method is {retriever.method}")
     stream = StreamingScan(index, options, device, retriever.max_vectors("passage"))
     if options.maxsim != "mean" or options.score_dtype != "float32":
         # The authors' variants are computed from the vectors themselves.
