@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from schemas.accelerate import ProposerName, Share
+from schemas.accelerate import CandidatesChoice, Share
 from schemas.budget import BudgetChoice
 from schemas.places import IndexPlace
 from schemas.retriever import Mode
@@ -170,10 +170,9 @@ class AccelerateJob(ModelOptions):
 
     index: IndexPlace
     """Local folder of the index."""
-    candidates: Literal["none", "auto"] | ProposerName = "none"
+    candidates: CandidatesChoice = "none"
     """Candidate index to calibrate: only what it names is scored, exactly. `mean` goes by passages' mean vectors,
-    `plaid` by the centroids of slot vectors, `lancedb_tokens` by LanceDB's index over slot vectors, `faiss_tokens` by
-    faiss's (extra `faiss`); `auto` tries `mean` and `plaid`. Where none is faster at that recall, all are scored.
+    `plaid` by the centroids of slot vectors; `auto` tries both. Where none is faster at that recall, all are scored.
     Worth it from about a hundred thousand passages on; below, the exact scan of the codes is fast enough."""
     recall: Share = 0.99
     """Recall@top_k that the search budget is chosen for, on queries made from the index's own passages."""
