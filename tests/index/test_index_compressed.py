@@ -11,7 +11,6 @@ import pytest
 from diffretriever.codecs import load_codec
 from diffretriever.encoders.representations import read_vectors
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.vector_index import build_vector_index
 from diffretriever.index.vectors import codec_place, read_codes
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.compressed import CompressedScan
@@ -92,8 +91,3 @@ def test_only_what_can_be_among_the_best_is_decoded(index: PassageIndex) -> None
     assert isinstance(search, CompressedScan)
     search.search(QUERIES.take(np.array([0])), 2)
     assert 2 <= search.rescored < 20
-
-
-def test_lances_own_index_is_refused_with_the_way_out(index: PassageIndex) -> None:
-    with pytest.raises(ValueError, match=r"is compressed.*--candidates mean"):
-        build_vector_index(compressed(index, "product1"), "IVF_RQ", 2)

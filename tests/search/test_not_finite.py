@@ -38,11 +38,9 @@ def number(request: pytest.FixtureRequest) -> float:
     return NUMBERS[request.param]
 
 
-@pytest.fixture(params=["mean", "plaid", "faiss_tokens"])
+@pytest.fixture(params=["mean", "plaid"])
 def proposer(request: pytest.FixtureRequest) -> ProposerName:
     name: ProposerName = request.param
-    if name == "faiss_tokens":
-        pytest.importorskip("faiss")
     return name
 
 

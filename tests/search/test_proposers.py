@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import sys
+import re
 from pathlib import Path
+from typing import Literal, get_args
 from unittest.mock import patch
 
 import numpy as np
@@ -15,11 +16,13 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.maxsim import maxsim
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense import PROPOSERS
+from diffretriever.search.dense.calibrate import settings_file
 from diffretriever.search.dense.candidates import CandidateSearch, Proposer
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import build_codes, open_segments
 from diffretriever.search.dense.mean import highest
-from schemas.accelerate import AccelerateJob, ProposerName
+from diffretriever.search.inspection import inspect
+from schemas.accelerate import AccelerateJob, FormerProposerName, ProposerName
 from tests.search.conftest import PASSAGES, QUERIES, fill
 from tests.search.dense_cases import opened, prepare, streamed
 
@@ -27,8 +30,6 @@ from tests.search.dense_cases import opened, prepare, streamed
 @pytest.fixture(params=PROPOSERS)
 def name(request: pytest.FixtureRequest) -> ProposerName:
     chosen: ProposerName = request.param
-    if chosen == "faiss_tokens":
-        pytest.importorskip("faiss")
     return chosen
 
 
@@ -172,11 +173,61 @@ def test_the_job_builds_and_calibrates(name: ProposerName, encoder: Encoder, tmp
         assert all(scores[query][i] == score for i, score in hits)
 
 
-def test_without_faiss_the_message_says_what_to_install(encoder: Encoder, tmp_path: Path) -> None:
-    made = fill(encoder, str(tmp_path / "index"))
-    build_codes(made)
-    with patch.dict(sys.modules, {"faiss": None}), pytest.raises(ValueError, match=r"diffretriever\[faiss\]"):
-        PROPOSERS["faiss_tokens"].build(made, open_segments(made)[0])
+def calibrated_before(index: PassageIndex, former: FormerProposerName) -> PassageIndex:
+    """Leave an index as one that was calibrated when `former` was a candidate index."""
+    prepare(index, "mean")
+    if former == "lancedb_tokens":
+        index.dataset.create_index("reps", "IVF_RQ", name="slots_ivf_rq", metric="cosine", num_partitions=2, num_bits=1)
+        index.refresh()
+    else:
+        for segment in open_segments(index)[0]:
+            (segment.folder / "faiss_tokens.bin").write_bytes(b"an index of faiss")
+    written = settings_file(index).read_text("utf-8")
+    settings_file(index).write_text(written.replace('"mean"', f'"{former}"'), "utf-8")
+    return index
+
+
+@pytest.mark.parametrize("former", get_args(FormerProposerName))
+@pytest.mark.parametrize("search_budget", ["auto", 20])
+def test_a_former_candidate_index_gives_way_to_the_exact_scan(
+    former: FormerProposerName, search_budget: Literal["auto"] | int, encoder: Encoder, tmp_path: Path
+) -> None:
+    made = calibrated_before(fill(encoder, str(tmp_path / "index")), former)
+    queries = encoder.encode_queries(QUERIES)
+    told = (
+        f"{made.uri}: {former} is no longer a candidate index, so all passages are scored: run "
+        f"`python jobs/accelerate_index.py --index {made.uri} --candidates mean` to have candidates again"
+    )
+    with pytest.warns(UserWarning, match=f"^{re.escape(told)}$"):
+        search = opened(PassageIndex.open(made.uri), search_budget=search_budget)
+    assert isinstance(search, CodedScan)
+    assert search.search(queries, 10) == streamed(made, queries, 10)
+    fill(encoder, made.uri, prefix="new")
+    made.refresh()
+    made.delete(["d3"])
+    made.compact()
+    report = inspect(made, check=True)
+    assert report.verification is not None
+    assert report.verification.problems == []
+    assert report.candidates is not None
+    assert report.candidates.proposer == former
+    prepare(made, "mean")
+    search = opened(made, search_budget=100)
+    assert isinstance(search, CandidateSearch)
+    assert [{i for i, _ in hits} for hits in search.search(queries, 10)] == [
+        {i for i, _ in hits} for hits in streamed(made, queries, 10)
+    ]
+
+
+@pytest.mark.parametrize("former", get_args(FormerProposerName))
+def test_a_former_candidate_index_is_answered_with_what_to_take(
+    former: FormerProposerName, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        AccelerateJob.from_command_line(["--index", "x", "--candidates", former])
+    assert (
+        f"--candidates: {former} is no longer a candidate index: take mean, plaid, or auto" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("n", [1, 10, 300, 5000, 9999])

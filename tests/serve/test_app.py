@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from benchmarks._serve_session import kill_actor
+from benchmarks.serve.session import kill_actor
 from diffretriever.collections import Passage
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex

@@ -8,7 +8,7 @@ import pytest
 import schemathesis
 from schemathesis import GenerationMode
 
-from benchmarks._serve_fuzz import CASES, OPERATIONS, fuzz
+from benchmarks.serve.fuzz import CASES, OPERATIONS, fuzz
 from diffretriever.encoders.base import Encoder
 from diffretriever.serving.api import make_api
 from tests.serving.serving_cases import local_service, small_index

@@ -9,12 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from benchmarks.ship_adapter import ShipAdapter, main
 from diffretriever.backbones.source import EMBEDDED_ADAPTER
 from diffretriever.files import file_digest
 from schemas.retriever import BackboneRetriever
 from schemas.training import TrainingManifest
 from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of
+from tools.ship_adapter import ShipAdapter, main
 
 SLOTS = {"slot_embeddings": 4, "token_head": True}
 

@@ -7,19 +7,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks._study_report import report
-from benchmarks._study_run import Arm, Measured, merged
-from benchmarks.sample_collection import SampleCollection
-from benchmarks.sample_collection import main as sample
 from diffretriever.collections import open_collection
 from diffretriever.evaluation.statistics import holm, paired_p
 from diffretriever.training.session import check_trainable
 from schemas.retriever import RETRIEVER_ADAPTER
 from schemas.training import Recipe
 from tests.training.made_up_collection import write_collection
+from tools import ROOT
+from tools.sample_collection import SampleCollection
+from tools.sample_collection import main as sample
+from tools.study import Arm, Measured, merged, report
 
-ROOT = Path(__file__).resolve().parents[2]
-STUDY = yaml.safe_load((ROOT / "benchmarks" / "study.yaml").read_text("utf-8"))
+STUDY = yaml.safe_load((ROOT / "tools" / "study.yaml").read_text("utf-8"))
 
 
 def test_changes_are_put_into_the_base() -> None:

@@ -1,4 +1,4 @@
-"""benchmarks/train.py in a tiny form: the two loops train alike, the arithmetic is counted as torch counts it."""
+"""benchmarks.train in a tiny form: the two loops train alike, the arithmetic is counted as torch counts it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import _train_figures, _train_loops, train
-from benchmarks._train_data import data_of, model_flops
-from benchmarks._train_figures import Run, Setting
+from benchmarks.train import __main__ as train
+from benchmarks.train import figures, loops
+from benchmarks.train.figures import Run, Setting
+from benchmarks.train.loops import data_of, model_flops
 from diffretriever.presets import load_retriever
 from diffretriever.random_models.checkpoints import write_random_checkpoint
 from diffretriever.training.lora import target_modules
@@ -35,7 +36,7 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(autouse=True)
 def _called_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", [str(train.ROOT / "benchmarks" / "train.py")])
+    monkeypatch.setattr(sys, "argv", ["python -m benchmarks.train"])
 
 
 def described(retriever: Any, folder: Path) -> Path:
@@ -61,7 +62,7 @@ def test_both_loops_train_alike(negatives: str, checkpointing: bool, collection:
         negatives=negatives, gradient_checkpointing=checkpointing, lora_dropout=0, warmup=0, max_steps=3
     )
     setting = Setting(retriever=retriever, dtype="float32", recipe=recipe, collection=collection, device="cpu")
-    plain, ours = (loop(setting.model_dump(mode="json")) for loop in (_train_loops.plain, _train_loops.ours))
+    plain, ours = (loop(setting.model_dump(mode="json")) for loop in (loops.plain, loops.ours))
     assert len(plain.losses) == len(ours.losses) == 3
     assert ours.losses == pytest.approx(plain.losses, rel=1e-3)
     assert abs(ours.losses[0] - ours.losses[1]) > 0.01
@@ -77,10 +78,10 @@ def test_the_whole_benchmark(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def here(module: str, function: str, **arguments: Any) -> Any:
-        assert module == _train_loops.__name__
-        return getattr(_train_loops, function)(**arguments).model_dump()
+        assert module == loops.__name__
+        return getattr(loops, function)(**arguments).model_dump()
 
-    monkeypatch.setattr(_train_figures, "in_child", here)
+    monkeypatch.setattr(figures, "in_child", here)
     given = ["--retriever", str(retriever), "--collection", collection, "--device", "cpu", "--batch-queries", "2"]
     given += ["--queries-per-device", "1", "--steps", "1", "--repeats", "1", "--output", str(tmp_path / "out.json")]
     train.main(train.TrainBenchmark.from_command_line(given))
@@ -88,6 +89,7 @@ def test_the_whole_benchmark(
     names = ("gathered", "gathered, checkpointing", "cached", "cached, checkpointing")
     assert [line.split("  ")[0] for line in lines[-4:]] == list(names)
     written = json.loads((tmp_path / "out.json").read_text("utf-8"))
+    assert written["command"] == "python -m benchmarks.train"
     assert [result["name"] for result in written["results"]] == list(names)
     assert all(len(result["plain"][0]["losses"]) == 2 for result in written["results"])
 
@@ -98,9 +100,9 @@ def test_loops_that_differ_are_refused(retriever: Path, monkeypatch: pytest.Monk
     def runs(_: str, function: str, **__: Any) -> dict[str, Any]:
         return made_up([2.0 if function == "ours" else 2.1]).model_dump()
 
-    monkeypatch.setattr(_train_figures, "in_child", runs)
+    monkeypatch.setattr(figures, "in_child", runs)
     with pytest.raises(RuntimeError, match=r"gathered: the Trainer begins with a loss of 2\.1, ours with 2\.0"):
-        _train_figures.measured(setting, 1)
+        figures.measured(setting, 1)
 
 
 def test_7b_needs_a_gpu() -> None:
@@ -117,7 +119,7 @@ def test_a_collection_may_be_too_small(collection: str, retriever: Path) -> None
 
 def test_the_shares_of_a_gpu() -> None:
     runs = [made_up([], share * 1e12) for share in (1, 4, 3)]
-    row = _train_figures.Figures7B(name="x", ours=runs, peak_tflops=10).row()
+    row = figures.Figures7B(name="x", ours=runs, peak_tflops=10).row()
     assert row == ["x", "10", "5", "3.0", "0.300", "0.100 0.400 0.300"]
 
 

@@ -27,7 +27,7 @@ def history(index: PassageIndex) -> list[VersionChange]:
     changes: list[VersionChange] = []
     for version in index.dataset.versions():
         number, counts = version["version"], version["metadata"]
-        transaction = index.dataset.read_transaction(number)
+        transaction = _transaction(index, number)
         change = _change(transaction, number)
         rows, added = int(counts["total_rows"]), _added(change, transaction.operation if transaction else None)
         before = changes[-1].rows if changes and changes[-1].version == number - 1 else None
@@ -50,6 +50,15 @@ def column_bytes(index: PassageIndex) -> dict[str, int]:
     """Return the bytes that each column takes in the data files of the index's version, deleted rows included."""
     sizes = {field.id: field.bytes_on_disk for field in index.dataset.stats.data_stats().fields}
     return {field.name(): _with_children(field, sizes) for field in index.dataset.lance_schema.fields()}
+
+
+def _transaction(index: PassageIndex, number: int) -> Any | None:
+    """Return Lance's record of what made a version; None where there is none that can be read."""
+    try:
+        return index.dataset.read_transaction(number)
+    except TypeError:
+        # Lance's Python package fails on a compaction of a table that has a vector index of Lance's own.
+        return None
 
 
 def _change(transaction: Any, number: int) -> Change:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 from diffretriever.search.dense.calibrate import read_settings
@@ -9,8 +10,6 @@ from diffretriever.search.dense.candidates import CandidateSearch, Proposer
 from diffretriever.search.dense.coded import CodedPassages, CodedScan
 from diffretriever.search.dense.codes import open_segments
 from diffretriever.search.dense.compressed import CompressedScan
-from diffretriever.search.dense.faiss_tokens import FaissTokensProposer
-from diffretriever.search.dense.lancedb_tokens import LanceDbTokensProposer
 from diffretriever.search.dense.mean import MeanProposer
 from diffretriever.search.dense.plaid import PlaidProposer
 from diffretriever.search.dense.stream import StreamingScan
@@ -18,7 +17,7 @@ from schemas.accelerate import ProposerName
 from schemas.search import SearchOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     import torch
@@ -28,16 +27,11 @@ if TYPE_CHECKING:
     from diffretriever.search.dense.codes import Segment
 
 
-PROPOSERS: dict[ProposerName, type[Proposer]] = {
-    "mean": MeanProposer,
-    "lancedb_tokens": LanceDbTokensProposer,
-    "faiss_tokens": FaissTokensProposer,
-    "plaid": PlaidProposer,
-}
+PROPOSERS: Mapping[str, type[Proposer]] = {"mean": MeanProposer, "plaid": PlaidProposer}
 """Candidate indexes by name. Adding one is a file here, a name in `schemas.accelerate` and an entry."""
 
 AUTO: tuple[ProposerName, ...] = ("mean", "plaid")
-"""What a calibration chooses from where none is named: those that need no other library and are made in seconds."""
+"""What a calibration chooses from where none is named: those that are made in seconds."""
 
 
 def open_dense(index: PassageIndex, options: SearchOptions, device: torch.device) -> DenseSearch:
@@ -63,7 +57,10 @@ def open_dense(index: PassageIndex, options: SearchOptions, device: torch.device
 def _open_candidates(
     index: PassageIndex, segments: Sequence[Segment], uncoded: list[Any], stream: StreamingScan, options: SearchOptions
 ) -> CandidateSearch | None:
-    """Return the search through the candidate index; None where all passages are to be scored."""
+    """Return the search through the candidate index; None where all passages are to be scored.
+
+    An index made before may be calibrated with a candidate index that is there no longer: a warning says what to run.
+    """
     if options.search_budget == "exact":
         return None
     settings = read_settings(index)
@@ -74,6 +71,13 @@ def _open_candidates(
             f"a search budget needs a candidate index: `python jobs/accelerate_index.py --index {index.uri} "
             "--candidates mean`, or leave --search-budget out"
         )
+    if settings.proposer not in PROPOSERS:
+        warnings.warn(
+            f"{index.uri}: {settings.proposer} is no longer a candidate index, so all passages are scored: run "
+            f"`python jobs/accelerate_index.py --index {index.uri} --candidates mean` to have candidates again",
+            stacklevel=3,
+        )
+        return None
     budget = settings.search_budget if options.search_budget == "auto" else options.search_budget
     if budget >= len(index):
         return None

@@ -38,11 +38,10 @@ class Proposer(ABC):
     @classmethod
     @abstractmethod
     def build(cls, index: PassageIndex, segments: Sequence[Segment]) -> None:
-        """Make what the candidate index lacks to know all of an index's segments; the index may get a new version.
+        """Make what the candidate index lacks to know all of an index's segments.
 
         Raises:
-            ValueError: a library that it takes is missing, a passage's vectors hold NaN or infinity, or another process
-                is writing to the index.
+            ValueError: a passage's vectors hold NaN or infinity.
         """
 
     @classmethod

@@ -1,0 +1,116 @@
+"""Dense search: exact scans and candidate indexes, ours and others', in one run: time, recall, build, size, memory."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, TypeAlias
+
+from pydantic import Field, PositiveInt
+
+from benchmarks.measuring import Benchmark, header, in_child, run
+from benchmarks.search.figures import CANDIDATE_COLUMNS, EXACT_COLUMNS, Built, Candidates, Figures
+from schemas.accelerate import ProposerName
+
+Size: TypeAlias = Literal["10k-16-384", "100k-16-384", "100k-4-384", "10k-4-3584", "100k-4-3584", "1m-4-384"]
+Spread: TypeAlias = Literal["clustered", "independent"]
+Peer: TypeAlias = Literal["faiss", "lancedb"]
+_PASSAGES = {"10k": 10_000, "100k": 100_000, "1m": 1_000_000}
+_GOALS_FOR: Size = "100k-16-384"
+_BUDGETS = (200, 1000)
+
+
+class SearchBenchmark(Benchmark):
+    """Measure dense search on made-up vectors, one query at a time, on one core."""
+
+    sizes: tuple[Size, ...] = (_GOALS_FOR,)
+    """Passages, K_p and dimensions; K_q is 4."""
+    spread: tuple[Spread, ...] = ("clustered",)
+    """`clustered`: slots of a passage are alike, and so are passages. `independent`: nothing is like anything."""
+    queries: int = Field(default=100, ge=10)
+    """For candidates."""
+    exact_queries: PositiveInt = 12
+    """For exact searches, which are slower."""
+    proposers: tuple[ProposerName, ...] = ("mean", "plaid")
+    """Candidate indexes of ours."""
+    peers: tuple[Peer, ...] = ("faiss",)
+    """Other libraries' indexes over the same vectors; '[]' for none. LanceDB's takes many minutes to build."""
+    fast_plaid_python: Path | None = None
+    """Interpreter of an environment that has fast-plaid, which pins another torch; left out if not given."""
+    fast_plaid_passages: PositiveInt = 20_000
+    """Passages that fast-plaid gets: it takes minutes to index so many."""
+    quick: bool = False
+    """10,000 passages and 20 queries."""
+
+
+def main(config: SearchBenchmark) -> None:
+    """Run every case, print its tables, write JSON if asked to."""
+    from diffretriever.evaluation.tables import format_table
+
+    if "faiss" in config.peers and find_spec("faiss") is None:
+        raise SystemExit("--peers: faiss is not installed: `pip install faiss-cpu`, or give the others alone")
+    # Of Lance and numba; `in_child` sees to those of OpenMP.
+    os.environ.update(LANCE_CPU_THREADS="1", NUMBA_NUM_THREADS="1", RAYON_NUM_THREADS="1")
+    if config.quick:
+        small = {"sizes": ("10k-16-384",), "queries": 20, "exact_queries": 5}
+        config = config.model_copy(update=small)
+    about = header()
+    figures = [_measure(config, size, spread) for size in config.sizes for spread in config.spread]
+    text = ""
+    for each in figures:
+        text += f"\n{each.case}; codes: {each.codes.seconds:.1f} s, {each.codes.mb:.0f} MB\n"
+        text += f"\n{format_table(each.exact_rows(), EXACT_COLUMNS)}\n"
+        text += f"\n{format_table(each.candidate_rows(), CANDIDATE_COLUMNS)}\n"
+    config.report(about, text.rstrip("\n"), results=[each.model_dump() for each in figures])
+
+
+def _measure(config: SearchBenchmark, size: Size, spread: Spread) -> Figures:
+    passages, slots, dims = size.split("-")
+    vectors = {"passages": _PASSAGES[passages], "slots": int(slots), "dims": int(dims), "spread": spread}
+    with TemporaryDirectory() as place:
+        given = {"folder": str(Path(place) / "index"), "vectors": vectors}
+        codes = Built.model_validate(_loop("prepare", **given, queries=config.queries))
+        sys.stderr.write(f"{size} {spread}: written\n")
+        exact = _loop("exact", **given, queries=config.queries, used=config.exact_queries)
+        ours = [_ours(config, name, given) for name in config.proposers]
+        peers = [Candidates.model_validate(_peer(name, **given, **told)) for name, told in _peers(config)]
+    return Figures(
+        case=f"{size}, {spread}",
+        codes=codes,
+        goals=size == _GOALS_FOR,
+        exact=exact,
+        candidates=[*ours, *peers],
+    )
+
+
+def _ours(config: SearchBenchmark, name: str, given: dict[str, Any]) -> Candidates:
+    built = Built.model_validate(_loop("build", folder=given["folder"], proposer=name))
+    # One of them shows the exact scan as well, in a process that holds nothing else.
+    budgets = [*_BUDGETS, given["vectors"]["passages"]] if name == "mean" else list(_BUDGETS)
+    found = _loop("candidates", **given, proposer=name, budgets=budgets, queries=config.queries)
+    sys.stderr.write(f"{name}: done\n")
+    return Candidates.model_validate(found).model_copy(update={"built": built})
+
+
+def _peers(config: SearchBenchmark) -> list[tuple[str, dict[str, Any]]]:
+    asked: dict[str, Any] = {"queries": config.queries}
+    peers: list[tuple[str, dict[str, Any]]] = [(name, asked) for name in config.peers]
+    if config.fast_plaid_python is not None:
+        python = {"python": str(config.fast_plaid_python), "passages": config.fast_plaid_passages}
+        peers.append(("fast_plaid", {**asked, **python}))
+    return peers
+
+
+def _loop(name: str, **arguments: object) -> Any:
+    return in_child("benchmarks.search.loops", name, **arguments)
+
+
+def _peer(name: str, **arguments: object) -> Any:
+    return in_child("benchmarks.search.peers", name, **arguments)
+
+
+if __name__ == "__main__":
+    run(SearchBenchmark, main)

@@ -1,0 +1,122 @@
+"""The figures of this benchmark and how they are laid out."""
+
+from __future__ import annotations
+
+import statistics
+
+from schemas.base import Model
+
+EXACT_COLUMNS = ("exact", "p50 ms", "of fp32", "R@10", "R@100", "goal")
+CANDIDATE_COLUMNS = (
+    "candidates",
+    "p50 ms",
+    "p95 ms",
+    "R@10",
+    "R@100",
+    "build s",
+    "index MB",
+    "own MB",
+    "peak MB",
+    "goal",
+)
+_OF_FP32 = 0.35
+_P50 = 6.0
+_RECALL = 0.99
+_BUILD = 30.0
+
+
+class Timed(Model):
+    """One way to search."""
+
+    name: str
+    """What it is."""
+    ms: list[float]
+    """One a query."""
+    recall_10: float
+    """Share of the exact 10 best that it found."""
+    recall_100: float
+    """Share of the exact 100 best."""
+
+    @property
+    def p50(self) -> float:
+        """Median time of a query."""
+        return statistics.median(self.ms)
+
+    @property
+    def p95(self) -> float:
+        """Time that one query in twenty exceeds."""
+        return statistics.quantiles(self.ms, n=20, method="inclusive")[18] if len(self.ms) > 1 else self.ms[0]
+
+
+class Built(Model):
+    """What making an index took."""
+
+    seconds: float
+    """Making it; reading the table included."""
+    mb: float
+    """Size on disk."""
+
+
+class Candidates(Model):
+    """One candidate index, at its own budget first and at others."""
+
+    name: str
+    """What it is."""
+    built: Built | None
+    """None where it takes nothing beside what is there."""
+    runs: list[Timed]
+    """One a budget."""
+    own_mb: float
+    """Memory of the searching process, mapped files left out."""
+    peak_mb: float
+    """Most memory that it ever held, mapped files and, for others, building included."""
+
+
+class Figures(Model):
+    """Of one case."""
+
+    case: str
+    """Passages, K_p, dimensions and spread."""
+    codes: Built
+    """The 8-bit codes and vectors beside the table, without which candidates are not."""
+    goals: bool
+    """Whether the goals are for this case."""
+    exact: list[Timed]
+    """The first is torch in fp32."""
+    candidates: list[Candidates]
+    """Ours, then other libraries."""
+
+    def exact_rows(self) -> list[list[str]]:
+        """Return the rows of the table of exact searches."""
+        base = self.exact[0]
+        rows = []
+        for each in self.exact:
+            # Taken in turn, so that what slows the machine for a while slows both.
+            ratio = statistics.median(own / other for own, other in zip(each.ms, base.ms, strict=False))
+            goal = _verdict(ratio, _OF_FP32) if self.goals and each.name.startswith("ours: codes") else ""
+            recalls = [f"{each.recall_10:.3f}", f"{each.recall_100:.3f}"]
+            rows.append([each.name, f"{each.p50:.1f}", f"{ratio:.2f}", *recalls, goal])
+        return rows
+
+    def candidate_rows(self) -> list[list[str]]:
+        """Return the rows of the table of candidates."""
+        return [self._row(each, run) for each in self.candidates for run in each.runs]
+
+    def _row(self, each: Candidates, run: Timed) -> list[str]:
+        first = run is each.runs[0]
+        built = ["", ""] if each.built is None or not first else [f"{each.built.seconds:.1f}", f"{each.built.mb:.0f}"]
+        goal = self._goal(each, run) if self.goals and first and each.name.startswith("ours") else ""
+        recalls = [f"{run.recall_10:.3f}", f"{run.recall_100:.3f}"]
+        memory = [f"{each.own_mb:.0f}", f"{each.peak_mb:.0f}"] if first else ["", ""]
+        return [f"{each.name}, {run.name}", f"{run.p50:.1f}", f"{run.p95:.1f}", *recalls, *built, *memory, goal]
+
+    @staticmethod
+    def _goal(each: Candidates, run: Timed) -> str:
+        seconds = each.built.seconds if each.built is not None else 0.0
+        enough = run.recall_10 >= 1 and run.recall_100 >= _RECALL
+        met = run.p50 <= _P50 and enough and seconds <= _BUILD
+        return f"{_P50:.0f} ms, 1, {_RECALL}, {_BUILD:.0f} s: {'met' if met else 'MISSED'}"
+
+
+def _verdict(value: float, goal: float) -> str:
+    return f"<= {goal:.2f}, {'met' if value <= goal else 'MISSED'}"

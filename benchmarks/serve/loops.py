@@ -1,0 +1,104 @@
+"""The loops of clients that the serve benchmark measures, each run in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from typing import Any
+
+import numpy as np
+
+from benchmarks.measuring import serve_child
+from schemas.base import Model
+
+WARM_UP = 8
+"""Requests that every loop makes before it measures."""
+
+
+class Loop(Model):
+    """A closed loop: so many clients, each asking again as soon as it has its answer."""
+
+    clients: int
+    seconds: float
+    requests: int
+    """Answered."""
+    errors: int
+    """Answered with another status than 200."""
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+
+    @property
+    def rate(self) -> float:
+        """Requests answered in a second."""
+        return self.requests / self.seconds
+
+
+def in_process(index: str, queries: list[str], seconds: float, threads: int) -> Loop:
+    """Call the functions that a search job calls, one query at a time."""
+    import torch
+
+    from diffretriever.search import open_searcher
+
+    torch.set_num_threads(threads)
+    searcher = open_searcher(index)
+    mode = searcher.modes[-1]
+
+    def ask(query: str) -> None:
+        hits = searcher.search([query], top_k=10, modes=[mode])[mode][0]
+        searcher.index.passages([passage for passage, _ in hits])
+
+    for query in queries[:WARM_UP]:
+        ask(query)
+    times: list[float] = []
+    start = time.perf_counter()
+    for query in itertools.cycle(queries):
+        before = time.perf_counter()
+        if before - start > seconds:
+            break
+        ask(query)
+        times.append(time.perf_counter() - before)
+    return _loop(1, time.perf_counter() - start, times, 0)
+
+
+def over_http(url: str, queries: list[str], seconds: float, clients: int) -> Loop:
+    """Ask the application."""
+    return asyncio.run(_clients(url, queries, seconds, clients))
+
+
+async def _clients(url: str, queries: list[str], seconds: float, clients: int) -> Loop:
+    import aiohttp
+
+    asked = itertools.cycle(queries)
+    times: list[float] = []
+    errors = 0
+
+    async def one(session: Any, end: float) -> None:
+        nonlocal errors
+        while (before := time.perf_counter()) < end:
+            async with session.post(f"{url}/search", json={"query": next(asked)}) as response:
+                await response.read()
+                if response.status == 200:
+                    times.append(time.perf_counter() - before)
+                else:
+                    errors += 1
+
+    async with aiohttp.ClientSession() as session:
+        await asyncio.gather(*(one(session, time.perf_counter() + 1) for _ in range(clients)))
+        times.clear()
+        errors = 0
+        start = time.perf_counter()
+        await asyncio.gather(*(one(session, start + seconds) for _ in range(clients)))
+        return _loop(clients, time.perf_counter() - start, times, errors)
+
+
+def _loop(clients: int, seconds: float, times: list[float], errors: int) -> Loop:
+    p50, p95, p99 = (1000 * np.quantile(times, [0.5, 0.95, 0.99])).tolist()
+    return Loop(
+        clients=clients, seconds=seconds, requests=len(times), errors=errors, p50_ms=p50, p95_ms=p95, p99_ms=p99
+    )
+
+
+if __name__ == "__main__":
+    serve_child({"in_process": in_process, "over_http": over_http})
