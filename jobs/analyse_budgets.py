@@ -13,13 +13,13 @@ from schemas.analyse import AnalyseBudgetsJob
 
 def main(config: AnalyseBudgetsJob) -> None:
     """Analyse, and say where the report is."""
-    from diffretriever.evaluation.budgets.oracles import oracle_table
     from diffretriever.evaluation.budgets.report import analyse
+    from diffretriever.evaluation.budgets.sections.oracles import OracleSection
 
     output = Path(absolute_place(config.output, "--output"))
     report = analyse(config.model_copy(update={"output": output}), shlex.join(["python", *sys.argv]))
     print(f"fixed budget {report.fixed} ({report.chosen})")
-    print(f"oracles, {report.modes[0]} {report.measure}:\n{oracle_table(report)}")
+    print(f"oracles, {report.modes[0]} {report.measure}:\n{report.section(OracleSection).table(report.modes[0])}")
     print(f"report: {output / 'report.md'}")
 
 

@@ -10,17 +10,22 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-INK, MUTED, GRID = "#22272e", "#6b7785", "#e3e6ea"
-
-
+INK, MUTED, GRID, BASE = "#22272e", "#6b7785", "#e3e6ea", "#b9c0c8"
 BLUE, RED, GREEN, ORANGE, GREY = "#3b6ea5", "#c25b56", "#4f9d69", "#e08e45", "#9aa4af"
 
-
 HEAD_INCHES = 0.72
+"""Height of a figure's two lines of text."""
 
 
 def headed_figure(width: float, height: float, title: str, subtitle: str) -> Figure:
-    """Return an empty figure of `width` by `height` inches with two lines at its top; panels go below them."""
+    """Return an empty figure with two lines at its top; panels go below them.
+
+    Args:
+        width: in inches; more where the two lines need it.
+        height: in inches, the two lines included.
+        title: the first line.
+        subtitle: the second line.
+    """
     width = max(width, 0.3 + 0.112 * len(title), 0.3 + 0.075 * len(subtitle))
     below = (0.01, 0.01, 0.98, 0.99 - HEAD_INCHES / height)
     figure = Figure(
@@ -32,6 +37,38 @@ def headed_figure(width: float, height: float, title: str, subtitle: str) -> Fig
     return figure
 
 
+def panel_figure(
+    n_panels: int,
+    n_columns: int,
+    panel_inches: tuple[float, float],
+    title: str,
+    subtitle: str,
+    *,
+    margin_inches: tuple[float, float] = (0.0, 0.0),
+    share_y: bool = False,
+) -> tuple[Figure, list[Axes]]:
+    """Return a headed figure with panels of one size, row by row.
+
+    Args:
+        n_panels: at least 1.
+        n_columns: at most this many panels stand in a row.
+        panel_inches: width and height of a panel.
+        title: first line of the head.
+        subtitle: second line.
+        margin_inches: width and height beside the panels and the head, for labels and legends.
+        share_y: whether all panels have one scale.
+    """
+    n_columns = min(n_columns, n_panels)
+    n_rows = -(-n_panels // n_columns)
+    width = margin_inches[0] + n_columns * panel_inches[0]
+    height = HEAD_INCHES + margin_inches[1] + n_rows * panel_inches[1]
+    figure = headed_figure(width, height, title, subtitle)
+    panels = figure.subplots(n_rows, n_columns, squeeze=False, sharey=share_y).flatten().tolist()
+    for panel in panels[n_panels:]:
+        panel.set_visible(False)
+    return figure, panels[:n_panels]
+
+
 def quiet(panel: Axes, grid_axis: Literal["x", "y"]) -> None:
     """Give a panel thin grid lines along one axis and no frame but its base."""
     panel.grid(axis=grid_axis, color=GRID, linewidth=0.8, zorder=0)
@@ -39,7 +76,7 @@ def quiet(panel: Axes, grid_axis: Literal["x", "y"]) -> None:
     panel.tick_params(axis="both", length=0, labelsize=8.5, labelcolor=INK)
     for side in ("top", "right", "left"):
         panel.spines[side].set_visible(False)
-    panel.spines["bottom"].set_color("#b9c0c8")
+    panel.spines["bottom"].set_color(BASE)
 
 
 def png(figure: Figure) -> bytes:

@@ -1,17 +1,23 @@
-"""Tables as text, for the terminal and for Markdown: numbers to the right, words to the left."""
+"""What reports are written of: tables for the terminal and for Markdown, numbers, the end of a page."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
-from schemas.analyse import Interval
+import yaml
 
 Cell: TypeAlias = str | int | float
+Interval: TypeAlias = tuple[float, float]
+"""Low and high end of a bootstrap 95% interval."""
+
+NOTHING = "\N{EN DASH}"
+_MINUS = "\N{MINUS SIGN}"
+_SMALLEST_P = 0.001
 
 
 def format_table(rows: Sequence[Sequence[Cell]], columns: Sequence[str]) -> str:
-    """Return an aligned plain-text table, without a newline at its end; floats have 4 decimals.
+    """Return an aligned plain-text table, without a newline at its end: numbers right, floats with 4 decimals.
 
     Args:
         rows: one cell per column.
@@ -52,15 +58,6 @@ def _numeric(rows: Sequence[Sequence[Cell]], n_columns: int) -> list[bool]:
     return [bool(rows) and all(not isinstance(row[c], str) for row in rows) for c in range(n_columns)]
 
 
-_MINUS = "\N{MINUS SIGN}"
-
-
-NOTHING = "\N{EN DASH}"
-
-
-_SMALLEST_P = 0.001
-
-
 def points(value: float) -> str:
     """Write a measure as tables of retrieval papers do, without the 0 before the point: .432."""
     text = f"{abs(value):.3f}"
@@ -96,3 +93,16 @@ def share(value: float | None) -> str:
 def p_value(p: float) -> str:
     """Write a p-value to three places; below .001 only that."""
     return f"<{points(_SMALLEST_P)}" if p < _SMALLEST_P else points(p)
+
+
+def command_blocks(command: str, config: Mapping[str, Any] | None = None) -> list[str]:
+    """Return the end of a page in Markdown: how to repeat it, and the resolved config where one is given."""
+    blocks = ["## Command", f"```\n{command}\n```"]
+    if config is None:
+        return blocks
+    return [
+        *blocks,
+        "<details><summary>Resolved config</summary>",
+        f"```yaml\n{yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)}```",
+        "</details>",
+    ]

@@ -10,10 +10,15 @@ import pytest
 import scipy.stats
 from pyarrow import parquet
 
-from diffretriever.evaluation.budgets.data import read_data
-from diffretriever.evaluation.budgets.report import analyse
+from diffretriever.evaluation.budgets.analysis import read_data
+from diffretriever.evaluation.budgets.report import AnalysisReport, analyse
+from diffretriever.evaluation.budgets.sections.features import FeatureSection
+from diffretriever.evaluation.budgets.sections.grids import GridSection
+from diffretriever.evaluation.budgets.sections.oracles import OracleSection
+from diffretriever.evaluation.budgets.sections.scoring import ScoringSection
+from diffretriever.evaluation.budgets.sections.significance import SignificanceSection
 from diffretriever.evaluation.budgets.sweeps import Outcomes
-from schemas.analyse import AnalyseBudgetsJob, AnalysisReport
+from schemas.analyse import AnalyseBudgetsJob
 from schemas.budget import Budget
 from schemas.sweep import BudgetSelection
 from tests.evaluation.budgets.made_up import make_sweep
@@ -68,9 +73,17 @@ def test_the_same_files_give_the_same_bytes(root: Path, made: tuple[AnalysisRepo
     assert {file.name: file.read_bytes() for file in output.iterdir()} == before
 
 
+def test_the_published_report_is_read_and_written_as_it_is() -> None:
+    folder = Path(__file__).resolve().parents[3] / "docs/budgets"
+    text = (folder / "report.json").read_text("utf-8")
+    report = AnalysisReport.model_validate_json(text)
+    assert report.model_dump_json(indent=2) + "\n" == text
+    assert report.page() == (folder / "report.md").read_text("utf-8")
+
+
 def test_grids_are_means_and_the_average_weighs_sets_alike(root: Path, made: tuple[AnalysisReport, Path]) -> None:
     means = {name: outcomes(root, name).values_ABQ.mean(axis=2) for name in ("one", "two")}
-    grids = {grid.collection: grid for grid in made[0].grids}
+    grids = {grid.collection: grid for grid in made[0].section(GridSection).grids}
     assert grids["one/test"].means == pytest.approx(means["one"])
     assert np.array(grids["average"].means) == pytest.approx((means["one"] + means["two"]) / 2)
     best = np.unravel_index(means["one"].argmax(), (2, 2))
@@ -78,7 +91,7 @@ def test_grids_are_means_and_the_average_weighs_sets_alike(root: Path, made: tup
 
 
 def test_oracles_are_maxima(root: Path, made: tuple[AnalysisReport, Path]) -> None:
-    gains = {(gain.collection, gain.side): gain for gain in made[0].oracles}
+    gains = {(gain.collection, gain.side): gain for gain in made[0].section(OracleSection).oracles}
     values = outcomes(root, "two").values_ABQ
     fixed = values[0, 1]
     assert gains["two/test", "query"].headroom == pytest.approx((values[:, 1].max(axis=0) - fixed).mean())
@@ -98,16 +111,22 @@ def test_correlations_and_tests_are_scipys(root: Path, made: tuple[AnalysisRepor
     rows = parquet.read_table(output / "per_query.parquet").to_pylist()
     assert len(rows) == 60
     best, lengths = [row["best_query_budget"] for row in rows], [row["length"] for row in rows]
-    pooled = next(c for c in report.correlations if (c.collection, c.feature, c.queries) == ("pooled", "length", "all"))
+    pooled = next(
+        c
+        for c in report.section(FeatureSection).correlations
+        if (c.collection, c.feature, c.queries) == ("pooled", "length", "all")
+    )
     assert pooled.spearman.value == pytest.approx(scipy.stats.spearmanr(lengths, best).statistic)
     assert pooled.kendall.value == pytest.approx(scipy.stats.kendalltau(lengths, best).statistic)
     values = np.concatenate([outcomes(root, name).values_ABQ for name in ("one", "two")], axis=2)
-    found = {cell.budget: cell for cell in report.cells if cell.collection == "average"}
+    found = {cell.budget: cell for cell in report.section(SignificanceSection).cells if cell.collection == "average"}
     assert set(found) == {Budget(1, 1), Budget(4, 1), Budget(4, 4)}
     assert found[Budget(4, 1)].t_test == pytest.approx(scipy.stats.ttest_rel(values[1, 0], values[0, 1]).pvalue)
-    single = next(s for s in report.systems if (s.collection, s.system) == ("one/test", "fixed"))
+    single = next(
+        s for s in report.section(SignificanceSection).systems if (s.collection, s.system) == ("one/test", "fixed")
+    )
     assert single.better == (single.t_test is not None and single.t_test < 0.05)
-    variants = [v.variant for v in report.scoring if v.collection == "average"]
+    variants = [v.variant for v in report.section(ScoringSection).scoring if v.collection == "average"]
     assert variants == ["single", "pooled slots", "MaxSim"]
 
 
@@ -116,7 +135,7 @@ def test_the_fixed_budget_is_chosen_on_other_queries(root: Path, tmp_path: Path)
     report = analyse(chosen, "x")
     assert report.fixed == Outcomes.read(root / "one", "train", "dense", "nDCG@10").best()
     assert report.chosen == "best mean nDCG@10 of dense on one/train"
-    assert [grid.collection for grid in report.grids] == ["selection", "two/test"]
+    assert [grid.collection for grid in report.section(GridSection).grids] == ["selection", "two/test"]
     assert json.loads((tmp_path / "report.json").read_text())["queries"] == {"two/test": 30}
 
 

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from diffretriever.evaluation.budgets.report import analyse
+from diffretriever.evaluation.budgets.report import AnalysisReport, analyse
+from diffretriever.evaluation.budgets.sections.against import AgainstSection, AgainstTest
+from diffretriever.evaluation.budgets.sections.features import FeatureSection
+from diffretriever.evaluation.budgets.sections.slots import SlotSection
 from diffretriever.evaluation.budgets.selector_study import fit_selector
 from diffretriever.evaluation.budgets.sweeps import Outcomes, open_splits, query_features
-from schemas.analyse import AgainstTest, AnalyseBudgetsJob, AnalysisReport
+from schemas.analyse import AnalyseBudgetsJob
 from schemas.selector import FitSelectorJob
 from tests.evaluation.budgets.made_up import make_sweep
 from tests.evaluation.budgets.made_up_vectors import add_vectors, passage_vectors, query_vectors, scores
@@ -44,7 +47,7 @@ def job(sweep: Path, **changes: object) -> AnalyseBudgetsJob:
 
 
 def test_cosines_are_those_of_the_stored_vectors(made: AnalysisReport, sweep: Path) -> None:
-    found = {(s.side, s.slots): s for s in made.similarities}
+    found = {(s.side, s.slots): s for s in made.section(SlotSection).similarities}
     assert set(found) == {("query", 4), ("passage", 4)}, "one slot has no pair"
     for (side, _), texts in zip(found, (query_vectors(N, 4), passage_vectors(4)), strict=True):
         pairs = [float(text[i] @ text[j]) for text in texts for i, j in combinations(range(4), 2)]
@@ -61,7 +64,7 @@ def test_wins_are_counted_over_the_top_ranked_passages(made: AnalysisReport) -> 
     for query, row in zip(queries, scores(queries, passages), strict=True):
         for passage in np.argsort(-row)[:10]:
             counts[range(4), (query @ passages[passage].T).argmax(axis=1)] += 1
-    (wins,) = made.wins
+    (wins,) = made.section(SlotSection).wins
     assert (wins.queries, wins.passages) == (N, 10 * N)
     assert np.array(wins.shares) == pytest.approx(counts / counts.sum(axis=1, keepdims=True))
     assert 1 < wins.in_use <= 4
@@ -71,7 +74,7 @@ def test_another_system_is_measured_and_tested(made: AnalysisReport, sweep: Path
     theirs = np.array([1 / np.log2(i % 3 + 2) for i in range(N - 1)] + [0.0])
     values = Outcomes.read(sweep, "test", "dense", "nDCG@10").values_ABQ
     ours = {"fixed": values[1, 1], "query": values[:, 1].max(axis=0), "joint": values.max(axis=(0, 1))}
-    found: dict[str, AgainstTest] = {test.side: test for test in made.against}
+    found: dict[str, AgainstTest] = {test.side: test for test in made.section(AgainstSection).against}
     assert set(found) == {"fixed", "query", "passage", "joint"}
     for side, expected in ours.items():
         test = found[side]
@@ -84,7 +87,7 @@ def test_another_system_is_measured_and_tested(made: AnalysisReport, sweep: Path
 
 
 def test_features_of_the_collection_and_of_a_first_pass_are_correlated(made: AnalysisReport, sweep: Path) -> None:
-    names = {c.feature for c in made.correlations}
+    names = {c.feature for c in made.section(FeatureSection).correlations}
     assert names == {"length", "entropy", "content_words", "mean_idf", "max_idf", "confidence"}
     (split,) = open_splits([sweep / "test"])
     weights = split.encoded(1).impact_weights

@@ -14,7 +14,6 @@ import torch
 
 from diffretriever.collections import Qrels, open_collection
 from diffretriever.encoders.representations import Representations, read_vectors
-from diffretriever.evaluation.budgets.data import excludes_self, swept_qrels
 from diffretriever.evaluation.budgets.sweeps import SweptSplit, open_splits, read_queries
 from diffretriever.evaluation.measures import evaluate
 from diffretriever.evaluation.statistics import bootstrap_interval, holm, t_test_p
@@ -204,8 +203,8 @@ def _of_sweep(job: PruneSlotsJob) -> PruneSource:
         query_ids=list(read_queries(split.folder, split.split)),
         queries=split.encoded(k_q),
         query_budget=k_q,
-        qrels=swept_qrels(split, job.collection),
-        exclude_self=excludes_self(split),
+        qrels=split.qrels(job.collection),
+        exclude_self=split.excludes_self,
         encoded=_encoded(split, k_q, k_p, job.measure),
     )
 

@@ -1,74 +1,85 @@
-"""The page of an analysis, in Markdown, in the order of a paper's analysis section."""
+"""From sweeps on disk to the analysis report: `report.md` with its figures, `report.json`, `per_query.parquet`.
+
+Nothing in these files depends on when or where they are made: equal sweeps and command give equal bytes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import yaml
 from pyarrow import parquet
+from pydantic import SerializeAsAny, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from diffretriever.evaluation.budgets.against import against_section, against_tests
-from diffretriever.evaluation.budgets.data import AnalysisData, read_data
-from diffretriever.evaluation.budgets.features import _feature_section, correlations, draw_features
-from diffretriever.evaluation.budgets.grids import _grid_section, draw_grids, grids
-from diffretriever.evaluation.budgets.oracles import (
-    SIDES,
-    Oracle,
-    Side,
-    _oracle_section,
-    all_oracles,
-    best_query_budgets,
-    draw_oracles,
-    oracle_gains,
-)
-from diffretriever.evaluation.budgets.scoring import draw_scoring, scoring
-from diffretriever.evaluation.budgets.significance import cells, comparison_sections, systems
-from diffretriever.evaluation.budgets.slots import draw_slots, similarities, slots_section, wins
-from diffretriever.evaluation.tables import (
-    Cell,
-    markdown_table,
-)
+from diffretriever.evaluation.budgets.analysis import AnalysisData, AnalysisFacts, Section, read_data
+from diffretriever.evaluation.budgets.oracles import SIDES, best_query_budgets
+from diffretriever.evaluation.budgets.sections.against import AgainstSection
+from diffretriever.evaluation.budgets.sections.features import FeatureSection
+from diffretriever.evaluation.budgets.sections.grids import GridSection
+from diffretriever.evaluation.budgets.sections.oracles import OracleSection
+from diffretriever.evaluation.budgets.sections.scoring import ScoringSection
+from diffretriever.evaluation.budgets.sections.significance import SignificanceSection
+from diffretriever.evaluation.budgets.sections.slots import SlotSection
+from diffretriever.evaluation.tables import Cell, command_blocks, markdown_table
 from diffretriever.files import whole_file, write_bytes, write_text
-from schemas.analyse import AnalyseBudgetsJob, AnalysisReport
-from schemas.sweep import SweepMode
+from schemas.analyse import AnalyseBudgetsJob
+
+S = TypeVar("S", bound=Section)
+
+SECTIONS: tuple[type[Section], ...] = (
+    GridSection,
+    OracleSection,
+    AgainstSection,
+    FeatureSection,
+    SignificanceSection,
+    ScoringSection,
+    SlotSection,
+)
+"""In the order of the page, which is that of a paper's analysis section."""
 
 
-def analysis_page(report: AnalysisReport) -> str:
-    """Return the whole page."""
-    parts = [
-        "# Representation budgets, analysed",
-        _introduction(report),
-        *_grid_section(report),
-        *_oracle_section(report),
-        *against_section(report),
-        *_feature_section(report),
-        *comparison_sections(report),
-        *slots_section(report),
-        "## Command",
-        f"```\n{report.command}\n```",
-        "<details><summary>Resolved config</summary>",
-        f"```yaml\n{yaml.safe_dump(report.config, sort_keys=False, allow_unicode=True)}```",
-        "</details>",
-    ]
-    return "\n\n".join(parts) + "\n"
+class AnalysisReport(AnalysisFacts):
+    """The file `report.json`: the facts, the numbers of every section under their own names, the command."""
 
+    sections: tuple[SerializeAsAny[Section], ...]
+    """In the order of the page; in the file their fields stand in place of this one."""
+    command: str
+    """The command line."""
+    config: dict[str, Any]
+    """The resolved config of the job."""
 
-def _introduction(report: AnalysisReport) -> str:
-    rows: list[list[Cell]] = [
-        ["retriever", report.retriever],
-        ["encoder fingerprint", report.fingerprint],
-        ["queries", ", ".join(f"{name} {n:,}" for name, n in report.queries.items())],
-        ["budgets", f"K_q in {_listed(report.query_budgets)}; K_p in {_listed(report.passage_budgets)}"],
-        ["fixed budget", f"{report.fixed}, {report.chosen}"],
-        ["measure", report.measure],
-    ]
-    return markdown_table(rows, ["what", "value"])
+    def section(self, kind: type[S]) -> S:
+        """Return the numbers of one section."""
+        return next(section for section in self.sections if isinstance(section, kind))
 
+    def page(self) -> str:
+        """Return the page in Markdown; it follows from the report alone."""
+        parts = ["# Representation budgets, analysed", _introduction(self)]
+        for section in self.sections:
+            parts += section.page(self)
+        return "\n\n".join([*parts, *command_blocks(self.command, self.config)]) + "\n"
 
-def _listed(numbers: tuple[int, ...]) -> str:
-    return ", ".join(map(str, numbers))
+    @model_serializer(mode="wrap")
+    def _flat(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values = dump(self)
+        numbers = zip(self.sections, values.pop("sections"), strict=True)
+        foot = {name: values.pop(name) for name in ("command", "config")}
+        # Programs find other systems at the end, after what every analysis has.
+        for _, fields in sorted(numbers, key=lambda pair: isinstance(pair[0], AgainstSection)):
+            values |= fields
+        return values | foot
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_flat(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or "sections" in values:
+            return values
+        rest = dict(values)
+        fields = [(kind, kind.model_fields.keys() & rest.keys()) for kind in SECTIONS]
+        sections = tuple(kind.model_validate({name: rest.pop(name) for name in names}) for kind, names in fields)
+        return rest | {"sections": sections}
 
 
 def analyse(job: AnalyseBudgetsJob, command: str) -> AnalysisReport:
@@ -78,63 +89,41 @@ def analyse(job: AnalyseBudgetsJob, command: str) -> AnalysisReport:
         ValueError: as `read_data` has it.
     """
     data = read_data(job)
-    oracles = all_oracles(data)
-    report = _report(job, data, oracles, command)
-    for name, figure in _figures(report, data).items():
-        write_bytes(job.output / name, figure)
-    with whole_file(job.output / "per_query.parquet") as stream:
-        parquet.write_table(_per_query(data, oracles), stream)
-    write_text(job.output / "report.json", report.model_dump_json(indent=2) + "\n")
-    write_text(job.output / "report.md", analysis_page(report))
-    write_text(job.output / "analyse_budgets.yaml", job.to_yaml())
-    return report
-
-
-def _report(
-    job: AnalyseBudgetsJob,
-    data: AnalysisData,
-    oracles: Mapping[tuple[SweepMode, str, Side], Oracle],
-    command: str,
-) -> AnalysisReport:
-    manifest = data.splits[data.names[0]].manifest
-    return AnalysisReport(
-        retriever=manifest.retriever,
-        fingerprint=manifest.fingerprint,
-        measure=data.measure,
-        fixed=data.fixed,
-        chosen=data.chosen,
-        query_budgets=manifest.query_budgets,
-        passage_budgets=manifest.passage_budgets,
-        modes=data.modes,
-        queries={name: len(data.outcomes[name, data.modes[0]].queries) for name in data.names},
-        grids=tuple(grids(data)),
-        oracles=tuple(oracle_gains(data, oracles)),
-        correlations=tuple(correlations(data)),
-        systems=tuple(systems(data)),
-        cells=tuple(cells(data)),
-        scoring=tuple(scoring(data)),
-        similarities=tuple(similarities(data)),
-        wins=tuple(wins(data)),
-        against=tuple(against_tests(data, oracles)),
+    report = AnalysisReport(
+        **data.facts.model_dump(),
+        sections=tuple(kind.compute(data) for kind in SECTIONS),
         command=command,
         # Where a report lies is no part of it: the same sweeps give the same bytes anywhere.
         config=job.model_dump(mode="json", exclude={"output"}),
     )
+    for section in report.sections:
+        for name, figure in section.figures(data).items():
+            write_bytes(job.output / name, figure)
+    with whole_file(job.output / "per_query.parquet") as stream:
+        parquet.write_table(_per_query(data), stream)
+    write_text(job.output / "report.json", report.model_dump_json(indent=2) + "\n")
+    write_text(job.output / "report.md", report.page())
+    write_text(job.output / "analyse_budgets.yaml", job.to_yaml())
+    return report
 
 
-def _figures(report: AnalysisReport, data: AnalysisData) -> dict[str, bytes]:
-    figures = {"features.png": draw_features(report, data)}
-    for mode in report.modes:
-        figures[f"grid-{mode}.png"] = draw_grids(report, [g for g in report.grids if g.mode == mode])
-        figures[f"oracles-{mode}.png"] = draw_oracles(report, [g for g in report.oracles if g.mode == mode])
-    if report.scoring:
-        figures["scoring.png"] = draw_scoring(report)
-    if report.similarities:
-        figures["slots.png"] = draw_slots(report)
-    return figures
+def _introduction(facts: AnalysisFacts) -> str:
+    rows: list[list[Cell]] = [
+        ["retriever", facts.retriever],
+        ["encoder fingerprint", facts.fingerprint],
+        ["queries", ", ".join(f"{name} {n:,}" for name, n in facts.queries.items())],
+        ["budgets", f"K_q in {_listed(facts.query_budgets)}; K_p in {_listed(facts.passage_budgets)}"],
+        ["fixed budget", f"{facts.fixed}, {facts.chosen}"],
+        ["measure", facts.measure],
+    ]
+    return markdown_table(rows, ["what", "value"])
 
 
-def _per_query(data: AnalysisData, oracles: Mapping[tuple[SweepMode, str, Side], Oracle]) -> pa.Table:
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _per_query(data: AnalysisData) -> pa.Table:
     """Return a row for each query and mode: its features, what budgets and oracles give it, the oracle's K_q."""
     tables = []
     for mode in data.modes:
@@ -145,10 +134,9 @@ def _per_query(data: AnalysisData, oracles: Mapping[tuple[SweepMode, str, Side],
             columns |= {feature: data.features[name][:, c] for c, feature in enumerate(data.feature_names)}
             columns["fixed"] = found.at(data.fixed)
             for side in SIDES:
-                limits = oracles[mode, name, side]
-                nothing = np.full(n, np.nan)
+                limits = data.oracles[mode, name, side]
                 columns[f"oracle_{side}"] = limits.best_Q
-                columns[f"carried_{side}"] = nothing if limits.carried_Q is None else limits.carried_Q
+                columns[f"carried_{side}"] = np.full(n, np.nan) if limits.carried_Q is None else limits.carried_Q
             columns["best_query_budget"] = best_query_budgets(found, data.fixed.passage)
             tables.append(pa.table(columns))
     return pa.concat_tables(tables)

@@ -1,6 +1,6 @@
-"""What each query scored with each budget: the tables of a sweep's folder, read and written.
+"""What a budget sweep leaves in its folder: the values of every query with every budget, queries, indexes.
 
-Legend: A query budgets, B passage budgets, Q queries.
+Legend: A query budgets, B passage budgets, F features, Q queries, R rows of a table.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import yaml
 from pyarrow import compute, feather, parquet
 from pydantic import ValidationError
 
 from diffretriever.budgets.features import FEATURES, DocumentFrequencies, QueryText, check_names, features_of
+from diffretriever.collections import Qrels, open_collection
 from diffretriever.encoders.representations import Representations
 from diffretriever.files import whole_file
 from diffretriever.index.table import PassageIndex
@@ -25,9 +28,10 @@ from schemas.budget import Budget
 from schemas.sweep import OUTCOMES_SCHEMA, QUERIES_SCHEMA, SweepManifest, SweepMode
 
 MANIFEST_FILE = "sweep.json"
-
-
 OUTCOMES_FILE = "per_query.parquet"
+QUERIES_FILE = "queries.parquet"
+ENCODED_FOLDER = "encoded"
+_JOB_FILE = "sweep.yaml"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +53,11 @@ class Outcomes:
     def __post_init__(self) -> None:
         shape = (len(self.query_budgets), len(self.passage_budgets), len(self.queries))
         assert self.values_ABQ.shape == shape, f"values are {self.values_ABQ.shape}, the budgets and queries {shape}"
+
+    @property
+    def budgets(self) -> list[Budget]:
+        """All cells, by K_q, then K_p."""
+        return [Budget(k_q, k_p) for k_q in self.query_budgets for k_p in self.passage_budgets]
 
     @classmethod
     def read(cls, folder: Path, split: str, mode: SweepMode, measure: str) -> Outcomes:
@@ -90,15 +99,8 @@ class Outcomes:
 
     def best(self) -> Budget:
         """Return the budget with the highest mean; of equals the one with fewer slots, then fewer query slots."""
-        means_AB = self.values_ABQ.mean(axis=2)
-        cells = [(a, b) for a in range(len(self.query_budgets)) for b in range(len(self.passage_budgets))]
-        budgets = {(a, b): Budget(self.query_budgets[a], self.passage_budgets[b]) for a, b in cells}
-        return budgets[min(cells, key=lambda c: (-means_AB[c], sum_of(budgets[c]), budgets[c].query))]
-
-
-def sum_of(budget: Budget) -> int:
-    """Return the slots of a budget, K_q + K_p."""
-    return budget.query + budget.passage
+        means = dict(zip(self.budgets, self.values_ABQ.mean(axis=2).flatten().tolist(), strict=True))
+        return min(means, key=lambda budget: (-means[budget], budget.query + budget.passage, budget.query))
 
 
 def read_manifest(folder: Path) -> SweepManifest:
@@ -174,12 +176,6 @@ def _listed(numbers: tuple[int, ...]) -> str:
     return ", ".join(map(str, numbers))
 
 
-QUERIES_FILE = "queries.parquet"
-
-
-ENCODED_FOLDER = "encoded"
-
-
 @dataclass(frozen=True, slots=True)
 class SweptQuery:
     """A query with the subwords of its raw text, no special tokens among them."""
@@ -216,31 +212,6 @@ def write_queries(folder: Path, split: str, queries: Sequence[SweptQuery]) -> No
         parquet.write_table(pa.table(columns, schema=QUERIES_SCHEMA), stream)
 
 
-def has_encoded(folder: Path, split: str, budget: int) -> bool:
-    """Return whether the sweep in `folder` still has the queries of `split` as K_q = `budget` encoded them."""
-    return len(_encoded_files(folder, split, budget)) == 1
-
-
-def read_encoded(folder: Path, split: str, budget: int) -> Representations:
-    """Read the queries of a split as K_q = `budget` encoded them, in the order of `queries.parquet`.
-
-    Raises:
-        ValueError: they are not there, or are not as many as the queries.
-    """
-    files = _encoded_files(folder, split, budget)
-    if len(files) != 1:
-        place = folder / split / ENCODED_FOLDER
-        raise ValueError(f"{place} has no queries of K_q = {budget}: run the sweep again, it keeps them")
-    found = Representations.from_arrow(feather.read_table(files[0]))
-    if len(found) != parquet.read_metadata(folder / split / QUERIES_FILE).num_rows:
-        raise ValueError(f"{files[0]} is not of the queries in {QUERIES_FILE}: run the sweep again")
-    return found
-
-
-def _encoded_files(folder: Path, split: str, budget: int) -> list[Path]:
-    return sorted((folder / split / ENCODED_FOLDER).glob(f"q{budget}-*.arrow"))
-
-
 @dataclass(frozen=True, slots=True)
 class SweptSplit:
     """One split of one sweep.
@@ -260,6 +231,33 @@ class SweptSplit:
         """Such as `scifact/test`."""
         return f"{self.manifest.collection}/{self.split}"
 
+    @property
+    def excludes_self(self) -> bool:
+        """Whether the sweep left a query's own document out of its runs."""
+        return bool(self._settings().get("exclude_self", True))
+
+    def qrels(self, collection: str | None = None) -> Qrels:
+        """Return the judgements, from `collection` or else the one that the sweep was made of.
+
+        Raises:
+            ValueError: it is no longer where the sweep found it.
+        """
+        source = collection or self._settings().get("collection")
+        if source is None:
+            place = self.folder / _JOB_FILE
+            raise ValueError(f"{place} does not name the collection: give the judgements by themselves")
+        try:
+            return open_collection(source).qrels(self.split)
+        except ValueError as error:
+            raise ValueError(
+                f"{self.folder} was swept on {source}, which cannot be opened from here: {error}"
+            ) from error
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the config of the job that swept; empty where it was not kept."""
+        path = self.folder / _JOB_FILE
+        return dict(yaml.safe_load(path.read_text("utf-8"))) if path.is_file() else {}
+
     def outcomes(self, mode: SweepMode, measure: str) -> Outcomes:
         """Read one mode and measure; raises `ValueError` where the sweep lacks it."""
         return Outcomes.read(self.folder, self.split, mode, measure)
@@ -268,13 +266,31 @@ class SweptSplit:
         """Return where the index of one K_p lies, if the sweep still has it."""
         return self.folder / "indexes" / f"p{passage_budget}"
 
+    def queries(self) -> dict[str, SweptQuery]:
+        """Read the queries, by id in the order of the file; raises `ValueError` as `read_queries` does."""
+        return read_queries(self.folder, self.split)
+
     def has_encoded(self, query_budget: int) -> bool:
         """Return whether the sweep still has the queries as this K_q encoded them."""
-        return has_encoded(self.folder, self.split, query_budget)
+        return len(self._encoded_files(query_budget)) == 1
 
     def encoded(self, query_budget: int) -> Representations:
-        """Read the queries as this K_q encoded them; raises `ValueError` where they are not there."""
-        return read_encoded(self.folder, self.split, query_budget)
+        """Read the queries as this K_q encoded them, in the order of `queries.parquet`.
+
+        Raises:
+            ValueError: they are not there, or are not as many as the queries.
+        """
+        files = self._encoded_files(query_budget)
+        if len(files) != 1:
+            place = self.folder / self.split / ENCODED_FOLDER
+            raise ValueError(f"{place} has no queries of K_q = {query_budget}: run the sweep again, it keeps them")
+        found = Representations.from_arrow(feather.read_table(files[0]))
+        if len(found) != parquet.read_metadata(self.folder / self.split / QUERIES_FILE).num_rows:
+            raise ValueError(f"{files[0]} is not of the queries in {QUERIES_FILE}: run the sweep again")
+        return found
+
+    def _encoded_files(self, query_budget: int) -> list[Path]:
+        return sorted((self.folder / self.split / ENCODED_FOLDER).glob(f"q{query_budget}-*.arrow"))
 
     def features(
         self, queries: Sequence[str], names: Sequence[str], frequencies: DocumentFrequencies | None = None
@@ -289,7 +305,7 @@ class SweptSplit:
         lacking = next((name for name in names if FEATURES[name].needs_frequencies and frequencies is None), None)
         if lacking is not None:
             raise ValueError(f"the feature '{lacking}' needs document frequencies, from an index that {self.name} has")
-        kept = read_queries(self.folder, self.split)
+        kept = self.queries()
         missing = next((query for query in queries if query not in kept), None)
         if missing is not None:
             raise ValueError(f"the queries kept in {self.folder / self.split} lack '{missing}': run the sweep again")

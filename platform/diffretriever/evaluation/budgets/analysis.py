@@ -1,0 +1,264 @@
+"""What the analysis of budget sweeps works on, read once, and what every section of its report is.
+
+Legend: A query budgets, B passage budgets, Q queries of a set, F features.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from diffretriever.collections import read_qrels, read_run
+from diffretriever.evaluation.budgets.oracles import SIDES, Oracle, Side, oracle
+from diffretriever.evaluation.budgets.sweeps import (
+    Outcomes,
+    SweptSplit,
+    available_features,
+    open_splits,
+    query_features,
+)
+from diffretriever.evaluation.measures import evaluate, remove_self
+from schemas.analyse import AnalyseBudgetsJob, runs_by_name
+from schemas.base import Model
+from schemas.budget import Budget
+from schemas.sweep import SweepMode, read_selection
+
+MODES: tuple[SweepMode, ...] = ("dense", "sparse", "hybrid")
+"""Scores that are analysed, in the order of tables; `pooled-slots` is there to be compared with."""
+
+# In place of the name of a set: its figures weigh every set alike, are of all queries together, or are of the queries
+# that chose the fixed budget.
+AVERAGE, POOLED, SELECTION = "average", "pooled", "selection"
+
+
+class AnalysisFacts(Model):
+    """What was analysed: the head of `report.json` and of the page."""
+
+    retriever: str
+    fingerprint: str
+    measure: str
+    fixed: Budget
+    chosen: str
+    """How the fixed budget was chosen, in words."""
+    query_budgets: tuple[int, ...]
+    passage_budgets: tuple[int, ...]
+    modes: tuple[SweepMode, ...]
+    """Those that all sweeps have, the main one first."""
+    queries: dict[str, int]
+    """Queries by collection/split."""
+
+
+@dataclass(frozen=True)
+class AnalysisData:
+    """Sweeps of one retriever on several sets of queries.
+
+    Attributes:
+        splits: by name, such as `scifact/test`.
+        measure: of all outcomes.
+        modes: scores that all sweeps have, the main one first; pooled slots are not among them.
+        fixed: the budget that all is measured against.
+        chosen: how it was chosen, in words.
+        selection: outcomes of the main mode on the queries that chose it, if any.
+        outcomes: (name, mode) → outcomes, also of pooled slots where all sweeps have them.
+        feature_names: those that can be computed for all sets.
+        features: name → float64 [Q, F], columns as in `feature_names`.
+        others: (other system, name) → its values, float64 [Q].
+    """
+
+    splits: dict[str, SweptSplit]
+    measure: str
+    modes: tuple[SweepMode, ...]
+    fixed: Budget
+    chosen: str
+    selection: Outcomes | None
+    outcomes: dict[tuple[str, SweepMode], Outcomes]
+    feature_names: tuple[str, ...]
+    features: dict[str, np.ndarray]
+    others: dict[tuple[str, str], np.ndarray]
+
+    @property
+    def names(self) -> list[str]:
+        """The sets of queries, in the order given."""
+        return list(self.splits)
+
+    @property
+    def systems(self) -> list[str]:
+        """The other systems, in the order given."""
+        return list(dict.fromkeys(system for system, _ in self.others))
+
+    @cached_property
+    def facts(self) -> AnalysisFacts:
+        """What was analysed, as the report tells it."""
+        manifest = self.splits[self.names[0]].manifest
+        return AnalysisFacts(
+            retriever=manifest.retriever,
+            fingerprint=manifest.fingerprint,
+            measure=self.measure,
+            fixed=self.fixed,
+            chosen=self.chosen,
+            query_budgets=manifest.query_budgets,
+            passage_budgets=manifest.passage_budgets,
+            modes=self.modes,
+            queries={name: len(self.outcomes[name, self.modes[0]].queries) for name in self.names},
+        )
+
+    @cached_property
+    def oracles(self) -> dict[tuple[SweepMode, str, Side], Oracle]:
+        """Every oracle against the fixed budget, by mode, set and side."""
+        return {
+            (mode, name, side): oracle(self.outcomes[name, mode], self.fixed, side)
+            for mode in self.modes
+            for name in self.names
+            for side in SIDES
+        }
+
+    @property
+    def smallest(self) -> Budget:
+        """The smallest cell: the single representation where the sweep begins at 1."""
+        return Budget(self.facts.query_budgets[0], self.facts.passage_budgets[0])
+
+    @property
+    def has_pooled_slots(self) -> bool:
+        """Whether all sweeps scored pooled slots and MaxSim."""
+        return all((name, mode) in self.outcomes for name in self.names for mode in ("pooled-slots", "dense"))
+
+    def groups(self) -> list[tuple[str, list[str]]]:
+        """Return each set by itself, then their average where there are several: (label, names)."""
+        alone = [(name, [name]) for name in self.names]
+        return [*alone, (AVERAGE, self.names)] if len(alone) > 1 else alone
+
+    def of_group(self, label: str, mode: SweepMode) -> Outcomes:
+        """Return the outcomes of a set, or of the average: a made-up query for each set, which has the set's means."""
+        if label != AVERAGE:
+            return self.outcomes[label, mode]
+        sets = [self.outcomes[name, mode] for name in self.names]
+        means_ABQ = np.stack([found.values_ABQ.mean(axis=2) for found in sets], axis=2)
+        return Outcomes(tuple(self.names), sets[0].query_budgets, sets[0].passage_budgets, means_ABQ)
+
+    def pooled(self, mode: SweepMode, names: Sequence[str], budget: Budget) -> np.ndarray:
+        """Return the values of all queries of these sets, float64: an average's test pools them, as the paper's does.
+
+        Raises:
+            ValueError: the sweeps have no such cell.
+        """
+        return np.concatenate([self.outcomes[name, mode].at(budget) for name in names])
+
+
+class Section(Model, ABC):
+    """One section of the report: its fields are its numbers, under their names in `report.json`."""
+
+    @classmethod
+    @abstractmethod
+    def compute(cls, data: AnalysisData) -> Self:
+        """Return the numbers; fields are empty where the sweeps lack what they need."""
+
+    def figures(self, data: AnalysisData) -> dict[str, bytes]:
+        """Return the PNG files that the page shows, by name."""
+        return {}
+
+    @abstractmethod
+    def page(self, facts: AnalysisFacts) -> Iterator[str]:
+        """Yield the section's blocks of Markdown; nothing where its fields are empty."""
+
+
+def mean_of_means(samples: Sequence[np.ndarray]) -> float:
+    """Return the average over sets, each of the same weight; `samples` are float64 [Q], one for each set."""
+    return float(np.mean([sample.mean() for sample in samples]))
+
+
+def read_data(job: AnalyseBudgetsJob) -> AnalysisData:
+    """Read all that the report needs.
+
+    Raises:
+        ValueError: sweeps that do not belong together, or lack the mode, the measure or the budget; runs of other
+            systems that cannot be measured on the same queries.
+    """
+    opened = open_splits([*job.sweeps, *([job.selection] if job.selection is not None else [])])
+    analysed = opened[: len(job.sweeps)]
+    splits = {split.name: split for split in analysed}
+    fixed, chosen, selection = _fixed_budget(job, analysed, opened[-1])
+    common = [mode for mode in (*MODES, "pooled-slots") if all(mode in split.manifest.modes for split in analysed)]
+    outcomes = {
+        (name, mode): split.outcomes(mode, job.measure)
+        for name, split in splits.items()
+        for mode in dict.fromkeys((job.mode, *common))
+    }
+    queries = {name: outcomes[name, job.mode].queries for name in splits}
+    for name in splits:
+        # Whether the budget was swept; nothing is computed or counted before that is known.
+        outcomes[name, job.mode].place(fixed)
+    feature_names = available_features(analysed)
+    return AnalysisData(
+        splits=splits,
+        measure=job.measure,
+        modes=(job.mode, *(mode for mode in MODES if mode in common and mode != job.mode)),
+        fixed=fixed,
+        chosen=chosen,
+        selection=selection,
+        outcomes=outcomes,
+        feature_names=feature_names,
+        features={name: query_features(split, queries[name], feature_names) for name, split in splits.items()},
+        others=_other_systems(job, splits, queries),
+    )
+
+
+def _fixed_budget(
+    job: AnalyseBudgetsJob, analysed: Sequence[SweptSplit], last: SweptSplit
+) -> tuple[Budget, str, Outcomes | None]:
+    """Return the fixed budget, how it was chosen, and the outcomes that chose it where these are of a split."""
+    if job.selection is not None:
+        selection = last.outcomes(job.mode, job.measure)
+        return selection.best(), f"best mean {job.measure} of {job.mode} on {last.name}", selection
+    assert job.budget is not None, "the config has checked this"
+    if isinstance(job.budget, Path):
+        return *_selected(job.budget, analysed), None
+    return job.budget, "as given", None
+
+
+def _selected(path: Path, analysed: Sequence[SweptSplit]) -> tuple[Budget, str]:
+    """Return the budget that a sweep's selection file holds, and how it was chosen.
+
+    Raises:
+        ValueError: a selection of another encoder, or made on queries that are to be analysed.
+    """
+    selection, manifest = read_selection(path), analysed[0].manifest
+    if selection.fingerprint != manifest.fingerprint:
+        raise ValueError(
+            f"{path} is of encoder {selection.fingerprint} ({selection.retriever}), the sweeps of "
+            f"{manifest.fingerprint} ({manifest.retriever}): give a selection of the same retriever"
+        )
+    place = f"{selection.collection}/{selection.split}"
+    if place in {split.name for split in analysed}:
+        raise ValueError(f"{path} was chosen on {place}, which is among --sweeps: choose the budget on other queries")
+    return selection.budget, f"best mean {selection.measure} of {selection.mode} on {place}"
+
+
+def _other_systems(
+    job: AnalyseBudgetsJob, splits: dict[str, SweptSplit], queries: dict[str, tuple[str, ...]]
+) -> dict[tuple[str, str], np.ndarray]:
+    """Return the values of every other system, float64 [Q], by its name and the set's; runs are treated as the sweep's.
+
+    Raises:
+        ValueError: a run or judgements that are not there or malformed, or judgements of other queries.
+    """
+    runs = runs_by_name(job.against, len(splits))
+    if not runs:
+        return {}
+    found: dict[tuple[str, str], np.ndarray] = {}
+    for place, (name, split) in enumerate(splits.items()):
+        qrels = read_qrels(job.qrels[place]) if job.qrels else split.qrels()
+        if set(qrels) != set(queries[name]):
+            raise ValueError(f"the judgements of {name} are not of the queries that were swept: give --qrels")
+        for system, paths in runs.items():
+            run = read_run(paths[place])
+            if split.excludes_self:
+                run = remove_self(run)
+            values = evaluate(run, qrels, [job.measure]).per_query[job.measure]
+            found[system, name] = np.array([values[query] for query in queries[name]])
+    return found
