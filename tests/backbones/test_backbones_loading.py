@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import Qwen2ForCausalLM
 
-from diffretriever.backbones import Backbone, load_backbone
+from diffretriever.backbones import Backbone, decoder, load_backbone
+from diffretriever.backbones.dream import DreamBackbone
 from diffretriever.random_models.checkpoints import write_random_checkpoint
 from tests.backbones.helpers import BackboneOf, FolderOf, edit_config, hidden, pad, texts
 
@@ -140,6 +142,35 @@ def test_the_rotary_base_is_the_checkpoints(name: str, folder_of: FolderOf, tmp_
     torch.testing.assert_close(changed.model.model.rotary_emb.inv_freq, expected)
     batch = pad(texts(12))
     assert (hidden(changed, batch) - hidden(load(folder_of(name)), batch)).abs().max() > 1e-3
+
+
+def test_a_model_that_rotates_otherwise_is_refused(folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder, "plain_rope", lambda base: {"rope_type": "default", "rope_theta": 2 * base})
+    with pytest.raises(
+        ValueError, match=r"config\.json: the loaded model does not rotate with base 1000000\.0: install"
+    ):
+        load(folder_of("dream"))
+
+
+def test_a_model_that_looks_the_other_way_is_refused(folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = DreamBackbone.decoder_config
+    monkeypatch.setattr(
+        DreamBackbone, "decoder_config", lambda *given, **of: config(*given, **of | {"is_causal": True})
+    )
+    with pytest.raises(ValueError, match="has is_causal True, family 'Dream' needs False: install transformers"):
+        load(folder_of("dream"))
+
+
+def test_tensors_that_were_not_loaded_are_named(folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    load_all = Qwen2ForCausalLM.from_pretrained
+
+    def forgetful(*given: Any, **settings: Any) -> Any:
+        model, report = load_all(*given, **settings)
+        return model, report | {"missing_keys": {"lm_head.weight"}}
+
+    monkeypatch.setattr(Qwen2ForCausalLM, "from_pretrained", forgetful)
+    with pytest.raises(ValueError, match=r"did not load every tensor .*'lm_head\.weight'.*: install it in the version"):
+        load(folder_of("dream"))
 
 
 def test_the_new_spelling_of_the_rotary_base(folder_of: FolderOf, backbone_of: BackboneOf, tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from diffretriever.backbones import Backbone, load_backbone
+from diffretriever.backbones.adapter import apply_slot_layers
 from diffretriever.backbones.base import nested_mask
 from diffretriever.backbones.slot_layers import (
     SLOTS_FILE,
     SlotLayers,
-    apply_slot_layers,
     attach_slot_layers,
     most_slots,
     read_slot_layers,

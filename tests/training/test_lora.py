@@ -11,7 +11,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from diffretriever import backbones
 from diffretriever.backbones import Backbone, load_backbone
+from diffretriever.backbones.loader import family_class
 from diffretriever.training.adapters import check_trained
 from diffretriever.training.lora import (
     adapter_tensors,
@@ -33,7 +35,8 @@ class Shell:
     """As much of a backbone as its parameters are counted on."""
 
     def __init__(self, family: str, model: nn.Module) -> None:
-        self.family, self.model = family, model
+        self.lora_targets = family_class(backbones.FAMILIES[family]).lora_targets
+        self.model = model
 
 
 @pytest.mark.parametrize(
