@@ -38,7 +38,8 @@ def build_tokenizer(published: Published) -> Tokenizer:
     tokenizer = _word_pieces(published.special_tokens) if is_word_pieces else _merged_bytes(published.special_tokens)
     roles = published.tokenizer_config
     if "cls_token" in roles:
-        first, last = ((token, tokenizer.token_to_id(token)) for token in (roles["cls_token"], roles["sep_token"]))
+        ids = tokenizer.get_vocab()
+        first, last = ((token, ids[token]) for token in (roles["cls_token"], roles["sep_token"]))
         tokenizer.post_processor = processors.BertProcessing(last, first)
     return tokenizer
 
