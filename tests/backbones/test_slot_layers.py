@@ -30,7 +30,7 @@ SLOTS_BL = torch.tensor(
     [[-1, -1, -1, -1, -1, 0, 1, 2, -1], [-1, -1, 0, 1, -1, -1, -1, -1, -1], [-1, -1, -1, 0, 1, 2, -1, -1, -1]]
 )
 COLUMNS_BK = torch.tensor([[5, 6, 7], [2, 3, 3], [3, 4, 5]])
-BIDIRECTIONAL = ("dream", "llada", "bert")
+BIDIRECTIONAL = ("dream", "llada", "bert", "modernbert")
 
 
 def random_layers(hidden_size: int, slots: int = 3) -> SlotLayers:
