@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from diffretriever.backbones import Backbone, load_backbone
-from tests.backbones.helpers import BackboneOf, FolderOf
+from diffretriever.backbones import Backbone, load_backbone, load_vocabulary
+from tests.backbones.helpers import BackboneOf, FolderOf, edit_config
 
 SPECIAL: dict[str, dict[str, str | None]] = {
     "dream": {"mask": "<|mask|>", "eos": "<|endoftext|>", "turn_end": "<|im_end|>"},
@@ -89,3 +89,10 @@ def test_without_tokenizer_files_the_weights_still_load(family: str, copied: Pat
         assert (backbone.vocabulary.mask_token_id is None) == backbone.is_causal
     with pytest.raises(ValueError, match="copy the checkpoint's tokenizer files there"):
         _ = backbone.vocabulary.tokenizer
+
+
+def test_a_vocabulary_without_a_length_is_refused(family: str, copied: Path) -> None:
+    name = "max_sequence_length" if family == "llada" else "max_position_embeddings"
+    edit_config(copied, **{name: ...})
+    with pytest.raises(ValueError, match=rf"config\.json: field '{name}' is missing"):
+        load_vocabulary(copied)

@@ -9,6 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields
 from diffretriever.backbones.decoder import ASSISTANT_HEADER, HEADER_TURNS, DecoderBackbone
 from diffretriever.backbones.published import Published, Shapes, Sizes, TokenId
+from diffretriever.backbones.vocabulary import Vocabulary
 
 RENAMED = {
     "model.embed_tokens.": "model.transformer.wte.",
@@ -118,6 +119,12 @@ def _shapes(size: Sizes) -> Shapes:
     return shapes | {"model.transformer.ln_f.weight": (size.hidden,)} | head
 
 
+class LladaVocabulary(Vocabulary):
+    """LLaDA's vocabulary, whose config has a name of its own for the longest sequence."""
+
+    length_field = "max_sequence_length"
+
+
 class LladaBackbone(DecoderBackbone):
     """Llama without the causal mask, and with a mask token.
 
@@ -128,6 +135,7 @@ class LladaBackbone(DecoderBackbone):
     family = "llada"
     is_causal = False
     turn_end = "<|eot_id|>"
+    vocabulary_class = LladaVocabulary
     fields = ConfigFields(
         required=frozenset(
             {

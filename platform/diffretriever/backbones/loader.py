@@ -71,7 +71,7 @@ def load_vocabulary(source: str | Path, *, revision: str | None = None) -> Vocab
     """Load a backbone's tokenizer and special tokens only; of a hub id no weights are fetched.
 
     Raises:
-        ValueError: The source cannot be found or fetched, or its family is not known.
+        ValueError: The source cannot be found or fetched, or its family or its length is not known.
     """
     folder = resolve_source(source, revision, weights=False)
     config = read_json(folder / "config.json")

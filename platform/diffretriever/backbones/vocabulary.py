@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers import PreTrainedTokenizerFast
 
@@ -22,11 +22,16 @@ _CHARACTERS_PER_TOKEN = 64
 class Vocabulary:
     """The special tokens as the config names them, and the tokenizer, which is read on first use."""
 
+    length_field: ClassVar[str] = "max_position_embeddings"
+    """The config's name of the longest sequence that the backbone takes."""
+
     def __init__(self, folder: Path, config: dict[str, Any], turn_end: str) -> None:
+        if config.get(self.length_field) is None:
+            raise ValueError(f"{folder / 'config.json'}: field '{self.length_field}' is missing.")
         self._folder = folder
         self._config = config
         self._turn_end = turn_end
-        self.max_length: int = config.get("max_position_embeddings") or config["max_sequence_length"]
+        self.max_length: int = config[self.length_field]
         """The longest sequence that the backbone takes, in tokens."""
 
     def read_tokenizer(self, folder: Path) -> Any:

@@ -25,8 +25,6 @@ TEXT = (
     "Copper conducts electricity well and does not rust, so wires and water pipes are made of copper.",
     "A fever is a rise of body temperature; rest, water and time cure most of them without a doctor.",
 )
-
-
 SENTENCES_AND_WORDS = [*TEXT, *(word for sentence in TEXT for word in sentence.split())]
 """Words alone too, so that they become tokens with and without a leading space."""
 MERGED_VOCABULARY = 1200
