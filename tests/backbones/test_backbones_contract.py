@@ -153,3 +153,23 @@ def test_a_text_that_is_too_long_is_refused(backbone_of: BackboneOf) -> None:
     batch = pad(texts(513))
     with pytest.raises(ValueError, match="a row has 513 tokens; this backbone takes 512"):
         backbone.forward(*batch)
+
+
+def test_nested_slots_need_slots_and_a_backbone_that_is_not_causal(backbone: Backbone) -> None:
+    batch = pad(texts(4, 6))
+    with pytest.raises(ValueError, match="nested slots need `slots`"):
+        backbone.forward(*batch, nested=True)
+    slots_BL = torch.full_like(batch.ids_BL, -1)
+    if backbone.is_causal:
+        with pytest.raises(ValueError, match=f"family '{backbone.family}' is causal"):
+            backbone.forward(*batch, slots=slots_BL, nested=True)
+    else:
+        assert backbone.forward(*batch, slots=slots_BL, nested=True).hidden.isfinite().all()
+
+
+def test_lora_reaches_every_matrix_of_the_layers_and_no_other(backbone: Backbone) -> None:
+    ends = tuple(f".{target}" for target in backbone.lora_targets)
+    linear = {name for name, module in backbone.model.named_modules() if isinstance(module, nn.Linear)}
+    targets = {name for name in linear if name.endswith(ends)}
+    assert targets == {name for name in linear if "layer" in name}
+    assert all(any(name.endswith(end) for name in targets) for end in ends)

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import Qwen2ForCausalLM
 
-from diffretriever.backbones import Backbone, load_backbone
+from diffretriever.backbones import Backbone, decoder, load_backbone
+from diffretriever.backbones.dream import DreamBackbone
 from diffretriever.random_models.checkpoints import write_random_checkpoint
 from tests.backbones.helpers import BackboneOf, FolderOf, edit_config, hidden, pad, texts
 
@@ -79,6 +81,16 @@ def test_a_missing_config_field_is_an_error(family: str, copied: Path) -> None:
         ("llada", {"scale_logits": True}),
         ("llada", {"activation_type": "swiglu"}),
         ("bert", {"position_embedding_type": "relative_key"}),
+        ("modernbert", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}),
+        ("modernbert", {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 2.0}}}),
+        ("modernbert", {"rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 5.0}}}),
+        ("modernbert", {"rope_parameters": {"rope_type": "default", "rope_theta": 160000.0}}),
+        ("modernbert", {"local_rope_theta": ...}),
+        ("modernbert", {"layer_types": ["full_attention", "full_attention"]}),
+        ("modernbert", {"layer_types": ["full_attention", "chunked_attention"], "global_attn_every_n_layers": ...}),
+        ("modernbert", {"global_attn_every_n_layers": ...}),
+        ("modernbert", {"layer_norm_eps": 1e-6}),
+        ("modernbert", {"tie_word_embeddings": False}),
     ],
 )
 def test_a_field_that_changes_the_maths_is_an_error(
@@ -103,6 +115,7 @@ MISSING = {
     "llama3": "model.norm.weight",
     "llada": "model.transformer.blocks.1.ff_out.weight",
     "bert": "bert.encoder.layer.0.attention.self.query.bias",
+    "modernbert": "model.layers.1.attn_norm.weight",
 }
 
 
@@ -120,7 +133,9 @@ def test_an_unexpected_tensor_is_an_error(copied: Path) -> None:
 
 def test_a_wrong_shape_is_an_error(family: str, copied: Path) -> None:
     edit_config(copied, **{"mlp_hidden_size" if family == "llada" else "intermediate_size": 96})
-    with pytest.raises(ValueError, match=r"has shape \[.*128.*\], the config says \[.*96.*\]"):
+    # ModernBERT's first feed-forward matrix is two, one above the other.
+    found, asked = (256, 192) if family == "modernbert" else (128, 96)
+    with pytest.raises(ValueError, match=rf"has shape \[.*{found}.*\], the config says \[.*{asked}.*\]"):
         load(copied)
 
 
@@ -140,6 +155,35 @@ def test_the_rotary_base_is_the_checkpoints(name: str, folder_of: FolderOf, tmp_
     torch.testing.assert_close(changed.model.model.rotary_emb.inv_freq, expected)
     batch = pad(texts(12))
     assert (hidden(changed, batch) - hidden(load(folder_of(name)), batch)).abs().max() > 1e-3
+
+
+def test_a_model_that_rotates_otherwise_is_refused(folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder, "plain_rope", lambda base: {"rope_type": "default", "rope_theta": 2 * base})
+    with pytest.raises(
+        ValueError, match=r"config\.json: the loaded model does not rotate with base 1000000\.0: install"
+    ):
+        load(folder_of("dream"))
+
+
+def test_a_model_that_looks_the_other_way_is_refused(folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = DreamBackbone.decoder_config
+    monkeypatch.setattr(
+        DreamBackbone, "decoder_config", lambda *given, **of: config(*given, **of | {"is_causal": True})
+    )
+    with pytest.raises(ValueError, match="has is_causal True, family 'Dream' needs False: install transformers"):
+        load(folder_of("dream"))
+
+
+def test_tensors_that_were_not_loaded_are_named(folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    load_all = Qwen2ForCausalLM.from_pretrained
+
+    def forgetful(*given: Any, **settings: Any) -> Any:
+        model, report = load_all(*given, **settings)
+        return model, report | {"missing_keys": {"lm_head.weight"}}
+
+    monkeypatch.setattr(Qwen2ForCausalLM, "from_pretrained", forgetful)
+    with pytest.raises(ValueError, match=r"did not load every tensor .*'lm_head\.weight'.*: install it in the version"):
+        load(folder_of("dream"))
 
 
 def test_the_new_spelling_of_the_rotary_base(folder_of: FolderOf, backbone_of: BackboneOf, tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from diffretriever.backbones import Backbone, load_backbone
-from tests.backbones.helpers import BackboneOf, FolderOf
+from diffretriever.backbones import Backbone, load_backbone, load_vocabulary
+from tests.backbones.helpers import BackboneOf, FolderOf, edit_config
 
 SPECIAL: dict[str, dict[str, str | None]] = {
     "dream": {"mask": "<|mask|>", "eos": "<|endoftext|>", "turn_end": "<|im_end|>"},
@@ -17,6 +17,7 @@ SPECIAL: dict[str, dict[str, str | None]] = {
     "llada": {"mask": "<|mdm_mask|>", "eos": "<|endoftext|>", "turn_end": "<|eot_id|>"},
     "llama3": {"mask": None, "eos": "<|eot_id|>", "turn_end": "<|eot_id|>"},
     "bert": {"mask": "[MASK]", "eos": "[SEP]", "turn_end": "[SEP]"},
+    "modernbert": {"mask": "[MASK]", "eos": "[SEP]", "turn_end": "[SEP]"},
 }
 CHATS = {
     "dream": "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU <|im_end|>\n<|im_start|>assistant\n",
@@ -84,7 +85,14 @@ def test_without_tokenizer_files_the_weights_still_load(family: str, copied: Pat
         (copied / file).unlink(missing_ok=True)
     backbone = load_backbone(copied, device="cpu")
     assert backbone.vocabulary.pad_token_id >= 0
-    if family != "bert":
+    if family not in {"bert", "modernbert"}:
         assert (backbone.vocabulary.mask_token_id is None) == backbone.is_causal
     with pytest.raises(ValueError, match="copy the checkpoint's tokenizer files there"):
         _ = backbone.vocabulary.tokenizer
+
+
+def test_a_vocabulary_without_a_length_is_refused(family: str, copied: Path) -> None:
+    name = "max_sequence_length" if family == "llada" else "max_position_embeddings"
+    edit_config(copied, **{name: ...})
+    with pytest.raises(ValueError, match=rf"config\.json: field '{name}' is missing"):
+        load_vocabulary(copied)

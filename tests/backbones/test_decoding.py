@@ -104,7 +104,7 @@ def test_a_prefix_serves_many_batches(backbone: Backbone) -> None:
         assert torch.equal(keys, before)
 
 
-@pytest.mark.parametrize("name", ["dream", "llada", "bert"])
+@pytest.mark.parametrize("name", ["dream", "llada", "bert", "modernbert"])
 def test_bidirectional_backbones_are_refused(name: str, backbone_of: BackboneOf) -> None:
     backbone = backbone_of(name)
     with pytest.raises(ValueError, match=f"family '{backbone.family}' is not causal"):

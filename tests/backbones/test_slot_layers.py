@@ -13,11 +13,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from diffretriever.backbones import Backbone, load_backbone
+from diffretriever.backbones.adapter import apply_slot_layers
 from diffretriever.backbones.base import nested_mask
 from diffretriever.backbones.slot_layers import (
     SLOTS_FILE,
     SlotLayers,
-    apply_slot_layers,
     attach_slot_layers,
     most_slots,
     read_slot_layers,
@@ -30,7 +30,7 @@ SLOTS_BL = torch.tensor(
     [[-1, -1, -1, -1, -1, 0, 1, 2, -1], [-1, -1, 0, 1, -1, -1, -1, -1, -1], [-1, -1, -1, 0, 1, 2, -1, -1, -1]]
 )
 COLUMNS_BK = torch.tensor([[5, 6, 7], [2, 3, 3], [3, 4, 5]])
-BIDIRECTIONAL = ("dream", "llada", "bert")
+BIDIRECTIONAL = ("dream", "llada", "bert", "modernbert")
 
 
 def random_layers(hidden_size: int, slots: int = 3) -> SlotLayers:

@@ -16,12 +16,12 @@ from schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, Bm25Retriever, 
 
 _REPLLAMA = {"pooling": "last", "append_eos": True, "query_prefix": "query: ", "passage_prefix": "passage: "}
 CASES: dict[str, dict[str, Any]] = {
-    **{f"masked-{family}": {"budget": "q2p3"} for family in ("dream", "llada", "bert")},
+    **{f"masked-{family}": {"budget": "q2p3"} for family in ("dream", "llada", "bert", "modernbert")},
     "masked-minilm": {"preset": "diffretriever-minilm-untrained"},
     "masked-minilm-trained": {"preset": "diffretriever-minilm"},
     "masked-dream-2step": {"budget": "q2p3", "steps": 2},
     "masked-llada-stop": {"budget": "q2p3", "stop_truncation": "quote"},
-    **{f"pooled-{family}": {} for family in ("dream", "llada", "qwen2", "bert")},
+    **{f"pooled-{family}": {} for family in ("dream", "llada", "qwen2", "bert", "modernbert")},
     "generated-qwen2": {"max_tokens": 3},
     "generated-qwen2-single": {},
     "generated-llama3": {"max_tokens": 5, "stop": "cap-then-cut"},

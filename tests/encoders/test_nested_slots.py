@@ -21,6 +21,7 @@ NESTED: dict[str, dict[str, Any]] = {
     "dream": {"prompt": {"variant": "few"}, "tail_length": 0},
     "llada": {"prompt": {"variant": "one"}, "tail_length": 0},
     "bert": {"prompt": {"variant": "bare"}, "slot_positions": "spread"},
+    "modernbert": {"prompt": {"variant": "few"}, "slot_positions": "spread"},
 }
 
 

@@ -11,7 +11,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from diffretriever import backbones
 from diffretriever.backbones import Backbone, load_backbone
+from diffretriever.backbones.loader import family_class
 from diffretriever.training.adapters import check_trained
 from diffretriever.training.lora import (
     adapter_tensors,
@@ -25,7 +27,7 @@ from tests.backbones.adapter_cases import outputs
 from tests.backbones.helpers import pad, texts
 from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, session_of
 
-FAMILIES = ("dream", "llada", "qwen2", "llama3", "bert")
+FAMILIES = ("dream", "llada", "qwen2", "llama3", "bert", "modernbert")
 BATCH = pad(texts(5, 11, 8))
 
 
@@ -33,7 +35,8 @@ class Shell:
     """As much of a backbone as its parameters are counted on."""
 
     def __init__(self, family: str, model: nn.Module) -> None:
-        self.family, self.model = family, model
+        self.lora_targets = family_class(backbones.FAMILIES[family]).lora_targets
+        self.model = model
 
 
 @pytest.mark.parametrize(
@@ -63,11 +66,11 @@ def test_attached(family: str, folder_of: FolderOf) -> None:
     for found, expected in zip(outputs(backbone, BATCH), before, strict=True):
         assert torch.equal(found, expected), "B is zero at first"
     matrices = {name.partition(".lora_")[0] for name in trainable_parameters(backbone)}
-    assert len(matrices) == 2 * (6 if family == "bert" else 7)
+    assert len(matrices) == 2 * {"bert": 6, "modernbert": 4}.get(family, 7)
     assert all("layer" in name for name in matrices)
     total = 2 * 32 * 64  # a feed-forward matrix of 32 by 64 is 96 a rank, an attention matrix 64 but for grouped heads
-    attention = {"bert": 4 * 64, "llada": 4 * 64}.get(family, 2 * 64 + 2 * 48)
-    feed_forward = (2 if family == "bert" else 3) * 96
+    attention = {"bert": 4 * 64, "llada": 4 * 64, "modernbert": 128 + 64}.get(family, 2 * 64 + 2 * 48)
+    feed_forward = {"bert": 2 * 96, "modernbert": 160 + 96}.get(family, 3 * 96)
     count = sum(parameter.numel() for parameter in trainable_parameters(backbone).values())
     assert count == 4 * 2 * (attention + feed_forward) < total * 100
 
@@ -99,7 +102,9 @@ def test_no_adapter_on_a_shared_head(folder_of: FolderOf) -> None:
         attach_lora(backbone, quick_recipe(adapter_head="include"))
 
 
-@pytest.mark.parametrize("case", ["masked-dream", "masked-llada", "pooled-qwen2", "generated-llama3", "masked-bert"])
+@pytest.mark.parametrize(
+    "case", ["masked-dream", "masked-llada", "pooled-qwen2", "generated-llama3", "masked-bert", "masked-modernbert"]
+)
 def test_trained_saved_and_loaded(case: str, folder_of: FolderOf, tmp_path: Path) -> None:
     head = "include" if case == "masked-llada" else "drop"
     session = session_of(config_of(case, folder_of), quick_recipe(max_steps=2, adapter_head=head))

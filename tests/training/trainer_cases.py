@@ -25,6 +25,7 @@ CASES: dict[str, dict[str, Any]] = {
     "masked-dream": {"budget": "q2p3"},
     "masked-llada": {"budget": "q4p4", "content_words": {"fold_space_variants": True}},
     "masked-bert": {"budget": "q2p3", "slot_positions": "spread", "prompt": {"variant": "bare"}},
+    "masked-modernbert": {"budget": "q2p3", "slot_positions": "spread", "prompt": {"variant": "bare"}},
     "generated-qwen2": {"max_tokens": 3, "stop": "cap"},
     "generated-llama3": {"max_tokens": 4},
     "pooled-dream": {},
@@ -32,6 +33,7 @@ CASES: dict[str, dict[str, Any]] = {
     "pooled-qwen2": _REPLLAMA,
     "pooled-llama3": _REPLLAMA,
     "pooled-bert": {},
+    "pooled-modernbert": {},
 }
 """Every method on every family that it runs on, METHOD-FAMILY: the fields of its config."""
 

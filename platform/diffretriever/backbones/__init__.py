@@ -22,6 +22,7 @@ FAMILIES: dict[str, str] = {
     "qwen2": "diffretriever.backbones.qwen2:Qwen2Backbone",
     "llama": "diffretriever.backbones.llama3:Llama3Backbone",
     "bert": "diffretriever.backbones.bert:BertBackbone",
+    "modernbert": "diffretriever.backbones.modernbert:ModernBertBackbone",
 }
 """`model_type` in a checkpoint's config.json → the class that runs it, as "module:class"."""
 

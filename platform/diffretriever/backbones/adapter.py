@@ -1,9 +1,10 @@
-"""An adapter's tensors find their modules: by the model's own names or the family's original ones, in pairs.
+"""An adapter put on a loaded backbone: LoRA added into the weights or beside them through PEFT, and slot layers.
 
-The authors' adapters for LLaDA name modules as LLaDA's code does (reference §6.2, §7.2); adapters trained on a
-backbone of this library name them as transformers does.
+LoRA's tensors find their modules in pairs, by the model's own names or the family's original ones: the authors'
+adapters for LLaDA name modules as LLaDA's code does (reference §5.5, §6.2, §7.2), adapters trained on a backbone of
+this library as transformers does.
 
-Shapes: R rank, I inputs and O outputs of the matrix that is adapted.
+Legend: R rank, I inputs and O outputs of the matrix that is adapted.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -19,6 +21,10 @@ from torch import Tensor, nn
 
 from diffretriever.backbones.adapter_files import AdapterFiles
 from diffretriever.backbones.base import Backbone
+from diffretriever.backbones.slot_layers import attach_slot_layers, read_slot_layers
+
+AdapterHead: TypeAlias = Literal["include", "drop"]
+"""Whether an adapter's part on the output head is taken."""
 
 
 @dataclass(frozen=True)
@@ -34,82 +40,6 @@ class LowRank:
     def rank(self) -> int:
         """R."""
         return self.a_RI.shape[0]
-
-
-def module_names(model: Any, checkpoint_name: Callable[[str], str]) -> dict[str, str]:
-    """Return every name an adapter may give a linear layer → the model's own name of it.
-
-    These are the model's own, with or without the prefix of its layers (adapters trained on a model without an
-    output head lack it), and that of the family's checkpoints.
-    """
-    names: dict[str, str] = {}
-    for own, module in model.named_modules():
-        if isinstance(module, nn.Linear):
-            original = checkpoint_name(f"{own}.weight").removesuffix(".weight")
-            names |= {own: own, original: own, own.removeprefix(f"{model.base_model_prefix}."): own}
-    return names
-
-
-def outside_of_layers(model: Any) -> frozenset[str]:
-    """Return the names of the modules that only logits pass through: the output head and what leads to it."""
-    inside = {id(module) for module in model.base_model.modules()}
-    return frozenset(name for name, module in model.named_modules() if id(module) not in inside)
-
-
-def match_modules(adapter: AdapterFiles, model: Any, names: dict[str, str]) -> dict[str, LowRank]:
-    """Return the adapter's changes by the model's names of the modules.
-
-    Raises:
-        ValueError: Naming the tensor and the file: it has no module, no other half, another shape than the module
-            or the config's rank ask for, comes twice or is not finite; or a targeted module has no tensors.
-    """
-    keys: dict[str, dict[str, str]] = {}
-    for key in adapter.tensors:
-        spelled, half = adapter.parse(key)
-        if spelled not in names:
-            raise ValueError(f"{adapter.file}: tensor '{key}' belongs to no linear layer of this backbone.")
-        halves = keys.setdefault(names[spelled], {})
-        if half in halves:
-            raise ValueError(f"{adapter.file}: tensors '{halves[half]}' and '{key}' are for the same matrix.")
-        halves[half] = key
-    _check_complete(adapter, names, keys.keys() | outside_of_layers(model))
-    return {own: _pair(adapter, halves, model.get_submodule(own)) for own, halves in keys.items()}
-
-
-def _pair(adapter: AdapterFiles, keys: dict[str, str], module: nn.Linear) -> LowRank:
-    for half, other in ("AB", "BA"):
-        if half not in keys:
-            raise ValueError(f"{adapter.file}: tensor '{keys[other]}' has no lora_{half} beside it.")
-    spelled, _ = adapter.parse(keys["A"])
-    rank = adapter.rank(spelled)
-    for half, shape in (("A", (rank, module.in_features)), ("B", (module.out_features, rank))):
-        tensor = adapter.tensors[keys[half]]
-        if tuple(tensor.shape) != shape:
-            raise ValueError(
-                f"{adapter.file}: tensor '{keys[half]}' has shape {list(tensor.shape)}; the backbone and the rank in "
-                f"the adapter's config ask for {list(shape)}. Is it an adapter for this backbone?"
-            )
-        if not tensor.isfinite().all():
-            raise ValueError(f"{adapter.file}: tensor '{keys[half]}' has values that are not finite.")
-    a_RI, b_OR = (adapter.tensors[keys[half]] for half in "AB")
-    return LowRank(a_RI, b_OR, adapter.alpha(spelled), adapter.scale(spelled))
-
-
-def _check_complete(adapter: AdapterFiles, names: dict[str, str], adapted: set[str]) -> None:
-    """Refuse an adapter for a smaller model of the same width. An output head may be left out."""
-    targets = adapter.config.get("target_modules")
-    if not isinstance(targets, list) or {"exclude_modules", "layers_to_transform"} & adapter.config.keys():
-        return
-    ends = tuple(f".{target}" for target in targets)
-    for spelled, own in names.items():
-        if own not in adapted and f".{spelled}".endswith(ends):
-            raise ValueError(
-                f"{adapter.file}: the adapter's config targets '{spelled}', but the file has no tensors for it. "
-                "Is it an adapter for this backbone?"
-            )
-
-
-AdapterHead: TypeAlias = Literal["include", "drop"]
 
 
 def apply_adapter(
@@ -146,8 +76,94 @@ def apply_adapter(
     if merge:
         _merge(model, parts)
     else:
-        _insert(model, parts, adapter.config)
+        _insert(model, parts, adapter)
     backbone.weights_digest = _digest(backbone.weights_digest, parts, head)
+
+
+def apply_slot_layers(backbone: Backbone, folder: Path) -> None:
+    """Put the slot layers beside an adapter in `folder`, if any, on a backbone in place, and into its digest.
+
+    Raises:
+        ValueError: as `read_slot_layers`.
+    """
+    layers = read_slot_layers(folder, backbone.hidden_size)
+    if layers is None:
+        return
+    attach_slot_layers(backbone.model, layers.requires_grad_(requires_grad=False))
+    backbone.weights_digest = layers.digest(backbone.weights_digest)
+
+
+def match_modules(adapter: AdapterFiles, model: Any, names: dict[str, str]) -> dict[str, LowRank]:
+    """Return the adapter's changes by the model's names of the modules.
+
+    Raises:
+        ValueError: Naming the tensor and the file: it has no module, no other half, another shape than the module
+            or the config's rank ask for, comes twice or is not finite; or a targeted module has no tensors.
+    """
+    keys: dict[str, dict[str, str]] = {}
+    for key in adapter.tensors:
+        spelled, half = adapter.parse(key)
+        if spelled not in names:
+            raise ValueError(f"{adapter.file}: tensor '{key}' belongs to no linear layer of this backbone.")
+        halves = keys.setdefault(names[spelled], {})
+        if half in halves:
+            raise ValueError(f"{adapter.file}: tensors '{halves[half]}' and '{key}' are for the same matrix.")
+        halves[half] = key
+    _check_complete(adapter, names, keys.keys() | outside_of_layers(model))
+    return {own: _pair(adapter, halves, model.get_submodule(own)) for own, halves in keys.items()}
+
+
+def module_names(model: Any, checkpoint_name: Callable[[str], str]) -> dict[str, str]:
+    """Return every name an adapter may give a linear layer → the model's own name of it.
+
+    These are the model's own, with or without the prefix of its layers (adapters trained on a model without an
+    output head lack it), and that of the family's checkpoints.
+    """
+    names: dict[str, str] = {}
+    for own, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            original = checkpoint_name(f"{own}.weight").removesuffix(".weight")
+            names |= {own: own, original: own, own.removeprefix(f"{model.base_model_prefix}."): own}
+    return names
+
+
+def outside_of_layers(model: Any) -> frozenset[str]:
+    """Return the names of the modules that only logits pass through: the output head and what leads to it."""
+    inside = {id(module) for module in model.base_model.modules()}
+    return frozenset(name for name, module in model.named_modules() if id(module) not in inside)
+
+
+def _pair(adapter: AdapterFiles, keys: dict[str, str], module: nn.Linear) -> LowRank:
+    for half, other in ("AB", "BA"):
+        if half not in keys:
+            raise ValueError(f"{adapter.file}: tensor '{keys[other]}' has no lora_{half} beside it.")
+    spelled, _ = adapter.parse(keys["A"])
+    rank = adapter.rank(spelled)
+    for half, shape in (("A", (rank, module.in_features)), ("B", (module.out_features, rank))):
+        tensor = adapter.tensors[keys[half]]
+        if tuple(tensor.shape) != shape:
+            raise ValueError(
+                f"{adapter.file}: tensor '{keys[half]}' has shape {list(tensor.shape)}; the backbone and the rank in "
+                f"the adapter's config ask for {list(shape)}. Is it an adapter for this backbone?"
+            )
+        if not tensor.isfinite().all():
+            raise ValueError(f"{adapter.file}: tensor '{keys[half]}' has values that are not finite.")
+    a_RI, b_OR = (adapter.tensors[keys[half]] for half in "AB")
+    return LowRank(a_RI, b_OR, adapter.alpha(spelled), adapter.scale(spelled))
+
+
+def _check_complete(adapter: AdapterFiles, names: dict[str, str], adapted: set[str]) -> None:
+    """Refuse an adapter for a smaller model of the same width. An output head may be left out."""
+    targets = adapter.config.get("target_modules")
+    if not isinstance(targets, list) or {"exclude_modules", "layers_to_transform"} & adapter.config.keys():
+        return
+    ends = tuple(f".{target}" for target in targets)
+    for spelled, own in names.items():
+        if own not in adapted and f".{spelled}".endswith(ends):
+            raise ValueError(
+                f"{adapter.file}: the adapter's config targets '{spelled}', but the file has no tensors for it. "
+                "Is it an adapter for this backbone?"
+            )
 
 
 def _untie(model: Any) -> None:
@@ -166,9 +182,10 @@ def _merge(model: Any, parts: Mapping[str, LowRank]) -> None:
         weight_OI.copy_((b_OR @ a_RI).mul_(part.scale).add_(weight_OI))
 
 
-def _insert(model: Any, parts: Mapping[str, LowRank], config: Mapping[str, Any]) -> None:
+def _insert(model: Any, parts: Mapping[str, LowRank], adapter: AdapterFiles) -> None:
     from peft import LoraConfig, inject_adapter_in_model
 
+    config = adapter.config
     lora = LoraConfig(
         r=config["r"],
         lora_alpha=config["lora_alpha"],
@@ -184,7 +201,11 @@ def _insert(model: Any, parts: Mapping[str, LowRank], config: Mapping[str, Any])
         layer = model.get_submodule(name)
         layer.lora_A["default"].weight = nn.Parameter(_float32(part.a_RI, layer.weight))
         layer.lora_B["default"].weight = nn.Parameter(_float32(part.b_OR, layer.weight))
-        assert layer.scaling["default"] == part.scale, name
+        if layer.scaling["default"] != part.scale:
+            raise ValueError(
+                f"{adapter.file}: PEFT scales '{name}' by {layer.scaling['default']}, its config says {part.scale}: "
+                "install peft in the version of constraints.txt, or merge the adapter."
+            )
     model.eval()
 
 

@@ -1,6 +1,6 @@
 """A LoRA adapter's folder in PEFT's format: its config, held against what is understood, and its tensors.
 
-Shapes: R rank, I inputs and O outputs of the matrix that is adapted.
+Legend: R rank, I inputs and O outputs of the matrix that is adapted.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Checks of what a caller hands to a backbone, the positions it may leave out, and who attends to whom.
+"""The contract of every backbone: final hidden states at chosen positions, and the logits of chosen tokens there.
 
-Shapes: B batch, L padded length, P positions read in a row, T chosen tokens.
+Only logits that are asked for are computed: in a vocabulary of 150,000 all of them cost more than the slots do.
+
+Legend: B batch, L padded length, P positions read in a row, H hidden size, V vocabulary, T chosen tokens.
 """
 
 from __future__ import annotations
@@ -13,132 +15,10 @@ from torch import Tensor, nn
 
 from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields
 from diffretriever.backbones.device import resolve_attention
+from diffretriever.backbones.published import Published
 from diffretriever.backbones.slot_layers import MODULE, SlotLayers
 from diffretriever.backbones.vocabulary import Vocabulary
 from diffretriever.backbones.weights import load_model
-
-
-def check_inputs(
-    input_ids_BL: Tensor,
-    attention_mask_BL: Tensor,
-    positions_BP: Tensor,
-    token_ids: Tensor | None,
-    position_ids_BL: Tensor | None,
-    *,
-    vocab_size: int,
-    max_length: int,
-) -> None:
-    """Raise ValueError for shapes that do not fit and, on the CPU, for values out of range."""
-    if input_ids_BL.ndim != 2 or 0 in input_ids_BL.shape:
-        raise ValueError(f"input_ids must be [B, L] with at least one token, not {_shape(input_ids_BL)}.")
-    batch, length = input_ids_BL.shape
-    if attention_mask_BL.shape != (batch, length):
-        raise ValueError(f"attention_mask is {_shape(attention_mask_BL)}; input_ids are {[batch, length]}.")
-    if positions_BP.ndim != 2 or positions_BP.shape[0] != batch:
-        raise ValueError(f"positions must be [B, P] with B = {batch}, not {_shape(positions_BP)}.")
-    _check_integers(input_ids_BL, "input_ids", vocab_size)
-    _check_integers(attention_mask_BL, "attention_mask", 2)
-    _check_integers(positions_BP, "positions", length)
-    _check_lengths(attention_mask_BL, max_length)
-    if token_ids is not None:
-        if token_ids.ndim not in (1, 2) or (token_ids.ndim == 2 and token_ids.shape[0] != batch):
-            raise ValueError(f"token_ids must be [T] or [B, T] with B = {batch}, not {_shape(token_ids)}.")
-        _check_integers(token_ids, "token_ids", vocab_size)
-    if position_ids_BL is not None:
-        if position_ids_BL.shape != (batch, length):
-            raise ValueError(f"position_ids are {_shape(position_ids_BL)}; input_ids are {[batch, length]}.")
-        _check_integers(position_ids_BL, "position_ids", max_length)
-
-
-def default_position_ids(attention_mask_BL: Tensor) -> Tensor:
-    """Return each token's count of tokens before it in its row: the side of the pads does not matter."""
-    return (attention_mask_BL.long().cumsum(dim=1) - 1).clamp(min=0)
-
-
-class Attended(NamedTuple):
-    """What a transformers model is given besides its tokens."""
-
-    mask: Tensor | None
-    """bool [B, L], or of the scores' dtype [B, 1, L, L]; None where all see all."""
-    position_ids_BL: Tensor | None
-    """int64; None for the model's own counting."""
-
-
-def attended(
-    mask_BL: Tensor, position_ids_BL: Tensor | None, nested_BL: Tensor | None, device: torch.device, dtype: torch.dtype
-) -> Attended:
-    """Return mask and positions on `device`.
-
-    Args:
-        mask_BL: 1 for a token, 0 for a pad.
-        position_ids_BL: the caller's own, if any.
-        nested_BL: which slot of its text a token is, as `nested_mask` takes it; None: slots are not nested.
-        device: of the model.
-        dtype: of the attention scores.
-    """
-    unpadded, own_positions = bool(mask_BL.all()), position_ids_BL is not None
-    if not unpadded and not own_positions:
-        position_ids_BL = default_position_ids(mask_BL)
-    # No mask is the faster path. With positions of the caller's own one is always given: without it
-    # transformers would take a jump in the positions for the border of a packed sequence.
-    mask = mask_BL.to(device, torch.bool) if own_positions or not unpadded else None
-    if nested_BL is not None:
-        mask = nested_mask(nested_BL.to(device), mask_BL.to(device, torch.bool), dtype)
-    return Attended(mask, None if position_ids_BL is None else position_ids_BL.to(device, torch.long))
-
-
-def nested_mask(slots_BL: Tensor, real_BL: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return what is added to attention scores, [B, 1, L, L], so that slots are nested.
-
-    Args:
-        slots_BL: which slot of its text a token is, from 0 on; -1 for one that is no slot.
-        real_BL: bool, False at pads.
-        dtype: of the attention scores.
-    """
-    # What is no slot counts as before the first one.
-    sees_BLL = (slots_BL[:, :, None] >= slots_BL[:, None, :]) & real_BL[:, None, :]
-    return torch.zeros_like(sees_BLL, dtype=dtype).masked_fill_(~sees_BLL, torch.finfo(dtype).min)[:, None]
-
-
-def _check_integers(tensor: Tensor, name: str, end: int) -> None:
-    if tensor.is_floating_point():
-        raise ValueError(f"{name} must hold integers, not {tensor.dtype}.")
-    if tensor.numel() == 0 or tensor.device.type != "cpu":
-        return
-    low, high = int(tensor.min()), int(tensor.max())
-    if low < 0 or high >= end:
-        raise ValueError(f"{name} must lie in [0, {end}), found {low} to {high}.")
-
-
-def _check_lengths(attention_mask_BL: Tensor, max_length: int) -> None:
-    if attention_mask_BL.device.type != "cpu":
-        return
-    lengths_B = attention_mask_BL.sum(dim=1)
-    if int(lengths_B.min()) < 1:
-        raise ValueError("attention_mask has a row without a token.")
-    if int(lengths_B.max()) > max_length:
-        raise ValueError(f"a row has {int(lengths_B.max())} tokens; this backbone takes {max_length}: truncate it.")
-
-
-def _shape(tensor: Tensor) -> list[int]:
-    return list(tensor.shape)
-
-
-def chosen_logits(projection: nn.Module, states_BPH: Tensor, token_ids: Tensor) -> Tensor:
-    """Return the logits [B, P, T] of tokens `token_ids`, [T] for all rows alike or [B, T].
-
-    Only the rows of the projection that are asked for are multiplied.
-    """
-    batch, positions, _ = states_BPH.shape
-    if not isinstance(projection, nn.Linear):
-        # An adapter sits on the head: the rows of its weight are not all it computes.
-        index_BPT = token_ids.expand(batch, -1).unsqueeze(1).expand(-1, positions, -1)
-        adapted_BPV: Tensor = projection(states_BPH)
-        return adapted_BPV.gather(-1, index_BPT)
-    logits_BPT = states_BPH @ projection.weight[token_ids].transpose(-1, -2)
-    if projection.bias is None:
-        return logits_BPT
-    return logits_BPT + projection.bias[token_ids].expand(batch, -1).unsqueeze(1)
 
 
 class BackboneOutput(NamedTuple):
@@ -151,7 +31,10 @@ class BackboneOutput(NamedTuple):
 
 
 class Backbone(ABC):
-    """Weights that turn token ids into hidden states and logits, the same for a text in any batch."""
+    """Weights that turn token ids into hidden states and logits, the same for a text in any batch.
+
+    A family is a subclass in a file of its own, and a line in `diffretriever.backbones.FAMILIES`.
+    """
 
     family: ClassVar[str]
     """`model_type` of the checkpoints it reads."""
@@ -161,9 +44,15 @@ class Backbone(ABC):
     """The token that closes a turn of the family's chat template."""
     vocabulary_class: ClassVar[type[Vocabulary]] = Vocabulary
     fields: ClassVar[ConfigFields]
+    """What is understood of config.json."""
     ignored_tensors: ClassVar[str]
     """Pattern of tensors in a checkpoint that the model has no use for."""
+    lora_targets: ClassVar[tuple[str, ...]]
+    """Ends of the names, as transformers spells them, of every matrix in a layer: attention's and feed-forward's."""
     prefers_flash: ClassVar[bool] = True
+    """Whether flash attention is taken where it can run. It forbids positions of the caller's own."""
+    published: ClassVar[Published]
+    """How its public checkpoints look, for random ones."""
 
     def __init__(self, model: Any, checkpoint: Checkpoint) -> None:
         self.model = model
@@ -177,6 +66,12 @@ class Backbone(ABC):
     @classmethod
     def load(cls, checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device, attention: str) -> Self:
         """Check the checkpoint against what this family understands, and load it in evaluation mode.
+
+        Args:
+            checkpoint: What to load.
+            dtype: Precision of the weights and of all results.
+            device: Where to compute.
+            attention: A name that `device.resolve_attention` knows.
 
         Raises:
             ValueError: A config field or tensor is unknown, missing or of the wrong kind.
@@ -212,11 +107,24 @@ class Backbone(ABC):
     @classmethod
     @abstractmethod
     def check_loaded(cls, model: Any, checkpoint: Checkpoint) -> None:
-        """Hold the loaded module against the checkpoint where a load can go wrong silently."""
+        """Hold the loaded module against the checkpoint where a load can go wrong silently.
+
+        Raises:
+            ValueError: They differ.
+        """
 
     def head_input(self, hidden_BPH: Tensor) -> Tensor:
         """Return what the output projection reads: the hidden states, unless the family transforms them."""
         return hidden_BPH
+
+    def nested_attention(self, slots_BL: Tensor, real_BL: Tensor) -> Any:
+        """Return the attention mask of a pass with nested slots, as the transformers module takes it.
+
+        Args:
+            slots_BL: as `nested_mask` takes it, on the backbone's device.
+            real_BL: bool, False at pads, likewise.
+        """
+        return nested_mask(slots_BL, real_BL, self.dtype)
 
     @property
     def slot_layers(self) -> SlotLayers | None:
@@ -225,9 +133,14 @@ class Backbone(ABC):
 
     @property
     def output_projection(self) -> nn.Module:
-        """The module from `head_input` to V logits."""
-        projection: nn.Module = self.model.get_output_embeddings()
-        return projection
+        """The module from `head_input` to V logits: the input embeddings where the checkpoint has no head."""
+        projection: nn.Module | None = self.model.get_output_embeddings()
+        if projection is not None:
+            return projection
+        with torch.device("meta"):
+            tied = nn.Linear(self.hidden_size, self.vocab_size, bias=False)
+        tied.weight = self.model.get_input_embeddings().weight
+        return tied
 
     @property
     def device(self) -> torch.device:
@@ -268,8 +181,8 @@ class Backbone(ABC):
 
         Raises:
             ValueError: Shapes do not fit each other; a text has more slots than the adapter has vectors for; nested
-                slots under flash attention; or, for tensors on the CPU (a look at values on a GPU would stall it), a
-                value is out of range or a row has no token.
+                slots without `slots`, on a causal backbone or under flash attention; or, for tensors on the CPU (a
+                look at values on a GPU would stall it), a value is out of range or a row has no token.
         """
         check_inputs(
             input_ids,
@@ -280,10 +193,21 @@ class Backbone(ABC):
             vocab_size=self.vocab_size,
             max_length=self.max_length,
         )
+        self._check_attention(position_ids, slots, nested=nested)
         hidden_BLH = self._hidden_states(input_ids, attention_mask, position_ids, slots, nested=nested)
         index_BPH = positions.to(self.device, torch.long).unsqueeze(-1).expand(-1, -1, self.hidden_size)
         hidden_BPH = hidden_BLH.gather(1, index_BPH)
         return BackboneOutput(hidden_BPH, self._logits(hidden_BPH, token_ids))
+
+    def _check_attention(self, position_ids_BL: Tensor | None, slots_BL: Tensor | None, *, nested: bool) -> None:
+        if nested and slots_BL is None:
+            raise ValueError("nested slots need `slots`, which say where they are.")
+        if nested and self.is_causal:
+            raise ValueError(f"family '{self.family}' is causal, where every slot sees those before it: not nested.")
+        kernel = self.model.config._attn_implementation  # noqa: SLF001 (no public name)
+        if kernel == "flash_attention_2" and (nested or position_ids_BL is not None):
+            what = "nested slots" if nested else "position_ids"
+            raise ValueError(f"{what} do not work with flash attention: load with attention='sdpa'.")
 
     def _hidden_states(
         self,
@@ -294,16 +218,21 @@ class Backbone(ABC):
         *,
         nested: bool,
     ) -> Tensor:
-        if (position_ids_BL is not None or nested) and self.model.config._attn_implementation == "flash_attention_2":  # noqa: SLF001 (no public name)
-            what = "nested slots" if nested else "position_ids"
-            raise ValueError(f"{what} do not work with flash attention: load with attention='sdpa'.")
-        assert not nested or slots_BL is not None, "it is slots that are nested"
-        assert not nested or not self.is_causal, "a causal model nests everything"
-        given = attended(mask_BL, position_ids_BL, slots_BL if nested else None, self.device, self.dtype)
+        is_padded = not bool(mask_BL.all())
+        if is_padded and position_ids_BL is None:
+            position_ids_BL = default_position_ids(mask_BL)
+        real_BL = mask_BL.to(self.device, torch.bool)
+        attention_mask: Any = None
+        if nested and slots_BL is not None:
+            attention_mask = self.nested_attention(slots_BL.to(self.device), real_BL)
+        elif position_ids_BL is not None:
+            # No mask is the faster path. With positions of the caller's own one is always given: without it
+            # transformers would take a jump in the positions for the border of a packed sequence.
+            attention_mask = real_BL
         output = self.model.base_model(
             **self._inputs(input_ids_BL.to(self.device, torch.long), slots_BL),
-            attention_mask=given.mask,
-            position_ids=given.position_ids_BL,
+            attention_mask=attention_mask,
+            position_ids=None if position_ids_BL is None else position_ids_BL.to(self.device, torch.long),
             use_cache=False,
         )
         hidden_BLH: Tensor = output.last_hidden_state
@@ -326,3 +255,107 @@ class Backbone(ABC):
             logits_BPV: Tensor = self.output_projection(states_BPH)
             return logits_BPV
         return chosen_logits(self.output_projection, states_BPH, token_ids.to(self.device, torch.long))
+
+
+def chosen_logits(projection: nn.Module, states_BPH: Tensor, token_ids: Tensor) -> Tensor:
+    """Return the logits [B, P, T] of tokens `token_ids`, [T] for all rows alike or [B, T].
+
+    Only the rows of the projection that are asked for are multiplied.
+    """
+    batch, positions, _ = states_BPH.shape
+    if not isinstance(projection, nn.Linear):
+        # An adapter sits on the head: the rows of its weight are not all it computes.
+        index_BPT = token_ids.expand(batch, -1).unsqueeze(1).expand(-1, positions, -1)
+        adapted_BPV: Tensor = projection(states_BPH)
+        return adapted_BPV.gather(-1, index_BPT)
+    logits_BPT = states_BPH @ projection.weight[token_ids].transpose(-1, -2)
+    if projection.bias is None:
+        return logits_BPT
+    return logits_BPT + projection.bias[token_ids].expand(batch, -1).unsqueeze(1)
+
+
+def default_position_ids(mask_BL: Tensor) -> Tensor:
+    """Return each token's count of tokens before it in its row: the side of the pads does not matter."""
+    return (mask_BL.long().cumsum(dim=1) - 1).clamp(min=0)
+
+
+def nested_mask(slots_BL: Tensor, real_BL: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return what is added to attention scores, [B, 1, L, L], so that slots are nested.
+
+    Args:
+        slots_BL: which slot of its text a token is, from 0 on; -1 for one that is no slot.
+        real_BL: bool, False at pads.
+        dtype: of the attention scores.
+    """
+    # What is no slot counts as before the first one.
+    sees_BLL = (slots_BL[:, :, None] >= slots_BL[:, None, :]) & real_BL[:, None, :]
+    return torch.zeros_like(sees_BLL, dtype=dtype).masked_fill_(~sees_BLL, torch.finfo(dtype).min)[:, None]
+
+
+def check_inputs(
+    input_ids_BL: Tensor,
+    mask_BL: Tensor,
+    positions_BP: Tensor,
+    token_ids: Tensor | None,
+    position_ids_BL: Tensor | None,
+    *,
+    vocab_size: int,
+    max_length: int,
+) -> None:
+    """Check the tensors that `Backbone.forward` is given against each other and against the backbone.
+
+    Args:
+        input_ids_BL: its `input_ids`.
+        mask_BL: its `attention_mask`.
+        positions_BP: its `positions`.
+        token_ids: [T], [B, T] or None.
+        position_ids_BL: its `position_ids`.
+        vocab_size: V.
+        max_length: most tokens of a row, and the end of position ids.
+
+    Raises:
+        ValueError: Shapes do not fit or, on the CPU, values are out of range.
+    """
+    if input_ids_BL.ndim != 2 or 0 in input_ids_BL.shape:
+        raise ValueError(f"input_ids must be [B, L] with at least one token, not {_shape(input_ids_BL)}.")
+    batch, length = input_ids_BL.shape
+    if mask_BL.shape != (batch, length):
+        raise ValueError(f"attention_mask is {_shape(mask_BL)}; input_ids are {[batch, length]}.")
+    if positions_BP.ndim != 2 or positions_BP.shape[0] != batch:
+        raise ValueError(f"positions must be [B, P] with B = {batch}, not {_shape(positions_BP)}.")
+    _check_integers(input_ids_BL, "input_ids", vocab_size)
+    _check_integers(mask_BL, "attention_mask", 2)
+    _check_integers(positions_BP, "positions", length)
+    _check_lengths(mask_BL, max_length)
+    if token_ids is not None:
+        if token_ids.ndim not in (1, 2) or (token_ids.ndim == 2 and token_ids.shape[0] != batch):
+            raise ValueError(f"token_ids must be [T] or [B, T] with B = {batch}, not {_shape(token_ids)}.")
+        _check_integers(token_ids, "token_ids", vocab_size)
+    if position_ids_BL is not None:
+        if position_ids_BL.shape != (batch, length):
+            raise ValueError(f"position_ids are {_shape(position_ids_BL)}; input_ids are {[batch, length]}.")
+        _check_integers(position_ids_BL, "position_ids", max_length)
+
+
+def _check_integers(tensor: Tensor, name: str, end: int) -> None:
+    if tensor.is_floating_point():
+        raise ValueError(f"{name} must hold integers, not {tensor.dtype}.")
+    if tensor.numel() == 0 or tensor.device.type != "cpu":
+        return
+    low, high = int(tensor.min()), int(tensor.max())
+    if low < 0 or high >= end:
+        raise ValueError(f"{name} must lie in [0, {end}), found {low} to {high}.")
+
+
+def _check_lengths(mask_BL: Tensor, max_length: int) -> None:
+    if mask_BL.device.type != "cpu":
+        return
+    lengths_B = mask_BL.sum(dim=1)
+    if int(lengths_B.min()) < 1:
+        raise ValueError("attention_mask has a row without a token.")
+    if int(lengths_B.max()) > max_length:
+        raise ValueError(f"a row has {int(lengths_B.max())} tokens; this backbone takes {max_length}: truncate it.")
+
+
+def _shape(tensor: Tensor) -> list[int]:
+    return list(tensor.shape)

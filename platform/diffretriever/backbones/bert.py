@@ -1,6 +1,6 @@
 """BERT and its smaller kin, MiniLM among them: bidirectional encoders with learned absolute positions.
 
-Shapes: B batch, P positions, H hidden size, V vocabulary.
+Legend: B batch, P positions, H hidden size.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-from torch import Tensor, nn
-from transformers import BertConfig, BertForMaskedLM, BertModel
+from torch import Tensor
+from transformers import BertConfig, BertForMaskedLM, BertModel, BertTokenizer
 
 from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields, pick
-from diffretriever.backbones.vocabulary import Vocabulary, load_bert_tokenizer
+from diffretriever.backbones.published import Published, Shapes, Sizes, TokenId, layer_norm_shapes, linear_shapes
+from diffretriever.backbones.vocabulary import EncoderVocabulary, require_files
 
 REQUIRED = frozenset(
     {
@@ -29,35 +29,68 @@ REQUIRED = frozenset(
         "vocab_size",
     }
 )
-
-
 DROPOUTS = frozenset({"attention_probs_dropout_prob", "hidden_dropout_prob"})
 
 
-class BertVocabulary(Vocabulary):
-    """BERT's special tokens, which its config does not name."""
+def _config(size: Sizes, token_id: TokenId) -> dict[str, Any]:
+    return {
+        "architectures": ["BertForPreTraining"],
+        "attention_probs_dropout_prob": 0.1,
+        "gradient_checkpointing": False,
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.1,
+        "hidden_size": size.hidden,
+        "initializer_range": 0.02,
+        "intermediate_size": size.intermediate,
+        "layer_norm_eps": 1e-12,
+        "max_position_embeddings": size.positions,
+        "model_type": "bert",
+        "num_attention_heads": size.heads,
+        "num_hidden_layers": size.layers,
+        "pad_token_id": token_id("[PAD]"),
+        "position_embedding_type": "absolute",
+        "type_vocab_size": 2,
+        "use_cache": True,
+        "vocab_size": size.vocab,
+    }
+
+
+def _shapes(size: Sizes) -> Shapes:
+    # As pre-trained: with pooler, masked-language and next-sentence heads.
+    shapes: Shapes = {
+        "bert.embeddings.word_embeddings.weight": (size.vocab, size.hidden),
+        "bert.embeddings.position_embeddings.weight": (size.positions, size.hidden),
+        "bert.embeddings.token_type_embeddings.weight": (2, size.hidden),
+        **layer_norm_shapes("bert.embeddings.LayerNorm", size.hidden),
+    }
+    for layer in range(size.layers):
+        prefix = f"bert.encoder.layer.{layer}"
+        for name in ("query", "key", "value"):
+            shapes |= linear_shapes(f"{prefix}.attention.self.{name}", size.hidden, size.hidden)
+        shapes |= linear_shapes(f"{prefix}.attention.output.dense", size.hidden, size.hidden)
+        shapes |= layer_norm_shapes(f"{prefix}.attention.output.LayerNorm", size.hidden)
+        shapes |= linear_shapes(f"{prefix}.intermediate.dense", size.intermediate, size.hidden)
+        shapes |= linear_shapes(f"{prefix}.output.dense", size.hidden, size.intermediate)
+        shapes |= layer_norm_shapes(f"{prefix}.output.LayerNorm", size.hidden)
+    shapes |= linear_shapes("bert.pooler.dense", size.hidden, size.hidden)
+    shapes |= {"cls.predictions.bias": (size.vocab,)}
+    shapes |= linear_shapes("cls.predictions.transform.dense", size.hidden, size.hidden)
+    shapes |= layer_norm_shapes("cls.predictions.transform.LayerNorm", size.hidden)
+    return shapes | linear_shapes("cls.seq_relationship", 2, size.hidden)
+
+
+class BertVocabulary(EncoderVocabulary):
+    """BERT's vocabulary, in either of its files."""
 
     def read_tokenizer(self, folder: Path) -> Any:
-        """Return the tokenizer in tokenizer.json, or else in vocab.txt."""
-        return load_bert_tokenizer(folder)
+        """Return the tokenizer in tokenizer.json, or else in vocab.txt.
 
-    @property
-    def mask_token_id(self) -> int | None:
-        """Id of `[MASK]`."""
-        token_id: int | None = self.tokenizer.mask_token_id
-        return token_id
-
-    @property
-    def eos_token_id(self) -> int | None:
-        """Id of `[SEP]`, which ends BERT's sequences and its turns alike."""
-        token_id: int | None = self.tokenizer.sep_token_id
-        return token_id
-
-    @property
-    def bos_token_id(self) -> int | None:
-        """Id of `[CLS]`, which starts BERT's sequences."""
-        token_id: int | None = self.tokenizer.cls_token_id
-        return token_id
+        Raises:
+            ValueError: Neither is there.
+        """
+        if not (folder / "tokenizer.json").is_file():
+            require_files(folder, "vocab.txt")
+        return BertTokenizer.from_pretrained(str(folder), local_files_only=True)
 
 
 class BertBackbone(Backbone):
@@ -71,6 +104,7 @@ class BertBackbone(Backbone):
     is_causal = False
     turn_end = "[SEP]"
     vocabulary_class = BertVocabulary
+    lora_targets = ("query", "key", "value", "attention.output.dense", "intermediate.dense", "output.dense")
     # Small models at short lengths gain nothing, and it would forbid positions of the caller's own.
     prefers_flash = False
     ignored_tensors = r"(^|\.)pooler\.|embeddings\.position_ids$|^cls\.seq_relationship\."
@@ -97,6 +131,22 @@ class BertBackbone(Backbone):
                 "pooler_type",
             }
         ),
+    )
+    published = Published(
+        config=_config,
+        shapes=_shapes,
+        positions=512,
+        special_tokens=("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+        tokenizer_config={
+            "pad_token": "[PAD]",
+            "unk_token": "[UNK]",
+            "cls_token": "[CLS]",
+            "sep_token": "[SEP]",
+            "mask_token": "[MASK]",
+            "tokenizer_class": "BertTokenizer",
+        },
+        tokenizer_files=("tokenizer.json", "vocab.txt"),
+        adapter_targets=("query", "key", "value"),
     )
 
     def __init__(self, model: Any, checkpoint: Checkpoint) -> None:
@@ -136,17 +186,6 @@ class BertBackbone(Backbone):
         head = model.get_output_embeddings()
         if head is not None and head.weight is not model.get_input_embeddings().weight:
             raise ValueError(f"{checkpoint.folder}: the head's weights differ from the embeddings; tied is supported.")
-
-    @property
-    def output_projection(self) -> nn.Module:
-        """The masked-language head's last layer, or the input embeddings in its place."""
-        if self.head == "mlm":
-            return super().output_projection
-        embeddings = self.model.get_input_embeddings()
-        with torch.device("meta"):
-            projection = nn.Linear(self.hidden_size, self.vocab_size, bias=False)
-        projection.weight = embeddings.weight
-        return projection
 
     def head_input(self, hidden_BPH: Tensor) -> Tensor:
         """Return the hidden states after the masked-language head's own layer, where there is one."""

@@ -1,4 +1,8 @@
-"""A checkpoint folder: its config, its safetensors files, the names and shapes of its tensors, its digest."""
+"""A checkpoint folder: its config, its safetensors files, the names and shapes of its tensors, its digest.
+
+config.json is read strictly: a field that is not understood is an error, never ignored. A dropped field (a rope
+scaling, an extra norm) leaves a model that runs and returns plausible nonsense.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,25 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 WHOLE_FILE = 64 * 2**20
-
-
 CHUNK = 2**20
-
-
 CHUNKS = 64
+"""A weight file of up to `WHOLE_FILE` bytes is digested whole, of a larger one `CHUNKS` pieces of `CHUNK` bytes."""
+
+BOOKKEEPING = frozenset(
+    {
+        "_name_or_path",
+        "architectures",
+        "auto_map",
+        "dtype",
+        "initializer_range",
+        "model_type",
+        "torch_dtype",
+        "transformers_version",
+        "use_cache",
+    }
+)
+"""Fields of every family that do not change what is computed here."""
+TOKEN_IDS = frozenset({"bos_token_id", "eos_token_id", "mask_token_id", "pad_token_id"})
 
 
 @dataclass(frozen=True)
@@ -64,74 +81,6 @@ class Checkpoint:
                     file.seek(start)
                     digest.update(file.read(length))
         return digest.hexdigest()
-
-
-def header_bytes(first_8_bytes: bytes) -> int:
-    """Return the length of a safetensors header, its length field included."""
-    return 8 + int.from_bytes(first_8_bytes, "little")
-
-
-def _sampled_ranges(size: int, header: int) -> list[tuple[int, int]]:
-    if size <= WHOLE_FILE:
-        return [(0, size)]
-    step = (size - CHUNK) / (CHUNKS - 1)
-    return [(0, header), *((round(index * step), CHUNK) for index in range(CHUNKS))]
-
-
-def _weight_files(folder: Path) -> tuple[Path, ...]:
-    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if single.is_file():
-        return (single,)
-    if not index.is_file():
-        raise ValueError(f"{folder} has neither {single.name} nor {index.name}: only safetensors are read.")
-    names = sorted(set(read_json(index)["weight_map"].values()))
-    if outside := [name for name in names if name != Path(name).name]:
-        raise ValueError(f"{index} names {outside[0]}, which lies outside of its folder: fetch the checkpoint again.")
-    files = tuple(folder / name for name in names)
-    for file in files:
-        if not file.is_file():
-            raise ValueError(f"{index} names {file.name}, which is not there: fetch the checkpoint again.")
-    return files
-
-
-def tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a safetensors file by name, without reading the values; `ValueError` if it is not whole."""
-    try:
-        with safe_open(file, framework="pt") as tensors:
-            return {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118 (not a dict)
-    except SafetensorError as error:
-        raise ValueError(f"{file} is not a whole safetensors file ({error}): fetch it again.") from error
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """Return the object in a JSON file of a checkpoint; `ValueError` where there is none."""
-    if not file.is_file():
-        raise ValueError(f"{file} does not exist: this is not a checkpoint folder.")
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is not valid JSON ({error}).") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{file} does not hold a JSON object.")
-    return content
-
-
-BOOKKEEPING = frozenset(
-    {
-        "_name_or_path",
-        "architectures",
-        "auto_map",
-        "dtype",
-        "initializer_range",
-        "model_type",
-        "torch_dtype",
-        "transformers_version",
-        "use_cache",
-    }
-)
-"""Fields of every family that do not change what is computed here."""
-
-TOKEN_IDS = frozenset({"bos_token_id", "eos_token_id", "mask_token_id", "pad_token_id"})
 
 
 @dataclass(frozen=True)
@@ -183,3 +132,53 @@ def first_id(value: int | list[int] | None) -> int | None:
 
 def _listed(values: tuple[Any, ...]) -> str:
     return " or ".join(repr(value) for value in values)
+
+
+def tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a safetensors file by name, without reading the values; `ValueError` if it is not whole."""
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            return {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118 (not a dict)
+    except SafetensorError as error:
+        raise ValueError(f"{file} is not a whole safetensors file ({error}): fetch it again.") from error
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Return the object in a JSON file of a checkpoint; `ValueError` where there is none."""
+    if not file.is_file():
+        raise ValueError(f"{file} does not exist: this is not a checkpoint folder.")
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not valid JSON ({error}).") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} does not hold a JSON object.")
+    return content
+
+
+def header_bytes(first_8_bytes: bytes) -> int:
+    """Return the length of a safetensors header, its length field included."""
+    return 8 + int.from_bytes(first_8_bytes, "little")
+
+
+def _weight_files(folder: Path) -> tuple[Path, ...]:
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if single.is_file():
+        return (single,)
+    if not index.is_file():
+        raise ValueError(f"{folder} has neither {single.name} nor {index.name}: only safetensors are read.")
+    names = sorted(set(read_json(index)["weight_map"].values()))
+    if outside := [name for name in names if name != Path(name).name]:
+        raise ValueError(f"{index} names {outside[0]}, which lies outside of its folder: fetch the checkpoint again.")
+    files = tuple(folder / name for name in names)
+    for file in files:
+        if not file.is_file():
+            raise ValueError(f"{index} names {file.name}, which is not there: fetch the checkpoint again.")
+    return files
+
+
+def _sampled_ranges(size: int, header: int) -> list[tuple[int, int]]:
+    if size <= WHOLE_FILE:
+        return [(0, size)]
+    step = (size - CHUNK) / (CHUNKS - 1)
+    return [(0, header), *((round(index * step), CHUNK) for index in range(CHUNKS))]

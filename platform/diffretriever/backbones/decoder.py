@@ -1,4 +1,7 @@
-"""The rotary base: read from old and new spellings of config.json, and checked in the loaded model."""
+"""What Dream, LLaDA, Qwen2.5 and LLaMA 3 share: rotary decoders with a linear output head.
+
+The rotary base is read from old and new spellings of config.json, and checked in the loaded model.
+"""
 
 from __future__ import annotations
 
@@ -8,47 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.checkpoint import Checkpoint, pick
+from diffretriever.backbones.published import Shapes, Sizes
 
 ROPE_FIELDS = frozenset({"rope_theta", "rope_scaling", "rope_parameters"})
-
-
-def rope_base(config: Mapping[str, Any], file: Path) -> float:
-    """Return the base of plain rotary embeddings.
-
-    Raises:
-        ValueError: No base, two different ones, or any kind of scaling.
-    """
-    spellings: list[dict[str, Any]] = [{"rope_theta": config.get("rope_theta")}]
-    for name in ("rope_scaling", "rope_parameters"):
-        settings = config.get(name) or {}
-        kind = settings.get("rope_type", settings.get("type", "default"))
-        if kind != "default" or not settings.keys() <= {"rope_type", "type", "rope_theta"}:
-            raise ValueError(f"{file}: field '{name}' is {settings!r}; only plain rotary embeddings are supported.")
-        spellings.append(settings)
-    bases = {float(settings["rope_theta"]) for settings in spellings if settings.get("rope_theta") is not None}
-    if len(bases) != 1:
-        raise ValueError(f"{file}: exactly one rotary base 'rope_theta' is needed, found {sorted(bases)}.")
-    return bases.pop()
-
-
-def plain_rope(base: float) -> dict[str, Any]:
-    """Return the setting in the spelling of transformers 5, where a bare `rope_theta` could be dropped."""
-    return {"rope_type": "default", "rope_theta": base}
-
-
-def assert_rope_base(inv_freq: torch.Tensor, base: float) -> None:
-    """Check that a loaded model rotates with the checkpoint's base."""
-    size = 2 * len(inv_freq)
-    exponents = torch.arange(0, size, 2, dtype=torch.float64) / size
-    expected = base**-exponents
-    assert torch.allclose(inv_freq.double().cpu(), expected, rtol=1e-5, atol=0), (
-        f"the loaded model does not rotate with base {base}"
-    )
-
-
 REQUIRED = frozenset(
     {
         "hidden_size",
@@ -60,16 +29,25 @@ REQUIRED = frozenset(
         "vocab_size",
     }
 )
-
-
 OPTIONAL = frozenset({"attention_dropout", "layer_types", "num_key_value_heads", "tie_word_embeddings"}) | ROPE_FIELDS
 """`num_key_value_heads` absent means one for each head."""
+
+LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+HEADER_TURNS = (
+    "{{ bos_token }}{% for turn in messages %}<|start_header_id|>{{ turn['role'] }}<|end_header_id|>\n\n"
+    "{{ turn['content'] | trim }}<|eot_id|>{% endfor %}"
+)
+# An expression, not text: a template's last newline would be dropped.
+ASSISTANT_HEADER = "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}"
+"""The chat templates of LLaMA 3 and LLaDA are made of these two."""
 
 
 class DecoderBackbone(Backbone):
     """A stack of rotary decoder layers, causal or not, whose rotary base is held against the checkpoint's."""
 
     ignored_tensors = r"rotary_emb\.inv_freq$"
+    lora_targets = LORA_TARGETS
 
     @classmethod
     def model_config(cls, checkpoint: Checkpoint) -> Any:
@@ -87,15 +65,20 @@ class DecoderBackbone(Backbone):
         """Check the rotary base, the direction of attention and the tying of the head.
 
         Raises:
-            ValueError: The config ties the head to the embeddings but the weights hold another head.
+            ValueError: The config ties the head to the embeddings but the weights hold another head, or the installed
+                transformers has dropped a setting.
         """
-        base = rope_base(checkpoint.config, checkpoint.config_file)
-        assert_rope_base(model.base_model.rotary_emb.inv_freq, base)
-        assert model.config.is_causal is cls.is_causal
+        file = checkpoint.config_file
+        check_rope_base(model.base_model.rotary_emb.inv_freq, rope_base(checkpoint.config, file), file)
+        if model.config.is_causal is not cls.is_causal:
+            raise ValueError(
+                f"{file}: the loaded model has is_causal {model.config.is_causal}, family '{cls.family}' needs "
+                f"{cls.is_causal}: install transformers in the version of constraints.txt."
+            )
         is_tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
         if is_tied != model.config.tie_word_embeddings:
             raise ValueError(
-                f"{checkpoint.config_file}: the output head and the embeddings should be tied: "
+                f"{file}: the output head and the embeddings should be tied: "
                 f"{model.config.tie_word_embeddings}; in the weights they are tied: {is_tied}."
             )
 
@@ -113,3 +96,87 @@ def shared_fields(config: Mapping[str, Any], file: Path) -> dict[str, Any]:
         "tie_word_embeddings": False,
         **pick(config, REQUIRED | {"attention_dropout", "num_key_value_heads", "tie_word_embeddings"}),
     }
+
+
+def rope_base(config: Mapping[str, Any], file: Path) -> float:
+    """Return the base of plain rotary embeddings.
+
+    Raises:
+        ValueError: No base, two different ones, or any kind of scaling.
+    """
+    spellings: list[Mapping[str, Any]] = [{"rope_theta": config.get("rope_theta")}]
+    for name in ("rope_scaling", "rope_parameters"):
+        settings = config.get(name) or {}
+        check_plain_rope(settings, name, file)
+        spellings.append(settings)
+    bases = {float(settings["rope_theta"]) for settings in spellings if settings.get("rope_theta") is not None}
+    if len(bases) != 1:
+        raise ValueError(f"{file}: exactly one rotary base 'rope_theta' is needed, found {sorted(bases)}.")
+    return bases.pop()
+
+
+def check_plain_rope(settings: Mapping[str, Any], field: str, file: Path) -> None:
+    """Refuse rotary settings that say more than a base.
+
+    Raises:
+        ValueError: Any kind of scaling.
+    """
+    kind = settings.get("rope_type", settings.get("type", "default"))
+    if kind != "default" or not settings.keys() <= {"rope_type", "type", "rope_theta"}:
+        raise ValueError(f"{file}: field '{field}' is {settings!r}; only plain rotary embeddings are supported.")
+
+
+def plain_rope(base: float) -> dict[str, Any]:
+    """Return the setting in the spelling of transformers 5, where a bare `rope_theta` could be dropped."""
+    return {"rope_type": "default", "rope_theta": base}
+
+
+def check_rope_base(inv_freq: Tensor, base: float, file: Path) -> None:
+    """Check that a loaded model rotates with the checkpoint's base.
+
+    Raises:
+        ValueError: It rotates otherwise.
+    """
+    size = 2 * len(inv_freq)
+    expected = base ** -(torch.arange(0, size, 2, dtype=torch.float64) / size)
+    if not torch.allclose(inv_freq.double().cpu(), expected, rtol=1e-5, atol=0):
+        raise ValueError(
+            f"{file}: the loaded model does not rotate with base {base}: "
+            "install transformers in the version of constraints.txt."
+        )
+
+
+def published_config(size: Sizes) -> dict[str, Any]:
+    """Return the fields of config.json that Dream, Qwen2.5 and LLaMA 3 publish alike."""
+    return {
+        "attention_dropout": 0.0,
+        "hidden_act": "silu",
+        "hidden_size": size.hidden,
+        "initializer_range": 0.02,
+        "intermediate_size": size.intermediate,
+        "max_position_embeddings": size.positions,
+        "num_attention_heads": size.heads,
+        "num_hidden_layers": size.layers,
+        "num_key_value_heads": size.kv_heads,
+        "tie_word_embeddings": False,
+        "use_cache": True,
+        "vocab_size": size.vocab,
+    }
+
+
+def published_shapes(size: Sizes, *, qkv_bias: bool) -> Shapes:
+    """Return the tensors of Dream and Qwen2.5 (with biases on q, k, v) and of LLaMA 3 (without)."""
+    shapes: Shapes = {"model.embed_tokens.weight": (size.vocab, size.hidden)}
+    for layer in range(size.layers):
+        prefix = f"model.layers.{layer}"
+        for name, rows in (("q", size.hidden), ("k", size.kv), ("v", size.kv)):
+            shapes[f"{prefix}.self_attn.{name}_proj.weight"] = (rows, size.hidden)
+            if qkv_bias:
+                shapes[f"{prefix}.self_attn.{name}_proj.bias"] = (rows,)
+        shapes[f"{prefix}.self_attn.o_proj.weight"] = (size.hidden, size.hidden)
+        shapes[f"{prefix}.mlp.gate_proj.weight"] = (size.intermediate, size.hidden)
+        shapes[f"{prefix}.mlp.up_proj.weight"] = (size.intermediate, size.hidden)
+        shapes[f"{prefix}.mlp.down_proj.weight"] = (size.hidden, size.intermediate)
+        shapes[f"{prefix}.input_layernorm.weight"] = (size.hidden,)
+        shapes[f"{prefix}.post_attention_layernorm.weight"] = (size.hidden,)
+    return shapes | {"model.norm.weight": (size.hidden,), "lm_head.weight": (size.vocab, size.hidden)}

@@ -3,7 +3,7 @@
 Columns of the cache: the prefix, pads on the left, the texts, the tokens fed since. Pads are never attended and
 positions do not count them, so that each text is computed as if it were alone.
 
-Shapes: B rows still decoding, A rows kept, P prefix length, L padded length, C columns so far, H hidden size,
+Legend: B rows still decoding, A rows kept, P prefix length, L padded length, C columns so far, H hidden size,
 V vocabulary.
 """
 
@@ -28,7 +28,7 @@ class Prefix(NamedTuple):
 
 
 class Decoder:
-    """Starts texts of a causal backbone. Gradients flow unless the caller forbids them.
+    """Begins the decoding of texts by a causal backbone. Gradients flow unless the caller forbids them.
 
     Raises:
         ValueError: The backbone is not causal: what a token attends to changes with the tokens after it.
@@ -52,7 +52,7 @@ class Decoder:
         return Prefix(len(ids_P), tuple((layer.keys, layer.values) for layer in cache.layers))
 
     def start(self, prefix: Prefix, ids_BL: Tensor, mask_BL: Tensor) -> Decoding:
-        """Run what comes after `prefix` of each text.
+        """Run what comes after `prefix` in each text.
 
         Args:
             prefix: What all the texts start with.
@@ -77,11 +77,7 @@ class Decoder:
 
 
 class Decoding:
-    """Texts on their way.
-
-    Attributes:
-        hidden_BH: State after the final norm at each text's last token, in the backbone's dtype on its device.
-    """
+    """Texts that are being decoded together."""
 
     def __init__(
         self, backbone: Backbone, cache: DynamicCache, mask_BC: Tensor, lengths_B: Tensor, hidden_BH: Tensor
@@ -92,6 +88,7 @@ class Decoding:
         # On the CPU, so that holding it against the model's length does not stall a GPU.
         self._lengths_B = lengths_B
         self.hidden_BH = hidden_BH
+        """State after the final norm at each text's last token, in the backbone's dtype on its device."""
 
     def next_tokens(self) -> Tensor:
         """Return int64 [B]: the token that each text's last state predicts most strongly, of the whole vocabulary."""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from diffretriever.backbones import FAMILIES
-from diffretriever.backbones.adapter import AdapterHead, apply_adapter
+from diffretriever.backbones.adapter import AdapterHead, apply_adapter, apply_slot_layers
 from diffretriever.backbones.adapter_files import AdapterFiles
 from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.checkpoint import Checkpoint, read_json
 from diffretriever.backbones.device import resolve_device, resolve_dtype
-from diffretriever.backbones.slot_layers import apply_slot_layers
 from diffretriever.backbones.source import resolve_adapter, resolve_source
 from diffretriever.backbones.vocabulary import Vocabulary
 
@@ -52,7 +52,7 @@ def load_backbone(  # noqa: PLR0913 (a backbone's place and its adapter's)
     """
     files = _open_adapter(adapter, adapter_revision)
     checkpoint = Checkpoint.open(resolve_source(source, revision))
-    family = _family(checkpoint.config, checkpoint.config_file)
+    family = family_of(checkpoint.config, checkpoint.config_file)
     target = resolve_device(device)
     backbone = family.load(checkpoint, dtype=resolve_dtype(dtype, target), device=target, attention=attention)
     if files is not None:
@@ -71,12 +71,33 @@ def load_vocabulary(source: str | Path, *, revision: str | None = None) -> Vocab
     """Load a backbone's tokenizer and special tokens only; of a hub id no weights are fetched.
 
     Raises:
-        ValueError: The source cannot be found or fetched, or its family is not known.
+        ValueError: The source cannot be found or fetched, or its family or its length is not known.
     """
     folder = resolve_source(source, revision, weights=False)
     config = read_json(folder / "config.json")
-    family = _family(config, folder / "config.json")
+    family = family_of(config, folder / "config.json")
     return family.vocabulary_class(folder, config, family.turn_end)
+
+
+def family_of(config: Mapping[str, Any], config_file: Path) -> type[Backbone]:
+    """Return the family that reads a checkpoint with this config.
+
+    Raises:
+        ValueError: Its `model_type` is not known.
+    """
+    model_type = config.get("model_type")
+    if model_type not in FAMILIES:
+        raise ValueError(
+            f"{config_file}: model_type {model_type!r} is not supported. Supported: {', '.join(sorted(FAMILIES))}."
+        )
+    return family_class(FAMILIES[model_type])
+
+
+def family_class(path: str) -> type[Backbone]:
+    """Import a family as `FAMILIES` names it, "module:class"."""
+    module, name = path.split(":")
+    family: type[Backbone] = getattr(import_module(module), name)
+    return family
 
 
 def _open_adapter(adapter: str | Path | None, revision: str | None) -> AdapterFiles | None:
@@ -85,14 +106,3 @@ def _open_adapter(adapter: str | Path | None, revision: str | None) -> AdapterFi
     if revision is not None:
         raise ValueError(f"adapter_revision {revision!r} has no meaning without an adapter.")
     return None
-
-
-def _family(config: dict[str, Any], config_file: Path) -> type[Backbone]:
-    model_type = config.get("model_type")
-    if model_type not in FAMILIES:
-        raise ValueError(
-            f"{config_file}: model_type {model_type!r} is not supported. Supported: {', '.join(sorted(FAMILIES))}."
-        )
-    module, name = FAMILIES[model_type].split(":")
-    family: type[Backbone] = getattr(import_module(module), name)
-    return family

@@ -3,23 +3,20 @@
 They are tensors of the backbone's module, so that gradients, devices and checkpoints treat them as LoRA's. On disk they
 stand beside an adapter's two files, in one of their own, for PEFT has no place for them.
 
-Shapes: B batch, L padded length, P positions read, H hidden size, S slots that have a vector.
+Legend: B batch, L padded length, P positions read, H hidden size, S slots that have a vector.
 """
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from diffretriever.backbones.adapter_files import read_tensors
 from diffretriever.backbones.checkpoint import tensor_shapes
-
-if TYPE_CHECKING:
-    from diffretriever.backbones.base import Backbone
 
 SLOTS_FILE = "slots.safetensors"
 MODULE = "slot_layers"
@@ -129,16 +126,3 @@ def attach_slot_layers(model: Any, layers: SlotLayers) -> None:
     """Make the layers part of a backbone's module, on its device."""
     assert not hasattr(model, MODULE), "slot layers are attached once"
     model.add_module(MODULE, layers.to(model.device))
-
-
-def apply_slot_layers(backbone: Backbone, folder: Path) -> None:
-    """Put what stands beside an adapter in `folder`, if anything, on a backbone in place, and into its digest.
-
-    Raises:
-        ValueError: as `read_slot_layers`.
-    """
-    layers = read_slot_layers(folder, backbone.hidden_size)
-    if layers is None:
-        return
-    attach_slot_layers(backbone.model, layers.requires_grad_(requires_grad=False))
-    backbone.weights_digest = layers.digest(backbone.weights_digest)

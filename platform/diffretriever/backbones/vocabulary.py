@@ -1,55 +1,18 @@
-"""Tokenizers from a checkpoint's files alone. `auto_map`, which names remote code, is never followed."""
+"""A checkpoint's tokenizer and special tokens: all that preparing a text needs, without any weights.
+
+Tokenizers are read from the checkpoint's files alone: `auto_map`, which names remote code, is never followed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from transformers import BertTokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
+from transformers import PreTrainedTokenizerFast
 
 from diffretriever.backbones.checkpoint import first_id
-
-
-def load_tokenizer_json(folder: Path) -> Any:
-    """Return the tokenizer of tokenizer.json; chat template and special tokens as the files beside it say.
-
-    Raises:
-        ValueError: The file is not there.
-    """
-    _require(folder, "tokenizer.json")
-    return PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
-
-
-def load_qwen2_tokenizer(folder: Path) -> Any:
-    """Return Qwen2's tokenizer: tokenizer.json, or else vocab.json and merges.txt (as Dream publishes them).
-
-    Raises:
-        ValueError: Neither is there.
-    """
-    if (folder / "tokenizer.json").is_file():
-        return load_tokenizer_json(folder)
-    _require(folder, "vocab.json", "merges.txt")
-    return Qwen2Tokenizer.from_pretrained(str(folder), local_files_only=True)
-
-
-def load_bert_tokenizer(folder: Path) -> Any:
-    """Return BERT's tokenizer: tokenizer.json, or else vocab.txt.
-
-    Raises:
-        ValueError: Neither is there.
-    """
-    if not (folder / "tokenizer.json").is_file():
-        _require(folder, "vocab.txt")
-    return BertTokenizer.from_pretrained(str(folder), local_files_only=True)
-
-
-def _require(folder: Path, *names: str) -> None:
-    missing = [name for name in names if not (folder / name).is_file()]
-    if missing:
-        raise ValueError(f"{folder} has no {' and no '.join(missing)}: copy the checkpoint's tokenizer files there.")
-
 
 # Subwords are rarely longer than this; longer texts are cut before they are tokenised, so that a passage of a
 # megabyte costs no more than one of the length that the model can see.
@@ -57,17 +20,19 @@ _CHARACTERS_PER_TOKEN = 64
 
 
 class Vocabulary:
-    """The special tokens as the config names them, the tokenizer on first use.
+    """The special tokens as the config names them, and the tokenizer, which is read on first use."""
 
-    Attributes:
-        max_length: the longest sequence the backbone takes, in tokens.
-    """
+    length_field: ClassVar[str] = "max_position_embeddings"
+    """The config's name of the longest sequence that the backbone takes."""
 
     def __init__(self, folder: Path, config: dict[str, Any], turn_end: str) -> None:
+        if config.get(self.length_field) is None:
+            raise ValueError(f"{folder / 'config.json'}: field '{self.length_field}' is missing.")
         self._folder = folder
         self._config = config
         self._turn_end = turn_end
-        self.max_length: int = config.get("max_position_embeddings") or config["max_sequence_length"]
+        self.max_length: int = config[self.length_field]
+        """The longest sequence that the backbone takes, in tokens."""
 
     def read_tokenizer(self, folder: Path) -> Any:
         """Return the tokenizer in tokenizer.json, without running code from the checkpoint."""
@@ -79,9 +44,13 @@ class Vocabulary:
         return self.read_tokenizer(self._folder)
 
     def tokenise(self, texts: Sequence[str], limits: Sequence[int], *, special: bool = False) -> list[list[int]]:
-        """Token ids of each text, at most the largest of `limits`; characters are cut at each text's own.
+        """Return the token ids of each text, cut to fit.
 
-        `special` adds the tokenizer's own special tokens, inside the limit. Spelled in a text they are only text.
+        Args:
+            texts: any texts; special tokens that they spell are only text.
+            limits: for each text, the most tokens that are needed of it. Its characters are cut accordingly; its ids
+                are cut to the largest limit of all.
+            special: whether to add the tokenizer's own special tokens, inside the limit.
         """
         if not texts:
             return []
@@ -130,3 +99,46 @@ class Vocabulary:
         if pad is None:
             pad = self.eos_token_id
         return 0 if pad is None else pad
+
+
+class EncoderVocabulary(Vocabulary):
+    """The special tokens of BERT and its kin, which their configs do not name in full: the tokenizer does."""
+
+    @property
+    def mask_token_id(self) -> int | None:
+        """Id of `[MASK]`."""
+        token_id: int | None = self.tokenizer.mask_token_id
+        return token_id
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """Id of `[SEP]`, which ends sequences and turns alike."""
+        token_id: int | None = self.tokenizer.sep_token_id
+        return token_id
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """Id of `[CLS]`, which starts sequences."""
+        token_id: int | None = self.tokenizer.cls_token_id
+        return token_id
+
+
+def load_tokenizer_json(folder: Path) -> Any:
+    """Return the tokenizer of tokenizer.json; chat template and special tokens as the files beside it say.
+
+    Raises:
+        ValueError: The file is not there.
+    """
+    require_files(folder, "tokenizer.json")
+    return PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
+
+
+def require_files(folder: Path, *names: str) -> None:
+    """Check that a checkpoint's tokenizer files are there.
+
+    Raises:
+        ValueError: One is not.
+    """
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise ValueError(f"{folder} has no {' and no '.join(missing)}: copy the checkpoint's tokenizer files there.")

@@ -13,8 +13,8 @@ from transformers.utils import logging
 
 from diffretriever.backbones.checkpoint import Checkpoint
 
-Shapes = Mapping[str, tuple[int, ...]]
 SHOWN = 5
+"""Most tensors that a message names."""
 
 
 def load_model(
@@ -39,7 +39,7 @@ def load_model(
         attention: transformers' name of the attention kernel.
 
     Raises:
-        ValueError: A tensor is missing, unexpected, or of another shape than the config says.
+        ValueError: A tensor is missing, unexpected, of another shape than the config says, or was not loaded.
     """
     with torch.device("meta"):
         skeleton = model_class(config)
@@ -60,12 +60,18 @@ def load_model(
             trust_remote_code=False,
             use_safetensors=True,
         )
-    problems = [name for name in ("missing_keys", "mismatched_keys", "error_msgs") if report[name]]
-    assert not problems, report
+    problems = {name: report[name] for name in ("missing_keys", "mismatched_keys", "error_msgs") if report[name]}
+    if problems:
+        raise ValueError(
+            f"{checkpoint.folder}: transformers did not load every tensor ({problems}): "
+            "install it in the version of constraints.txt."
+        )
     return model
 
 
-def _check_tensors(expected: Shapes, checkpoint: Checkpoint, tied: Collection[str], ignored: str) -> None:
+def _check_tensors(
+    expected: Mapping[str, tuple[int, ...]], checkpoint: Checkpoint, tied: Collection[str], ignored: str
+) -> None:
     found = checkpoint.shapes
     missing = [name for name in expected if name not in found and name not in tied]
     if missing:

@@ -1,4 +1,4 @@
-"""LoRA adapters with random values in the format of the authors' (reference §6.2): for tests and dry runs.
+"""LoRA adapters with random values in the format of the authors' (reference §5.5, §6.2): for tests and dry runs.
 
 `python -m diffretriever.random_models.adapters --backbone FOLDER --output FOLDER`
 """
@@ -17,19 +17,9 @@ from torch import Tensor
 
 from diffretriever.backbones.checkpoint import Checkpoint
 from diffretriever.backbones.device import DTYPES
+from diffretriever.backbones.loader import family_of
+from diffretriever.backbones.published import Published
 from diffretriever.backbones.source import resolve_source
-
-_QWEN2 = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-
-
-TARGETS = {
-    "Dream": _QWEN2,
-    "qwen2": _QWEN2,
-    "llama": _QWEN2,
-    "llada": ("q_proj", "k_proj", "v_proj", "attn_out", "ff_proj", "up_proj", "ff_out"),
-    "bert": ("query", "key", "value"),
-}
-"""`model_type` → last parts of the adapted modules' names (reference §5.5); LLaDA's `ff_out` is also its head's."""
 
 
 def write_random_adapter(
@@ -61,14 +51,12 @@ def write_random_adapter(
     if rank < 1:
         raise ValueError("rank must be at least 1.")
     checkpoint = Checkpoint.open(resolve_source(backbone))
-    family = checkpoint.config.get("model_type")
-    if family not in TARGETS:
-        raise ValueError(f"{checkpoint.config_file}: no targets for model_type {family!r}. Use {', '.join(TARGETS)}.")
-    tensors = _random_tensors(checkpoint, TARGETS[family], rank, torch.Generator().manual_seed(seed))
+    published = family_of(checkpoint.config, checkpoint.config_file).published
+    tensors = _random_tensors(checkpoint, published.adapter_targets, rank, torch.Generator().manual_seed(seed))
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    config = _published_config(family, rank, alpha)
+    config = _published_config(published, rank, alpha)
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
     values = {name: tensor.to(DTYPES[dtype]) for name, tensor in tensors.items()}
     save_file(values, folder / "adapter_model.safetensors", metadata={"format": "pt"})
@@ -90,7 +78,7 @@ def _random_tensors(
     return tensors
 
 
-def _published_config(family: str, rank: int, alpha: int) -> dict[str, Any]:
+def _published_config(published: Published, rank: int, alpha: int) -> dict[str, Any]:
     return {
         "alpha_pattern": {},
         "auto_mapping": None,
@@ -112,8 +100,8 @@ def _published_config(family: str, rank: int, alpha: int) -> dict[str, Any]:
         "r": rank,
         "rank_pattern": {},
         "revision": None,
-        "target_modules": list(TARGETS[family]),
-        "task_type": "FEATURE_EXTRACTION" if family == "Dream" else "CAUSAL_LM",
+        "target_modules": list(published.adapter_targets),
+        "task_type": published.adapter_task,
         "use_dora": False,
         "use_rslora": False,
     }

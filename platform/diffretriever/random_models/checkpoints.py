@@ -7,27 +7,22 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
+import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
+from diffretriever import backbones
 from diffretriever.backbones.device import DTYPES
-from diffretriever.random_models.configs import POSITIONS, published_config
-from diffretriever.random_models.tensors import Shapes, Sizes, bert_shapes, decoder_shapes, llada_shapes, random_tensors
-from diffretriever.random_models.tokenizers import SPECIAL_TOKENS, build_tokenizer, write_tokenizer
+from diffretriever.backbones.loader import family_class
+from diffretriever.backbones.published import Shapes, Sizes
+from diffretriever.random_models.tokenizers import build_tokenizer, write_tokenizer
 
-FAMILIES = tuple(SPECIAL_TOKENS)
-
-
-SHAPES: dict[str, Callable[[Sizes], Shapes]] = {
-    "dream": lambda size: decoder_shapes(size, qkv_bias=True),
-    "qwen2": lambda size: decoder_shapes(size, qkv_bias=True),
-    "llama3": lambda size: decoder_shapes(size, qkv_bias=False),
-    "llada": llada_shapes,
-    "bert": bert_shapes,
-}
+FAMILIES = {path.partition(":")[0].rpartition(".")[2]: path for path in backbones.FAMILIES.values()}
+"""A family, by the name of its file → the class, as "module:class"."""
 
 
 def write_random_checkpoint(  # noqa: PLR0913 (the sizes of a model)
@@ -51,7 +46,7 @@ def write_random_checkpoint(  # noqa: PLR0913 (the sizes of a model)
     the weights do not depend on `shards`. One shard at a time is held in memory.
 
     Args:
-        family: `dream`, `llada`, `qwen2`, `llama3` or `bert`.
+        family: One of `FAMILIES`.
         folder: Where to write; made if need be.
         hidden_size: Width of the hidden states, a multiple of `heads`.
         layers: Number of layers.
@@ -71,26 +66,26 @@ def write_random_checkpoint(  # noqa: PLR0913 (the sizes of a model)
         raise ValueError(f"unknown family {family!r}. Use {', '.join(FAMILIES)}.")
     if dtype not in DTYPES:
         raise ValueError(f"unknown dtype {dtype!r}. Use {', '.join(DTYPES)}.")
-    words = build_tokenizer(family)
-    grouped = family in {"dream", "qwen2", "llama3"}
+    published = family_class(FAMILIES[family]).published
+    words = build_tokenizer(published)
     size = Sizes(
         hidden=hidden_size,
         layers=layers,
         heads=heads,
-        kv_heads=kv_heads or (max(1, heads // 2) if grouped else heads),
+        kv_heads=kv_heads or (max(1, heads // 2) if published.grouped_heads else heads),
         intermediate=intermediate_size or 2 * hidden_size,
         vocab=vocab_size or words.get_vocab_size(),
-        positions=POSITIONS[family],
+        positions=published.positions,
     )
     _check_sizes(size, words.get_vocab_size(), shards)
-    config = published_config(family, size, words.token_to_id, dtype)
+    config = published.config(size, words.token_to_id) | {"torch_dtype": dtype, "transformers_version": "4.46.2"}
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
-    _write_weights(folder, SHAPES[family](size), dtype, seed, shards)
+    _write_weights(folder, published.shapes(size), dtype, seed, shards)
     if tokenizer:
-        write_tokenizer(family, words, folder)
+        write_tokenizer(published, words, folder)
     return folder
 
 
@@ -117,10 +112,28 @@ def _write_weights(folder: Path, shapes: Shapes, dtype: str, seed: int, shards: 
         (folder / "model.safetensors.index.json").write_text(text, encoding="utf-8")
 
 
+def random_tensors(shapes: Shapes, dtype: torch.dtype, seed: int) -> Iterator[tuple[str, Tensor]]:
+    """Yield a tensor for each shape, one at a time.
+
+    Norms lie around one; matrices keep the size of what they are given, so that attention is far from
+    uniform and a wrong position, mask or rotary base shows.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for name, shape in shapes.items():
+        values = torch.randn(shape, generator=generator)
+        is_matrix = len(shape) == 2
+        scaled = values / shape[1] ** 0.5 if is_matrix else values * 0.1 + _is_norm_weight(name)
+        yield name, scaled.to(dtype)
+
+
+def _is_norm_weight(name: str) -> bool:
+    return ("norm" in name.lower() and name.endswith(".weight")) or name.endswith("ln_f.weight")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write a random checkpoint as the command line says."""
     parser = argparse.ArgumentParser(description="Write a checkpoint with random weights.")
-    parser.add_argument("--family", required=True, choices=FAMILIES)
+    parser.add_argument("--family", required=True, choices=list(FAMILIES))
     parser.add_argument("--output", required=True, type=Path, metavar="DIR")
     parser.add_argument("--hidden-size", type=int, default=64)
     parser.add_argument("--layers", type=int, default=2)

@@ -1,7 +1,6 @@
 """Small tokenizers for random checkpoints, in the files each family publishes.
 
-The special tokens and the form of the chat templates are those of the families' model cards; the vocabulary
-is learned from the few sentences below.
+The special tokens and the chat templates are the families'; the vocabulary is learned from the few sentences below.
 """
 
 from __future__ import annotations
@@ -14,63 +13,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-SPECIAL_TOKENS: dict[str, tuple[str, ...]] = {
-    "dream": ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|beginoftext|>", "<|mask|>"),
-    "qwen2": ("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
-    "llada": (
-        "<|startoftext|>",
-        "<|endoftext|>",
-        "<|start_header_id|>",
-        "<|end_header_id|>",
-        "<|eot_id|>",
-        "<|mdm_mask|>",
-    ),
-    "llama3": (
-        "<|begin_of_text|>",
-        "<|end_of_text|>",
-        "<|start_header_id|>",
-        "<|end_header_id|>",
-        "<|eot_id|>",
-    ),
-    "bert": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
-}
-
-ROLES: dict[str, dict[str, str]] = {
-    "dream": {"eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>", "mask_token": "<|mask|>"},
-    "qwen2": {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"},
-    "llada": {"bos_token": "<|startoftext|>", "eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"},
-    "llama3": {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"},
-    "bert": {
-        "pad_token": "[PAD]",
-        "unk_token": "[UNK]",
-        "cls_token": "[CLS]",
-        "sep_token": "[SEP]",
-        "mask_token": "[MASK]",
-    },
-}
-
-_CHATML = (
-    "{% for turn in messages %}<|im_start|>{{ turn['role'] }}\n{{ turn['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-
-
-_HEADERS = (
-    "{{ bos_token }}{% for turn in messages %}<|start_header_id|>{{ turn['role'] }}<|end_header_id|>\n\n"
-    "{{ turn['content'] | trim }}<|eot_id|>{% endfor %}"
-)
-
-
-# An expression, not text: a template's last newline would be dropped.
-_ASSISTANT = "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}"
-
-
-CHAT_TEMPLATES = {
-    "dream": _CHATML,
-    "qwen2": _CHATML,
-    "llada": _HEADERS + _ASSISTANT,
-    "llama3": _HEADERS + "{% if add_generation_prompt %}" + _ASSISTANT + "{% endif %}",
-}
+from diffretriever.backbones.published import Published
 
 TEXT = (
     "You are an AI assistant that can understand human language.",
@@ -82,19 +25,36 @@ TEXT = (
     "Copper conducts electricity well and does not rust, so wires and water pipes are made of copper.",
     "A fever is a rise of body temperature; rest, water and time cure most of them without a doctor.",
 )
-
-
 SENTENCES_AND_WORDS = [*TEXT, *(word for sentence in TEXT for word in sentence.split())]
 """Words alone too, so that they become tokens with and without a leading space."""
-
-
 MERGED_VOCABULARY = 1200
 
 
-def build_tokenizer(family: str) -> Tokenizer:
-    """Return the family's small tokenizer with its special tokens; equal for equal families."""
-    if family == "bert":
-        return _word_piece()
+def build_tokenizer(published: Published) -> Tokenizer:
+    """Return a family's small tokenizer with its special tokens; equal for equal families."""
+    is_word_pieces = "vocab.txt" in published.tokenizer_files
+    tokenizer = _word_pieces(published.special_tokens) if is_word_pieces else _merged_bytes(published.special_tokens)
+    roles = published.tokenizer_config
+    if "cls_token" in roles:
+        ids = tokenizer.get_vocab()
+        first, last = ((token, ids[token]) for token in (roles["cls_token"], roles["sep_token"]))
+        tokenizer.post_processor = processors.BertProcessing(last, first)
+    return tokenizer
+
+
+def write_tokenizer(published: Published, tokenizer: Tokenizer, folder: Path) -> None:
+    """Write the files that the family publishes."""
+    flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
+    added = {str(tokenizer.token_to_id(token)): {"content": token, **flags} for token in published.special_tokens}
+    config: dict[str, Any] = published.tokenizer_config | {"added_tokens_decoder": added}
+    if "tokenizer.json" in published.tokenizer_files:
+        tokenizer.save(str(folder / "tokenizer.json"))
+    if set(published.tokenizer_files) - {"tokenizer.json"}:
+        tokenizer.model.save(str(folder))
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+
+
+def _merged_bytes(special: tuple[str, ...]) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -105,35 +65,15 @@ def build_tokenizer(family: str) -> Tokenizer:
         show_progress=False,
     )
     tokenizer.train_from_iterator(SENTENCES_AND_WORDS, trainer)
-    tokenizer.add_special_tokens(list(SPECIAL_TOKENS[family]))
+    tokenizer.add_special_tokens(list(special))
     return tokenizer
 
 
-def write_tokenizer(family: str, tokenizer: Tokenizer, folder: Path) -> None:
-    """Write the files the family publishes. Dream's name remote code and leave tokenizer.json out."""
-    config: dict[str, Any] = {**ROLES[family], "added_tokens_decoder": _added_tokens(family, tokenizer)}
-    if family in CHAT_TEMPLATES:
-        config["chat_template"] = CHAT_TEMPLATES[family]
-    if family == "dream":
-        config["tokenizer_class"] = "DreamTokenizer"
-        config["auto_map"] = {"AutoTokenizer": ["tokenization_dream.DreamTokenizer", None]}
-        tokenizer.model.save(str(folder))
-    else:
-        config["tokenizer_class"] = {"bert": "BertTokenizer", "qwen2": "Qwen2Tokenizer"}.get(
-            family, "PreTrainedTokenizerFast"
-        )
-        tokenizer.save(str(folder / "tokenizer.json"))
-    if family == "bert":
-        tokenizer.model.save(str(folder))
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
-
-
-def _word_piece() -> Tokenizer:
+def _word_pieces(special: tuple[str, ...]) -> Tokenizer:
     tokenizer = Tokenizer(models.WordPiece())
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    special = list(SPECIAL_TOKENS["bert"])
     # Made by hand, for the trainer of this kind numbers and even chooses its pieces differently every time.
     words = set(re.findall(r"\w+", " ".join(TEXT).lower()))
     letters = set("".join(words)) | set(string.ascii_lowercase + string.digits)
@@ -141,11 +81,4 @@ def _word_piece() -> Tokenizer:
     pieces = [*sorted(words | letters | set(string.punctuation)), *(f"##{end}" for end in sorted(letters | pairs))]
     numbered = {piece: number for number, piece in enumerate([*special, *pieces])}
     tokenizer.model = models.WordPiece(numbered, unk_token="[UNK]")  # noqa: S106 (not a password)
-    first, last = ("[CLS]", special.index("[CLS]")), ("[SEP]", special.index("[SEP]"))
-    tokenizer.post_processor = processors.BertProcessing(last, first)
     return tokenizer
-
-
-def _added_tokens(family: str, tokenizer: Tokenizer) -> dict[str, dict[str, Any]]:
-    flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
-    return {str(tokenizer.token_to_id(token)): {"content": token, **flags} for token in SPECIAL_TOKENS[family]}

@@ -17,16 +17,6 @@ from diffretriever.backbones.slot_layers import MODULE, SlotLayers, attach_slot_
 from diffretriever.training.seeds import seed_torch
 from schemas.training import Recipe
 
-_DECODER = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-TARGETS: dict[str, tuple[str, ...]] = {
-    "Dream": _DECODER,
-    "llada": _DECODER,
-    "qwen2": _DECODER,
-    "llama": _DECODER,
-    "bert": ("query", "key", "value", "attention.output.dense", "intermediate.dense", "output.dense"),
-}
-"""Family → the ends of the names of the matrices in each layer, as transformers spells them."""
-
 
 def attach_lora(backbone: Backbone, recipe: Recipe) -> LoraConfig:
     """Put a new adapter on a backbone in place, freeze everything else, and return its config.
@@ -69,7 +59,7 @@ def _new_slot_layers(backbone: Backbone, recipe: Recipe) -> SlotLayers:
 
 def lora_config(backbone: Backbone, recipe: Recipe) -> LoraConfig:
     """Return PEFT's description of the adapter that `recipe` asks for."""
-    targets = list(TARGETS[backbone.family])
+    targets = list(backbone.lora_targets)
     if recipe.adapter_head == "include":
         targets.append(_head_name(backbone))
     return LoraConfig(

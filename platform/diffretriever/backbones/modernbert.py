@@ -1,0 +1,288 @@
+"""ModernBERT (model card): a bidirectional encoder with rotary positions, whose layers look far or near.
+
+Every third layer attends to the whole text, the others to a window of `local_attention` tokens around each token. The
+window goes by columns of the batch, that is, by the order of a text's tokens, wherever their positions are: spread
+slots see their neighbours in every layer. In a pass with nested slots, where what follows the slots must not move with
+their number, it goes by the order that the tokens have without slots.
+
+Legend: B batch, L padded length, P positions, H hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import ModernBertConfig, ModernBertForMaskedLM, ModernBertModel
+
+from diffretriever.backbones.base import Backbone
+from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields, pick
+from diffretriever.backbones.decoder import check_plain_rope, check_rope_base, plain_rope
+from diffretriever.backbones.published import Published, Shapes, Sizes, TokenId
+from diffretriever.backbones.vocabulary import EncoderVocabulary
+
+REQUIRED = frozenset(
+    {
+        "hidden_activation",
+        "hidden_size",
+        "intermediate_size",
+        "local_attention",
+        "max_position_embeddings",
+        "num_attention_heads",
+        "num_hidden_layers",
+        "vocab_size",
+    }
+)
+OPTIONAL = frozenset(
+    {"attention_bias", "classifier_activation", "classifier_bias", "decoder_bias", "mlp_bias", "norm_bias"}
+)
+SPELLED_TWICE = frozenset(
+    {
+        "global_attn_every_n_layers",
+        "global_rope_theta",
+        "layer_norm_eps",
+        "layer_types",
+        "local_rope_theta",
+        "norm_eps",
+        "rope_parameters",
+    }
+)
+"""Fields that say the same in an old and a new spelling; a config may have both, if they agree."""
+ROPE_THETA = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
+"""Kind of a layer → the old spelling of its rotary base."""
+
+
+def _config(size: Sizes, token_id: TokenId) -> dict[str, Any]:
+    return {
+        "architectures": ["ModernBertForMaskedLM"],
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "bos_token_id": token_id("[CLS]"),
+        "classifier_activation": "gelu",
+        "classifier_bias": False,
+        "classifier_dropout": 0.0,
+        "classifier_pooling": "mean",
+        "cls_token_id": token_id("[CLS]"),
+        "decoder_bias": True,
+        "deterministic_flash_attn": False,
+        "embedding_dropout": 0.0,
+        "eos_token_id": token_id("[SEP]"),
+        "global_attn_every_n_layers": 3,
+        "global_rope_theta": 160000.0,
+        "gradient_checkpointing": False,
+        "hidden_activation": "gelu",
+        "hidden_size": size.hidden,
+        "initializer_cutoff_factor": 2.0,
+        "initializer_range": 0.02,
+        "intermediate_size": size.intermediate,
+        "layer_norm_eps": 1e-05,
+        # Published: 128. Small, so that short texts reach beyond it.
+        "local_attention": 16,
+        "local_rope_theta": 10000.0,
+        "max_position_embeddings": size.positions,
+        "mlp_bias": False,
+        "mlp_dropout": 0.0,
+        "model_type": "modernbert",
+        "norm_bias": False,
+        "norm_eps": 1e-05,
+        "num_attention_heads": size.heads,
+        "num_hidden_layers": size.layers,
+        "pad_token_id": token_id("[PAD]"),
+        "position_embedding_type": "absolute",
+        "sep_token_id": token_id("[SEP]"),
+        "tie_word_embeddings": True,
+        "vocab_size": size.vocab,
+    }
+
+
+def _shapes(size: Sizes) -> Shapes:
+    norm = (size.hidden,)
+    shapes: Shapes = {
+        "model.embeddings.tok_embeddings.weight": (size.vocab, size.hidden),
+        "model.embeddings.norm.weight": norm,
+    }
+    for layer in range(size.layers):
+        prefix = f"model.layers.{layer}"
+        if layer > 0:
+            shapes[f"{prefix}.attn_norm.weight"] = norm
+        shapes[f"{prefix}.attn.Wqkv.weight"] = (3 * size.hidden, size.hidden)
+        shapes[f"{prefix}.attn.Wo.weight"] = (size.hidden, size.hidden)
+        shapes[f"{prefix}.mlp_norm.weight"] = norm
+        shapes[f"{prefix}.mlp.Wi.weight"] = (2 * size.intermediate, size.hidden)
+        shapes[f"{prefix}.mlp.Wo.weight"] = (size.hidden, size.intermediate)
+    shapes |= {"model.final_norm.weight": norm, "head.dense.weight": (size.hidden, size.hidden)}
+    return shapes | {"head.norm.weight": norm, "decoder.bias": (size.vocab,)}
+
+
+class ModernBertBackbone(Backbone):
+    """A ModernBERT encoder with the head its checkpoint has.
+
+    Sentence encoders were published without the masked-language head; the input embeddings then serve as the output
+    projection, applied to the hidden state as it is.
+    """
+
+    family = "modernbert"
+    is_causal = False
+    turn_end = "[SEP]"
+    vocabulary_class = EncoderVocabulary
+    lora_targets = ("attn.Wqkv", "attn.Wo", "mlp.Wi", "mlp.Wo")
+    # It would forbid positions of the caller's own, which slots of encoders are often given.
+    prefers_flash = False
+    ignored_tensors = r"rotary_emb\.inv_freq$"
+    fields = ConfigFields(
+        required=REQUIRED,
+        optional=OPTIONAL | SPELLED_TWICE,
+        fixed={
+            # As published, though the positions are rotary.
+            "position_embedding_type": ("absolute",),
+            "rope_scaling": (None,),
+            "tie_word_embeddings": (True,),
+        },
+        ignored=frozenset(
+            {
+                "attention_dropout",
+                "classifier_dropout",
+                "classifier_pooling",
+                "cls_token_id",
+                "deterministic_flash_attn",
+                "embedding_dropout",
+                "gradient_checkpointing",
+                "id2label",
+                "initializer_cutoff_factor",
+                "label2id",
+                "mlp_dropout",
+                "reference_compile",
+                "repad_logits_with_grad",
+                "sep_token_id",
+                "sparse_pred_ignore_index",
+                "sparse_prediction",
+            }
+        ),
+    )
+    published = Published(
+        config=_config,
+        shapes=_shapes,
+        positions=8192,
+        special_tokens=("<|padding|>", "<|endoftext|>", "[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"),
+        tokenizer_config={
+            "clean_up_tokenization_spaces": True,
+            "cls_token": "[CLS]",
+            "mask_token": "[MASK]",
+            "model_input_names": ["input_ids", "attention_mask"],
+            "model_max_length": 8192,
+            "pad_token": "[PAD]",
+            "sep_token": "[SEP]",
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "unk_token": "[UNK]",
+        },
+        adapter_targets=("Wqkv", "Wo", "Wi"),
+    )
+
+    def __init__(self, model: Any, checkpoint: Checkpoint) -> None:
+        super().__init__(model, checkpoint)
+        self.head: Literal["mlm", "tied-embeddings"] = "mlm" if _has_mlm_head(checkpoint) else "tied-embeddings"
+        """The checkpoint's own masked-language head, or its input embeddings in the place of one."""
+
+    @classmethod
+    def model_class(cls, checkpoint: Checkpoint) -> Any:
+        """Return the class with or without the masked-language head, as the checkpoint has it."""
+        return ModernBertForMaskedLM if _has_mlm_head(checkpoint) else ModernBertModel
+
+    @classmethod
+    def model_config(cls, checkpoint: Checkpoint) -> Any:
+        """Return a ModernBertConfig with everything in its new spelling."""
+        config, file = checkpoint.config, checkpoint.config_file
+        kinds = _layer_types(config, file)
+        return ModernBertConfig(
+            **pick(config, REQUIRED | OPTIONAL),
+            norm_eps=_agreed(file, norm_eps=config.get("norm_eps"), layer_norm_eps=config.get("layer_norm_eps")),
+            layer_types=kinds,
+            rope_parameters={kind: plain_rope(_rope_base(kind, config, file)) for kind in ROPE_THETA},
+            # transformers' own default lies outside of a small vocabulary.
+            pad_token_id=config.get("pad_token_id"),
+        )
+
+    @classmethod
+    def checkpoint_name(cls, name: str, checkpoint: Checkpoint) -> str:
+        """Return the checkpoint's name, with or without `model.`."""
+        if name.startswith(("head.", "decoder.")):
+            return name
+        has_prefix = any(tensor.startswith("model.") for tensor in checkpoint.shapes)
+        bare = name.removeprefix("model.")
+        return f"model.{bare}" if has_prefix else bare
+
+    @classmethod
+    def check_loaded(cls, model: Any, checkpoint: Checkpoint) -> None:
+        """Check the rotary bases, the window, and that the masked-language head shares the input embeddings.
+
+        Raises:
+            ValueError: The weights hold a head of their own, or the installed transformers reads a setting otherwise.
+        """
+        config, file = checkpoint.config, checkpoint.config_file
+        for kind in set(_layer_types(config, file)):
+            inv_freq = getattr(model.base_model.rotary_emb, f"{kind}_inv_freq")
+            check_rope_base(inv_freq, _rope_base(kind, config, file), file)
+        if model.config.sliding_window != config["local_attention"] // 2:
+            raise ValueError(
+                f"{file}: the loaded model looks {model.config.sliding_window} tokens to each side, 'local_attention' "
+                f"is {config['local_attention']} tokens in all: install transformers in the version of constraints.txt."
+            )
+        head = model.get_output_embeddings()
+        if head is not None and head.weight is not model.get_input_embeddings().weight:
+            raise ValueError(f"{checkpoint.folder}: the head's weights differ from the embeddings; tied is supported.")
+
+    def head_input(self, hidden_BPH: Tensor) -> Tensor:
+        """Return the hidden states after the masked-language head's own layer, where there is one."""
+        if self.head == "tied-embeddings":
+            return hidden_BPH
+        states_BPH: Tensor = self.model.head(hidden_BPH)
+        return states_BPH
+
+    def nested_attention(self, slots_BL: Tensor, real_BL: Tensor) -> Any:
+        """Return the mask of each kind of layer; transformers would take a single one for both, without a window."""
+        everywhere_BLL = super().nested_attention(slots_BL, real_BL)[:, 0]
+        is_slot_BL = slots_BL >= 0
+        text_before_BL = (real_BL & ~is_slot_BL).cumsum(dim=1)
+        place_BL = text_before_BL + torch.where(is_slot_BL, slots_BL, -1)
+        distance_BLL = (place_BL[:, :, None] - place_BL[:, None, :]).abs()
+        is_far_BLL = distance_BLL > self.model.config.sliding_window
+        near_BLL = everywhere_BLL.masked_fill(is_far_BLL, torch.finfo(self.dtype).min)
+        return {"full_attention": everywhere_BLL[:, None], "sliding_attention": near_BLL[:, None]}
+
+
+def _has_mlm_head(checkpoint: Checkpoint) -> bool:
+    return any(name.startswith("head.") for name in checkpoint.shapes)
+
+
+def _layer_types(config: Mapping[str, Any], file: Path) -> list[str]:
+    layers, every = config["num_hidden_layers"], config.get("global_attn_every_n_layers")
+    old = ["sliding_attention" if layer % every else "full_attention" for layer in range(layers)] if every else None
+    kinds: list[str] = _agreed(file, layer_types=config.get("layer_types"), global_attn_every_n_layers=old)
+    if len(kinds) != layers or not set(kinds) <= ROPE_THETA.keys():
+        raise ValueError(
+            f"{file}: field 'layer_types' is {kinds!r}; {layers} of {' or '.join(map(repr, ROPE_THETA))} are needed."
+        )
+    return kinds
+
+
+def _rope_base(kind: str, config: Mapping[str, Any], file: Path) -> float:
+    rope = config.get("rope_parameters") or {}
+    if not rope.keys() <= ROPE_THETA.keys():
+        raise ValueError(f"{file}: field 'rope_parameters' is {rope!r}; it needs {' and '.join(ROPE_THETA)}.")
+    settings = rope.get(kind) or {}
+    check_plain_rope(settings, "rope_parameters", file)
+    old = ROPE_THETA[kind]
+    return float(_agreed(file, **{old: config.get(old), f"rope_parameters.{kind}": settings.get("rope_theta")}))
+
+
+def _agreed(file: Path, **spellings: Any) -> Any:
+    """Return the value of a setting with two spellings."""
+    found = {name: value for name, value in spellings.items() if value is not None}
+    first, *others = found.values() or [None]
+    if first is None or any(value != first for value in others):
+        names = " or ".join(map(repr, spellings))
+        raise ValueError(f"{file}: exactly one value of {names} is needed, found {found}.")
+    return first

@@ -1,0 +1,68 @@
+"""How a family's public checkpoints look: what is needed to write small ones with random weights.
+
+Each family says so in its own file, from the checkpoints' side: nothing here is shared with the code that reads them,
+so that a misunderstanding on one side shows in the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+Shapes: TypeAlias = dict[str, tuple[int, ...]]
+"""A tensor's name in the checkpoint → its shape."""
+TokenId: TypeAlias = Callable[[str], int | None]
+"""A token → its id in the checkpoint's vocabulary; None for one that it lacks."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a model."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    intermediate: int
+    vocab: int
+    positions: int
+
+    @property
+    def kv(self) -> int:
+        """Width of the keys and of the values."""
+        return self.hidden // self.heads * self.kv_heads
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a family's checkpoints and adapters have in common."""
+
+    config: Callable[[Sizes, TokenId], dict[str, Any]]
+    """Fields of config.json, but for those of the library that wrote it."""
+    shapes: Callable[[Sizes], Shapes]
+    """The tensors, in the order in which random values are drawn for them."""
+    positions: int
+    """Most tokens of a sequence."""
+    special_tokens: tuple[str, ...]
+    tokenizer_config: dict[str, Any]
+    """Fields of tokenizer_config.json, but for the special tokens' ids. With a `cls_token` and a `sep_token` the
+    tokenizer puts these around a text."""
+    adapter_targets: tuple[str, ...]
+    """Last parts of the modules' names that public adapters change, as the checkpoint spells them."""
+    adapter_task: str = "CAUSAL_LM"
+    """`task_type` of public adapters."""
+    tokenizer_files: tuple[str, ...] = ("tokenizer.json",)
+    """vocab.txt is of word pieces, the others are of bytes merged."""
+    grouped_heads: bool = False
+    """Whether keys and values have fewer heads than queries."""
+
+
+def linear_shapes(name: str, rows: int, columns: int) -> Shapes:
+    """Return the shapes of a linear layer with a bias."""
+    return {f"{name}.weight": (rows, columns), f"{name}.bias": (rows,)}
+
+
+def layer_norm_shapes(name: str, width: int) -> Shapes:
+    """Return the shapes of a layer norm with a bias."""
+    return {f"{name}.weight": (width,), f"{name}.bias": (width,)}
