@@ -1,4 +1,7 @@
-"""The base of every pydantic model here: frozen, and unknown keys are errors that suggest the right one."""
+"""What all schemas are made with: the frozen base model, values with a text form, and the fields that differ.
+
+Unknown keys are errors that suggest the right one.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,10 @@ def _flatten(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 class TextForm:
-    """A base of frozen dataclasses whose `str` is what `parse` reads; pydantic fields take and give that text."""
+    """A base of frozen dataclasses whose `str` is what `parse` reads.
+
+    Configs and files hold the text, code holds the value.
+    """
 
     __slots__ = ()
     text_form: ClassVar[re.Pattern[str]]

@@ -1,4 +1,7 @@
-"""What an index says of itself. The manifest lives in the table's own schema metadata, so it cannot drift from it."""
+"""What an index says of itself, and the Arrow schema of its table.
+
+The manifest lives in the table's own schema metadata, so that it cannot differ from the table.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,7 @@ class IndexContents(Model):
     version: int
     """The table version these counts are of."""
     fragments: int
-    """Data files groups the table consists of; compaction joins them."""
+    """Groups of data files that the table consists of; compaction joins them."""
     deleted_rows: int
     """Rows marked as deleted that compaction will drop."""
     bytes: int
