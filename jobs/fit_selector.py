@@ -13,7 +13,7 @@ from schemas.selector import FitSelectorJob
 
 def main(config: FitSelectorJob) -> None:
     """Fit, print the cross-validated table, say where selector and report are."""
-    from diffretriever.evaluation.budgets.selector_study import FITTED_SELECTOR_FILE, fit_selector, selector_table
+    from diffretriever.evaluation.budgets.selector_report import FITTED_SELECTOR_FILE, fit_selector, selector_table
 
     output = Path(absolute_place(config.output, "--output"))
     report = fit_selector(config.model_copy(update={"output": output}), shlex.join(["python", *sys.argv]))

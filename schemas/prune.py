@@ -1,13 +1,12 @@
-"""Fewer slots for passages that need fewer: the job's config, and the curve that it draws."""
+"""Fewer slots for passages that need fewer: the job's config."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import PositiveInt, model_validator
 
-from schemas.base import Model
 from schemas.places import IndexPlace
 from schemas.settings import ModelOptions
 
@@ -63,59 +62,3 @@ class PruneSlotsJob(ModelOptions):
         if self.pruned is not None and len(self.keep) != 1:
             raise ValueError("--pruned needs one value of --keep: the slots that passages of the new index have")
         return self
-
-
-class PruneTest(Model):
-    """A point of the curve less another, by the paired two-sided t-test over queries."""
-
-    difference: float
-    t_test: float
-    """p, corrected by Holm for all points that are compared with the same."""
-
-
-class PrunePoint(Model):
-    """Passages with some of their slots, searched densely."""
-
-    rule: Literal["all", "same number", "threshold", "first slots", "encoded"]
-    """`all`: nothing pruned. `same number`: of every passage the cheapest slots go until k are left. `threshold`: the
-    cheapest of all passages go until k are left on average. `first slots`: the first k stay. `encoded`: the sweep's
-    index that was encoded with K_p = k."""
-    keep: int
-    """k."""
-    average: float
-    """Slots that a passage has on average."""
-    bytes: int
-    """Of the vectors, at two a number."""
-    mean: float
-    interval: tuple[float, float]
-    """Bootstrap 95% interval of the mean."""
-    against_all: PruneTest | None
-    """None for the unpruned passages themselves."""
-    against_first: PruneTest | None
-    """Pruned less `first slots` with the same k; None for what is not pruned."""
-    against_encoded: PruneTest | None
-    """Pruned less `encoded` with the same k; None for what is not pruned, or where there is no such index."""
-
-
-class PruneReport(Model):
-    """The file `curve.json`."""
-
-    index: IndexPlace
-    """Where it lies."""
-    retriever: str
-    fingerprint: str
-    """Of the index."""
-    queries: int
-    """With judgements."""
-    query_budget: int
-    """K_q."""
-    passage_budget: int
-    """K_p, the most slots of a passage."""
-    passages: int
-    measure: str
-    points: tuple[PrunePoint, ...]
-    """By rule, then rising k."""
-    command: str
-    """The command line."""
-    config: dict[str, Any]
-    """The resolved config of the job."""

@@ -1,4 +1,4 @@
-"""The reproduction of the paper's tables: the job's config, a table as data, and what a run reports."""
+"""The reproduction of the paper's tables: the job's config, and a table as data."""
 
 from __future__ import annotations
 
@@ -92,68 +92,3 @@ class PublishedTable(Model):
         if unknown:
             raise ValueError(f"table {self.id}: no row {', '.join(sorted(unknown))} to compare with")
         return self
-
-
-class PairedTest(Model):
-    """A two-sided paired t-test over queries."""
-
-    against: str
-    """Id of the other row."""
-    p: float
-    """Corrected where the table says so."""
-    significant: bool
-    """p below .05."""
-
-
-class ReproducedCell(Model):
-    """One figure of a row."""
-
-    collection: str
-    mode: str
-    measure: str
-    published: float | None
-    ours: float | None
-    """None where the row could not be run."""
-    difference: float | None
-    """Ours less the paper's."""
-    tests: tuple[PairedTest, ...]
-
-
-class ReproducedRow(Model):
-    """One row of a table after a run."""
-
-    id: str
-    label: str
-    reported: bool
-    """The paper cites its figures from elsewhere."""
-    stand_ins: dict[str, str]
-    """Published source → folder that was loaded instead, if any: such numbers are not the published model's."""
-    status: dict[str, str]
-    """Collection → `done`, or why there is no number."""
-    cells: tuple[ReproducedCell, ...]
-
-
-class ReproducedTable(Model):
-    """One table after a run."""
-
-    id: str
-    place: str
-    caption: str
-    correction: Literal["none", "holm"]
-    rows: tuple[ReproducedRow, ...]
-
-
-class ReproductionReport(Model):
-    """The file `reproduction.json`."""
-
-    tables: tuple[ReproducedTable, ...]
-    stand_ins: dict[str, str]
-    """Of all rows that were run."""
-    notes: tuple[str, ...]
-    """What else a reader must know, such as records that could not be encoded."""
-    created: str
-    """ISO 8601 time, UTC."""
-    command: str
-    """The command line."""
-    config: dict[str, Any]
-    """The resolved config of the job."""

@@ -1,4 +1,4 @@
-"""What chooses K_q: the artefact of a fitted selector, the job that fits one, and what its evaluation says."""
+"""What chooses K_q: the artefact of a fitted selector and the job that fits one."""
 
 from __future__ import annotations
 
@@ -107,65 +107,3 @@ class FitSelectorJob(JobConfig):
             if not getattr(self, name):
                 raise ValueError(f"give at least one of --{name}")
         return self
-
-
-class AdaptiveRow(Model):
-    """How one selector did on one set of queries that it was not fitted on."""
-
-    selector: str
-    """Its name; for a learned one with its λ."""
-    cost: float
-    """λ; 0 for one that was not learned."""
-    fitted_on: str
-    """`folds` of the same queries, the name of another set, or `nothing`."""
-    tested_on: str
-    """As collection/split."""
-    queries: int
-    mean: float
-    """Mean measure."""
-    mean_budget: float
-    """Mean K_q."""
-    budgets: dict[int, float]
-    """K_q → share of the queries for which it was chosen."""
-    fixed: float
-    """Mean measure of the fixed budget that is best on what the selector was fitted on."""
-    fixed_budget: float
-    """Mean K_q of that; folds may differ."""
-    gain: float
-    """Mean less fixed."""
-    interval: tuple[float, float]
-    """Bootstrap 95% interval of the gain."""
-    t_test: float
-    """p of the two-sided paired t-test against fixed."""
-    randomisation: float
-    """p of the two-sided paired randomisation test against fixed."""
-    frugal: float
-    """Mean measure of the fixed budget that is best among those of no more slots than mean_budget."""
-    frugal_gain: float
-    """Mean less frugal."""
-    frugal_t_test: float
-    """p of the two-sided paired t-test against frugal."""
-    headroom: float
-    """What the K_q oracle gains over fixed."""
-    carried: float | None
-    """What of that carries over to other passage budgets, the rest being luck; None where it cannot be told."""
-    recovered: float | None
-    """Gain as a share of the headroom; None where there is none."""
-    recovered_carried: float | None
-    """Gain as a share of what carries over; None where nothing does."""
-
-
-class FittedSelectorReport(Model):
-    """The file `report.json` of jobs/fit_selector.py."""
-
-    retriever: str
-    fingerprint: str
-    mode: SweepMode
-    measure: str
-    passage_budget: int
-    rows: tuple[AdaptiveRow, ...]
-    """Cross-validated, and each fitted selector on every other set, at the λ of the artefact."""
-    curve: tuple[AdaptiveRow, ...]
-    """Cross-validated on all queries together, by λ."""
-    command: str
-    """The command line."""

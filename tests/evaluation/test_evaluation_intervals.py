@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from diffretriever.evaluation.report import bootstrap_interval
+from diffretriever.evaluation.statistics import bootstrap_interval
 
 
 def test_near_the_normal_interval_for_many_values() -> None:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diffretriever.evaluation.measures import DEFAULT_MEASURES, evaluate, parse_measures, remove_self
+from diffretriever.evaluation.measures import evaluate, parse_measures, remove_self
+from schemas.evaluate import DEFAULT_MEASURES
 
 QRELS = {
     "graded": {"a": 2, "b": 1, "c": 0},

@@ -12,11 +12,11 @@ from diffretriever.collections import open_collection, read_run
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.reproduction import runner
 from diffretriever.reproduction.plan import Task, make_plan
-from diffretriever.reproduction.report import write_report
+from diffretriever.reproduction.report import ReproductionReport, write_report
 from diffretriever.reproduction.runner import run_plan
 from diffretriever.reproduction.tables import load_table
 from schemas.encode import EncodeJob, EncodeSummary
-from schemas.reproduce import ReproduceJob, ReproductionReport
+from schemas.reproduce import ReproduceJob
 from tests.reproduction.cases import JobMaker
 from tests.reproduction.conftest import LLADA, N_PASSAGES
 

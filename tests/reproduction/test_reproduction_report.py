@@ -10,9 +10,14 @@ import scipy.stats
 
 from diffretriever.evaluation.statistics import holm, paired_p
 from diffretriever.reproduction.plan import Plan, Task, make_plan
-from diffretriever.reproduction.report import terminal_table, write_report
+from diffretriever.reproduction.report import (
+    ReproducedCell,
+    ReproducedRow,
+    ReproductionReport,
+    terminal_table,
+    write_report,
+)
 from diffretriever.reproduction.tables import AVERAGE, BEIR7
-from schemas.reproduce import ReproducedCell, ReproducedRow, ReproductionReport
 from tests.reproduction.cases import JobMaker, fake_evaluation
 from tests.reproduction.conftest import LLADA
 

@@ -1,4 +1,4 @@
-"""Budgets per query and per passage: what a sweep found, oracles and what of them is luck, and choosing K_q and K_p.
+"""Choosing a query's budget K_q before the query is encoded: cheap features, selectors that look at them, fitting one.
 
-Pure maths over tables on disk: nothing here loads a model. Import the leaf modules.
+Pure maths; nothing here loads a model. Import the leaf modules.
 """

@@ -1,4 +1,11 @@
-"""Dividing queries for cross-validation."""
+"""Fitting a selector: ridge regression of what more slots gain on query features, trusted only where it pays.
+
+What a query gains from slots is summed up in one number, the slope of its values over log2 K_q, and that is what the
+features predict. Five budgets fitted apart would have five times the chances to fit noise; the means of the budgets,
+which are not forced onto a line, still decide where the best one lies for an average query.
+
+Legend: A budgets, F features, Q queries.
+"""
 
 from __future__ import annotations
 
@@ -7,30 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-FOLDS = 5
-
-
+_FOLDS = 5
 _SEED = 42
 
-
-def folds(n_queries: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield (training, test) as int64 positions, five times; every query is in one test part.
-
-    The parts are drawn with a fixed seed, so equal sets of queries are always divided alike. A single query is its own
-    training part: there is nothing to divide.
-    """
-    if n_queries == 1:
-        yield np.zeros(1, np.int64), np.zeros(1, np.int64)
-        return
-    shuffled_Q = np.random.default_rng(_SEED).permutation(n_queries)
-    parts = np.array_split(shuffled_Q, min(FOLDS, n_queries))
-    for number, test in enumerate(parts):
-        yield np.sort(np.concatenate(parts[:number] + parts[number + 1 :])), np.sort(test)
-
-
 # Penalties per query, on standardised features: from nearly none to nearly no slope.
-PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
-
+_PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
 
 # A slope is used when its gain on queries it was not fitted on is this many standard errors above 0. Chance alone gets
 # there in 4% of made-up sets of 150 queries without any signal.
@@ -83,9 +71,9 @@ def fit(features_QF: np.ndarray, values_AQ: np.ndarray, budgets: Sequence[int], 
         budgets: A numbers K_q, ascending.
         cost: λ, at least 0, in units of the value per slot.
     """
-    gains = {penalty: _held_out_gains(features_QF, values_AQ, budgets, cost, penalty) for penalty in PENALTIES}
+    gains = {penalty: _held_out_gains(features_QF, values_AQ, budgets, cost, penalty) for penalty in _PENALTIES}
     # Of penalties that gain alike the largest: the least said.
-    best = max(reversed(PENALTIES), key=lambda penalty: float(gains[penalty].mean()))
+    best = max(reversed(_PENALTIES), key=lambda penalty: float(gains[penalty].mean()))
     return _fit(features_QF, values_AQ, budgets, cost, best if _is_sure(gains[best]) else None)
 
 
@@ -133,3 +121,18 @@ def _fit(
         cost=cost,
         penalty=penalty,
     )
+
+
+def folds(n_queries: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield (training, test) as int64 positions, five times; every query is in one test part.
+
+    The parts are drawn with a fixed seed, so equal sets of queries are always divided alike. A single query is its own
+    training part: there is nothing to divide.
+    """
+    if n_queries == 1:
+        yield np.zeros(1, np.int64), np.zeros(1, np.int64)
+        return
+    shuffled_Q = np.random.default_rng(_SEED).permutation(n_queries)
+    parts = np.array_split(shuffled_Q, min(_FOLDS, n_queries))
+    for number, test in enumerate(parts):
+        yield np.sort(np.concatenate(parts[:number] + parts[number + 1 :])), np.sort(test)

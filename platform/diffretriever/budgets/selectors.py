@@ -1,4 +1,7 @@
-"""What chooses a query's budget before the query is encoded."""
+"""What chooses a query's budget before the query is encoded: one K_q for all, a rule of the length, or what was fitted.
+
+A new selector is a subclass of `Selector` and a line in `open_selector`.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,13 @@ from pydantic import ValidationError
 
 from diffretriever.budgets.features import check_names
 from schemas.selector import LearnedSelectorArtefact
+
+DEFAULT_BUDGETS = (1, 2, 4, 8, 16)
+"""K_q that the rule chooses from where nobody says which."""
+
+# The paper's two ends of the best K_q by query length (Fig. 7), and our slope between them.
+_FEWEST, _MOST = 2.0, 8.0
+_SUBWORDS_A_SLOT = 4.0
 
 
 class Selector(ABC):
@@ -43,17 +53,8 @@ class Selector(ABC):
         """
 
 
-def feature_value(features: Mapping[str, float], name: str) -> float:
-    """Return one feature, or raise `ValueError` that says how to come by it."""
-    if name not in features:
-        raise ValueError(
-            f"the selector needs the query feature '{name}': give features_of the query what it is made of"
-        )
-    return features[name]
-
-
 class FixedSelector(Selector):
-    """Chooses one K_q always."""
+    """Chooses one K_q always: what the paper deploys."""
 
     def __init__(self, budget: int) -> None:
         if budget < 1:
@@ -78,15 +79,6 @@ class FixedSelector(Selector):
     def choose(self, features: Mapping[str, float]) -> int:
         """Return the one K_q."""
         return self._budget
-
-
-DEFAULT_BUDGETS = (1, 2, 4, 8, 16)
-
-
-_FEWEST, _MOST = 2.0, 8.0
-
-
-_SUBWORDS_A_SLOT = 4.0
 
 
 class RuleSelector(Selector):
@@ -121,12 +113,12 @@ class RuleSelector(Selector):
 
     def choose(self, features: Mapping[str, float]) -> int:
         """Return the allowed K_q nearest to a quarter of the length, that kept within 2..8."""
-        wanted = min(max(feature_value(features, "length") / _SUBWORDS_A_SLOT, _FEWEST), _MOST)
+        wanted = min(max(_feature_value(features, "length") / _SUBWORDS_A_SLOT, _FEWEST), _MOST)
         return min(self._budgets, key=lambda budget: (abs(math.log2(budget / wanted)), budget))
 
 
 class LearnedSelector(Selector):
-    """Evaluates a `LearnedSelectorArtefact`, without any library."""
+    """Chooses the budget whose predicted value, less what its slots cost, is highest: a fitted selector."""
 
     def __init__(self, artefact: LearnedSelectorArtefact) -> None:
         self.artefact = artefact
@@ -153,16 +145,13 @@ class LearnedSelector(Selector):
         """
         artefact = self.artefact
         standard = [
-            (min(max(feature_value(features, f.name), f.low), f.high) - f.centre) / f.scale for f in artefact.features
+            (min(max(_feature_value(features, f.name), f.low), f.high) - f.centre) / f.scale for f in artefact.features
         ]
         scores = {
             budget: intercept + sum(c * x for c, x in zip(row, standard, strict=True)) - artefact.cost * budget
             for budget, intercept, row in zip(artefact.budgets, artefact.intercepts, artefact.coefficients, strict=True)
         }
         return max(scores, key=lambda budget: (scores[budget], -budget))
-
-
-__all__ = ["FixedSelector", "LearnedSelector", "RuleSelector", "Selector", "load_artefact", "open_selector"]
 
 
 def open_selector(source: str, fingerprint: str, budgets: Sequence[int] = DEFAULT_BUDGETS) -> Selector:
@@ -208,3 +197,12 @@ def load_artefact(path: Path) -> LearnedSelectorArtefact:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     return artefact
+
+
+def _feature_value(features: Mapping[str, float], name: str) -> float:
+    """Return one feature, or raise `ValueError` that says how to come by it."""
+    if name not in features:
+        raise ValueError(
+            f"the selector needs the query feature '{name}': give features_of the query what it is made of"
+        )
+    return features[name]

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from diffretriever.evaluation.measures import EvaluationResult
 from diffretriever.evaluation.report import INTERVAL_NOTE, draw_measures, interval_table, intervals_of, summary_of
-from diffretriever.evaluation.tables import format_table
+from diffretriever.evaluation.tables import command_blocks, format_table
 from diffretriever.files import write_bytes, write_text
 from schemas.evaluate import ComparisonReport
 
@@ -42,8 +42,7 @@ def write_comparison(
         f"Means over the same {report.queries:,} queries, {INTERVAL_NOTE}.",
         interval_table([(label, means[label], intervals[label]) for label in means], "system"),
         "![Means with intervals](comparison.png)",
-        "## Command",
-        f"```\n{command}\n```",
+        *command_blocks(command),
     ]
     write_text(output / "comparison.md", "\n\n".join(page) + "\n")
     write_text(output / "comparison.json", report.model_dump_json(indent=2) + "\n")

@@ -1,4 +1,4 @@
-"""What a selector did in an evaluation: how many queries got which K_q, and what encoding them took."""
+"""From an index and a collection's queries, or from a finished run, to runs, measures and a report on disk."""
 
 from __future__ import annotations
 
@@ -23,80 +23,12 @@ from diffretriever.search.neural import NeuralSearcher
 from diffretriever.search.selecting import BudgetChooser, Choice
 from schemas.evaluate import EvaluateJob, SelectorReport
 
-_TIMED_QUERIES = 50
-
-
-_ENOUGH_SECONDS, _ENOUGH_QUERIES = 10.0, 5
-
-
-def report_selector(
-    chooser: BudgetChooser, encoder: Encoder, texts: Sequence[str], choices: Sequence[Choice]
-) -> SelectorReport:
-    """Count what was chosen and time the encoding of some queries, one at a time, with every K_q and the chosen one."""
-    chosen = Counter(choice.budget for choice in choices)
-    budgets = sorted({*chooser.selector.budgets, chooser.own_budget})
-    sample = [texts[number] for number in range(0, len(texts), -(-len(texts) // _TIMED_QUERIES))]
-    fixed: dict[int, list[float]] = {budget: [] for budget in budgets}
-    adaptive: list[float] = []
-    encode = encoder.encode_queries
-    encode(sample[:1], [budgets[-1]])
-    start = time.perf_counter()
-    for text in sample:
-        if len(adaptive) >= _ENOUGH_QUERIES and time.perf_counter() - start > _ENOUGH_SECONDS:
-            break
-        # One after the other for each query, so that a slower minute of the machine meets all of them.
-        for budget, times in fixed.items():
-            times.append(_milliseconds(partial(encode, [text], [budget])))
-        adaptive.append(_milliseconds(partial(_choose_and_encode, chooser, encoder, text)))
-    return SelectorReport(
-        selector=chooser.selector.name,
-        own_budget=chooser.own_budget,
-        mean_budget=mean(choice.budget for choice in choices),
-        queries={budget: chosen[budget] for budget in budgets},
-        milliseconds={budget: median(times) for budget, times in fixed.items()},
-        adaptive_milliseconds=median(adaptive),
-        timed=len(adaptive),
-    )
-
-
-def selector_table(report: SelectorReport) -> str:
-    """Return the report as plain text, for the terminal."""
-    return f"{_sentence(report)}\n\n{format_table(_rows(report), _COLUMNS)}"
-
-
-def selector_section(report: SelectorReport) -> str:
-    """Return the report as a section of a page in Markdown."""
-    note = f"Median time of {report.timed:,} queries encoded alone; the adaptive one includes the choice."
-    return f"\n## Adaptive K_q\n\n{_sentence(report)}\n\n{markdown_table(_rows(report), _COLUMNS)}\n\n{note}\n"
-
-
-_COLUMNS = ("K_q", "queries", "share", "encoding (ms)")
-
-
-def _sentence(report: SelectorReport) -> str:
-    return f"Selector {report.selector}: mean K_q {report.mean_budget:.2f}; the retriever's own is {report.own_budget}."
-
-
-def _rows(report: SelectorReport) -> list[list[Cell]]:
-    total = sum(report.queries.values())
-    rows: list[list[Cell]] = [
-        [str(budget), f"{count:,}", f"{count / total:.1%}", f"{report.milliseconds[budget]:.1f}"]
-        for budget, count in report.queries.items()
-    ]
-    return [*rows, ["adaptive", f"{total:,}", "100.0%", f"{report.adaptive_milliseconds:.1f}"]]
-
-
-def _choose_and_encode(chooser: BudgetChooser, encoder: Encoder, text: str) -> None:
-    encoder.encode_queries([text], [choice.budget for choice in chooser.choose([text])])
-
-
-def _milliseconds(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    call()
-    return 1000 * (time.perf_counter() - start)
-
-
 SELECTOR_FILE = "selector.json"
+
+# Queries that are encoded one by one for their time: so many, or fewer where these seconds have passed.
+_TIMED_QUERIES = 50
+_ENOUGH_SECONDS, _ENOUGH_QUERIES = 10.0, 5
+_COLUMNS = ("K_q", "queries", "share", "encoding (ms)")
 
 
 def evaluate_job(job: EvaluateJob, command: str) -> dict[str, EvaluationResult]:
@@ -145,7 +77,14 @@ def search_queries(
 ) -> dict[str, dict[str, list[tuple[str, float]]]]:
     """Return, per mode, each query's ranked passages, its own document left out where the job says so.
 
-    `budgets` gives each query its own K_q; None is the job's for all, or the retriever's own.
+    Args:
+        searcher: of the index.
+        queries: ids and texts.
+        job: its `top_k`, `exclude_self` and `query_budget` are used.
+        budgets: each query's K_q; None is the job's for all, or the retriever's own.
+
+    Raises:
+        ValueError: as the searcher does.
     """
     if budgets is None and job.query_budget:
         budgets = [job.query_budget] * len(queries)
@@ -184,14 +123,85 @@ def _as_run(ranked: Mapping[str, list[tuple[str, float]]]) -> Run:
     return {query: dict(hits) for query, hits in ranked.items()}
 
 
+def _write(job: EvaluateJob, evaluation: Evaluation, results: dict[str, EvaluationResult]) -> None:
+    write_evaluation(job.output, evaluation, results)
+    # Of an earlier evaluation in this folder.
+    (job.output / SELECTOR_FILE).unlink(missing_ok=True)
+    write_text(job.output / "evaluate.yaml", job.to_yaml())
+
+
+def report_selector(
+    chooser: BudgetChooser, encoder: Encoder, texts: Sequence[str], choices: Sequence[Choice]
+) -> SelectorReport:
+    """Count what was chosen and time the encoding of some queries, one at a time, with every K_q and the chosen one.
+
+    Args:
+        chooser: that chose.
+        encoder: of the queries.
+        texts: of all queries, at least one.
+        choices: one for each.
+    """
+    chosen = Counter(choice.budget for choice in choices)
+    budgets = sorted({*chooser.selector.budgets, chooser.own_budget})
+    sample = [texts[number] for number in range(0, len(texts), -(-len(texts) // _TIMED_QUERIES))]
+    fixed: dict[int, list[float]] = {budget: [] for budget in budgets}
+    adaptive: list[float] = []
+    encode = encoder.encode_queries
+    encode(sample[:1], [budgets[-1]])
+    start = time.perf_counter()
+    for text in sample:
+        if len(adaptive) >= _ENOUGH_QUERIES and time.perf_counter() - start > _ENOUGH_SECONDS:
+            break
+        # One after the other for each query, so that a slower minute of the machine meets all of them.
+        for budget, times in fixed.items():
+            times.append(_milliseconds(partial(encode, [text], [budget])))
+        adaptive.append(_milliseconds(partial(_choose_and_encode, chooser, encoder, text)))
+    return SelectorReport(
+        selector=chooser.selector.name,
+        own_budget=chooser.own_budget,
+        mean_budget=mean(choice.budget for choice in choices),
+        queries={budget: chosen[budget] for budget in budgets},
+        milliseconds={budget: median(times) for budget, times in fixed.items()},
+        adaptive_milliseconds=median(adaptive),
+        timed=len(adaptive),
+    )
+
+
 def _add_selector(output: Path, report: SelectorReport) -> None:
     write_text(output / SELECTOR_FILE, report.model_dump_json(indent=2) + "\n")
     page = output / "report.md"
     write_text(page, page.read_text("utf-8") + selector_section(report))
 
 
-def _write(job: EvaluateJob, evaluation: Evaluation, results: dict[str, EvaluationResult]) -> None:
-    write_evaluation(job.output, evaluation, results)
-    # Of an earlier evaluation in this folder.
-    (job.output / SELECTOR_FILE).unlink(missing_ok=True)
-    write_text(job.output / "evaluate.yaml", job.to_yaml())
+def selector_table(report: SelectorReport) -> str:
+    """Return the report as plain text, for the terminal."""
+    return f"{_sentence(report)}\n\n{format_table(_rows(report), _COLUMNS)}"
+
+
+def selector_section(report: SelectorReport) -> str:
+    """Return the report as a section of a page in Markdown."""
+    note = f"Median time of {report.timed:,} queries encoded alone; the adaptive one includes the choice."
+    return f"\n## Adaptive K_q\n\n{_sentence(report)}\n\n{markdown_table(_rows(report), _COLUMNS)}\n\n{note}\n"
+
+
+def _sentence(report: SelectorReport) -> str:
+    return f"Selector {report.selector}: mean K_q {report.mean_budget:.2f}; the retriever's own is {report.own_budget}."
+
+
+def _rows(report: SelectorReport) -> list[list[Cell]]:
+    total = sum(report.queries.values())
+    rows: list[list[Cell]] = [
+        [str(budget), f"{count:,}", f"{count / total:.1%}", f"{report.milliseconds[budget]:.1f}"]
+        for budget, count in report.queries.items()
+    ]
+    return [*rows, ["adaptive", f"{total:,}", "100.0%", f"{report.adaptive_milliseconds:.1f}"]]
+
+
+def _choose_and_encode(chooser: BudgetChooser, encoder: Encoder, text: str) -> None:
+    encoder.encode_queries([text], [choice.budget for choice in chooser.choose([text])])
+
+
+def _milliseconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return 1000 * (time.perf_counter() - start)

@@ -14,8 +14,6 @@ from diffretriever.scoring.topk import top_k
 from schemas.base import suggest
 from schemas.evaluate import DEFAULT_MEASURES
 
-__all__ = ["DEFAULT_MEASURES", "EvaluationResult", "evaluate", "parse_measures", "remove_self"]
-
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:

@@ -1,4 +1,4 @@
-"""How sure the means of an evaluation are."""
+"""The report of one evaluation: `metrics.json`, `per_query.parquet`, `report.md` and `report.png`."""
 
 from __future__ import annotations
 
@@ -9,196 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import yaml
 from matplotlib.axes import Axes
 from pyarrow import parquet
 
-from diffretriever.evaluation.figures import BLUE, GREEN, GRID, HEAD_INCHES, INK, MUTED, ORANGE, RED, headed_figure, png
+from diffretriever.evaluation.figures import BASE, BLUE, GREEN, GRID, INK, MUTED, ORANGE, RED, panel_figure, png
 from diffretriever.evaluation.measures import EvaluationResult
 from diffretriever.evaluation.statistics import bootstrap_interval
-from diffretriever.evaluation.tables import Cell, format_table, markdown_table
+from diffretriever.evaluation.tables import Cell, Interval, command_blocks, format_table, markdown_table
 from diffretriever.files import whole_file, write_bytes, write_text
 from schemas.evaluate import EvaluationReport
 
-__all__ = ["bootstrap_interval", "intervals_of"]
-
-
-def intervals_of(results: Mapping[str, EvaluationResult]) -> dict[str, dict[str, tuple[float, float]]]:
-    """Return the interval of every mean, by label and measure."""
-    return {
-        label: {measure: bootstrap_interval(values.values()) for measure, values in result.per_query.items()}
-        for label, result in results.items()
-    }
-
-
-_COLUMNS = 3
-
-
-_PANEL_INCHES = 2.9
-
-
-_BAR_INCHES = 0.38
-
-
-_COLOURS = (BLUE, ORANGE, GREEN, "#8c6bb1", RED, MUTED)
-
-
-_OVER_GRID = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
-
-
-def draw_measures(
-    means: Mapping[str, Mapping[str, float]],
-    intervals: Mapping[str, Mapping[str, tuple[float, float]]],
-    title: str,
-    subtitle: str,
-) -> bytes:
-    """Return a PNG with a bar for each label (mode or system) in a panel for each measure.
-
-    Args:
-        means: label → measure → mean; every label has the same measures.
-        intervals: label → measure → (low, high), drawn as an error bar.
-        title: first line above the panels.
-        subtitle: second line.
-    """
-    labels, measures = list(means), list(next(iter(means.values())))
-    n_columns = min(_COLUMNS, len(measures))
-    n_rows = -(-len(measures) // n_columns)
-    width = 0.45 + 0.085 * max(map(len, labels)) + _PANEL_INCHES * n_columns
-    height = HEAD_INCHES + n_rows * (0.6 + _BAR_INCHES * len(labels))
-    figure = headed_figure(width, height, title, subtitle)
-    panels = figure.subplots(n_rows, n_columns, squeeze=False, sharey=True).flatten()
-    for panel, measure in zip(panels, measures, strict=False):
-        rows = [(label, means[label][measure], intervals[label][measure]) for label in labels]
-        _draw_panel(panel, measure, rows)
-    for panel in panels[len(measures) :]:
-        panel.set_visible(False)
-    return png(figure)
-
-
-def _draw_panel(panel: Axes, measure: str, rows: list[tuple[str, float, tuple[float, float]]]) -> None:
-    """Draw one measure: the first label on top, its value at the end of the bar."""
-    furthest = max(max(high, mean) for _, mean, (_, high) in rows)
-    # Measures of 0..1 share one scale, so that panels can be read against each other.
-    right = 1.0 if furthest <= 1 else furthest
-    for row, (_, mean, (low, high)) in enumerate(rows):
-        panel.barh(row, mean, height=0.62, color=_COLOURS[row % len(_COLOURS)], zorder=2)
-        panel.plot([low, high], [row, row], color=INK, linewidth=1.3, solid_capstyle="butt", zorder=3)
-        panel.text(
-            max(high, mean) + 0.02 * right,
-            row,
-            f"{mean:.3f}",
-            va="center",
-            fontsize=9,
-            color=INK,
-            bbox=_OVER_GRID,
-        )
-    panel.set_title(measure, loc="left", fontsize=10, color=INK)
-    panel.set_xlim(0, 1.2 * right)
-    panel.set_xticks([0, 0.25 * right, 0.5 * right, 0.75 * right, right])
-    panel.set_yticks(range(len(rows)), [label for label, _, _ in rows], fontsize=9.5, color=INK)
-    panel.set_ylim(len(rows) - 0.5, -0.5)
-    panel.tick_params(axis="both", length=0)
-    panel.tick_params(axis="x", labelsize=8, labelcolor=MUTED)
-    panel.grid(axis="x", color=GRID, linewidth=0.8, zorder=0)
-    panel.set_axisbelow(True)
-    for side in ("top", "right", "bottom"):
-        panel.spines[side].set_visible(False)
-    panel.spines["left"].set_color("#b9c0c8")
-
-
 INTERVAL_NOTE = "with bootstrap 95% intervals (1,000 resamples)"
-
-
 _EXTREMES = 5
-
-
 _LONGEST_TEXT = 100
-
-
-def title_of(report: EvaluationReport) -> str:
-    """Return one line: what was measured on what."""
-    place = "" if report.collection is None else f" on {report.collection}"
-    return f"{report.retriever}{place}" + ("" if report.split is None else f" ({report.split})")
-
-
-def summary_of(n_queries: int) -> str:
-    """Return the line under a figure's title: how many queries, and what the intervals are."""
-    return f"{n_queries:,} queries, means with bootstrap 95% intervals"
-
-
-def evaluation_page(
-    report: EvaluationReport, results: Mapping[str, EvaluationResult], query_texts: Mapping[str, str]
-) -> str:
-    """Return the page of one evaluation: what was run, its measures, extreme queries, how to repeat it."""
-    parts = [
-        f"# {title_of(report)}",
-        markdown_table(_facts(report), ["what", "value"]),
-        "## Measures",
-        f"Means over all {report.queries:,} queries of the qrels, {INTERVAL_NOTE}.",
-        interval_table([(mode, *_values(report, mode)) for mode in report.measures], "mode"),
-        "![Means with intervals](report.png)",
-        *_extreme_queries(results, query_texts),
-        "## Command",
-        f"```\n{report.command}\n```",
-        "<details><summary>Resolved config</summary>",
-        f"```yaml\n{yaml.safe_dump(report.config, sort_keys=False, allow_unicode=True)}```",
-        "</details>",
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def interval_table(rows: list[tuple[str, Mapping[str, float], Mapping[str, tuple[float, float]]]], first: str) -> str:
-    """Return a Markdown table of `mean [low, high]`: a row for each (label, means, intervals)."""
-    measures = list(rows[0][1])
-    cells: list[list[Cell]] = [
-        [label, *(f"{means[m]:.4f} [{intervals[m][0]:.3f}, {intervals[m][1]:.3f}]" for m in measures)]
-        for label, means, intervals in rows
-    ]
-    return markdown_table(cells, [first, *measures])
-
-
-def _values(report: EvaluationReport, mode: str) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
-    return report.measures[mode], report.intervals[mode]
-
-
-def _facts(report: EvaluationReport) -> list[list[Cell]]:
-    facts: list[tuple[str, str | None]] = [
-        ("retriever", report.retriever),
-        ("collection", report.collection),
-        ("split", report.split),
-        ("queries", f"{report.queries:,}"),
-        ("passages", None if report.rows is None else f"{report.rows:,}"),
-        ("index fingerprint", report.fingerprint),
-    ]
-    return [[name, value] for name, value in facts if value is not None]
-
-
-def _extreme_queries(results: Mapping[str, EvaluationResult], query_texts: Mapping[str, str]) -> list[str]:
-    """Return two tables: the queries with the lowest and the highest value of the first measure.
-
-    They are sought in the mode with the best mean; queries that tie there are told apart by their mean over
-    modes.
-    """
-    measure = next(iter(next(iter(results.values())).mean))
-    best = max(results, key=lambda mode: results[mode].mean[measure])
-    values = {mode: result.per_query[measure] for mode, result in results.items()}
-    over_modes = {query: sum(v[query] for v in values.values()) / len(values) for query in values[best]}
-    hardest = sorted(values[best], key=lambda query: (values[best][query], over_modes[query], query))
-    easiest = sorted(values[best], key=lambda query: (-values[best][query], -over_modes[query], query))
-
-    def table(queries: list[str]) -> str:
-        rows: list[list[Cell]] = [
-            [q, _short(query_texts.get(q, "")), *(v[q] for v in values.values())] for q in queries[:_EXTREMES]
-        ]
-        return markdown_table(rows, ["id", "query", *values])
-
-    where = f"by {measure}" if len(values) == 1 else f"by {measure} of {best}, the best mode"
-    return [f"## Hardest queries {where}", table(hardest), f"## Easiest queries {where}", table(easiest)]
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _LONGEST_TEXT else f"{line[: _LONGEST_TEXT - 1]}…"
+_COLUMNS = 3
+_PANEL_INCHES = 2.9
+_BAR_INCHES = 0.38
+_COLOURS = (BLUE, ORANGE, GREEN, "#8c6bb1", RED, MUTED)
+_OVER_GRID = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,3 +107,137 @@ def _per_query_table(results: Mapping[str, EvaluationResult]) -> pa.Table:
     text = pa.string()
     schema = pa.schema([("query_id", text), ("mode", text), ("measure", text), ("value", pa.float64())])
     return pa.Table.from_pylist(rows, schema=schema)
+
+
+def intervals_of(results: Mapping[str, EvaluationResult]) -> dict[str, dict[str, Interval]]:
+    """Return the interval of every mean, by label and measure."""
+    return {
+        label: {measure: bootstrap_interval(values.values()) for measure, values in result.per_query.items()}
+        for label, result in results.items()
+    }
+
+
+def title_of(report: EvaluationReport) -> str:
+    """Return one line: what was measured on what."""
+    place = "" if report.collection is None else f" on {report.collection}"
+    return f"{report.retriever}{place}" + ("" if report.split is None else f" ({report.split})")
+
+
+def summary_of(n_queries: int) -> str:
+    """Return the line under a figure's title: how many queries, and what the intervals are."""
+    return f"{n_queries:,} queries, means with bootstrap 95% intervals"
+
+
+def evaluation_page(
+    report: EvaluationReport, results: Mapping[str, EvaluationResult], query_texts: Mapping[str, str]
+) -> str:
+    """Return the page of one evaluation: what was run, its measures, extreme queries, how to repeat it."""
+    parts = [
+        f"# {title_of(report)}",
+        markdown_table(_facts(report), ["what", "value"]),
+        "## Measures",
+        f"Means over all {report.queries:,} queries of the qrels, {INTERVAL_NOTE}.",
+        interval_table([(mode, report.measures[mode], report.intervals[mode]) for mode in report.measures], "mode"),
+        "![Means with intervals](report.png)",
+        *_extreme_queries(results, query_texts),
+        *command_blocks(report.command, report.config),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def interval_table(rows: list[tuple[str, Mapping[str, float], Mapping[str, Interval]]], first: str) -> str:
+    """Return a Markdown table of `mean [low, high]`: a row for each (label, means, intervals)."""
+    measures = list(rows[0][1])
+    cells: list[list[Cell]] = [
+        [label, *(f"{means[m]:.4f} [{intervals[m][0]:.3f}, {intervals[m][1]:.3f}]" for m in measures)]
+        for label, means, intervals in rows
+    ]
+    return markdown_table(cells, [first, *measures])
+
+
+def _facts(report: EvaluationReport) -> list[list[Cell]]:
+    facts: list[tuple[str, str | None]] = [
+        ("retriever", report.retriever),
+        ("collection", report.collection),
+        ("split", report.split),
+        ("queries", f"{report.queries:,}"),
+        ("passages", None if report.rows is None else f"{report.rows:,}"),
+        ("index fingerprint", report.fingerprint),
+    ]
+    return [[name, value] for name, value in facts if value is not None]
+
+
+def _extreme_queries(results: Mapping[str, EvaluationResult], query_texts: Mapping[str, str]) -> list[str]:
+    """Return two tables: the queries with the lowest and the highest value of the first measure.
+
+    They are sought in the mode with the best mean; queries that tie there are told apart by their mean over
+    modes.
+    """
+    measure = next(iter(next(iter(results.values())).mean))
+    best = max(results, key=lambda mode: results[mode].mean[measure])
+    values = {mode: result.per_query[measure] for mode, result in results.items()}
+    over_modes = {query: sum(v[query] for v in values.values()) / len(values) for query in values[best]}
+    hardest = sorted(values[best], key=lambda query: (values[best][query], over_modes[query], query))
+    easiest = sorted(values[best], key=lambda query: (-values[best][query], -over_modes[query], query))
+
+    def table(queries: list[str]) -> str:
+        rows: list[list[Cell]] = [
+            [q, _short(query_texts.get(q, "")), *(v[q] for v in values.values())] for q in queries[:_EXTREMES]
+        ]
+        return markdown_table(rows, ["id", "query", *values])
+
+    where = f"by {measure}" if len(values) == 1 else f"by {measure} of {best}, the best mode"
+    return [f"## Hardest queries {where}", table(hardest), f"## Easiest queries {where}", table(easiest)]
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST_TEXT else f"{line[: _LONGEST_TEXT - 1]}…"
+
+
+def draw_measures(
+    means: Mapping[str, Mapping[str, float]],
+    intervals: Mapping[str, Mapping[str, Interval]],
+    title: str,
+    subtitle: str,
+) -> bytes:
+    """Return a PNG with a bar for each label (mode or system) in a panel for each measure.
+
+    Args:
+        means: label → measure → mean; every label has the same measures.
+        intervals: label → measure → (low, high), drawn as an error bar.
+        title: first line above the panels.
+        subtitle: second line.
+    """
+    labels, measures = list(means), list(next(iter(means.values())))
+    size = _PANEL_INCHES, 0.6 + _BAR_INCHES * len(labels)
+    margin = 0.45 + 0.085 * max(map(len, labels)), 0.0
+    figure, panels = panel_figure(len(measures), _COLUMNS, size, title, subtitle, margin_inches=margin, share_y=True)
+    for panel, measure in zip(panels, measures, strict=True):
+        rows = [(label, means[label][measure], intervals[label][measure]) for label in labels]
+        _draw_panel(panel, measure, rows)
+    return png(figure)
+
+
+def _draw_panel(panel: Axes, measure: str, rows: list[tuple[str, float, Interval]]) -> None:
+    """Draw one measure: the first label on top, its value at the end of the bar."""
+    furthest = max(max(high, mean) for _, mean, (_, high) in rows)
+    # Measures of 0..1 share one scale, so that panels can be read against each other.
+    right = 1.0 if furthest <= 1 else furthest
+    for row, (_, mean, (low, high)) in enumerate(rows):
+        panel.barh(row, mean, height=0.62, color=_COLOURS[row % len(_COLOURS)], zorder=2)
+        panel.plot([low, high], [row, row], color=INK, linewidth=1.3, solid_capstyle="butt", zorder=3)
+        place = max(high, mean) + 0.02 * right
+        panel.text(place, row, f"{mean:.3f}", va="center", fontsize=9, color=INK, bbox=_OVER_GRID)
+    panel.set_title(measure, loc="left", fontsize=10, color=INK)
+    panel.set_xlim(0, 1.2 * right)
+    panel.set_xticks([0, 0.25 * right, 0.5 * right, 0.75 * right, right])
+    panel.set_yticks(range(len(rows)), [label for label, _, _ in rows], fontsize=9.5, color=INK)
+    panel.set_ylim(len(rows) - 0.5, -0.5)
+    panel.tick_params(axis="both", length=0)
+    panel.tick_params(axis="x", labelsize=8, labelcolor=MUTED)
+    panel.grid(axis="x", color=GRID, linewidth=0.8, zorder=0)
+    panel.set_axisbelow(True)
+    for side in ("top", "right", "bottom"):
+        panel.spines[side].set_visible(False)
+    panel.spines["left"].set_color(BASE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import yaml
@@ -93,6 +93,11 @@ def share(value: float | None) -> str:
 def p_value(p: float) -> str:
     """Write a p-value to three places; below .001 only that."""
     return f"<{points(_SMALLEST_P)}" if p < _SMALLEST_P else points(p)
+
+
+def listed(numbers: Iterable[int]) -> str:
+    """Write numbers one after another: 1, 2, 4."""
+    return ", ".join(map(str, numbers))
 
 
 def command_blocks(command: str, config: Mapping[str, Any] | None = None) -> list[str]:

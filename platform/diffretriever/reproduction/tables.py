@@ -1,4 +1,7 @@
-"""Where the queries and passages of a column of a table lie: BEIR collections, and the three sets on MS MARCO."""
+"""The paper's tables, read from the YAML files in this package, and where the queries and passages of a column lie.
+
+A column is a BEIR collection, one of the three sets on MS MARCO, or the average of seven collections.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,65 @@ from diffretriever.files import cache_dir
 from schemas.base import suggest
 from schemas.reproduce import PublishedTable, ReproduceJob
 
-AVERAGE = "beir7-average"
+MINI = "mini"
+"""The table that is ours: all methods on the embedded backbone."""
 
+PAPER_TABLES = (
+    "main-indomain",
+    "main-beir7",
+    "multistep-indomain",
+    "multistep-beir7",
+    "prompt-comparison",
+    "compressed-storage",
+    "beir7-modes",
+    "dense-baselines",
+    "index-storage",
+)
+"""In the paper's order."""
+
+AVERAGE = "beir7-average"
+"""The column of means over `BEIR7`."""
 
 BEIR7 = ("nq", "hotpotqa", "scifact", "trec-covid", "fiqa", "arguana", "quora")
-
-
 _MSMARCO = "msmarco"
-
-
 # What the splits are called in MS MARCO's own files and in BEIR's archive, which has DL19 as `test` and no DL20.
 _MSMARCO_SPLITS = {"msmarco-dev": ("dev.small", "dev"), "dl19": ("dl19", "test"), "dl20": ("dl20",)}
-
-
 _BEIR_SPLITS = ("test",)
+
+
+def load_tables(names: Sequence[str], mini_collection: str) -> list[PublishedTable]:
+    """Return the tables of these names, or all where none is given.
+
+    Args:
+        names: of `PAPER_TABLES`, or `mini`.
+        mini_collection: collection that the table `mini` is about.
+
+    Raises:
+        ValueError: no such table.
+    """
+    known = (*PAPER_TABLES, MINI)
+    for name in names:
+        if name not in known:
+            raise ValueError(f"--tables: no table '{name}'.{suggest(name, known)}")
+    tables = [load_table(name) for name in names or known]
+    return [_on(table, mini_collection) if table.id == MINI else table for table in tables]
+
+
+@cache
+def load_table(name: str) -> PublishedTable:
+    """Return one table as its file has it."""
+    folder = files("diffretriever.reproduction")
+    file = folder / f"{MINI}.yaml" if name == MINI else folder / "published" / f"{name}.yaml"
+    return PublishedTable.model_validate(yaml.safe_load(file.read_text("utf-8")))
+
+
+def _on(table: PublishedTable, collection: str) -> PublishedTable:
+    """Return the table, whose rows have one collection, with another in its place."""
+    rows = []
+    for row in table.rows:
+        (figures,) = row.figures.values()
+        rows.append(row.model_copy(update={"figures": {collection: figures}}))
+    return table.model_copy(update={"rows": tuple(rows)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,55 +141,3 @@ def _must_be_fetched(source: str) -> bool:
         return False
     archive = FOLDERS[source].partition("/")[0]
     return not (cache_dir() / "downloads" / f"{archive}.zip").is_file()
-
-
-MINI = "mini"
-
-
-PAPER_TABLES = (
-    "main-indomain",
-    "main-beir7",
-    "multistep-indomain",
-    "multistep-beir7",
-    "prompt-comparison",
-    "compressed-storage",
-    "beir7-modes",
-    "dense-baselines",
-    "index-storage",
-)
-"""In the paper's order."""
-
-
-def load_tables(names: Sequence[str], mini_collection: str) -> list[PublishedTable]:
-    """Return the tables of these names, or all where none is given.
-
-    Args:
-        names: of `PAPER_TABLES`, or `mini`.
-        mini_collection: collection that the table `mini` is about.
-
-    Raises:
-        ValueError: no such table.
-    """
-    known = (*PAPER_TABLES, MINI)
-    for name in names:
-        if name not in known:
-            raise ValueError(f"--tables: no table '{name}'.{suggest(name, known)}")
-    tables = [load_table(name) for name in names or known]
-    return [_on(table, mini_collection) if table.id == MINI else table for table in tables]
-
-
-@cache
-def load_table(name: str) -> PublishedTable:
-    """Return one table as its file has it."""
-    folder = files("diffretriever.reproduction")
-    file = folder / f"{MINI}.yaml" if name == MINI else folder / "published" / f"{name}.yaml"
-    return PublishedTable.model_validate(yaml.safe_load(file.read_text("utf-8")))
-
-
-def _on(table: PublishedTable, collection: str) -> PublishedTable:
-    """Return the table, whose rows have one collection, with another in its place."""
-    rows = []
-    for row in table.rows:
-        (figures,) = row.figures.values()
-        rows.append(row.model_copy(update={"figures": {collection: figures}}))
-    return table.model_copy(update={"rows": tuple(rows)})

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pytest
 import scipy.stats
 from pyarrow import parquet
 
-from diffretriever.evaluation.budgets.analysis import read_data
+from diffretriever.evaluation.budgets import report as report_module
+from diffretriever.evaluation.budgets.analysis import AnalysisData, AnalysisFacts, Section, read_data
 from diffretriever.evaluation.budgets.report import AnalysisReport, analyse
 from diffretriever.evaluation.budgets.sections.features import FeatureSection
 from diffretriever.evaluation.budgets.sections.grids import GridSection
@@ -79,6 +82,32 @@ def test_the_published_report_is_read_and_written_as_it_is() -> None:
     report = AnalysisReport.model_validate_json(text)
     assert report.model_dump_json(indent=2) + "\n" == text
     assert report.page() == (folder / "report.md").read_text("utf-8")
+
+
+class CountSection(Section):
+    """A section as anybody would add one."""
+
+    counts: tuple[int, ...]
+
+    @classmethod
+    def compute(cls, data: AnalysisData) -> Self:
+        return cls(counts=tuple(data.facts.queries.values()))
+
+    def figures(self, data: AnalysisData) -> dict[str, bytes]:
+        return {"counts.png": bytes(self.counts)}
+
+    def page(self, facts: AnalysisFacts) -> Iterator[str]:
+        yield f"## {sum(self.counts)} queries"
+
+
+def test_a_new_section_is_a_class_and_a_line(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report_module, "SECTIONS", (*report_module.SECTIONS, CountSection))
+    report = analyse(job(root, tmp_path), "x")
+    assert report.section(CountSection).counts == (30, 30)
+    assert json.loads((tmp_path / "report.json").read_text())["counts"] == [30, 30]
+    assert AnalysisReport.model_validate_json((tmp_path / "report.json").read_text("utf-8")) == report
+    assert (tmp_path / "counts.png").read_bytes() == bytes([30, 30])
+    assert "\n\n## 60 queries\n\n" in (tmp_path / "report.md").read_text("utf-8")
 
 
 def test_grids_are_means_and_the_average_weighs_sets_alike(root: Path, made: tuple[AnalysisReport, Path]) -> None:

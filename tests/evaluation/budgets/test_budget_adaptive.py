@@ -9,7 +9,7 @@ import pytest
 
 from diffretriever.budgets.fit import fit
 from diffretriever.budgets.selectors import FixedSelector, RuleSelector
-from diffretriever.evaluation.budgets.selector_study import QuerySet, across_folds, across_sets, as_given, joined
+from diffretriever.evaluation.budgets.selector_report import QuerySet, across_folds, across_sets, as_given, joined
 from tests.evaluation.budgets.sweeps import BUDGETS, noise, outcomes
 
 

@@ -12,12 +12,12 @@ import scipy.stats
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import read_vectors
-from diffretriever.evaluation.budgets.pruning import removal_order
-from diffretriever.evaluation.budgets.pruning_report import prune_slots, prune_table
+from diffretriever.evaluation.budgets.pruning import PrunePoint, removal_order
+from diffretriever.evaluation.budgets.pruning_report import PruneReport, prune_slots, prune_table
 from diffretriever.evaluation.budgets.sweeps import Outcomes
 from diffretriever.index.table import PassageIndex
 from schemas.budget import Budget
-from schemas.prune import PrunePoint, PruneReport, PruneSlotsJob
+from schemas.prune import PruneSlotsJob
 from schemas.retriever import MaskedRetriever
 from tests.evaluation.budgets.made_up import make_sweep
 from tests.evaluation.budgets.made_up_vectors import PASSAGES, add_vectors, passage_vectors, query_vectors, scores

@@ -1,6 +1,4 @@
-"""Reports on budgets from sweeps on disk: the paper's analysis section, and what a fitted selector gains.
+"""Budgets of sweeps on disk: measuring and choosing them, their analysis as a report, fitting selectors, pruning slots.
 
 Import the leaf modules; the package alone loads no matplotlib.
 """
-
-from __future__ import annotations

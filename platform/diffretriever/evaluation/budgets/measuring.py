@@ -1,4 +1,7 @@
-"""The measuring half of a budget sweep, from the runs on disk: values of every query, the grids, the best budget."""
+"""A swept budget's measures: the runs on disk, measured into values of every query, and the best budget of them.
+
+Legend: A query budgets, B passage budgets.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from schemas.sweep import RETRIEVER_FILE, BudgetSelection, SweepJob, SweepManife
 
 SELECTION_FILE = "selection.json"
 
-
+# The split that a budget is chosen on where nobody says which.
 _TRAIN = "train"
 
 
@@ -47,7 +50,7 @@ def select_budget(job: SweepJob, manifest: SweepManifest) -> BudgetSelection | N
         manifest: of the sweep.
 
     Raises:
-        ValueError: the sweep has no such split, mode or measure.
+        ValueError: the sweep has no such split, mode or measure, or is of a retriever without a budget.
     """
     split = job.select_split or (_TRAIN if _TRAIN in manifest.splits else None)
     if split is None:
@@ -55,10 +58,11 @@ def select_budget(job: SweepJob, manifest: SweepManifest) -> BudgetSelection | N
     mode: SweepMode = job.select_mode or ("hybrid" if "hybrid" in manifest.modes else manifest.modes[-1])
     measure = job.select_measure or manifest.measures[0]
     outcomes = Outcomes.read(job.output, split, mode, measure)
-    grid = {budget: float(outcomes.at(budget).mean()) for budget in _budgets(manifest)}
+    grid = {budget: float(outcomes.at(budget).mean()) for budget in outcomes.budgets}
     best = outcomes.best()
     retriever = RETRIEVERS.load(str(job.output / RETRIEVER_FILE))
-    assert has_slots(retriever), "only such retrievers are swept"
+    if not has_slots(retriever):
+        raise ValueError(f"{job.output / RETRIEVER_FILE} is of the {retriever.method} method, which has no budget")
     selection = BudgetSelection(
         budget=best,
         mode=mode,

@@ -1,6 +1,10 @@
 """Fewer slots for passages that need fewer: which vectors to drop so that the least is lost (the paper's future work).
 
-Legend: K slots, N vectors of all passages, P passages, H hidden size.
+Which vectors are worth most follows from the vectors alone; what is lost without the others is measured by dense search
+of a sweep's queries, or of a collection's.
+
+Legend: K slots of a passage, N vectors of all passages, P passages, C chosen passages, M query vectors, Q queries,
+H hidden size.
 """
 
 from __future__ import annotations
@@ -14,20 +18,34 @@ import torch
 
 from diffretriever.collections import Qrels, open_collection
 from diffretriever.encoders.representations import Representations, read_vectors
-from diffretriever.evaluation.budgets.sweeps import SweptSplit, open_splits, read_queries
+from diffretriever.evaluation.budgets.sweeps import SweptSplit, open_splits
 from diffretriever.evaluation.measures import evaluate
 from diffretriever.evaluation.statistics import bootstrap_interval, holm, t_test_p
+from diffretriever.evaluation.tables import Interval
 from diffretriever.index.finite import finite_rows
 from diffretriever.index.table import PassageIndex, check_same, manifest_of
 from diffretriever.presets import with_places
 from diffretriever.scoring.maxsim import FP32_ROUNDING, exact_scores, maxsim, possible
 from diffretriever.scoring.topk import top_k
 from diffretriever.search.batch import kept_hits, searched_depth
+from schemas.base import Model
 from schemas.budget import Budget
-from schemas.prune import PrunePoint, PruneSlotsJob, PruneTest
+from schemas.prune import PruneSlotsJob
 from schemas.retriever import has_slots
 
+PruneRule: TypeAlias = Literal["all", "same number", "threshold", "first slots", "encoded"]
+"""Which slots stay; see `PrunePoint`."""
+
+_PRUNING: tuple[PruneRule, ...] = ("same number", "threshold")
+"""The rules that drop the cheapest slots; the others are there to be compared with."""
+
 _PASSAGES_AT_ONCE = 4096
+_BATCH_ROWS = 4096
+_QUERIES_AT_ONCE = 32
+# Passages of a run that are measured.
+_DEPTH = 100
+# Vectors are stored in fp16.
+_BYTES_A_NUMBER = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,9 +165,6 @@ def _losses(others_PKK: np.ndarray, kept_PK: np.ndarray) -> np.ndarray:
     return np.where(kept_PK, losses_PK, np.inf)
 
 
-_BATCH_ROWS = 4096
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class PruneSource:
     """Queries and the passages that they are searched in.
@@ -200,7 +215,7 @@ def _of_sweep(job: PruneSlotsJob) -> PruneSource:
         passage_ids=ids,
         vectors_NH=vectors_NH,
         offsets=offsets,
-        query_ids=list(read_queries(split.folder, split.split)),
+        query_ids=list(split.queries()),
         queries=split.encoded(k_q),
         query_budget=k_q,
         qrels=split.qrels(job.collection),
@@ -272,9 +287,6 @@ def _count_vectors(index: PassageIndex) -> int:
     return sum(len(batch.column("slot_tokens").flatten()) for batch in batches)
 
 
-_QUERIES_AT_ONCE = 32
-
-
 def kept_offsets(offsets: np.ndarray, kept_N: np.ndarray) -> np.ndarray:
     """Return the offsets of passages, int64 [P + 1], when only the vectors `kept_N` (bool [N]) are left."""
     before = np.concatenate([[0], np.cumsum(kept_N)]).astype(np.int64)
@@ -311,15 +323,36 @@ def search_kept(
     return hits
 
 
-_DEPTH = 100
+class PruneTest(Model):
+    """A point of the curve less another, by the paired two-sided t-test over queries."""
+
+    difference: float
+    t_test: float
+    """p, corrected by Holm for all points that are compared with the same."""
 
 
-_BYTES_A_NUMBER = 2
+class PrunePoint(Model):
+    """Passages with some of their slots, searched densely."""
 
-_Rule: TypeAlias = Literal["all", "same number", "threshold", "first slots", "encoded"]
-
-
-_PRUNING: tuple[_Rule, ...] = ("same number", "threshold")
+    rule: PruneRule
+    """`all`: nothing pruned. `same number`: of every passage the cheapest slots go until k are left. `threshold`: the
+    cheapest of all passages go until k are left on average. `first slots`: the first k stay. `encoded`: the sweep's
+    index that was encoded with K_p = k."""
+    keep: int
+    """k."""
+    average: float
+    """Slots that a passage has on average."""
+    bytes: int
+    """Of the vectors, at two a number."""
+    mean: float
+    interval: Interval
+    """Bootstrap 95% interval of the mean."""
+    against_all: PruneTest | None
+    """None for the unpruned passages themselves."""
+    against_first: PruneTest | None
+    """Pruned less `first slots` with the same k; None for what is not pruned."""
+    against_encoded: PruneTest | None
+    """Pruned less `encoded` with the same k; None for what is not pruned, or where there is no such index."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -354,7 +387,7 @@ def curve_points(source: PruneSource, keep: tuple[int, ...], measure: str) -> It
         )
 
 
-def _measured(source: PruneSource, keep: tuple[int, ...], measure: str) -> dict[tuple[_Rule, int], _Measured]:
+def _measured(source: PruneSource, keep: tuple[int, ...], measure: str) -> dict[tuple[PruneRule, int], _Measured]:
     found = {}
     for key, kept_N in _ways(source, keep):
         vectors_NH = source.vectors_NH[kept_N].astype(np.float32)
@@ -368,7 +401,7 @@ def _measured(source: PruneSource, keep: tuple[int, ...], measure: str) -> dict[
     return found
 
 
-def _ways(source: PruneSource, keep: tuple[int, ...]) -> Iterator[tuple[tuple[_Rule, int], np.ndarray]]:
+def _ways(source: PruneSource, keep: tuple[int, ...]) -> Iterator[tuple[tuple[PruneRule, int], np.ndarray]]:
     """Yield which vectors stay, bool [N], by rule and k."""
     order = removals(source.vectors_NH, source.offsets)
     yield ("all", int(np.diff(source.offsets).max())), np.ones(len(source.vectors_NH), dtype=bool)
@@ -392,7 +425,7 @@ def _places(source: PruneSource) -> np.ndarray:
     return np.arange(len(source.vectors_NH)) - np.repeat(source.offsets[:-1], np.diff(source.offsets))
 
 
-def _kept(rule: _Rule, order: Removals, k: int) -> np.ndarray:
+def _kept(rule: PruneRule, order: Removals, k: int) -> np.ndarray:
     if rule == "same number":
         return order.keep_each(k)
     # As many vectors as when every passage keeps k: passages that never had k count with what they have.
@@ -410,7 +443,9 @@ def _values(source: PruneSource, vectors_NH: np.ndarray, offsets: np.ndarray, me
     return np.array([values[query] for query in source.qrels])
 
 
-def _tests(measured: Mapping[tuple[_Rule, int], _Measured], other: _Rule) -> dict[tuple[_Rule, int], PruneTest]:
+def _tests(
+    measured: Mapping[tuple[PruneRule, int], _Measured], other: PruneRule
+) -> dict[tuple[PruneRule, int], PruneTest]:
     """Return what pruned points differ from those of another rule with the same k, or from the one of `all`."""
     whole = next(key for key in measured if key[0] == "all")
     compared = _PRUNING if other != "all" else (*_PRUNING, "first slots", "encoded")

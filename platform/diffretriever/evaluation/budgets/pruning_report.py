@@ -1,12 +1,23 @@
-"""Effectiveness against storage as slots are pruned."""
+"""From an index and queries to the pruning curve: `curve.md`, `curve.png`, `curve.json`.
+
+Nothing in these files depends on when or where they are made.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-import yaml
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from diffretriever.evaluation.budgets.pruning import PruneSource, curve_points, kept_by, open_source
+from diffretriever.evaluation.budgets.pruning import (
+    PrunePoint,
+    PruneSource,
+    PruneTest,
+    curve_points,
+    kept_by,
+    open_source,
+)
 from diffretriever.evaluation.figures import (
     BLUE,
     GREEN,
@@ -21,10 +32,20 @@ from diffretriever.evaluation.figures import (
 )
 from diffretriever.evaluation.measures import parse_measures
 from diffretriever.evaluation.statistics import ALPHA
-from diffretriever.evaluation.tables import NOTHING, Cell, format_table, level_with_interval, markdown_table, signed
+from diffretriever.evaluation.tables import (
+    NOTHING,
+    Cell,
+    command_blocks,
+    format_table,
+    level_with_interval,
+    markdown_table,
+    signed,
+)
 from diffretriever.files import write_bytes, write_text
 from diffretriever.index.rewrite import write_pruned
-from schemas.prune import PrunePoint, PruneReport, PruneSlotsJob, PruneTest
+from schemas.base import Model
+from schemas.places import IndexPlace
+from schemas.prune import PruneSlotsJob
 
 _STYLES = {
     "threshold": (BLUE, "o", "-"),
@@ -32,42 +53,6 @@ _STYLES = {
     "first slots": (GREY, "v", "--"),
     "encoded": (ORANGE, "D", ":"),
 }
-
-
-def draw_pruning(report: PruneReport) -> bytes:
-    """Return a PNG with a line for each rule; all of them end in the passages with nothing pruned."""
-    subtitle = (
-        f"{report.queries:,} queries at $K_q$ = {report.query_budget}, {report.passages:,} passages; 95% intervals"
-    )
-    figure = headed_figure(6.4, HEAD_INCHES + 3.6, f"What passage slots buy, dense {report.measure}", subtitle)
-    panel = figure.subplots()
-    quiet(panel, "y")
-    whole = next(point for point in report.points if point.rule == "all")
-    panel.axhspan(*whole.interval, color=GREY, alpha=0.15, zorder=0, linewidth=0)
-    for rule, (colour, marker, line) in _STYLES.items():
-        own = [point for point in report.points if point.rule == rule]
-        if not own:
-            continue
-        ends = [*own, whole]
-        panel.plot(
-            [point.average for point in ends], [point.mean for point in ends], color=colour, marker=marker,
-            linestyle=line, linewidth=1.6, markersize=5, label=rule, zorder=3,
-        )  # fmt: skip
-    panel.plot([whole.average], [whole.mean], color=INK, marker="*", markersize=11, linestyle="none", zorder=4)
-    panel.set_xscale("log", base=2)
-    ticks = sorted({point.keep for point in report.points})
-    panel.xaxis.set_major_locator(FixedLocator(ticks))
-    panel.xaxis.set_minor_locator(NullLocator())
-    panel.xaxis.set_major_formatter("{x:.0f}")
-    megabytes = whole.bytes / whole.average / 1e6
-    panel.set_xlabel(f"slots a passage has on average; one is {megabytes:.2f} MB of vectors", fontsize=9.5, color=INK)
-    panel.set_ylabel(report.measure, fontsize=9.5, color=INK)
-    panel.margins(x=0.06, y=0.14)
-    panel.legend(frameon=False, fontsize=9, labelcolor=INK, loc="best")
-    panel.tick_params(labelcolor=MUTED)
-    return png(figure)
-
-
 _INTRODUCTION = (
     "Slots of passages are dropped from the stored vectors; nothing is encoded again, and the sparse side stays as it "
     "is. A slot's cost is one less its cosine to the nearest slot that stays, which bounds what a query vector can "
@@ -75,67 +60,33 @@ _INTRODUCTION = (
     "all passages until as many are left altogether, so that passages with redundant slots lose more. `first slots` "
     "keeps the first k, `encoded` is the sweep's own index of K_p = k."
 )
-
-
 _TESTS = (
     "Differences of means; † p < .05, paired two-sided t-test over queries, corrected by Holm for all rows of a column."
 )
 
 
-def prune_page(report: PruneReport) -> str:
-    """Return the whole page."""
-    facts: list[list[Cell]] = [
-        ["index", report.index],
-        ["retriever", report.retriever],
-        ["encoder fingerprint", report.fingerprint],
-        ["passages", f"{report.passages:,}, at most {report.passage_budget} slots each"],
-        ["queries", f"{report.queries:,}, K_q = {report.query_budget}"],
-    ]
-    parts = [
-        "# Fewer slots for passages that need fewer",
-        markdown_table(facts, ["what", "value"]),
-        _INTRODUCTION,
-        "![Effectiveness by storage](curve.png)",
-        markdown_table(_rows(report), _columns(report)),
-        _TESTS,
-        "## Command",
-        f"```\n{report.command}\n```",
-        "<details><summary>Resolved config</summary>",
-        f"```yaml\n{yaml.safe_dump(report.config, sort_keys=False, allow_unicode=True)}```",
-        "</details>",
-    ]
-    return "\n\n".join(parts) + "\n"
+class PruneReport(Model):
+    """The file `curve.json`."""
 
-
-def prune_table(report: PruneReport) -> str:
-    """Return the points as plain text."""
-    return format_table(_rows(report), _columns(report))
-
-
-def _columns(report: PruneReport) -> list[str]:
-    return ["rule", "mean K_p", "MB", f"dense {report.measure}", "less all", "less first k", "less encoded k"]
-
-
-def _rows(report: PruneReport) -> list[list[Cell]]:
-    return [_row(point) for point in report.points]
-
-
-def _row(point: PrunePoint) -> list[Cell]:
-    return [
-        point.rule,
-        f"{point.average:.2f}",
-        f"{point.bytes / 1e6:.2f}",
-        level_with_interval(point.mean, point.interval),
-        _test(point.against_all),
-        _test(point.against_first),
-        _test(point.against_encoded),
-    ]
-
-
-def _test(test: PruneTest | None) -> str:
-    if test is None:
-        return NOTHING
-    return f"{signed(test.difference)}{'†' if test.t_test < ALPHA else ''}"
+    index: IndexPlace
+    """Where it lies."""
+    retriever: str
+    fingerprint: str
+    """Of the index."""
+    queries: int
+    """With judgements."""
+    query_budget: int
+    """K_q."""
+    passage_budget: int
+    """K_p, the most slots of a passage."""
+    passages: int
+    measure: str
+    points: tuple[PrunePoint, ...]
+    """By rule, then rising k."""
+    command: str
+    """The command line."""
+    config: dict[str, Any]
+    """The resolved config of the job."""
 
 
 def prune_slots(job: PruneSlotsJob, command: str) -> PruneReport:
@@ -183,3 +134,89 @@ def _kept(job: PruneSlotsJob, source: PruneSource, most: int) -> tuple[int, ...]
             "slot cannot be pruned"
         )
     return kept
+
+
+def prune_page(report: PruneReport) -> str:
+    """Return the whole page."""
+    facts: list[list[Cell]] = [
+        ["index", report.index],
+        ["retriever", report.retriever],
+        ["encoder fingerprint", report.fingerprint],
+        ["passages", f"{report.passages:,}, at most {report.passage_budget} slots each"],
+        ["queries", f"{report.queries:,}, K_q = {report.query_budget}"],
+    ]
+    parts = [
+        "# Fewer slots for passages that need fewer",
+        markdown_table(facts, ["what", "value"]),
+        _INTRODUCTION,
+        "![Effectiveness by storage](curve.png)",
+        markdown_table(_rows(report), _columns(report)),
+        _TESTS,
+        *command_blocks(report.command, report.config),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def prune_table(report: PruneReport) -> str:
+    """Return the points as plain text."""
+    return format_table(_rows(report), _columns(report))
+
+
+def _columns(report: PruneReport) -> list[str]:
+    return ["rule", "mean K_p", "MB", f"dense {report.measure}", "less all", "less first k", "less encoded k"]
+
+
+def _rows(report: PruneReport) -> list[list[Cell]]:
+    return [_row(point) for point in report.points]
+
+
+def _row(point: PrunePoint) -> list[Cell]:
+    return [
+        point.rule,
+        f"{point.average:.2f}",
+        f"{point.bytes / 1e6:.2f}",
+        level_with_interval(point.mean, point.interval),
+        _test(point.against_all),
+        _test(point.against_first),
+        _test(point.against_encoded),
+    ]
+
+
+def _test(test: PruneTest | None) -> str:
+    if test is None:
+        return NOTHING
+    return f"{signed(test.difference)}{'†' if test.t_test < ALPHA else ''}"
+
+
+def draw_pruning(report: PruneReport) -> bytes:
+    """Return a PNG with a line for each rule; all of them end in the passages with nothing pruned."""
+    subtitle = (
+        f"{report.queries:,} queries at $K_q$ = {report.query_budget}, {report.passages:,} passages; 95% intervals"
+    )
+    figure = headed_figure(6.4, HEAD_INCHES + 3.6, f"What passage slots buy, dense {report.measure}", subtitle)
+    panel = figure.subplots()
+    quiet(panel, "y")
+    whole = next(point for point in report.points if point.rule == "all")
+    panel.axhspan(*whole.interval, color=GREY, alpha=0.15, zorder=0, linewidth=0)
+    for rule, (colour, marker, line) in _STYLES.items():
+        own = [point for point in report.points if point.rule == rule]
+        if not own:
+            continue
+        ends = [*own, whole]
+        panel.plot(
+            [point.average for point in ends], [point.mean for point in ends], color=colour, marker=marker,
+            linestyle=line, linewidth=1.6, markersize=5, label=rule, zorder=3,
+        )  # fmt: skip
+    panel.plot([whole.average], [whole.mean], color=INK, marker="*", markersize=11, linestyle="none", zorder=4)
+    panel.set_xscale("log", base=2)
+    ticks = sorted({point.keep for point in report.points})
+    panel.xaxis.set_major_locator(FixedLocator(ticks))
+    panel.xaxis.set_minor_locator(NullLocator())
+    panel.xaxis.set_major_formatter("{x:.0f}")
+    megabytes = whole.bytes / whole.average / 1e6
+    panel.set_xlabel(f"slots a passage has on average; one is {megabytes:.2f} MB of vectors", fontsize=9.5, color=INK)
+    panel.set_ylabel(report.measure, fontsize=9.5, color=INK)
+    panel.margins(x=0.06, y=0.14)
+    panel.legend(frameon=False, fontsize=9, labelcolor=INK, loc="best")
+    panel.tick_params(labelcolor=MUTED)
+    return png(figure)

@@ -5,7 +5,6 @@ Nothing in these files depends on when or where they are made: equal sweeps and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,7 +21,7 @@ from diffretriever.evaluation.budgets.sections.oracles import OracleSection
 from diffretriever.evaluation.budgets.sections.scoring import ScoringSection
 from diffretriever.evaluation.budgets.sections.significance import SignificanceSection
 from diffretriever.evaluation.budgets.sections.slots import SlotSection
-from diffretriever.evaluation.tables import Cell, command_blocks, markdown_table
+from diffretriever.evaluation.tables import Cell, command_blocks, listed, markdown_table
 from diffretriever.files import whole_file, write_bytes, write_text
 from schemas.analyse import AnalyseBudgetsJob
 
@@ -112,15 +111,11 @@ def _introduction(facts: AnalysisFacts) -> str:
         ["retriever", facts.retriever],
         ["encoder fingerprint", facts.fingerprint],
         ["queries", ", ".join(f"{name} {n:,}" for name, n in facts.queries.items())],
-        ["budgets", f"K_q in {_listed(facts.query_budgets)}; K_p in {_listed(facts.passage_budgets)}"],
+        ["budgets", f"K_q in {listed(facts.query_budgets)}; K_p in {listed(facts.passage_budgets)}"],
         ["fixed budget", f"{facts.fixed}, {facts.chosen}"],
         ["measure", facts.measure],
     ]
     return markdown_table(rows, ["what", "value"])
-
-
-def _listed(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, numbers))
 
 
 def _per_query(data: AnalysisData) -> pa.Table:

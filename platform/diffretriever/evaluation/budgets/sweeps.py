@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from diffretriever.budgets.features import FEATURES, DocumentFrequencies, QueryText, check_names, features_of
 from diffretriever.collections import Qrels, open_collection
 from diffretriever.encoders.representations import Representations
+from diffretriever.evaluation.tables import listed
 from diffretriever.files import whole_file
 from diffretriever.index.table import PassageIndex
 from diffretriever.search.selecting import document_frequencies
@@ -92,8 +93,8 @@ class Outcomes:
         """Return the indices of `budget` on the first two axes; raises `ValueError` where it was not swept."""
         if budget.query not in self.query_budgets or budget.passage not in self.passage_budgets:
             raise ValueError(
-                f"{budget} was not swept: K_q is one of {_listed(self.query_budgets)}, "
-                f"K_p one of {_listed(self.passage_budgets)}"
+                f"{budget} was not swept: K_q is one of {listed(self.query_budgets)}, "
+                f"K_p one of {listed(self.passage_budgets)}"
             )
         return self.query_budgets.index(budget.query), self.passage_budgets.index(budget.passage)
 
@@ -170,10 +171,6 @@ def _indices(numbers_R: np.ndarray, budgets: tuple[int, ...], shown: str) -> np.
             f"{shown} {numbers_R[~known_R][0]} is not in {MANIFEST_FILE}: one of the two is of another sweep"
         )
     return places_R
-
-
-def _listed(numbers: tuple[int, ...]) -> str:
-    return ", ".join(map(str, numbers))
 
 
 @dataclass(frozen=True, slots=True)
