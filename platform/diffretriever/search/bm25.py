@@ -19,6 +19,7 @@ from numba import njit
 from diffretriever.encoders.preparer import join_title
 from diffretriever.files import is_local
 from diffretriever.index.table import PassageIndex
+from diffretriever.ragged import offsets_of
 from diffretriever.scoring.topk import Hit, Hits
 from diffretriever.search.base import Searcher
 from schemas.retriever import Bm25Retriever, Mode
@@ -148,7 +149,7 @@ class Bm25Searcher(Searcher):
             return {mode: [[] for _ in queries] for mode in modes}
         known = self._model.vocab_dict
         terms = [[known[word] for word in words if word in known] for words in analyse(queries)]
-        offsets_Q = np.cumsum([0, *map(len, terms)])
+        offsets_Q = offsets_of([len(each) for each in terms])
         terms_T = np.array([term for each in terms for term in each], np.int64)
         stored = self._model.scores
         matrix = (np.asarray(stored["indptr"]), np.asarray(stored["indices"]), np.asarray(stored["data"]))

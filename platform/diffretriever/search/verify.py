@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from diffretriever.collections import Passage
 from diffretriever.encoders.representations import read_impacts, read_vectors
 from diffretriever.index.table import PassageIndex, fragment_key, rows_written
-from diffretriever.index.vectors import codec_of, read_codes, with_vectors
+from diffretriever.index.vectors import codec_of, read_packed, with_vectors
 from diffretriever.search.dense.codes import FragmentCodes
 from diffretriever.search.sparse.kernels import digest_impacts
 from diffretriever.search.sparse.postings import FragmentPostings
@@ -87,7 +87,7 @@ def impact_problems(batch: pa.RecordBatch, vocab_size: int) -> Found:
 
 def compressed_problems(batch: pa.RecordBatch, codec: Codec) -> tuple[str, np.ndarray]:
     """Check that there is a row of codes for each slot word, and that all of them can be decoded."""
-    codes_NW, offsets = read_codes(batch)
+    codes_NW, offsets = read_packed(batch)
     wrong_P = _any(~codec.readable(codes_NW), offsets) | (np.diff(offsets) != _lengths(batch, "slot_tokens"))
     return "codes are missing or cannot be decoded", wrong_P
 

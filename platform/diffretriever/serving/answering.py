@@ -15,9 +15,8 @@ from diffretriever.collections.validation import RefusedError, checked_query
 from diffretriever.encoders.preparer import PreparedText, Preparer
 from diffretriever.encoders.representations import Representations, not_finite
 from diffretriever.index.table import PassageIndex
+from diffretriever.scoring.fusion import ListName, depth_for, lists_for, ranked
 from diffretriever.scoring.topk import Hit, Hits
-from diffretriever.search.batch import LISTS, ListName
-from diffretriever.search.neural import FUSION_DEPTH, ranked
 from diffretriever.search.selecting import BudgetChooser
 from diffretriever.serving.explain import NameWord, explain, slot_words, terms
 from diffretriever.serving.metrics import Metrics, Stage
@@ -249,8 +248,9 @@ class Job:
     @property
     def wanted(self) -> Wanted:
         """What has to be searched for."""
-        depth = max(self.request.k, FUSION_DEPTH) if self.mode == "hybrid" else self.request.k
-        return Wanted(self.view.version, LISTS[self.mode], depth, self.collection)
+        modes = [self.mode]
+        depth = depth_for(modes, self.request.k)
+        return Wanted(self.view.version, lists_for(modes), depth, self.collection)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +339,7 @@ def refused(planned: Sequence[PlannedQuery], encoded: Representations) -> Invali
 
 
 def _rank(mode: Mode, found: Found, k: int) -> list[Ranking]:
-    best = ranked(mode, found.get("dense", []), found.get("sparse", []), k)
+    best = ranked(mode, found, k)
     rankings = []
     for query, hits in enumerate(best):
         kept = {passage for passage, _ in hits}

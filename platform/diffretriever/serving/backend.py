@@ -17,7 +17,7 @@ import numpy as np
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.representations import Representations
-from diffretriever.search.batch import ListName
+from diffretriever.scoring.fusion import ListName
 from diffretriever.serving.answering import Answering, Found, Job, PlannedQuery, Searched, Wanted, refused
 from diffretriever.serving.metrics import Metrics, Stage
 from diffretriever.serving.problems import RequestError

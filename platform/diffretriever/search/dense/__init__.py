@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diffretriever.search.dense.calibrate import read_settings
 from diffretriever.search.dense.candidates import CandidateSearch, Proposer
-from diffretriever.search.dense.coded import CodedPassages, CodedScan
-from diffretriever.search.dense.codes import open_segments
+from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.compressed import CompressedScan
 from diffretriever.search.dense.faiss_tokens import FaissTokensProposer
 from diffretriever.search.dense.lancedb_tokens import LanceDbTokensProposer
@@ -15,18 +13,13 @@ from diffretriever.search.dense.mean import MeanProposer
 from diffretriever.search.dense.plaid import PlaidProposer
 from diffretriever.search.dense.stream import StreamingScan
 from schemas.accelerate import ProposerName
-from schemas.retriever import Bm25Retriever
-from schemas.search import SearchOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
     import torch
 
     from diffretriever.index.table import PassageIndex
     from diffretriever.search.dense.base import DenseSearch
-    from diffretriever.search.dense.codes import Segment
+    from schemas.search import SearchOptions
 
 
 PROPOSERS: dict[ProposerName, type[Proposer]] = {
@@ -40,45 +33,15 @@ PROPOSERS: dict[ProposerName, type[Proposer]] = {
 AUTO: tuple[ProposerName, ...] = ("mean", "plaid")
 """What a calibration chooses from where none is named: those that need no other library and are made in seconds."""
 
+SEARCHES: tuple[type[DenseSearch], ...] = (CandidateSearch, CodedScan, CompressedScan, StreamingScan)
+"""The ways to search by MaxSim, the fastest first. Adding one is a file here and an entry."""
+
 
 def open_dense(index: PassageIndex, options: SearchOptions, device: torch.device) -> DenseSearch:
     """Return the fastest search that the index is ready for: candidates, the codes of all passages, or a stream.
 
     Raises:
-        ValueError: a search budget is given, but there is no candidate index.
+        ValueError: the index holds no vectors, or a number of candidates is asked for and there is no candidate index.
     """
-    retriever = index.manifest.retriever
-    assert not isinstance(retriever, Bm25Retriever), "BM25 indexes hold no vectors"
-    stream = StreamingScan(index, options, device, retriever.max_vectors("passage"))
-    if options.maxsim != "mean" or options.score_dtype != "float32":
-        # The authors' variants are computed from the vectors themselves.
-        return stream
-    segments, uncoded = open_segments(index)
-    if not segments:
-        return CompressedScan(index, stream) if index.manifest.decodes else stream
-    candidates = _open_candidates(index, segments, uncoded, stream, options)
-    return candidates or CodedScan(CodedPassages(segments), uncoded, stream, options, device)
-
-
-def _open_candidates(
-    index: PassageIndex, segments: Sequence[Segment], uncoded: list[Any], stream: StreamingScan, options: SearchOptions
-) -> CandidateSearch | None:
-    """Return the search through the candidate index; None where all passages are to be scored."""
-    if options.search_budget == "exact":
-        return None
-    settings = read_settings(index)
-    if settings is None:
-        if options.search_budget == "auto":
-            return None
-        raise ValueError(
-            f"a search budget needs a candidate index: `python jobs/accelerate_index.py --index {index.uri} "
-            "--candidates mean`, or leave --search-budget out"
-        )
-    budget = settings.search_budget if options.search_budget == "auto" else options.search_budget
-    if budget >= len(index):
-        return None
-    proposer = PROPOSERS[settings.proposer].open(index, segments)
-    known = {id(segment) for segment in proposer.passages.segments}
-    unknown = [segment.fragment for segment in segments if id(segment) not in known]
-    # A candidate index of other fragments than these has nothing to name.
-    return CandidateSearch(proposer, uncoded + unknown, stream, budget) if known else None
+    opened = (search.open(index, options, device) for search in SEARCHES)
+    return next(search for search in opened if search is not None)

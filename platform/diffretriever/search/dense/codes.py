@@ -22,10 +22,10 @@ from diffretriever.encoders.representations import read_vectors
 from diffretriever.files import is_local, whole_folder
 from diffretriever.index.finite import finite_rows
 from diffretriever.index.table import PassageIndex, fragment_key, live_rows, rows_written
+from diffretriever.ragged import offsets_of
 from diffretriever.scoring.coded import Codes
-from diffretriever.scoring.halves import widened
-from diffretriever.scoring.kernels import encode
-from diffretriever.search.mapped_files import ends_of, ids_from, letters_of, read_header, with_files, write_header
+from diffretriever.scoring.kernels import encode, to_float32
+from diffretriever.search.mapped_files import ids_from, letters_of, read_header, with_files, write_header
 
 FORMAT = 2
 
@@ -82,7 +82,7 @@ class FragmentCodes:
             return None
         hidden_size = header["hidden_size"]
         arrays = {name: _mapped(folder / f"{name}.bin", dtype) for name, dtype in _FILES.items()}
-        offsets = ends_of(arrays["counts"])
+        offsets = offsets_of(arrays["counts"])
         return cls(
             vectors=Codes(arrays["codes"].reshape(-1, hidden_size), arrays["scales"], offsets),
             means=Codes(arrays["mean_codes"].reshape(-1, hidden_size), arrays["mean_scales"], np.arange(len(offsets))),
@@ -112,7 +112,7 @@ class FragmentCodes:
 
 def _encode_batch(batch: pa.RecordBatch) -> dict[str, np.ndarray]:
     stored_NH, offsets = read_vectors(batch)
-    vectors_NH = widened(stored_NH)
+    vectors_NH = to_float32(stored_NH)
     letters, lengths_P = letters_of(batch.column("id").to_pylist())
     counts_P = np.diff(offsets)
     codes, scales, errors_N = quantise(vectors_NH)

@@ -18,7 +18,7 @@ from diffretriever.encoders.representations import Representations
 from diffretriever.files import whole_file
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.coded import Codes
-from diffretriever.scoring.halves import widened
+from diffretriever.scoring.kernels import to_float32
 from diffretriever.search.dense.candidates import Proposer
 from diffretriever.search.dense.coded import CodedPassages
 from diffretriever.search.dense.codes import Segment
@@ -108,9 +108,9 @@ def _trained_and_filled(segment: Segment) -> Any:
     index = _faiss().index_factory(stored_NH.shape[1], f"IVF{lists},SQ8", _faiss().METRIC_INNER_PRODUCT)
     rng = np.random.default_rng(0)
     sample = rng.choice(len(stored_NH), min(len(stored_NH), lists * _TRAINING_VECTORS), replace=False)
-    index.train(widened(stored_NH[np.sort(sample)]))
+    index.train(to_float32(stored_NH[np.sort(sample)]))
     for start in range(0, len(stored_NH), _VECTORS_AT_ONCE):
-        index.add(widened(stored_NH[start : start + _VECTORS_AT_ONCE]))
+        index.add(to_float32(stored_NH[start : start + _VECTORS_AT_ONCE]))
     return index
 
 

@@ -19,7 +19,7 @@ from diffretriever.codecs.codewords import nearest_centroids, spherical_centroid
 from diffretriever.encoders.representations import Representations
 from diffretriever.files import write_bytes
 from diffretriever.index.table import PassageIndex
-from diffretriever.scoring.halves import widened
+from diffretriever.scoring.kernels import to_float32
 from diffretriever.search.dense.candidates import Proposer
 from diffretriever.search.dense.coded import CodedPassages
 from diffretriever.search.dense.codes import Segment
@@ -122,9 +122,9 @@ class CentroidLists:
         count = max(1, min(int(2 * np.sqrt(len(stored_NH))), len(stored_NH) // 4))
         size = min(len(stored_NH), count * _TRAINING_VECTORS)
         sample = np.random.default_rng(0).choice(len(stored_NH), size, replace=False)
-        centroids_CH = spherical_centroids(widened(stored_NH[np.sort(sample)]), count, seed=0)
+        centroids_CH = spherical_centroids(to_float32(stored_NH[np.sort(sample)]), count, seed=0)
         blocks = range(0, len(stored_NH), _VECTORS_AT_ONCE)
-        parts = [nearest_centroids(widened(stored_NH[i : i + _VECTORS_AT_ONCE]), centroids_CH) for i in blocks]
+        parts = [nearest_centroids(to_float32(stored_NH[i : i + _VECTORS_AT_ONCE]), centroids_CH) for i in blocks]
         nearest_N = np.concatenate(parts)
         owners_N = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
         pairs_T = np.unique(nearest_N * len(offsets) + owners_N)

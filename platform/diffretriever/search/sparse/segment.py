@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import NonNegativeInt, PositiveInt, ValidationError
 
 from diffretriever.files import whole_folder
+from diffretriever.ragged import offsets_of
 from diffretriever.search.sparse.kernels import BLOCK_ROWS, digest_postings, place, tally
 from schemas.base import Model
 
@@ -193,7 +194,7 @@ class _Spool:
         """Read back, one block of passages at a time."""
         lengths_N, skip = np.concatenate([*self._lengths, np.zeros(0, np.int32)]), 0
         for first in range(0, self.passages, BLOCK_ROWS):
-            offsets = np.concatenate([[0], np.cumsum(lengths_N[first : first + BLOCK_ROWS], dtype=np.int64)])
+            offsets = offsets_of(lengths_N[first : first + BLOCK_ROWS])
             count = int(offsets[-1])
             ids_I = np.fromfile(self._ids, np.int32, count, offset=4 * skip)
             yield ids_I, np.fromfile(self._weights, np.float32, count, offset=4 * skip), offsets

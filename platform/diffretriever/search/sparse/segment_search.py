@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from diffretriever.ragged import offsets_of
 from diffretriever.search.sparse import kernels
-from diffretriever.search.sparse import kernels as bounds
-from diffretriever.search.sparse.kernels import look_up
 from diffretriever.search.sparse.segment import PostingsSegment, check_ids, check_weights, first_out_of_order
 
 
@@ -58,7 +57,7 @@ def plan_query(segments: Sequence[PostingsSegment], query_ids: np.ndarray, query
     positions_ST = np.empty((len(segments), len(ids_T)), np.int64)
     peaks_ST = np.empty(positions_ST.shape, np.float32)
     for segment, positions_T, peaks_T in zip(segments, positions_ST, peaks_ST, strict=True):
-        look_up(segment.terms_D, segment.peaks_D, ids_T, positions_T, peaks_T)
+        kernels.look_up(segment.terms_D, segment.peaks_D, ids_T, positions_T, peaks_T)
     return Plan(positions_ST, weights_T, peaks_ST.astype(np.float64) * weights_T)
 
 
@@ -115,7 +114,7 @@ def search(
         raise ValueError(f"k is {k}: ask for at least one passage")
     plan = plan_query(segments, query_ids, query_weights)
     masks = _masks(segments, deleted)
-    firsts = np.cumsum([0, *(segment.passages for segment in segments)])
+    firsts = offsets_of([segment.passages for segment in segments])
     places_C = _candidates(segments, plan, masks, firsts, k)
     return _ranked(places_C, _scores(segments, plan, firsts, places_C), firsts, k)
 
@@ -176,14 +175,14 @@ def _candidates(
     margin = int((steps_ST.sum(axis=1) + (254 + _ROUNDING_UNITS) * (terms_S + 2)).max(initial=0))
     # Untouched pages of these cost nothing, and hardly any is touched.
     pool = np.empty(firsts[-1], np.int32), np.empty(firsts[-1], np.int64)
-    bounds_R, state = np.empty(kernels.BLOCK_ROWS, np.int32), bounds.new_state(k)
+    bounds_R, state = np.empty(kernels.BLOCK_ROWS, np.int32), kernels.new_state(k)
     for number in np.flatnonzero(terms_S).tolist():
         segment = segments[number]
         arrays = segment.starts_DB, segment.rows_P, segment.codes_P
         query = plan.positions_ST[number], steps_ST[number]
         places = int(firsts[number]), segment.passages
-        bounds.collect(arrays, query, masks[number], places, (k, margin), bounds_R, pool, state)
-    bounds.keep_best(pool, state, k, margin)
+        kernels.collect(arrays, query, masks[number], places, (k, margin), bounds_R, pool, state)
+    kernels.keep_best(pool, state, k, margin)
     return pool[1][: state[0]]
 
 
