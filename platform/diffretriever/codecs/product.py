@@ -104,8 +104,8 @@ class ProductCodec(Codec):
 
     @classmethod
     def width(cls, bits: Bits, hidden_size: int) -> int:
-        """Return H x bits / 8."""
-        return hidden_size * bits // 8
+        """Return H x bits / 8, rounded up."""
+        return -(-hidden_size * bits // 8)
 
     @property
     def hidden_size(self) -> int:

@@ -67,8 +67,8 @@ class ResidualCodec(Codec):
 
     @classmethod
     def width(cls, bits: Bits, hidden_size: int) -> int:
-        """Return 4 bytes for the centroid and H x bits / 8."""
-        return ID_BYTES + hidden_size * bits // 8
+        """Return 4 bytes for the centroid and H x bits / 8, rounded up."""
+        return ID_BYTES + -(-hidden_size * bits // 8)
 
     @property
     def hidden_size(self) -> int:
