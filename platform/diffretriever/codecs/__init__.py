@@ -1,4 +1,4 @@
-"""Codecs: slot vectors in a few bits a dimension.
+"""Codecs: slot vectors packed into a few bits a dimension.
 
 Adding one is a file here, a family in `schemas.codec` and a line below.
 """
@@ -25,7 +25,7 @@ CODECS: dict[Family, str] = {
     "residual": "diffretriever.codecs.residual:ResidualCodec",
     "product": "diffretriever.codecs.product:ProductCodec",
 }
-"""Family → the class that codes, as "module:class"."""
+"""Family → its class, as "module:class"."""
 
 
 def train_codec(config: CodecConfig, sample_MH: np.ndarray, n_vectors: int | None = None, seed: int = 0) -> Codec:

@@ -1,10 +1,10 @@
-"""What searches read of one fragment, kept in memory-mapped files beside the table: codes, vectors, ids.
+"""The 8-bit codes of an index: what dense searches read of each fragment, in memory-mapped files beside the table.
 
 A fragment's data file never changes, so neither do these: deletions are looked up in the table at search time,
-compaction and replacement make new fragments, which get files of their own. 8-bit codes only narrow a search down;
-scores come from the vectors, which are here once more, bit for bit, because Lance takes milliseconds to fetch a few.
+compaction and replacement make new fragments, which get files of their own. Codes only narrow a search down; scores
+come from the vectors, which are here once more, bit for bit, because Lance takes milliseconds to fetch a few.
 
-Legend: N vectors of the fragment, P passages, H hidden size, C chosen passages.
+Legend: N vectors of a fragment, P its passages, H hidden size, C chosen passages.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from diffretriever.scoring.kernels import encode, to_float32
 from diffretriever.search.mapped_files import ids_from, letters_of, read_header, with_files, write_header
 
 FORMAT = 2
-
-
+"""Of these files."""
 _FILES = {
     "vectors": np.float16,
     "ids": np.uint8,
@@ -43,6 +42,63 @@ _FILES = {
     "mean_codes": np.int8,
     "mean_scales": np.float32,
 }
+_BUILD_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A fragment, its codes, and which of its passages are still in the table."""
+
+    fragment: Any
+    folder: Path
+    """Where its files lie."""
+    codes: FragmentCodes
+    live_P: np.ndarray
+    """bool [P]; False for a passage deleted since."""
+
+
+def open_segments(index: PassageIndex) -> tuple[list[Segment], list[Any]]:
+    """Return the segments of an index version, and the fragments that have no codes."""
+    if not is_local(index.uri):
+        return [], index.fragments()
+    found, without = with_files(index, lambda fragment: FragmentCodes.open(codes_folder(index, fragment)))
+    segments = [
+        Segment(fragment, codes_folder(index, fragment), codes, live_rows(index, fragment, codes.rows_P))
+        for fragment, codes in found
+    ]
+    return segments, without
+
+
+def build_codes(index: PassageIndex) -> int:
+    """Make the codes that fragments lack; return how many fragments got some. Killed, it is simply run again.
+
+    Raises:
+        ValueError: the index lies on an object store, or holds no vectors, or some that are not finite.
+    """
+    if index.manifest.hidden_size is None:
+        raise ValueError(f"{index.uri} holds no vectors: there is nothing to make codes of")
+    if not is_local(index.uri):
+        raise ValueError(f"{index.uri}: codes are memory-mapped files, so the index must lie on a local disk")
+    _, without = open_segments(index)
+    for fragment in without:
+        build_fragment_codes(index, fragment)
+    return len(without)
+
+
+def build_fragment_codes(index: PassageIndex, fragment: Any) -> None:
+    """Make the codes of one fragment.
+
+    Raises:
+        ValueError: a passage's vectors hold NaN or infinity; the message names it.
+    """
+    assert index.manifest.hidden_size is not None, "there are vectors"
+    batches = finite_rows(index.uri, index.fragment_batches(fragment, ["id", "reps"], _BUILD_ROWS))
+    FragmentCodes.build(codes_folder(index, fragment), batches, index.manifest.hidden_size)
+
+
+def codes_folder(index: PassageIndex, fragment: Any) -> Path:
+    """Return where a fragment's codes lie."""
+    return Path(index.uri) / "codes" / fragment_key(fragment)
 
 
 @dataclass(frozen=True)
@@ -157,62 +213,3 @@ def _mapped(file: Path, dtype: type) -> np.ndarray:
         return np.empty(0, dtype)
     # As a plain array: every slice of a memmap object costs microseconds.
     return np.asarray(np.memmap(file, dtype, "r"))
-
-
-_BUILD_ROWS = 4096
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A fragment, its codes, and which of its passages are still in the table."""
-
-    fragment: Any
-    folder: Path
-    """Where its files lie."""
-    codes: FragmentCodes
-    live_P: np.ndarray
-    """bool [P]; False for a passage deleted since."""
-
-
-def open_segments(index: PassageIndex) -> tuple[list[Segment], list[Any]]:
-    """Return the segments of an index version, and the fragments that have no codes."""
-    if not is_local(index.uri):
-        return [], index.fragments()
-    found, without = with_files(index, lambda fragment: FragmentCodes.open(codes_folder(index, fragment)))
-    segments = [
-        Segment(fragment, codes_folder(index, fragment), codes, live_rows(index, fragment, codes.rows_P))
-        for fragment, codes in found
-    ]
-    return segments, without
-
-
-def build_codes(index: PassageIndex) -> int:
-    """Make the codes that fragments lack; return how many fragments got some. Killed, it is simply run again.
-
-    Raises:
-        ValueError: the index lies on an object store, or holds no vectors, or some that are not finite.
-    """
-    if index.manifest.hidden_size is None:
-        raise ValueError(f"{index.uri} holds no vectors: there is nothing to make codes of")
-    if not is_local(index.uri):
-        raise ValueError(f"{index.uri}: codes are memory-mapped files, so the index must lie on a local disk")
-    _, without = open_segments(index)
-    for fragment in without:
-        build_fragment_codes(index, fragment)
-    return len(without)
-
-
-def build_fragment_codes(index: PassageIndex, fragment: Any) -> None:
-    """Make the codes of one fragment.
-
-    Raises:
-        ValueError: a passage's vectors hold NaN or infinity; the message names it.
-    """
-    assert index.manifest.hidden_size is not None, "there are vectors"
-    batches = finite_rows(index.uri, index.fragment_batches(fragment, ["id", "reps"], _BUILD_ROWS))
-    FragmentCodes.build(codes_folder(index, fragment), batches, index.manifest.hidden_size)
-
-
-def codes_folder(index: PassageIndex, fragment: Any) -> Path:
-    """Return where a fragment's codes lie."""
-    return Path(index.uri) / "codes" / fragment_key(fragment)

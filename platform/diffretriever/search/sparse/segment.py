@@ -1,6 +1,12 @@
-"""What impacts must be like, of passages and of queries, so that bounds hold and sums have one order.
+"""A segment: the inverted index of one group of passages, in a folder of its own, never changed once written.
 
-Legend: I impacts of some texts.
+The files are plain `.npy` arrays that are mapped into memory, and a header that says what they hold. To build one,
+passages arrive in batches, are spooled to disk while terms are counted, then put in place: memory holds one block of
+passages and a few numbers for each vocabulary entry and each passage, and the operating system writes the arrays out as
+it needs.
+
+Legend: V vocabulary, D terms that occur, B blocks of 65,536 passages (the last may be smaller), P postings, I impacts
+of a batch, N passages.
 """
 
 from __future__ import annotations
@@ -20,31 +26,8 @@ from diffretriever.ragged import offsets_of
 from diffretriever.search.sparse.kernels import BLOCK_ROWS, digest_postings, place, tally
 from schemas.base import Model
 
-
-def check_ids(ids_I: np.ndarray, vocab_size: int) -> None:
-    """Raise ValueError if an id is outside the vocabulary."""
-    if len(ids_I) and not (ids_I.min() >= 0 and ids_I.max() < vocab_size):
-        wrong = ids_I.min() if ids_I.min() < 0 else ids_I.max()
-        raise ValueError(f"token id {wrong} is outside a vocabulary of {vocab_size}: use the retriever's own tokenizer")
-
-
-def check_weights(weights_I: np.ndarray, whose: str) -> None:
-    """Raise ValueError if a weight is not above 0 and finite, NaN included."""
-    if len(weights_I) and not (weights_I.min() > 0 and weights_I.max() < np.inf):
-        raise ValueError(f"the weights of {whose} must be above 0 and finite: encode again")
-
-
-def first_out_of_order(ids_I: np.ndarray, offsets: np.ndarray) -> int | None:
-    """Return the first text whose ids do not ascend, or None; text i owns offsets[i] to offsets[i + 1]."""
-    ascends_I = np.diff(ids_I, prepend=-1) > 0
-    ascends_I[offsets[:-1][np.diff(offsets) > 0]] = True
-    return None if ascends_I.all() else int(np.searchsorted(offsets, np.argmin(ascends_I), side="right")) - 1
-
-
-_HEADER = "segment.json"
-
-
-_CHECKSUM_BYTES = 1 << 24
+Impacts: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Of some passages: ids (integers, ascending within a passage), weights (float32), offsets (int64, passages + 1)."""
 
 DTYPES: dict[str, np.dtype[Any]] = {
     "terms": np.dtype(np.int32),
@@ -63,85 +46,95 @@ is the passage's row within its block, `codes` [P] the weight in 255ths of the t
 that has the term.
 """
 
-
-class Header(Model):
-    """What a segment's arrays hold."""
-
-    version: Literal[1] = 1
-    """Of this format."""
-    vocab_size: PositiveInt
-    """V, above every term."""
-    passages: NonNegativeInt
-    """N."""
-    terms: NonNegativeInt
-    """D."""
-    postings: NonNegativeInt
-    """P."""
-    checksums: dict[str, int]
-    """CRC-32 of the bytes of each array."""
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each array."""
-        starts = (self.terms, blocks_of(self.passages) + 1)
-        shapes: dict[str, tuple[int, ...]] = {"terms": (self.terms,), "peaks": (self.terms,), "starts": starts}
-        return shapes | dict.fromkeys(("rows", "codes", "weights"), (self.postings,))
-
-
-def blocks_of(passages: int) -> int:
-    """Return B."""
-    return -(-passages // BLOCK_ROWS)
-
-
-def array_file(folder: Path, name: str) -> Path:
-    """Return where an array of `DTYPES` is."""
-    return folder / f"{name}.npy"
-
-
-def checksum(array: np.ndarray) -> int:
-    """Return the CRC-32 of a contiguous array's bytes."""
-    bytes_, value = array.reshape(-1).view(np.uint8), 0
-    for start in range(0, len(bytes_), _CHECKSUM_BYTES):
-        value = zlib.crc32(bytes_[start : start + _CHECKSUM_BYTES].data, value)
-    return value
-
-
-def write_header(folder: Path, header: Header) -> None:
-    """Write the header of the segment in `folder`."""
-    (folder / _HEADER).write_text(header.model_dump_json(indent=2) + "\n", encoding="utf-8")
-
-
-def read_segment(folder: Path) -> tuple[Header, dict[str, np.ndarray]]:
-    """Return the header and the arrays, mapped and read-only.
-
-    Raises:
-        ValueError: there is no segment, it is of another version, or an array is not what the header says.
-    """
-    try:
-        header = Header.model_validate_json((folder / _HEADER).read_bytes())
-    except OSError as error:
-        raise ValueError(f"{folder} is no postings segment: {_HEADER} cannot be read ({error.strerror})") from error
-    except ValidationError as error:
-        raise ValueError(f"{folder / _HEADER} is not of this format: build it again") from error
-    return header, {name: _read_array(folder, name, header) for name in DTYPES}
-
-
-def _read_array(folder: Path, name: str, header: Header) -> np.ndarray:
-    file = array_file(folder, name)
-    try:
-        # The mapping's own class is dropped: each use of it would cost more than the bytes it gives.
-        array = np.load(file, mmap_mode="r").view(np.ndarray)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{file} is missing or cut short: build the segment again") from error
-    if array.dtype != DTYPES[name] or array.shape != header.shapes[name]:
-        raise ValueError(f"{file} does not hold what {_HEADER} says: build the segment again")
-    return array
-
-
-Impacts: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Of some passages: ids (integers, ascending within a passage), weights (float32), offsets (int64, passages + 1)."""
-
+_HEADER = "segment.json"
+_CHECKSUM_BYTES = 1 << 24
 _MOST_POSTINGS = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PostingsSegment:
+    """An open segment; passages are known by their number, 0 for the first that was built in.
+
+    Attributes:
+        folder: where it is.
+        passages: N.
+        vocab_size: V.
+        terms_D: see `DTYPES` for this and what follows. All are mapped files: memory fills with what queries
+            read, and the system may take it back.
+        peaks_D: float32.
+        starts_DB: uint32 [D, B + 1].
+        rows_P: uint16.
+        codes_P: uint8.
+        weights_P: float32.
+    """
+
+    folder: Path
+    passages: int
+    vocab_size: int
+    terms_D: np.ndarray
+    peaks_D: np.ndarray
+    starts_DB: np.ndarray
+    rows_P: np.ndarray
+    codes_P: np.ndarray
+    weights_P: np.ndarray
+
+    @classmethod
+    def build(cls, folder: str | Path, batches: Iterable[Impacts], vocab_size: int) -> Self:
+        """Write a segment and open it. Nobody sees the folder before it is whole.
+
+        Takes, for a while, 8 bytes of disk a posting beside the segment's own 7. A million passages are enough for
+        one segment: the arrays are written all over at once, and should fit the memory that the system has free.
+
+        Args:
+            folder: local, not there yet.
+            batches: passages in order, some at a time: ids (integers, ascending and unique within a passage), weights
+                (float32, above 0) and offsets (int64, passage i of the batch owns offsets[i] to offsets[i + 1]).
+            vocab_size: V, above every id.
+
+        Raises:
+            ValueError: `folder` exists, an id is outside the vocabulary or not in order, a weight is not positive and
+                finite, or there are 2**32 postings or more.
+        """
+        write_segment(Path(folder), batches, vocab_size)
+        return cls.open(folder)
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Self:
+        """Open a segment; its size makes no difference to how long that takes.
+
+        Raises:
+            ValueError: `folder` holds no whole segment of this format.
+        """
+        header, arrays = read_segment(Path(folder))
+        return cls(
+            folder=Path(folder),
+            passages=header.passages,
+            vocab_size=header.vocab_size,
+            terms_D=arrays["terms"],
+            peaks_D=arrays["peaks"],
+            starts_DB=arrays["starts"],
+            rows_P=arrays["rows"],
+            codes_P=arrays["codes"],
+            weights_P=arrays["weights"],
+        )
+
+    def passage_digests(self) -> np.ndarray:
+        """Return uint64 [N]: for each passage what `kernels.digest_impacts` makes of its impacts."""
+        blocks = self.starts_DB.shape[1] - 1
+        digests = np.zeros(blocks * BLOCK_ROWS, np.uint64)
+        digest_postings(self.terms_D, self.starts_DB, self.rows_P, self.weights_P.view(np.uint32), digests)
+        return digests[: self.passages]
+
+    def verify(self) -> None:
+        """Read every byte and compare it with what was written.
+
+        Raises:
+            ValueError: an array has changed since it was built.
+        """
+        header, arrays = read_segment(self.folder)
+        for name, array in arrays.items():
+            if checksum(array) != header.checksums.get(name):
+                raise ValueError(f"{array_file(self.folder, name)} is damaged: build the segment again")
 
 
 def write_segment(folder: Path, batches: Iterable[Impacts], vocab_size: int) -> None:
@@ -240,87 +233,95 @@ def _fill(arrays: dict[str, np.ndarray], spool: _Spool) -> None:
     arrays["starts"][:, blocks_of(spool.passages)] = cursors_V[arrays["terms"]]
 
 
-@dataclass(frozen=True, slots=True)
-class PostingsSegment:
-    """An open segment; passages are known by their number, 0 for the first that was built in.
+class Header(Model):
+    """What a segment's arrays hold."""
 
-    Attributes:
-        folder: where it is.
-        passages: N.
-        vocab_size: V.
-        terms_D: see `format.DTYPES` for this and what follows. All are mapped files: memory fills with what queries
-            read, and the system may take it back.
-        peaks_D: float32.
-        starts_DB: uint32 [D, B + 1].
-        rows_P: uint16.
-        codes_P: uint8.
-        weights_P: float32.
+    version: Literal[1] = 1
+    """Of this format."""
+    vocab_size: PositiveInt
+    """V, above every term."""
+    passages: NonNegativeInt
+    """N."""
+    terms: NonNegativeInt
+    """D."""
+    postings: NonNegativeInt
+    """P."""
+    checksums: dict[str, int]
+    """CRC-32 of the bytes of each array."""
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each array."""
+        starts = (self.terms, blocks_of(self.passages) + 1)
+        shapes: dict[str, tuple[int, ...]] = {"terms": (self.terms,), "peaks": (self.terms,), "starts": starts}
+        return shapes | dict.fromkeys(("rows", "codes", "weights"), (self.postings,))
+
+
+def blocks_of(passages: int) -> int:
+    """Return B."""
+    return -(-passages // BLOCK_ROWS)
+
+
+def array_file(folder: Path, name: str) -> Path:
+    """Return where an array of `DTYPES` is."""
+    return folder / f"{name}.npy"
+
+
+def checksum(array: np.ndarray) -> int:
+    """Return the CRC-32 of a contiguous array's bytes."""
+    bytes_, value = array.reshape(-1).view(np.uint8), 0
+    for start in range(0, len(bytes_), _CHECKSUM_BYTES):
+        value = zlib.crc32(bytes_[start : start + _CHECKSUM_BYTES].data, value)
+    return value
+
+
+def write_header(folder: Path, header: Header) -> None:
+    """Write the header of the segment in `folder`."""
+    (folder / _HEADER).write_text(header.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+
+def read_segment(folder: Path) -> tuple[Header, dict[str, np.ndarray]]:
+    """Return the header and the arrays, mapped and read-only.
+
+    Raises:
+        ValueError: there is no segment, it is of another version, or an array is not what the header says.
     """
+    try:
+        header = Header.model_validate_json((folder / _HEADER).read_bytes())
+    except OSError as error:
+        raise ValueError(f"{folder} is no postings segment: {_HEADER} cannot be read ({error.strerror})") from error
+    except ValidationError as error:
+        raise ValueError(f"{folder / _HEADER} is not of this format: build it again") from error
+    return header, {name: _read_array(folder, name, header) for name in DTYPES}
 
-    folder: Path
-    passages: int
-    vocab_size: int
-    terms_D: np.ndarray
-    peaks_D: np.ndarray
-    starts_DB: np.ndarray
-    rows_P: np.ndarray
-    codes_P: np.ndarray
-    weights_P: np.ndarray
 
-    @classmethod
-    def build(cls, folder: str | Path, batches: Iterable[Impacts], vocab_size: int) -> Self:
-        """Write a segment and open it. Nobody sees the folder before it is whole.
+def _read_array(folder: Path, name: str, header: Header) -> np.ndarray:
+    file = array_file(folder, name)
+    try:
+        # The mapping's own class is dropped: each use of it would cost more than the bytes it gives.
+        array = np.load(file, mmap_mode="r").view(np.ndarray)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file} is missing or cut short: build the segment again") from error
+    if array.dtype != DTYPES[name] or array.shape != header.shapes[name]:
+        raise ValueError(f"{file} does not hold what {_HEADER} says: build the segment again")
+    return array
 
-        Takes, for a while, 8 bytes of disk a posting beside the segment's own 7. A million passages are enough for
-        one segment: the arrays are written all over at once, and should fit the memory that the system has free.
 
-        Args:
-            folder: local, not there yet.
-            batches: passages in order, some at a time: ids (integers, ascending and unique within a passage), weights
-                (float32, above 0) and offsets (int64, passage i of the batch owns offsets[i] to offsets[i + 1]).
-            vocab_size: V, above every id.
+def check_ids(ids_I: np.ndarray, vocab_size: int) -> None:
+    """Raise ValueError if an id is outside the vocabulary."""
+    if len(ids_I) and not (ids_I.min() >= 0 and ids_I.max() < vocab_size):
+        wrong = ids_I.min() if ids_I.min() < 0 else ids_I.max()
+        raise ValueError(f"token id {wrong} is outside a vocabulary of {vocab_size}: use the retriever's own tokenizer")
 
-        Raises:
-            ValueError: `folder` exists, an id is outside the vocabulary or not in order, a weight is not positive and
-                finite, or there are 2**32 postings or more.
-        """
-        write_segment(Path(folder), batches, vocab_size)
-        return cls.open(folder)
 
-    @classmethod
-    def open(cls, folder: str | Path) -> Self:
-        """Open a segment; its size makes no difference to how long that takes.
+def check_weights(weights_I: np.ndarray, whose: str) -> None:
+    """Raise ValueError if a weight is not above 0 and finite, NaN included."""
+    if len(weights_I) and not (weights_I.min() > 0 and weights_I.max() < np.inf):
+        raise ValueError(f"the weights of {whose} must be above 0 and finite: encode again")
 
-        Raises:
-            ValueError: `folder` holds no whole segment of this format.
-        """
-        header, arrays = read_segment(Path(folder))
-        return cls(
-            folder=Path(folder),
-            passages=header.passages,
-            vocab_size=header.vocab_size,
-            terms_D=arrays["terms"],
-            peaks_D=arrays["peaks"],
-            starts_DB=arrays["starts"],
-            rows_P=arrays["rows"],
-            codes_P=arrays["codes"],
-            weights_P=arrays["weights"],
-        )
 
-    def passage_digests(self) -> np.ndarray:
-        """Return uint64 [N]: for each passage what `kernels.inversion.digest_impacts` makes of its impacts."""
-        blocks = self.starts_DB.shape[1] - 1
-        digests = np.zeros(blocks * BLOCK_ROWS, np.uint64)
-        digest_postings(self.terms_D, self.starts_DB, self.rows_P, self.weights_P.view(np.uint32), digests)
-        return digests[: self.passages]
-
-    def verify(self) -> None:
-        """Read every byte and compare it with what was written.
-
-        Raises:
-            ValueError: an array has changed since it was built.
-        """
-        header, arrays = read_segment(self.folder)
-        for name, array in arrays.items():
-            if checksum(array) != header.checksums.get(name):
-                raise ValueError(f"{array_file(self.folder, name)} is damaged: build the segment again")
+def first_out_of_order(ids_I: np.ndarray, offsets: np.ndarray) -> int | None:
+    """Return the first text whose ids do not ascend, or None; text i owns offsets[i] to offsets[i + 1]."""
+    ascends_I = np.diff(ids_I, prepend=-1) > 0
+    ascends_I[offsets[:-1][np.diff(offsets) > 0]] = True
+    return None if ascends_I.all() else int(np.searchsorted(offsets, np.argmin(ascends_I), side="right")) - 1

@@ -1,6 +1,19 @@
-"""A query in the terms of each segment.
+"""Exact search over segments: codes bound every score, and the passages with the best bounds are scored exactly.
 
-Legend: T terms of a query, S segments.
+Why nothing is lost. For a query with weights a_t, a term's peak w_t and a passage's code c_t, which is rounded up,
+
+    sum a_t w_t (c_t - 1) / 255  <  true score  <=  sum a_t w_t c_t / 255,
+
+over the terms that the passage has. Let s_t be a_t w_t / 255 in units, rounded up to a whole number. Then the bound,
+sum s_t c_t, is at least the true score, and exceeds it by less than sum (s_t + 254). What float32 makes of a score
+differs from it by at most T roundings of 2**-24, relative to at most 2**30 units, and, where products underflow, by T
+halves of the smallest float32, which is under a unit: together fewer than 128 (T + 2) units.
+
+If k passages have bounds of b or more, the k-th best score is therefore at least b less the excess and one such
+difference. A passage that reaches it has a true score, and so a bound, of at least that less one more difference.
+The margin is the excess and both differences; who lies further below b is dropped.
+
+Legend: T terms of a query, S segments, F passages found, C candidates, R rows of a block, Q queries, N passages.
 """
 
 from __future__ import annotations
@@ -15,64 +28,12 @@ from diffretriever.ragged import offsets_of
 from diffretriever.search.sparse import kernels
 from diffretriever.search.sparse.segment import PostingsSegment, check_ids, check_weights, first_out_of_order
 
-
-class Plan(NamedTuple):
-    """What segments have of a query."""
-
-    positions_ST: np.ndarray
-    """int64, the terms' places in each segment's `terms_D`; -1 where it lacks the term."""
-    weights_T: np.ndarray
-    """float32, the query's weights."""
-    products_ST: np.ndarray
-    """float64, exact: each weight times the largest of any passage of the segment; 0 where it lacks the term."""
-
-    @property
-    def highest(self) -> float:
-        """No score is above this by more than rounding."""
-        return float(self.products_ST.sum(axis=1).max(initial=0))
-
-    def steps(self, unit: float) -> np.ndarray:
-        """Return int32 [S, T]: what a step of each term's code adds to a bound, in units, rounded up."""
-        # One more than the floor is above the quotient even where the quotient was rounded.
-        return (np.floor(self.products_ST / (255 * unit)) + (self.positions_ST >= 0)).astype(np.int32)
-
-
-def plan_query(segments: Sequence[PostingsSegment], query_ids: np.ndarray, query_weights: np.ndarray) -> Plan:
-    """Find the query's terms in each segment.
-
-    Raises:
-        ValueError: the segments have different vocabularies, ids do not ascend or are outside, or a weight is not
-            above 0 and finite.
-    """
-    ids_T, weights_T = np.asarray(query_ids, np.int64), np.asarray(query_weights, np.float32)
-    assert len(ids_T) == len(weights_T), "one weight an id"
-    sizes = {segment.vocab_size for segment in segments}
-    if len(sizes) > 1:
-        raise ValueError(f"the segments have vocabularies of {sorted(sizes)} tokens: build them with one retriever")
-    for size in sizes:
-        check_ids(ids_T, size)
-    if first_out_of_order(ids_T, np.array([0, len(ids_T)])) is not None:
-        raise ValueError("the query's ids do not ascend: sort its impacts by id, each id once")
-    check_weights(weights_T, "the query's impacts")
-    positions_ST = np.empty((len(segments), len(ids_T)), np.int64)
-    peaks_ST = np.empty(positions_ST.shape, np.float32)
-    for segment, positions_T, peaks_T in zip(segments, positions_ST, peaks_ST, strict=True):
-        kernels.look_up(segment.terms_D, segment.peaks_D, ids_T, positions_T, peaks_T)
-    return Plan(positions_ST, weights_T, peaks_ST.astype(np.float64) * weights_T)
-
-
 _UNITS = 2**30
-
-
+"""The highest bound of a query is about so many units."""
 _SMALLEST_UNIT = 2.0**-126
-
-
 _ROUNDING_UNITS = 256
-
-
+"""Both differences of the margin, for each term."""
 _LARGEST_SCORE = float(np.finfo(np.float32).max) / 2
-
-
 _NONE_DELETED = np.zeros(0, dtype=bool)
 
 
@@ -153,6 +114,51 @@ def search_many(
         return [one(number) for number in numbers]
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(one, numbers))
+
+
+class Plan(NamedTuple):
+    """What segments have of a query."""
+
+    positions_ST: np.ndarray
+    """int64, the terms' places in each segment's `terms_D`; -1 where it lacks the term."""
+    weights_T: np.ndarray
+    """float32, the query's weights."""
+    products_ST: np.ndarray
+    """float64, exact: each weight times the largest of any passage of the segment; 0 where it lacks the term."""
+
+    @property
+    def highest(self) -> float:
+        """No score is above this by more than rounding."""
+        return float(self.products_ST.sum(axis=1).max(initial=0))
+
+    def steps(self, unit: float) -> np.ndarray:
+        """Return int32 [S, T]: what a step of each term's code adds to a bound, in units, rounded up."""
+        # One more than the floor is above the quotient even where the quotient was rounded.
+        return (np.floor(self.products_ST / (255 * unit)) + (self.positions_ST >= 0)).astype(np.int32)
+
+
+def plan_query(segments: Sequence[PostingsSegment], query_ids: np.ndarray, query_weights: np.ndarray) -> Plan:
+    """Find the query's terms in each segment.
+
+    Raises:
+        ValueError: the segments have different vocabularies, ids do not ascend or are outside, or a weight is not
+            above 0 and finite.
+    """
+    ids_T, weights_T = np.asarray(query_ids, np.int64), np.asarray(query_weights, np.float32)
+    assert len(ids_T) == len(weights_T), "one weight an id"
+    sizes = {segment.vocab_size for segment in segments}
+    if len(sizes) > 1:
+        raise ValueError(f"the segments have vocabularies of {sorted(sizes)} tokens: build them with one retriever")
+    for size in sizes:
+        check_ids(ids_T, size)
+    if first_out_of_order(ids_T, np.array([0, len(ids_T)])) is not None:
+        raise ValueError("the query's ids do not ascend: sort its impacts by id, each id once")
+    check_weights(weights_T, "the query's impacts")
+    positions_ST = np.empty((len(segments), len(ids_T)), np.int64)
+    peaks_ST = np.empty(positions_ST.shape, np.float32)
+    for segment, positions_T, peaks_T in zip(segments, positions_ST, peaks_ST, strict=True):
+        kernels.look_up(segment.terms_D, segment.peaks_D, ids_T, positions_T, peaks_T)
+    return Plan(positions_ST, weights_T, peaks_ST.astype(np.float64) * weights_T)
 
 
 def _masks(segments: Sequence[PostingsSegment], deleted: Sequence[np.ndarray | None] | None) -> list[np.ndarray]:
