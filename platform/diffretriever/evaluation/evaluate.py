@@ -115,7 +115,7 @@ def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
     queries, qrels = collection.queries(job.split), collection.qrels(job.split)
     searcher = open_searcher(job.index, job)
     texts = [query.text for query in queries]
-    chooser = BudgetChooser.beside(searcher, job.selector) if job.selector else None
+    chooser = BudgetChooser.for_searcher(searcher, job.selector) if job.selector else None
     choices = chooser.choose(texts) if chooser else []
     budgets = [choice.budget for choice in choices] if chooser else None
     runs = search_queries(searcher, queries, job, budgets)
