@@ -5,17 +5,17 @@ Unknown keys of a request are refused. Limits on lengths and counts are the serv
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, PositiveInt
 
 from schemas.base import Model
 from schemas.retriever import Mode
 
-Way: TypeAlias = Literal["stream", "compressed", "codes", "candidates", "postings"]
-"""How passages are found by a score: `stream` reads all vectors or impacts from the table, `compressed` the codes that
-stand for them; `codes` and `postings` are the files that `accelerate_index.py` makes, `candidates` its candidate index.
-All but the last find the same passages."""
+Way: TypeAlias = Annotated[str, Field(pattern="^[a-z]+(_[a-z]+)*$")]
+"""How passages are found by a score, as the search classes name it: `stream` reads all vectors or impacts from the
+table, `compressed` what a codec made of the vectors; `codes` and `postings` are the files that `accelerate_index.py`
+makes, `candidates` its candidate index. All but the last find the same passages."""
 
 Texts: TypeAlias = str | list[str]
 """One query, or several that are answered together."""

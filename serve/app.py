@@ -23,7 +23,8 @@ from diffretriever.consent import trusted_sources
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.representations import Representations
 from diffretriever.files import is_local
-from diffretriever.search.batch import ListName, to_table
+from diffretriever.scoring.fusion import ListName
+from diffretriever.search.batch import to_table
 from diffretriever.serving.answering import SearchSpec
 from diffretriever.serving.api import make_api
 from diffretriever.serving.backend import EncodeBatcher, LocalBackend, SearchBatcher

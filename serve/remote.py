@@ -17,7 +17,8 @@ from ray.serve.handle import DeploymentHandle
 
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.representations import Representations
-from diffretriever.search.batch import ListName, merge, to_hits
+from diffretriever.scoring.fusion import ListName
+from diffretriever.search.batch import merge, to_hits
 from diffretriever.serving.answering import Answering, CheckedRequest, Found, Searched, SearchSpec, not_finite_problem
 from diffretriever.serving.problems import UnavailableError
 from schemas.serve import SearchResponse, Way

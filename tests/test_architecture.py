@@ -16,6 +16,7 @@ LIBRARY = ROOT / "platform" / "diffretriever"
 # A part may import parts of lower levels, and itself. `schemas` is below all.
 LEVELS = {
     "schemas": 0,
+    "ragged": 0,
     "consent": 1,
     "files": 1,
     "scoring": 1,

@@ -23,7 +23,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.topk import Hits
 from diffretriever.search.dense import PROPOSERS
 from diffretriever.search.dense.base import DenseSearch
-from diffretriever.search.dense.calibrate import budgets_to_try, choose_budget
+from diffretriever.search.dense.calibrate import choose_count, counts_to_try
 from diffretriever.search.dense.candidates import CandidateSearch
 from diffretriever.search.dense.coded import CodedPassages, CodedScan
 from diffretriever.search.dense.codes import build_codes, open_segments
@@ -63,8 +63,8 @@ def candidates(folder: str, vectors: dict[str, Any], proposer: str, budgets: lis
     made, index = MadeUpVectors.model_validate(vectors), PassageIndex.open(folder)
     asked, sample = queries_of(made, queries)
     opened = PROPOSERS[proposer].open(index, open_segments(index)[0])
-    tried = budgets_to_try(K, made.passages)
-    chosen, _ = choose_budget(opened, sample, found_before(folder, "sample"), tried, _TARGET)
+    tried = counts_to_try(K, made.passages)
+    chosen, _ = choose_count(opened, sample, found_before(folder, "sample"), tried, _TARGET)
     best = ids(found_before(folder, "asked"))
     scan = coded_of(index, made.slots)
     runs: list[Timed] = []

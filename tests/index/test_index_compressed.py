@@ -11,7 +11,7 @@ import pytest
 from diffretriever.codecs import load_codec
 from diffretriever.encoders.representations import read_vectors
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.vectors import codec_place, read_codes
+from diffretriever.index.vectors import codec_place, read_packed
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.compressed import CompressedScan
 from diffretriever.search.dense.stream import StreamingScan
@@ -41,7 +41,7 @@ def test_the_stored_vectors_are_the_decoded_ones(codec: str, index: PassageIndex
     made = compressed(index, codec)
     assert made.dataset.schema.names[-1] == "codes"
     assert "reps" not in made.dataset.schema.names
-    codes, offsets = read_codes(made.dataset.to_table(columns=["codes"]))
+    codes, offsets = read_packed(made.dataset.to_table(columns=["codes"]))
     assert made.manifest.codec is not None
     decoded = load_codec(codec_place(made.uri, made.manifest.codec.digest)).decode(codes).astype(np.float16)
     assert np.array_equal(stored_vectors(made), decoded)
@@ -73,7 +73,7 @@ def test_scores_are_the_mean_of_each_query_vectors_best(codec: str, index: Passa
     """By plain numpy over what the codec decodes (paper Eq. 2)."""
     made = compressed(index, codec)
     table = made.dataset.to_table(columns=["id", "codes"])
-    codes, offsets = read_codes(table)
+    codes, offsets = read_packed(table)
     assert made.manifest.codec is not None
     vectors = load_codec(codec_place(made.uri, made.manifest.codec.digest)).decode(codes).astype(np.float16)
     for query, hits in enumerate(found(made, 1000)):

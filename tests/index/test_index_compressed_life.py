@@ -14,7 +14,7 @@ from diffretriever.encoders.representations import read_vectors
 from diffretriever.index import planning as storage
 from diffretriever.index.history import column_bytes, history
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.vectors import codec_place, read_codes
+from diffretriever.index.vectors import codec_place, read_packed
 from diffretriever.index.writer import Committer, write_block
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import build_codes
@@ -92,7 +92,7 @@ def test_kept_vectors_stay_what_is_searched(index: PassageIndex) -> None:
     last = made.dataset.to_table(filter="id = 'new'")
     assert made.manifest.codec is not None
     codec = load_codec(codec_place(made.uri, made.manifest.codec.digest))
-    assert np.array_equal(read_codes(last)[0], codec.encode(read_vectors(last)[0]))
+    assert np.array_equal(read_packed(last)[0], codec.encode(read_vectors(last)[0]))
 
     dropped = compressed(made, "product2")
     assert "reps" not in dropped.dataset.schema.names
@@ -117,7 +117,7 @@ def test_damage_is_found(index: PassageIndex, tmp_path: Path) -> None:
     damaged = table.append_column("codes", pa.ListArray.from_arrays(offsets, rows))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("diffretriever.index.writer.with_codes", lambda _uri, _manifest, _table: damaged)
+        patch.setattr("diffretriever.index.writer.with_packed", lambda _uri, _manifest, _table: damaged)
         Committer(made).commit({"key": write_block(made.uri, table)}, [])
     verification = inspect(made, check=True).verification
     assert verification is not None

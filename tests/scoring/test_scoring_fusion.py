@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffretriever.scoring.fusion import hybrid
+from diffretriever.scoring.fusion import FUSION_DEPTH, depth_for, hybrid, lists_for, ranked
 
 lists = st.dictionaries(st.sampled_from("abcdefghij"), st.integers(-8, 8).map(lambda n: n / 4), max_size=10)
 
@@ -60,3 +60,18 @@ def test_a_list_of_equal_scores_says_nothing() -> None:
 def test_nan_is_refused() -> None:
     with pytest.raises(ValueError, match="NaN"):
         hybrid({"a": math.nan}, {})
+
+
+def test_lists_and_depth_that_modes_take() -> None:
+    assert lists_for(["sparse"]) == ("sparse",)
+    assert lists_for(["hybrid", "dense"]) == ("dense", "sparse")
+    assert lists_for([]) == ()
+    assert depth_for(["dense", "sparse"], 10) == 10
+    assert depth_for(["hybrid"], 10) == FUSION_DEPTH
+    assert depth_for(["hybrid"], FUSION_DEPTH + 1) == FUSION_DEPTH + 1
+
+
+def test_a_mode_is_ranked_from_its_lists() -> None:
+    dense, sparse = [[("a", 3.0), ("b", 1.0)]], [[("b", 2.0), ("c", 1.0)]]
+    assert ranked("dense", {"dense": dense}, 1) == [[("a", 3.0)]]
+    assert ranked("hybrid", {"dense": dense, "sparse": sparse}, 3) == [[("a", 0.5), ("b", 0.5), ("c", 0.0)]]

@@ -15,8 +15,8 @@ from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense import PROPOSERS
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.calibrate import (
-    budgets_to_try,
-    choose_budget,
+    choose_count,
+    counts_to_try,
     recall_at,
     sample_queries,
     wanted_numbers,
@@ -74,7 +74,7 @@ def test_the_chosen_budget_reaches_its_recall(own_index: PassageIndex, encoder: 
     proposer = MeanProposer.open(own_index, open_segments(own_index)[0])
     queries = sample_queries(own_index, encoder, 40)
     exact = streamed(own_index, queries, 10)
-    budget, measured = choose_budget(proposer, queries, exact, list(range(1, 61)), 0.9)
+    budget, measured = choose_count(proposer, queries, exact, list(range(1, 61)), 0.9)
     assert measured >= 0.9
     assert budget < 60
     wanted = wanted_numbers(proposer, exact)
@@ -129,7 +129,7 @@ def test_auto_takes_the_fastest(
 
 
 def test_budgets_end_with_all_passages() -> None:
-    assert budgets_to_try(100, 60)[-1] == 60
-    tried = budgets_to_try(100, 100_000)
+    assert counts_to_try(100, 60)[-1] == 60
+    tried = counts_to_try(100, 100_000)
     assert (tried[0], tried[-2], tried[-1]) == (100, 25_000, 100_000)
     assert tried == sorted(set(tried))

@@ -11,7 +11,7 @@ import pytest
 from diffretriever.collections import Passage
 from diffretriever.index.table import PassageIndex, fragment_key
 from diffretriever.index.writer import Committer, beside, text_table, write_block
-from diffretriever.search.accelerate import accelerate, bytes_in, forget_gone, missing_files
+from diffretriever.search.accelerate import accelerate, bytes_in, missing_files, remove_old
 from schemas.accelerate import AccelerateJob
 from schemas.retriever import MaskedRetriever, PooledRetriever
 from tests.search.sparse_cases import BACKBONE, VOCAB, manifest, representations
@@ -83,5 +83,5 @@ def test_what_killed_jobs_left_goes_after_a_day(index: PassageIndex) -> None:
         (folder / "segment").mkdir(parents=True)
     day_ago = left.stat().st_mtime - 25 * 3600
     os.utime(left, (day_ago, day_ago))
-    forget_gone(index)
+    remove_old(index)
     assert (left.exists(), at_work.exists()) == (False, True)

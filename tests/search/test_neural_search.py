@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 import lancedb
 import numpy as np
 import pytest
+from lancedb.index import IvfFlat
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import Representations
@@ -14,7 +16,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.search import open_searcher
 from diffretriever.search.neural import NeuralSearcher
 from schemas.search import SearchOptions
-from tests.search.conftest import QUERIES
+from tests.search.conftest import QUERIES, fill
 
 
 def searcher(index: PassageIndex, encoder: Encoder, **options: object) -> NeuralSearcher:
@@ -88,9 +90,22 @@ def test_lancedb_flat_search_agrees(index: PassageIndex, encoder: Encoder) -> No
     rows = table.search(queries.vectors_MH, vector_column_name="reps").distance_type("cosine").limit(60).to_list()
     ours = dict(searcher(index, encoder).search(QUERIES[:1], modes=["dense"])["dense"][0])
     assert len(rows) == len(ours)
+    assert rows[0]["id"] == next(iter(ours))
     for row in rows:
         n_slots = len(queries.vectors_MH)
         assert (n_slots - row["_distance"]) / n_slots == pytest.approx(ours[row["id"]], abs=2e-3)
+
+
+def test_lancedbs_own_index_over_slots_finds_the_same_best_passage(tmp_path: Path, encoder: Encoder) -> None:
+    own = fill(encoder, str(tmp_path / "index"))
+    table = lancedb.connect(own.uri).open_table("passages")
+    table.create_index("reps", config=IvfFlat(distance_type="cosine", num_partitions=2))
+    asked = encoder.encode_queries(QUERIES)
+    ours = searcher(PassageIndex.open(own.uri), encoder).search(QUERIES, modes=["dense"])["dense"]
+    for query, hits in enumerate(ours):
+        own_MH = asked.vectors_MH[asked.offsets[query] : asked.offsets[query + 1]]
+        found = table.search(own_MH, vector_column_name="reps").distance_type("cosine").nprobes(2).limit(3).to_list()
+        assert found[0]["id"] == hits[0][0]
 
 
 def test_authors_switches_change_scores_not_defaults(index: PassageIndex, encoder: Encoder) -> None:

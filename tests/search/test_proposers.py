@@ -16,8 +16,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.maxsim import maxsim
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense import PROPOSERS
-from diffretriever.search.dense.calibrate import settings_file
-from diffretriever.search.dense.candidates import CandidateSearch, Proposer
+from diffretriever.search.dense.candidates import CandidateSearch, Proposer, settings_file
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import build_codes, open_segments
 from diffretriever.search.dense.mean import highest

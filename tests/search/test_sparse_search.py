@@ -20,7 +20,7 @@ from diffretriever.search.sparse.postings import (
     FragmentPostings,
     PostingsSearch,
     build_postings,
-    open_segments,
+    open_inverted,
     postings_folder,
 )
 from diffretriever.search.sparse.stream import StreamingImpacts
@@ -101,7 +101,7 @@ def test_empty_results(life: Life) -> None:
 
 def test_threads_and_portions_make_no_difference(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
     build_postings(life.index)
-    segments, without = open_segments(life.index)
+    segments, without = open_inverted(life.index)
     assert (len(segments), without) == (3, [])
     monkeypatch.setattr("diffretriever.search.sparse.postings._QUERIES_AT_ONCE", 4)
     search = PostingsSearch(segments, [], StreamingImpacts(life.index, 1), 3)
@@ -114,7 +114,7 @@ def test_postings_made_after_a_deletion_hide_nothing_from_a_reader_opened_before
     build_postings(life.index)
     check(life, as_it_is)
     check(life, as_it_is, before, model)
-    assert len(open_segments(before)[1]) == 2, "the first has none, those of the second lack rows"
+    assert len(open_inverted(before)[1]) == 2, "the first has none, those of the second lack rows"
     life.index.compact(timedelta(0))
     assert opened(life.index, StreamingImpacts).search(ENCODED_QUERIES, 7) == brute_force(life.model, 7)
 
@@ -131,7 +131,7 @@ def test_made_once_and_again_where_killed(life: Life, monkeypatch: pytest.Monkey
         patched.setattr(FragmentPostings, "build", dying)
         with pytest.raises(KeyboardInterrupt):
             build_postings(life.index)
-    assert len(open_segments(life.index)[0]) == 1
+    assert len(open_inverted(life.index)[0]) == 1
     check(life, as_it_is)
     assert build_postings(life.index) == 2
     assert build_postings(life.index) == 0
@@ -142,7 +142,7 @@ def test_postings_of_another_format_are_made_anew(life: Life) -> None:
     build_postings(life.index)
     folder = postings_folder(life.index, life.index.fragments()[0])
     (folder / "header.json").write_text('{"format": 0}')
-    assert len(open_segments(life.index)[1]) == 1
+    assert len(open_inverted(life.index)[1]) == 1
     check(life, as_it_is)
     assert build_postings(life.index) == 1
 
@@ -153,10 +153,10 @@ def test_damaged_files_are_named(file: str, life: Life) -> None:
     path = postings_folder(life.index, life.index.fragments()[0]) / file
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(ValueError, match=path.name):
-        open_segments(life.index)
+        open_inverted(life.index)
     np.save(path, np.zeros(7, np.int32))
     with pytest.raises(ValueError, match=r"do not fit together|does not hold"):
-        open_segments(life.index)
+        open_inverted(life.index)
 
 
 def test_impacts_that_are_not_sound_are_refused(life: Life) -> None:

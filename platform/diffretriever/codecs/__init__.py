@@ -1,4 +1,4 @@
-"""Codecs: slot vectors in a few bits a dimension.
+"""Codecs: slot vectors packed into a few bits a dimension.
 
 Adding one is a file here, a family in `schemas.codec` and a line below.
 """
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     from diffretriever.codecs.base import Codec
 
-__all__ = ["CODECS", "codec_from_bytes", "load_codec", "storage_bytes", "train_codec"]
+__all__ = ["CODECS", "bytes_per_vector", "codec_from_bytes", "load_codec", "storage_bytes", "train_codec"]
 
 CODECS: dict[Family, str] = {
     "residual": "diffretriever.codecs.residual:ResidualCodec",
     "product": "diffretriever.codecs.product:ProductCodec",
 }
-"""Family → the class that codes, as "module:class"."""
+"""Family → its class, as "module:class"."""
 
 
 def train_codec(config: CodecConfig, sample_MH: np.ndarray, n_vectors: int | None = None, seed: int = 0) -> Codec:
@@ -51,9 +51,18 @@ def train_codec(config: CodecConfig, sample_MH: np.ndarray, n_vectors: int | Non
 
 
 def storage_bytes(config: CodecConfig, hidden_size: int, n_vectors: int) -> int:
-    """Return the bytes that the codes of so many vectors take, the codec's own file left out (reference §2.5)."""
+    """Return the bytes that so many packed vectors take, the codec's own file left out (reference §2.5).
+
+    Raises:
+        ValueError: a hidden size that is no multiple of 8.
+    """
     _check_hidden_size(hidden_size)
-    return n_vectors * _codec_class(config).width(config.bits, hidden_size)
+    return n_vectors * bytes_per_vector(config, hidden_size)
+
+
+def bytes_per_vector(config: CodecConfig, hidden_size: int) -> int:
+    """Return the bytes of a packed vector; of hidden sizes that are no multiple of 8, what whole bytes would take."""
+    return _codec_class(config).width(config.bits, hidden_size)
 
 
 def load_codec(place: str | Path) -> Codec:

@@ -1,6 +1,11 @@
-"""k-means twice: unit vectors by one set of centroids, and the bytes of vectors by a set of codewords each.
+"""Codewords: k-means for the centroids of unit vectors and for the bytes of vectors, and what rows of bytes stand for.
 
-Legend: S vectors of the sample, H hidden size, C centroids, D dimensions = G bytes x W dimensions of a byte, V = 256.
+Each byte of a row names a codeword, or an entry of a table of products. A table holds the product of every codeword
+with every query vector, so that scoring a stored vector is one addition a byte and query vector, whatever number of
+dimensions a byte stands for.
+
+Legend: S vectors of the sample, M vectors, N rows of bytes, H hidden size, C centroids, D dimensions = G bytes x W
+dimensions of a byte, V = 256 values of a byte, L query vectors.
 """
 
 from __future__ import annotations
@@ -12,14 +17,13 @@ from torch.nn.functional import normalize
 
 from diffretriever.codecs.kernels import add_to_codewords, nearest_codewords
 
+BYTE_VALUES = 256
 _SPHERICAL_ROUNDS = 6
-
-
 _CODEWORD_ROUNDS = 12
-
-
 _BLOCK_CELLS = 1 << 24
 """Products of vectors and centroids held at once: 64 MiB of fp32."""
+_TABLE_CELLS = 1 << 20
+"""Table entries used in one pass, 4 MiB: larger tables are summed in parts, since additions wait for memory."""
 
 
 def spherical_centroids(sample_SH: np.ndarray, count: int, seed: int) -> np.ndarray:
@@ -94,13 +98,6 @@ def _drawn(parts_SGW: np.ndarray, count: int, generator: np.random.Generator) ->
     """Return [G, count, W]: the parts of vectors drawn at random, all different ones where there are enough."""
     drawn = generator.choice(len(parts_SGW), count, replace=len(parts_SGW) < count)
     return np.ascontiguousarray(parts_SGW[drawn].transpose(1, 0, 2))
-
-
-BYTE_VALUES = 256
-
-
-_TABLE_CELLS = 1 << 20
-"""Table entries used in one pass, 4 MiB: larger tables are summed in parts, since additions wait for memory."""
 
 
 def look_up(codes_NG: np.ndarray, codewords_GVW: np.ndarray) -> np.ndarray:

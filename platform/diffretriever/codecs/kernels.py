@@ -10,15 +10,10 @@ import numpy as np
 from numba import njit
 
 _VALUES = 256
-
-
-_ZERO = np.int32(0)
-
-
-_MOST_NEGATIVE = np.float32(-np.inf)
-
-
+"""Of a byte."""
 _ROWS_AT_ONCE = 8
+_ZERO = np.int32(0)
+_MOST_NEGATIVE = np.float32(-np.inf)
 
 
 @njit(nogil=True, cache=True)

@@ -1,11 +1,12 @@
 """ColBERTv2's codec as the paper uses it: the nearest centroid, and what is left in 1, 2 or 4 bits a dimension.
 
-The number of the centroid is the first four bytes of a row, lowest byte first; then come the dimensions in order,
-from the lowest bits of a byte up: numpy and torch read them with shifts and masks. The levels of the residual are
-quantiles of the residuals of vectors that the centroids were not trained on, the same for all dimensions.
+The number of the centroid is the first four bytes of a packed vector, lowest byte first; then come the dimensions in
+order, from the lowest bits of a byte up: numpy and torch read them with shifts and masks. The levels of the residual
+are quantiles of the residuals of vectors that the centroids were not trained on, the same for all dimensions.
 
 Legend: M vectors, N vectors of all passages, S vectors of the sample, C centroids, H hidden size = G bytes of a
-residual x W dimensions of a byte, V = 256 values of a byte, L query vectors.
+residual x W dimensions of a byte (in MW and NW, the bytes of a packed vector), V = 256 values of a byte, L query
+vectors.
 """
 
 from __future__ import annotations
@@ -28,15 +29,12 @@ from diffretriever.codecs.kernels import squared_lengths
 from schemas.codec import Bits
 
 ID_BYTES = 4
+"""Of a packed vector: the number of its centroid."""
 _HELD_OUT = 0.05
+"""Share of the sample that levels are learned on."""
 _MOST_HELD_OUT = 10_000
 _LEAST_PER_CENTROID = 4
-
-
-def centroid_count(n_vectors: int, n_sample: int) -> int:
-    """Return C, a power of two: ColBERTv2's 16 times the root of the vectors, and at least 4 sampled ones for each."""
-    wanted = min(16 * math.sqrt(n_vectors), n_sample / _LEAST_PER_CENTROID)
-    return 1 << int(math.log2(max(1, wanted)))
+"""Sampled vectors."""
 
 
 class ResidualCodec(Codec):
@@ -67,26 +65,26 @@ class ResidualCodec(Codec):
 
     @classmethod
     def width(cls, bits: Bits, hidden_size: int) -> int:
-        """Return 4 bytes for the centroid and H x bits / 8."""
-        return ID_BYTES + hidden_size * bits // 8
+        """Return 4 bytes for the centroid and H x bits / 8, rounded up."""
+        return ID_BYTES + -(-hidden_size * bits // 8)
 
     @property
     def hidden_size(self) -> int:
         """H."""
         return int(self.arrays["centroids"].shape[1])
 
-    def readable(self, codes: np.ndarray) -> np.ndarray:
+    def readable(self, packed_MW: np.ndarray) -> np.ndarray:
         """Return bool [M]: whether the codec has the centroid."""
-        return _ids(codes) < len(self.arrays["centroids"])
+        return _ids(packed_MW) < len(self.arrays["centroids"])
 
     def project(self, query_vectors_MH: np.ndarray) -> np.ndarray:
         """Return float32 [M, H]: the vectors as they are."""
         return query_vectors_MH.astype(np.float32)
 
-    def reconstruct(self, codes: np.ndarray) -> np.ndarray:
+    def reconstruct(self, packed_MW: np.ndarray) -> np.ndarray:
         """Return float32 [M, H]: centroid plus residual, made as long as 1."""
-        vectors_MH = self.arrays["centroids"][_ids(codes)]
-        vectors_MH += look_up(codes[:, ID_BYTES:], self._levels_VW[None])
+        vectors_MH = self.arrays["centroids"][_ids(packed_MW)]
+        vectors_MH += look_up(packed_MW[:, ID_BYTES:], self._levels_VW[None])
         return unit(vectors_MH)
 
     def _encode(self, vectors_MH: np.ndarray) -> np.ndarray:
@@ -104,17 +102,23 @@ class ResidualCodec(Codec):
         tables_GVL = product_tables(query_LH, self._levels_VW[None], self.bytes_per_vector - ID_BYTES)
         centroid_products_CL = self.arrays["centroids"] @ query_LH.T
 
-        def products(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            ids_N, residuals_NG = _ids(codes), np.ascontiguousarray(codes[:, ID_BYTES:])
+        def products(packed_NW: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            ids_N, residuals_NG = _ids(packed_NW), np.ascontiguousarray(packed_NW[:, ID_BYTES:])
             products_NL = centroid_products_CL[ids_N]
             products_NL += table_sums(residuals_NG, tables_GVL)
-            squared_N = np.empty(len(codes), np.float32)
+            squared_N = np.empty(len(packed_NW), np.float32)
             squared_lengths(self.arrays["centroids"], ids_N, residuals_NG, self._levels_VW, squared_N)
             return products_NL, squared_N
 
         return products
 
 
-def _ids(codes: np.ndarray) -> np.ndarray:
-    ids_N: np.ndarray = np.ascontiguousarray(codes[:, :ID_BYTES]).view("<u4")[:, 0].astype(np.int64)
+def centroid_count(n_vectors: int, n_sample: int) -> int:
+    """Return C, a power of two: ColBERTv2's 16 times the root of the vectors, and at least 4 sampled ones for each."""
+    wanted = min(16 * math.sqrt(n_vectors), n_sample / _LEAST_PER_CENTROID)
+    return 1 << int(math.log2(max(1, wanted)))
+
+
+def _ids(packed_NW: np.ndarray) -> np.ndarray:
+    ids_N: np.ndarray = np.ascontiguousarray(packed_NW[:, :ID_BYTES]).view("<u4")[:, 0].astype(np.int64)
     return ids_N

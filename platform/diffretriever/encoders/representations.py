@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from diffretriever.ragged import offsets_of, rows_of
 from schemas.index import representation_fields
 
 
@@ -47,8 +48,8 @@ class Representations:
 
     def take(self, order: np.ndarray) -> Representations:
         """Return the representations of the texts `order`, in that order."""
-        rows, offsets = _take_rows(self.offsets, order)
-        impacts, impact_offsets = _take_rows(self.impact_offsets, order)
+        rows, offsets = rows_of(self.offsets, order)
+        impacts, impact_offsets = rows_of(self.impact_offsets, order)
         return Representations(
             self.vectors_MH[rows],
             offsets,
@@ -136,16 +137,8 @@ def _offsets(column: pa.ListArray) -> np.ndarray:
     return offsets - offsets[0]
 
 
-def _take_rows(offsets: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    counts = np.diff(offsets)[order]
-    taken = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    rows = np.repeat(offsets[:-1][order] - taken[:-1], counts) + np.arange(taken[-1])
-    return rows, taken
-
-
 def _join_offsets(parts: Sequence[np.ndarray]) -> np.ndarray:
-    counts = np.concatenate([np.diff(part) for part in parts])
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return offsets_of(np.concatenate([np.diff(part) for part in parts]))
 
 
 _ENDLESS, _ENDLESS_NEGATIVE = 0x7C00, 0xFC00

@@ -10,6 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from diffretriever.ragged import offsets_of
+
+__all__ = ["offsets_of", "pad_right", "unit_float16"]
+
 
 def pad_right(rows: Sequence[np.ndarray], fill: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return int64 [B, L] with `fill` after each row's end, and the mask int64 [B, L] of real entries."""
@@ -26,8 +30,3 @@ def unit_float16(vectors_MH: torch.Tensor) -> np.ndarray:
     """L2-normalise in fp32 and round to float16 [M, H], the form at rest."""
     unit_MH = torch.nn.functional.normalize(vectors_MH.float(), dim=-1, eps=1e-12)
     return unit_MH.to(torch.float16).cpu().numpy()
-
-
-def offsets_of(counts: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Return int64 [N + 1] from the counts [N]."""
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

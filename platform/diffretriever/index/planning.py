@@ -1,4 +1,11 @@
-"""What a plan needs to know of a collection and of an encoder, found by counting the one and timing the other."""
+"""The capacity plan of an index: hours, bytes, memory and seconds a query, before anything is encoded.
+
+A collection is counted, an encoder timed on a sample, a scan on made-up codes; what is not measured is computed. Bytes
+of vectors are exact. What Lance makes of texts, ids and small numbers was measured on the built-in collection (4,729
+passages, Lance file format 2.2) and stands here as constants.
+
+Legend: M query vectors, N passage vectors, P passages, H hidden size.
+"""
 
 from __future__ import annotations
 
@@ -6,240 +13,22 @@ import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 import numpy as np
 
+from diffretriever.codecs import CODECS, bytes_per_vector
 from diffretriever.presets import load_retriever
 from diffretriever.scoring.kernels import scan
+from schemas.codec import Bits, CodecConfig
 from schemas.plan import BudgetPlan, CapacityPlan, PlanJob
 from schemas.retriever import NeuralRetriever, has_slots, is_neural
 
-SAMPLE = 256
-
-
-_WARM_UP = 16
-
-
-class Text(Protocol):
-    """A passage, as far as it matters here."""
-
-    @property
-    def title(self) -> str:
-        """Blank where there is none."""
-
-    @property
-    def text(self) -> str:
-        """The passage itself."""
-
-
-class PassageEncoder(Protocol):
-    """An encoder, as far as it matters here."""
-
-    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Any:
-        """Return representations."""
-
-
-@dataclass(frozen=True)
-class Counted:
-    """A collection's size."""
-
-    passages: int
-    text_bytes: float
-    """Average of title and text, UTF-8."""
-    sample: list[Text]
-    """Passages drawn at random."""
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What encoding a sample gave; all but `passages`, `rate` and `hidden_size` are averages of a passage."""
-
-    passages: int
-    rate: float
-    """Passages a second."""
-    hidden_size: int
-    tokens: float
-    vectors: float
-    impacts: float
-
-
-def count(passages: Iterable[Text]) -> Counted:
-    """Count passages and draw a sample, in one pass.
-
-    Raises:
-        ValueError: there are none.
-    """
-    draw = random.Random(0)  # noqa: S311 (no secret)
-    n, size = 0, 0
-    sample: list[Text] = []
-    for passage in passages:
-        n += 1
-        size += len(passage.title.encode()) + len(passage.text.encode())
-        place = n - 1 if n <= SAMPLE else draw.randrange(n)
-        if place < SAMPLE:
-            sample[place : place + 1] = [passage]
-    if n == 0:
-        raise ValueError("the collection has no passages that can be used: there is nothing to plan for")
-    return Counted(n, size / n, sample)
-
-
-def measure(encoder: PassageEncoder, sample: Sequence[Text]) -> Measured:
-    """Encode the sample, preparation included, and time it; a part of it is encoded before, to warm up."""
-    titles, texts = [p.title for p in sample], [p.text for p in sample]
-    encoder.encode_passages(titles[:_WARM_UP], texts[:_WARM_UP])
-    start = time.perf_counter()
-    encoded = encoder.encode_passages(titles, texts)
-    seconds = time.perf_counter() - start
-    n = len(sample)
-    return Measured(
-        passages=n,
-        rate=n / seconds,
-        hidden_size=encoded.hidden_size,
-        tokens=float(encoded.n_tokens.mean()),
-        vectors=len(encoded.vectors_MH) / n,
-        impacts=len(encoded.impact_ids) / n,
-    )
-
-
 GIB = 1 << 30
-
-ZSTD_SHARE = 0.79
-"""What zstd at level 3 leaves of unit vectors in bf16, which is how the paper's index sizes come about (reference
-§2.5: 0.777 to 0.790, whatever the number of vectors)."""
-
-_FP16 = 2
-
-
-_CENTROID_ID = 4
-
-
-_BITS = (4, 2, 1)
-
-
-_SCALE = 4
-
-
-# Number of vectors, error bound, length bound, row and id's length of a passage, 4 bytes each, and the scale of its
-# mean's code.
-_CODES_PER_PASSAGE = 24
-
-
-_ID = 19
-
-
-# Table positions and offsets take 8 bytes a passage, the two bounds and a query's score 4.
-_SCAN_PER_PASSAGE = 28
-
-TEXT_SHARE = 0.63
-"""What Lance's compression leaves of titles and texts."""
-
-
-# Id, digest 16, number of tokens 1, and offsets.
-_ROW = 40
-
-
-_SLOT_WORD = 2
-
-
-# The weight's 4 and the id's 2, which Lance packs into as many bits as the largest id of a page has.
-_IMPACT = 6
-
-POSTING = 7
-"""Row 2, code 1, weight 4; a query reads the first two of each posting of its terms."""
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What sizes depend on; all but `hidden_size` may be averages."""
-
-    passages: int
-    hidden_size: int
-    vectors: float
-    """Of a passage."""
-    impacts: float
-    """Of a passage."""
-    text_bytes: float
-    """Of a passage, title included."""
-
-
-def vector_layouts(shape: Shape) -> dict[str, int]:
-    """Return the bytes of all vectors by layout.
-
-    A residual codec stores, of each vector, the number of the nearest centroid in 4 bytes and some bits a dimension; a
-    product codec only the bits. 8-bit codes are what the exact scan reads; the vectors lie beside them once more.
-    """
-    vectors = shape.passages * shape.vectors
-    raw = vectors * shape.hidden_size * _FP16
-    layouts = {"fp16 or bf16": raw, "bf16, zstd": raw * ZSTD_SHARE, "8-bit codes": float(scanned_bytes(shape))}
-    for bits in _BITS:
-        layouts[f"{bits}-bit residuals"] = vectors * (_CENTROID_ID + _whole_bytes(shape.hidden_size * bits))
-        layouts[f"{bits}-bit products"] = vectors * _whole_bytes(shape.hidden_size * bits)
-    return {name: round(size) for name, size in layouts.items()}
-
-
-def table_bytes(shape: Shape) -> int:
-    """Return the bytes of the Lance table's data files, once compacted."""
-    vectors = shape.vectors * (shape.hidden_size * _FP16 + _SLOT_WORD)
-    row = _ROW + shape.text_bytes * TEXT_SHARE + vectors + shape.impacts * _IMPACT
-    return round(shape.passages * row)
-
-
-def codes_bytes(shape: Shape) -> int:
-    """Return the bytes beside the table that dense searches read: 8-bit codes, vectors, codes of mean vectors, ids."""
-    vectors = shape.vectors * (shape.hidden_size * (1 + _FP16) + _SCALE)
-    return round(shape.passages * (vectors + shape.hidden_size + _CODES_PER_PASSAGE + _ID))
-
-
-def postings_bytes(shape: Shape) -> int:
-    """Return the bytes of all impacts as postings."""
-    return round(shape.passages * shape.impacts * POSTING)
-
-
-def scanned_bytes(shape: Shape) -> int:
-    """Return the bytes of codes that the exact scan reads for a query."""
-    return round(shape.passages * shape.vectors * (shape.hidden_size + _SCALE))
-
-
-def search_memory(shape: Shape) -> int:
-    """Return the bytes that the exact scan of the codes wants to stay in memory."""
-    return scanned_bytes(shape) + shape.passages * _SCAN_PER_PASSAGE
-
-
-def _whole_bytes(bits: int) -> int:
-    return -(-bits // 8)
-
-
-_PROBE_BYTES = 64 << 20
-
-
-_LEAST_REPEATS = 3
-
-
-_SECONDS = 0.5
-
-
-def scan_rate(query_vectors: int, passage_vectors: int, hidden_size: int) -> float:
-    """Return the bytes of codes a second that one core scans for a query, by its own time, as of an idle machine.
-
-    Memory sets the limit where a query has few vectors, arithmetic where it has many.
-    """
-    rng = np.random.default_rng(0)
-    n_passages = max(1, _PROBE_BYTES // (passage_vectors * hidden_size))
-    codes_NH = rng.integers(-127, 128, (n_passages * passage_vectors, hidden_size), np.int8)
-    scales_N = np.ones(len(codes_NH), np.float32)
-    offsets = np.arange(0, len(codes_NH) + 1, passage_vectors)
-    query_MH = rng.integers(-99, 100, (query_vectors, hidden_size), np.int16)
-    scores_P = np.empty(n_passages, np.float32)
-    scales_M = np.ones(query_vectors, np.float32)
-    scan(codes_NH[:0], scales_N[:0], offsets[:1], query_MH, scales_M, scores_P[:0])
-    seconds: list[float] = []
-    while len(seconds) < _LEAST_REPEATS or sum(seconds) < _SECONDS:
-        start = time.thread_time()
-        scan(codes_NH, scales_N, offsets, query_MH, scales_M, scores_P)
-        seconds.append(time.thread_time() - start)
-    return (codes_NH.nbytes + scales_N.nbytes) / min(seconds)
-
+SAMPLE = 256
+"""Passages that are encoded to measure."""
+_WARM_UP = 16
+"""Passages encoded before the clock starts."""
 
 HIDDEN_SIZES = {
     "Dream-org/Dream-v0-Instruct-7B": 3584,
@@ -250,18 +39,38 @@ HIDDEN_SIZES = {
     "minilm": 384,
 }
 """H by backbone (reference §7.1 and §7.2 for the first; Qwen2.5 is of Dream's shape, Llama 3 of LLaDA's width)."""
-
 _TOKENS = 75.0
-
-
+"""Of a passage, where nothing is known of them."""
 _IMPACTS = 30.0
-
-
-# English text in the vocabulary of the built-in backbone.
 _BYTES_PER_TOKEN = 4.3
-
-
+"""English text in the vocabulary of the built-in backbone."""
 _SECONDS_PER_HOUR = 3600
+
+ZSTD_SHARE = 0.79
+"""What zstd at level 3 leaves of unit vectors in bf16, which is how the paper's index sizes come about (reference
+§2.5: 0.777 to 0.790, whatever the number of vectors)."""
+TEXT_SHARE = 0.63
+"""What Lance's compression leaves of titles and texts."""
+POSTING = 7
+"""Row 2, code 1, weight 4; a query reads the first two of each posting of its terms."""
+_FP16 = 2
+_SCALE = 4
+_ROW = 40
+"""Id, digest 16, number of tokens 1, and offsets."""
+_ID = 19
+_SLOT_WORD = 2
+_IMPACT = 6
+"""The weight's 4 and the id's 2, which Lance packs into as many bits as the largest id of a page has."""
+_CODES_PER_PASSAGE = 24
+"""Number of vectors, error bound, length bound, row and id's length of a passage, 4 bytes each, and the scale of its
+mean's code."""
+_SCAN_PER_PASSAGE = 28
+"""Table positions and offsets take 8 bytes a passage, the two bounds and a query's score 4."""
+
+_PROBE_BYTES = 64 << 20
+"""Codes that the scan is timed on: more than most caches hold."""
+_LEAST_REPEATS = 3
+_SECONDS = 0.5
 
 
 def retrievers(job: PlanJob) -> list[NeuralRetriever]:
@@ -357,6 +166,166 @@ def _hidden_size(retriever: NeuralRetriever) -> int:
     if source not in HIDDEN_SIZES:
         raise ValueError(f"the size of {source}'s vectors is not known here: give --hidden-size, or --measure")
     return HIDDEN_SIZES[source]
+
+
+class Text(Protocol):
+    """A passage, as far as it matters here."""
+
+    @property
+    def title(self) -> str:
+        """Blank where there is none."""
+
+    @property
+    def text(self) -> str:
+        """The passage itself."""
+
+
+class PassageEncoder(Protocol):
+    """An encoder, as far as it matters here."""
+
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Any:
+        """Return representations."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A collection's size."""
+
+    passages: int
+    text_bytes: float
+    """Average of title and text, UTF-8."""
+    sample: list[Text]
+    """Passages drawn at random."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What encoding a sample gave; all but `passages`, `rate` and `hidden_size` are averages of a passage."""
+
+    passages: int
+    rate: float
+    """Passages a second."""
+    hidden_size: int
+    tokens: float
+    vectors: float
+    impacts: float
+
+
+def count(passages: Iterable[Text]) -> Counted:
+    """Count passages and draw a sample, in one pass.
+
+    Raises:
+        ValueError: there are none.
+    """
+    draw = random.Random(0)  # noqa: S311 (no secret)
+    n, size = 0, 0
+    sample: list[Text] = []
+    for passage in passages:
+        n += 1
+        size += len(passage.title.encode()) + len(passage.text.encode())
+        place = n - 1 if n <= SAMPLE else draw.randrange(n)
+        if place < SAMPLE:
+            sample[place : place + 1] = [passage]
+    if n == 0:
+        raise ValueError("the collection has no passages that can be used: there is nothing to plan for")
+    return Counted(n, size / n, sample)
+
+
+def measure(encoder: PassageEncoder, sample: Sequence[Text]) -> Measured:
+    """Encode the sample, preparation included, and time it; a part of it is encoded before, to warm up."""
+    titles, texts = [p.title for p in sample], [p.text for p in sample]
+    encoder.encode_passages(titles[:_WARM_UP], texts[:_WARM_UP])
+    start = time.perf_counter()
+    encoded = encoder.encode_passages(titles, texts)
+    seconds = time.perf_counter() - start
+    n = len(sample)
+    return Measured(
+        passages=n,
+        rate=n / seconds,
+        hidden_size=encoded.hidden_size,
+        tokens=float(encoded.n_tokens.mean()),
+        vectors=len(encoded.vectors_MH) / n,
+        impacts=len(encoded.impact_ids) / n,
+    )
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What sizes depend on; all but `hidden_size` may be averages."""
+
+    passages: int
+    hidden_size: int
+    vectors: float
+    """Of a passage."""
+    impacts: float
+    """Of a passage."""
+    text_bytes: float
+    """Of a passage, title included."""
+
+
+def vector_layouts(shape: Shape) -> dict[str, int]:
+    """Return the bytes of all vectors by layout: as they are, as the 8-bit codes that the exact scan reads, packed.
+
+    The codes lie beside the vectors; what a codec packs can take their place.
+    """
+    vectors = shape.passages * shape.vectors
+    raw = vectors * shape.hidden_size * _FP16
+    layouts = {"fp16 or bf16": raw, "bf16, zstd": raw * ZSTD_SHARE, "8-bit codes": float(scanned_bytes(shape))}
+    for bits in sorted(get_args(Bits), reverse=True):
+        for family in CODECS:
+            width = bytes_per_vector(CodecConfig(family, bits), shape.hidden_size)
+            layouts[f"{bits}-bit {family}s"] = vectors * width
+    return {name: round(size) for name, size in layouts.items()}
+
+
+def table_bytes(shape: Shape) -> int:
+    """Return the bytes of the Lance table's data files, once compacted."""
+    vectors = shape.vectors * (shape.hidden_size * _FP16 + _SLOT_WORD)
+    row = _ROW + shape.text_bytes * TEXT_SHARE + vectors + shape.impacts * _IMPACT
+    return round(shape.passages * row)
+
+
+def codes_bytes(shape: Shape) -> int:
+    """Return the bytes beside the table that dense searches read: 8-bit codes, vectors, codes of mean vectors, ids."""
+    vectors = shape.vectors * (shape.hidden_size * (1 + _FP16) + _SCALE)
+    return round(shape.passages * (vectors + shape.hidden_size + _CODES_PER_PASSAGE + _ID))
+
+
+def postings_bytes(shape: Shape) -> int:
+    """Return the bytes of all impacts as postings."""
+    return round(shape.passages * shape.impacts * POSTING)
+
+
+def scanned_bytes(shape: Shape) -> int:
+    """Return the bytes of codes that the exact scan reads for a query."""
+    return round(shape.passages * shape.vectors * (shape.hidden_size + _SCALE))
+
+
+def search_memory(shape: Shape) -> int:
+    """Return the bytes that the exact scan of the codes wants to stay in memory."""
+    return scanned_bytes(shape) + shape.passages * _SCAN_PER_PASSAGE
+
+
+def scan_rate(query_vectors: int, passage_vectors: int, hidden_size: int) -> float:
+    """Return the bytes of codes a second that one core scans for a query, by its own time, as of an idle machine.
+
+    Memory sets the limit where a query has few vectors, arithmetic where it has many.
+    """
+    rng = np.random.default_rng(0)
+    n_passages = max(1, _PROBE_BYTES // (passage_vectors * hidden_size))
+    codes_NH = rng.integers(-127, 128, (n_passages * passage_vectors, hidden_size), np.int8)
+    scales_N = np.ones(len(codes_NH), np.float32)
+    offsets = np.arange(0, len(codes_NH) + 1, passage_vectors)
+    query_MH = rng.integers(-99, 100, (query_vectors, hidden_size), np.int16)
+    scores_P = np.empty(n_passages, np.float32)
+    scales_M = np.ones(query_vectors, np.float32)
+    scan(codes_NH[:0], scales_N[:0], offsets[:1], query_MH, scales_M, scores_P[:0])
+    seconds: list[float] = []
+    while len(seconds) < _LEAST_REPEATS or sum(seconds) < _SECONDS:
+        start = time.thread_time()
+        scan(codes_NH, scales_N, offsets, query_MH, scales_M, scores_P)
+        seconds.append(time.thread_time() - start)
+    return (codes_NH.nbytes + scales_N.nbytes) / min(seconds)
 
 
 def page(plan: CapacityPlan) -> str:

@@ -18,7 +18,7 @@ from lance.fragment import FragmentMetadata, write_fragments
 from diffretriever.encoders.representations import Representations, read_vectors
 from diffretriever.index.finite import finite_rows
 from diffretriever.index.table import PassageIndex, changed_by_another, refused_if_changed, table_schema, table_uri
-from diffretriever.index.vectors import with_codes
+from diffretriever.index.vectors import with_packed
 from diffretriever.index.work_folder import WorkFolder
 from diffretriever.index.writer import Committer, WriterLock, beside, write_block
 from schemas.index import TEXT_SCHEMA, IndexManifest
@@ -155,7 +155,7 @@ def _coded(index: PassageIndex, part: Part, manifest: IndexManifest, schema: pa.
     batch_rows = max(1, _BATCH_BYTES // _row_bytes(index.manifest))
     scanner = fragment.scanner(columns=columns, offset=part.first, limit=part.rows, batch_size=batch_rows)
     for batch in finite_rows(index.uri, scanner.to_batches()):
-        yield with_codes(index.uri, manifest, batch).select(schema.names).cast(schema)
+        yield with_packed(index.uri, manifest, batch).select(schema.names).cast(schema)
 
 
 def _row_bytes(manifest: IndexManifest) -> int:

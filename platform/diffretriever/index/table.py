@@ -2,7 +2,9 @@
 
 Layout under the index's folder or URI: `passages.lance` is the table; LanceDB opens it as table `passages` of a
 connection on the folder. A reader holds one version and never sees a half-written state. A column `reps` can be read
-of every index that has vectors: where it stores codes only, they are decoded; see `index.vectors`.
+of every index that has vectors: where it stores them packed alone, they are decoded; see `index.vectors`.
+
+Legend: P passages of a fragment.
 """
 
 from __future__ import annotations
@@ -28,21 +30,15 @@ from schemas.retriever import Bm25Retriever
 if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder
 
-
 _TABLE = "passages.lance"
-
-
 _MANIFEST_KEY = b"diffretriever.manifest"
-
-
 _FRAGMENT_BYTES = 4 << 30
-
-
+"""What compaction makes fragments as large as."""
 _IDS_PER_LOOKUP = 1000
-
-
-# Compaction raises a plain OSError for the conflicts that other operations raise CommitConflictError for.
+_ROWS_AT_ONCE = 65536
+"""Of columns that take few bytes."""
 _CONFLICTS = ("commit conflict", "incompatible transaction")
+"""In the plain OSError that compaction raises for conflicts that other operations raise CommitConflictError for."""
 
 
 class PassageIndex:
@@ -132,7 +128,7 @@ class PassageIndex:
     def digests(self) -> dict[str, bytes]:
         """Return passage id to digest of all passages: about 200 bytes of memory each."""
         pairs: dict[str, bytes] = {}
-        for batch in self.batches(["id", "digest"], 65536):
+        for batch in self.batches(["id", "digest"], _ROWS_AT_ONCE):
             pairs.update(zip(batch.column("id").to_pylist(), batch.column("digest").to_pylist(), strict=True))
         return pairs
 
@@ -180,7 +176,7 @@ class PassageIndex:
     def contents(self) -> IndexContents:
         """Count what this version holds."""
         counts: Counter[str] = Counter()
-        for batch in self.batches(["collection"], 65536):
+        for batch in self.batches(["collection"], _ROWS_AT_ONCE):
             counts.update(batch.column("collection").to_pylist())
         fragments = self.dataset.get_fragments()
         return IndexContents(
@@ -193,112 +189,8 @@ class PassageIndex:
         )
 
 
-@contextmanager
-def refused_if_changed(uri: str) -> Iterator[None]:
-    """Run one commit to the index at `uri`.
-
-    Raises:
-        ValueError: another process committed first, and Lance refused this commit, of which nothing is visible then.
-    """
-    try:
-        yield
-    except OSError as error:
-        known = isinstance(error, CommitConflictError) or any(text in str(error).lower() for text in _CONFLICTS)
-        if not known:
-            raise
-        raise changed_by_another(uri) from error
-
-
-def changed_by_another(uri: str) -> ValueError:
-    """Return the error of a job that lost to another writer."""
-    return ValueError(
-        f"another process changed {uri} while this job was writing; nothing of it is lost: "
-        "run the same command again to go on"
-    )
-
-
-def table_schema(manifest: IndexManifest) -> pa.Schema:
-    """Return the schema of an index's table, the manifest in its metadata."""
-    schema = passage_schema(manifest.hidden_size, manifest.codec)
-    return schema.with_metadata({_MANIFEST_KEY: manifest.model_dump_json().encode()})
-
-
-def manifest_in(dataset: Any, uri: str) -> IndexManifest:
-    """Return the manifest of a Lance dataset; raises `ValueError` as `PassageIndex.open` says."""
-    text = (dataset.schema.metadata or {}).get(_MANIFEST_KEY)
-    if text is None:
-        raise ValueError(f"{table_uri(uri)} is a Lance table, but not one that this project made")
-    manifest = IndexManifest.model_validate_json(text)
-    if manifest.format > MANIFEST_FORMAT:
-        raise ValueError(f"{uri} has layout {manifest.format}; this version reads up to {MANIFEST_FORMAT}: upgrade")
-    return manifest
-
-
-def table_uri(uri: str) -> str:
-    """Return where the Lance table of the index at `uri` lies."""
-    return f"{plain_place(uri).rstrip('/')}/{_TABLE}"
-
-
-def fragment_key(fragment: Any) -> str:
-    """Return a name for what a fragment holds; deletions and added columns leave it as it is."""
-    name = PurePosixPath(fragment.data_files()[0].path).stem
-    if name in ("", ".", ".."):
-        raise ValueError(f"a fragment's data file is named '{fragment.data_files()[0].path}': no table has such a file")
-    return name
-
-
-def ids_filter(ids: Iterable[str]) -> str:
-    """Return the SQL condition that selects passages by id; quotes in ids are escaped."""
-    quoted = ", ".join("'" + passage_id.replace("'", "''") + "'" for passage_id in ids)
-    return f"id IN ({quoted})"
-
-
-def manifest_of(encoder: Encoder) -> IndexManifest:
-    """Describe a loaded encoder, its `auto` precision replaced by the one that was used."""
-    config, facts = encoder.config, encoder.facts
-    resolved = config.model_copy(update={"backbone": config.backbone.model_copy(update={"dtype": facts.dtype})})
-    return IndexManifest(
-        retriever=resolved,
-        weights=facts.weights,
-        hidden_size=facts.hidden_size,
-        vocab_size=facts.vocab_size,
-        created=_now(),
-    )
-
-
-def bm25_manifest(config: Bm25Retriever) -> IndexManifest:
-    """Describe a BM25 index."""
-    return IndexManifest(retriever=config, created=_now())
-
-
-def check_same(index: IndexManifest, encoder: IndexManifest, uri: str) -> None:
-    """Raise `ValueError` naming the fields in which `encoder` differs from the one that made the index."""
-    if index.fingerprint == encoder.fingerprint:
-        return
-    differing = "\n  ".join(index.differences(encoder))
-    raise ValueError(f"{uri} was made by another retriever (index != this one):\n  {differing}")
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def rows_written(addresses: np.ndarray) -> np.ndarray:
-    """Return uint32: each passage's place among the rows that its fragment was written with, from `_rowaddr`."""
-    return (addresses & 0xFFFFFFFF).astype(np.uint32)
-
-
-def live_rows(index: PassageIndex, fragment: Any, rows_P: np.ndarray) -> np.ndarray:
-    """Return bool [P]: which of `rows_P` (uint32 [P]) are in `index`. All of the fragment that are must be given."""
-    if len(rows_P) == fragment.count_rows():
-        return np.ones(len(rows_P), bool)
-    batches = index.fragment_batches(fragment, [], 65536)
-    live = [rows_written(batch.column("_rowaddr").to_numpy()) for batch in batches]
-    return np.isin(rows_P, np.concatenate([*live, np.empty(0, np.uint32)]), assume_unique=True)
-
-
 class IndexPart(PassageIndex):
-    """A reader of a part; whatever changes an index is done on the whole."""
+    """Some passages of an index version, read as if they were all; whatever changes an index is done on the whole."""
 
     def __init__(self, whole: PassageIndex, fragments: Sequence[Any], condition: str | None = None) -> None:
         """`fragments` are Lance's, of `whole`; `condition` in its SQL leaves out passages of them."""
@@ -345,3 +237,115 @@ def split_fragments(index: PassageIndex, parts: int) -> dict[str, list[int]]:
 def _name(fragments: Sequence[Any]) -> str:
     keys = " ".join(fragment_key(fragment) for fragment in fragments)
     return hashlib.blake2b(keys.encode(), digest_size=8).hexdigest()
+
+
+def rows_written(addresses: np.ndarray) -> np.ndarray:
+    """Return uint32: each passage's place among the rows that its fragment was written with, from `_rowaddr`."""
+    return (addresses & 0xFFFFFFFF).astype(np.uint32)
+
+
+def live_rows(index: PassageIndex, fragment: Any, rows_P: np.ndarray) -> np.ndarray:
+    """Return bool [P]: which passages of a fragment this version of the index still has.
+
+    For files beside the table, which outlive deletions.
+
+    Args:
+        index: the version.
+        fragment: one of its fragments.
+        rows_P: uint32 [P] ascending, places as `rows_written` gives them; those that the version has are among them.
+    """
+    if len(rows_P) == fragment.count_rows():
+        return np.ones(len(rows_P), bool)
+    batches = index.fragment_batches(fragment, [], _ROWS_AT_ONCE)
+    live = [rows_written(batch.column("_rowaddr").to_numpy()) for batch in batches]
+    return np.isin(rows_P, np.concatenate([*live, np.empty(0, np.uint32)]), assume_unique=True)
+
+
+def manifest_of(encoder: Encoder) -> IndexManifest:
+    """Describe a loaded encoder, its `auto` precision replaced by the one that was used."""
+    config, facts = encoder.config, encoder.facts
+    resolved = config.model_copy(update={"backbone": config.backbone.model_copy(update={"dtype": facts.dtype})})
+    return IndexManifest(
+        retriever=resolved,
+        weights=facts.weights,
+        hidden_size=facts.hidden_size,
+        vocab_size=facts.vocab_size,
+        created=_now(),
+    )
+
+
+def bm25_manifest(config: Bm25Retriever) -> IndexManifest:
+    """Describe a BM25 index."""
+    return IndexManifest(retriever=config, created=_now())
+
+
+def check_same(index: IndexManifest, encoder: IndexManifest, uri: str) -> None:
+    """Raise `ValueError` naming the fields in which `encoder` differs from the one that made the index."""
+    if index.fingerprint == encoder.fingerprint:
+        return
+    differing = "\n  ".join(index.differences(encoder))
+    raise ValueError(f"{uri} was made by another retriever (index != this one):\n  {differing}")
+
+
+def table_schema(manifest: IndexManifest) -> pa.Schema:
+    """Return the schema of an index's table, the manifest in its metadata."""
+    schema = passage_schema(manifest.hidden_size, manifest.codec)
+    return schema.with_metadata({_MANIFEST_KEY: manifest.model_dump_json().encode()})
+
+
+def manifest_in(dataset: Any, uri: str) -> IndexManifest:
+    """Return the manifest of a Lance dataset; raises `ValueError` as `PassageIndex.open` says."""
+    text = (dataset.schema.metadata or {}).get(_MANIFEST_KEY)
+    if text is None:
+        raise ValueError(f"{table_uri(uri)} is a Lance table, but not one that this project made")
+    manifest = IndexManifest.model_validate_json(text)
+    if manifest.format > MANIFEST_FORMAT:
+        raise ValueError(f"{uri} has layout {manifest.format}; this version reads up to {MANIFEST_FORMAT}: upgrade")
+    return manifest
+
+
+def table_uri(uri: str) -> str:
+    """Return where the Lance table of the index at `uri` lies."""
+    return f"{plain_place(uri).rstrip('/')}/{_TABLE}"
+
+
+def fragment_key(fragment: Any) -> str:
+    """Return a name for what a fragment holds; deletions and added columns leave it as it is."""
+    name = PurePosixPath(fragment.data_files()[0].path).stem
+    if name in ("", ".", ".."):
+        raise ValueError(f"a fragment's data file is named '{fragment.data_files()[0].path}': no table has such a file")
+    return name
+
+
+def ids_filter(ids: Iterable[str]) -> str:
+    """Return the SQL condition that selects passages by id; quotes in ids are escaped."""
+    quoted = ", ".join("'" + passage_id.replace("'", "''") + "'" for passage_id in ids)
+    return f"id IN ({quoted})"
+
+
+@contextmanager
+def refused_if_changed(uri: str) -> Iterator[None]:
+    """Run one commit to the index at `uri`.
+
+    Raises:
+        ValueError: another process committed first, and Lance refused this commit, of which nothing is visible then.
+    """
+    try:
+        yield
+    except OSError as error:
+        known = isinstance(error, CommitConflictError) or any(text in str(error).lower() for text in _CONFLICTS)
+        if not known:
+            raise
+        raise changed_by_another(uri) from error
+
+
+def changed_by_another(uri: str) -> ValueError:
+    """Return the error of a job that lost to another writer."""
+    return ValueError(
+        f"another process changed {uri} while this job was writing; nothing of it is lost: "
+        "run the same command again to go on"
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,9 +1,9 @@
-"""The stored vectors of a table, whether it holds them as they are (`reps`) or as codes that are decoded.
+"""The stored vectors of a table, whether it holds them as they are (`reps`) or packed by a codec (`codes`).
 
-Where only codes are stored, the decoded vectors, rounded to fp16 like all others, are the stored vectors. A codec
-decodes each vector by itself, so every reader sees the same bits.
+Where they are stored packed alone, the decoded vectors, rounded to fp16 like all others, are the stored vectors. A
+codec decodes each vector by itself, so every reader sees the same bits.
 
-Legend: N vectors of a batch, P passages, H hidden size, W bytes of a vector.
+Legend: N vectors of a batch, P passages, H hidden size, W bytes of a packed vector.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def with_vectors(uri: str, manifest: IndexManifest, rows: T, wanted: Sequence[st
     """Return rows with the columns `wanted`, `reps` decoded where that must be, and further ones such as `_rowaddr`."""
     if not manifest.decodes or "reps" not in wanted:
         return rows
-    codes_NW, offsets = read_codes(rows)
-    vectors_NH = codec_of(uri, manifest).decode(codes_NW).astype(np.float16)
+    packed_NW, offsets = read_packed(rows)
+    vectors_NH = codec_of(uri, manifest).decode(packed_NW).astype(np.float16)
     decoded = _column(representation_fields(vectors_NH.shape[1])[0], vectors_NH, offsets)
     names = [*wanted, *(name for name in rows.schema.names if name not in wanted and name != "codes")]
     columns = [decoded if name == "reps" else rows.column(name) for name in names]
@@ -59,25 +59,25 @@ def with_vectors(uri: str, manifest: IndexManifest, rows: T, wanted: Sequence[st
     return made
 
 
-def with_codes(uri: str, manifest: IndexManifest, rows: T) -> T:
-    """Return rows that have `reps` with `codes` beside them, where the index has a codec."""
+def with_packed(uri: str, manifest: IndexManifest, rows: T) -> T:
+    """Return rows that have `reps` with these packed as well, in `codes`, where the index has a codec."""
     if manifest.codec is None:
         return rows
     codec = codec_of(uri, manifest)
     vectors_NH, offsets = read_vectors(rows)
-    codes = _column(codes_field(codec.bytes_per_vector), codec.encode(vectors_NH), offsets)
-    made: T = type(rows).from_arrays([*rows.columns, codes], names=[*rows.schema.names, "codes"])
+    packed = _column(codes_field(codec.bytes_per_vector), codec.encode(vectors_NH), offsets)
+    made: T = type(rows).from_arrays([*rows.columns, packed], names=[*rows.schema.names, "codes"])
     return made
 
 
-def read_codes(rows: pa.Table | pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
+def read_packed(rows: pa.Table | pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
     """Return uint8 [N, W] and int64 offsets [P + 1] of the column `codes`."""
     column = rows.column("codes")
     column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    codes_NW = column.flatten().flatten().to_numpy(zero_copy_only=False).reshape(-1, column.type.value_type.list_size)
+    packed_NW = column.flatten().flatten().to_numpy(zero_copy_only=False).reshape(-1, column.type.value_type.list_size)
     offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
     # A sliced array keeps its parent's offsets: count from its own first row.
-    return codes_NW, offsets - offsets[0]
+    return packed_NW, offsets - offsets[0]
 
 
 def _column(field: pa.Field, values_NW: np.ndarray, offsets: np.ndarray) -> pa.Array:

@@ -31,7 +31,7 @@ from diffretriever.index.table import (
     refused_if_changed,
     table_uri,
 )
-from diffretriever.index.vectors import with_codes
+from diffretriever.index.vectors import with_packed
 from schemas.index import TEXT_SCHEMA
 from schemas.places import plain_place
 
@@ -51,7 +51,7 @@ def write_block(uri: str, table: pa.Table) -> str:
     """
     refuse_to_write(table)
     dataset = lance.dataset(table_uri(uri))
-    table = with_codes(uri, manifest_in(dataset, uri), table)
+    table = with_packed(uri, manifest_in(dataset, uri), table)
     fragments = write_fragments(table.select(dataset.schema.names).cast(dataset.schema), dataset, schema=dataset.schema)
     return json.dumps([fragment.to_json() for fragment in fragments])
 

@@ -24,10 +24,10 @@ from diffretriever.pipelines.encoders import QUERIES_PER_BLOCK, describe_encoder
 from diffretriever.pipelines.progress import bar
 from diffretriever.pipelines.streams import AS_ARROW, pack, packed, stream, unpack
 from diffretriever.presets import with_places
+from diffretriever.scoring.fusion import lists_for, ranked
 from diffretriever.scoring.topk import Hit
 from diffretriever.search.base import check_modes
-from diffretriever.search.batch import LISTS, kept_hits, list_depth, lists_of, merge, searched_depth, to_hits
-from diffretriever.search.neural import ranked
+from diffretriever.search.batch import kept_hits, list_depth, merge, searched_depth, to_hits
 from schemas.retriever import Mode, NeuralRetriever, is_neural
 from schemas.search import BatchSearchJob, BatchSearchSummary
 
@@ -152,7 +152,7 @@ class _Work:
 
     def search(self, start: int, stop: int) -> None:
         """Search all parts for a round of queries; merge what they give."""
-        names = lists_of(self._job.modes)
+        names = lists_for(self._job.modes)
         if all(self._file(f"{start}/{name}").exists() for name in names):
             self.found += len(self._parts)
             return
@@ -173,7 +173,7 @@ class _Work:
     def _search(self, start: int, stop: int, parts: dict[str, list[int]]) -> None:
         blocks = [self._read(_block_name(first)) for first in range(start, stop, QUERIES_PER_BLOCK)]
         encoded = Representations.from_arrow(pa.concat_tables(blocks))
-        lists = len(parts) * len(lists_of(self._job.modes))
+        lists = len(parts) * len(lists_for(self._job.modes))
         with bar(f"queries {start + 1:,} to {stop:,}", "list", lists) as progress:
             for name, table in search_parts(parts, encoded, self._index.version, self._job, self._pool):
                 _write(self._file(f"{start}/{name}"), table)
@@ -191,8 +191,8 @@ class _Work:
         depth = searched_depth(job.top_k, exclude_self=job.exclude_self)
         for start, stop in self.rounds():
             queries = self._queries[start:stop]
-            lists = {name: to_hits(self._read(f"{start}/{name}"), len(queries)) for name in LISTS[mode]}
-            hits = ranked(mode, lists.get("dense", []), lists.get("sparse", []), depth)
+            lists = {name: to_hits(self._read(f"{start}/{name}"), len(queries)) for name in lists_for([mode])}
+            hits = ranked(mode, lists, depth)
             for query, found in zip(queries, hits, strict=True):
                 yield query.id, kept_hits(query.id, found, job.top_k, exclude_self=job.exclude_self)
 

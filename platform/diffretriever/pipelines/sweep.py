@@ -9,31 +9,27 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
-import torch
 import yaml
 from pyarrow import feather
 
 from diffretriever.backbones.device import resolve_device
 from diffretriever.collections import Collection, Query, open_collection, write_run
 from diffretriever.encoders import load_preparer
-from diffretriever.encoders.representations import Representations, read_vectors
+from diffretriever.encoders.representations import Representations
 from diffretriever.evaluation.budgets.sweeps import MANIFEST_FILE, SweptQuery, read_manifest, write_queries
 from diffretriever.files import whole_file, write_text
-from diffretriever.index.finite import finite_rows
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
 from diffretriever.pipelines.cluster import EncoderPool, ray_session, size_pool
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.encoders import QUERIES_PER_BLOCK, describe_encoder, encode_queries, query_block
 from diffretriever.presets import RETRIEVERS, load_retriever
-from diffretriever.scoring.maxsim import FP32_ROUNDING, exact_scores, possible
-from diffretriever.scoring.pooled_slots import mean_slots
-from diffretriever.scoring.topk import Hits, TopK
+from diffretriever.scoring.fusion import ListName, depth_for, lists_for, ranked
+from diffretriever.scoring.topk import Hits
 from diffretriever.search.batch import kept_hits, searched_depth
 from diffretriever.search.dense import open_dense
-from diffretriever.search.neural import FUSION_DEPTH, ranked
+from diffretriever.search.dense.averaged import AveragedSlots
 from diffretriever.search.sparse import open_sparse
 from schemas.base import suggest
 from schemas.budget import Budget
@@ -200,39 +196,6 @@ def _digest(values: object) -> str:
     return hashlib.blake2b(json.dumps(values).encode(), digest_size=8).hexdigest()
 
 
-_BATCH_ROWS = 4096
-
-
-def search_pooled(index: PassageIndex, queries: Representations, k: int) -> Hits:
-    """Return each query's best k passages by the inner product of mean slots, neither mean normalised again.
-
-    A matrix product finds the passages, and one fp32 kernel scores them, so that the scores of a query do not depend
-    on the queries that it is searched with; `scoring.pooled_slots` says what is averaged.
-    """
-    queries_QH = _means(queries.vectors_MH, queries.offsets)
-    lengths_Q = np.linalg.norm(queries_QH, axis=1)
-    best = TopK(len(queries), k)
-    for batch in finite_rows(index.uri, index.batches(["id", "reps"], _BATCH_ROWS)):
-        stored_NH, offsets = read_vectors(batch)
-        passages_PH = _means(stored_NH, offsets)
-        ids_P = np.array(batch.column("id").to_pylist(), dtype=object)
-        scores_QP = queries_QH @ passages_PH.T
-        scores_QP[:, np.diff(offsets) == 0] = -np.inf
-        slack_Q = FP32_ROUNDING * lengths_Q * np.linalg.norm(passages_PH, axis=1).max(initial=0)
-        one_each = np.arange(len(ids_P) + 1)
-        for query, scores_P in enumerate(scores_QP):
-            chosen_C = possible(scores_P, float(slack_Q[query]), k, best.threshold(query))
-            exact_C = exact_scores(queries_QH[query : query + 1], passages_PH, one_each, chosen_C)
-            best.add_for(query, exact_C, ids_P[chosen_C])
-    return best.results()
-
-
-def _means(vectors_NH: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Return float32 [number of texts, H]."""
-    means: np.ndarray = mean_slots(torch.from_numpy(vectors_NH.astype(np.float32)), offsets).numpy()
-    return means
-
-
 _STATE = "cell.json"
 
 
@@ -297,40 +260,38 @@ def _rounds(cells: list[Cell], store: QueryStore, at_once: int) -> Iterator[list
 
 def _search_round(index: PassageIndex, cells: list[Cell], store: QueryStore, job: SweepJob) -> None:
     queries = Representations.concatenate([store.read(cell.split, cell.budget.query) for cell in cells])
-    lists = _lists(index, queries, job)
+    lists, averaged = _lists(index, queries, job)
     start = 0
     for cell in cells:
         asked = store.queries[cell.split]
-        own = {name: hits[start : start + len(asked)] for name, hits in lists.items()}
+        rows = slice(start, start + len(asked))
         start += len(asked)
-        _write(cell, asked, own, job)
+        _write(cell, asked, {name: hits[rows] for name, hits in lists.items()}, averaged[rows], job)
 
 
-def _lists(index: PassageIndex, queries: Representations, job: SweepJob) -> dict[str, Hits]:
-    """Return the lists that the modes are made of: one pass over the index's vectors, one over its impacts."""
+def _lists(index: PassageIndex, queries: Representations, job: SweepJob) -> tuple[dict[ListName, Hits], Hits]:
+    """Return the lists that the modes are made of, and that of averaged slots (empty where it is not asked for).
+
+    Each is one pass over what the index stores.
+    """
     depth = searched_depth(job.top_k, exclude_self=job.exclude_self)
-    fused = max(depth, FUSION_DEPTH) if "hybrid" in job.modes else depth
-    device = resolve_device(job.device)
     options = SearchOptions(index=index.uri, device=job.device, memory_mb=job.memory_mb)
-    lists: dict[str, Hits] = {}
-    if {"dense", "hybrid"} & set(job.modes):
-        lists["dense"] = open_dense(index, options, device).search(queries, fused)
-    if {"sparse", "hybrid"} & set(job.modes):
-        lists["sparse"] = open_sparse(index, options).search(queries, fused)
-    if "pooled-slots" in job.modes:
-        lists["pooled-slots"] = search_pooled(index, queries, depth)
-    return lists
+    device = resolve_device(job.device)
+    modes = [mode for mode in job.modes if mode != "pooled-slots"]
+    lists: dict[ListName, Hits] = {}
+    for name in lists_for(modes):
+        search = open_dense(index, options, device) if name == "dense" else open_sparse(index, options)
+        lists[name] = search.search(queries, depth_for(modes, depth))
+    averaged = AveragedSlots(index).search(queries, depth) if "pooled-slots" in job.modes else []
+    return lists, averaged
 
 
-def _write(cell: Cell, queries: list[Query], lists: dict[str, Hits], job: SweepJob) -> None:
+def _write(cell: Cell, queries: list[Query], lists: dict[ListName, Hits], averaged: Hits, job: SweepJob) -> None:
     depth = searched_depth(job.top_k, exclude_self=job.exclude_self)
     # Runs of an older state are replaced one by one: from here on none of them is vouched for.
     (cell.folder / _STATE).unlink(missing_ok=True)
     for mode in job.modes:
-        if mode == "pooled-slots":
-            hits = lists[mode]
-        else:
-            hits = ranked(mode, lists.get("dense", []), lists.get("sparse", []), depth)
+        hits = averaged if mode == "pooled-slots" else ranked(mode, lists, depth)
         kept = (
             (query.id, kept_hits(query.id, found, job.top_k, exclude_self=job.exclude_self))
             for query, found in zip(queries, hits, strict=True)

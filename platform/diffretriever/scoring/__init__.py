@@ -1,4 +1,4 @@
 """How representations become scores and rankings: pure maths over arrays, without files or models.
 
-Import the leaf modules: `maxsim` and `sparse` need torch, `topk` and `fusion` do not.
+Import the modules themselves: `topk` and `fusion` do not need torch.
 """

@@ -19,13 +19,13 @@ import torch
 from diffretriever.scoring.kernels import reduce_products, scan, scan_chosen
 from diffretriever.scoring.maxsim import FP32_ROUNDING, maxsim
 
-_INT8 = 127
-_INT16 = 32767
-_INT32 = 2**31 - 1
+_INT8, _INT16, _INT32 = 2**7 - 1, 2**15 - 1, 2**31 - 1
 _PRODUCT_VECTORS = 8
 """With more query vectors than this, one integer matrix product is faster than a pass of the kernel for each query."""
 _PRODUCT_ROWS = 8192
+"""Vectors of passages in one integer matrix product."""
 _BLOCK_CELLS = 1 << 25
+"""Numbers of passages' vectors decoded at once: 128 MiB of fp32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class CodedQueries:
         largest_M = np.abs(self.vectors_MH).max(axis=1, initial=0)
         norms_M = np.linalg.norm(self.vectors_MH, axis=1)
         # No product with a row of codes may leave 32 bits, however the two lie to each other.
-        longest = _INT32 / (127 * np.sqrt(self.vectors_MH.shape[1])) - np.sqrt(self.vectors_MH.shape[1])
+        longest = _INT32 / (_INT8 * np.sqrt(self.vectors_MH.shape[1])) - np.sqrt(self.vectors_MH.shape[1])
         limit = _INT16 if bits == 16 else _INT8
         steps_M = np.minimum(limit / np.maximum(largest_M, 1e-30), longest / np.maximum(norms_M, 1e-30))
         self.codes_MH = np.rint(self.vectors_MH * steps_M[:, None]).astype(np.int16)

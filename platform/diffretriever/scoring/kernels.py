@@ -1,7 +1,8 @@
-"""MaxSim: over 8-bit codes for scans, and over the vectors themselves for the scores that are returned.
+"""The inner loops of dense scores: fp16 to fp32, 8-bit codes and their products, and exact MaxSim.
 
-numba widens int32 to int64 unless every step is cast back, and only 32-bit products become the multiply-and-add
-instructions that make 8-bit codes fast.
+Vectors are stored as halves and scored as singles, and widening rounds nothing; these loops do it many times faster
+than numpy. In the loops over codes, numba widens int32 to int64 unless every step is cast back, and only 32-bit
+products become the multiply-and-add instructions that make 8-bit codes fast.
 
 Legend: N vectors of all passages, P passages, Q queries, M query vectors, H hidden size, C chosen passages.
 """
@@ -14,14 +15,19 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from diffretriever.ragged import offsets_of
+
 _MOST_NEGATIVE = np.float32(-np.inf)
-
-
 _ZERO = np.int32(0)
-
-
 _SHORT = 1024
 """Of longer vectors, four of a query and a row of codes do not fit into the fastest cache together."""
+
+# The bits of a half and of a single: the exponent of a half counts from 15 and that of a single from 127.
+_EXPONENTS = np.float32(2.0**112)
+_SIGN = np.uint32(0x8000)
+_REST = np.uint32(0x7FFF)
+_NOT_FINITE = np.uint32(0x7C00 << 13)
+_NOT_FINITE_SINGLE = np.uint32(0x7F800000)
 
 
 def scan(
@@ -194,3 +200,62 @@ def encode(vectors_NH: np.ndarray, codes_NH: np.ndarray, scales_N: np.ndarray, e
             squared += gap * gap
         scales_N[n] = scale
         errors_N[n] = np.float32(np.sqrt(squared) * 1.000001)
+
+
+def to_float32(stored_NH: np.ndarray) -> np.ndarray:
+    """Return float32 [N, H] of float16 [N, H]."""
+    out_NH = np.empty(stored_NH.shape, np.float32)
+    widen(stored_NH.view(np.uint16), out_NH.view(np.uint32))
+    return out_NH
+
+
+def chosen_to_float32(
+    stored_NH: np.ndarray, offsets: np.ndarray, chosen_C: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the vectors of chosen passages, float32 [their number, H], and int64 offsets [C + 1] into them.
+
+    Args:
+        stored_NH: float16 [N, H].
+        offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1].
+        chosen_C: int64 [C].
+    """
+    out_offsets = offsets_of(offsets[chosen_C + 1] - offsets[chosen_C])
+    out_NH = np.empty((out_offsets[-1], stored_NH.shape[1]), np.float32)
+    widen_chosen(stored_NH.view(np.uint16), offsets, chosen_C, out_offsets, out_NH.view(np.uint32))
+    return out_NH, out_offsets
+
+
+@njit(nogil=True, cache=True)
+def widen(halves_NH: np.ndarray, out_NH: np.ndarray) -> None:
+    """Write the bits of the singles that equal the halves; uint16 and uint32 [N, H]."""
+    for n in range(halves_NH.shape[0]):
+        for h in range(halves_NH.shape[1]):
+            out_NH[n, h] = _single(halves_NH[n, h])
+
+
+@njit(nogil=True, cache=True)
+def widen_chosen(
+    halves_NH: np.ndarray, offsets: np.ndarray, chosen_C: np.ndarray, out_offsets: np.ndarray, out_NH: np.ndarray
+) -> None:
+    """As `widen`, for the vectors of the passages `chosen_C` (int64 [C]) only, one passage after the other.
+
+    Args:
+        halves_NH: uint16 [N, H].
+        offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1].
+        chosen_C: int64 [C].
+        out_offsets: int64 [C + 1], where each chosen passage's rows begin in `out_NH`.
+        out_NH: uint32 [rows of all chosen passages, H], overwritten.
+    """
+    for c in range(chosen_C.shape[0]):
+        begin, end = offsets[chosen_C[c]], offsets[chosen_C[c] + 1]
+        widen(halves_NH[begin:end], out_NH[out_offsets[c] : out_offsets[c + 1]])
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _single(half: np.uint16) -> np.uint32:
+    bits = np.uint32(half)
+    rest = np.uint32((bits & _REST) << np.uint32(13))
+    scaled = np.float32(rest.view(np.float32) * _EXPONENTS).view(np.uint32)
+    if rest >= _NOT_FINITE:
+        scaled = np.uint32(rest | _NOT_FINITE_SINGLE)
+    return np.uint32(scaled | ((bits & _SIGN) << np.uint32(16)))

@@ -1,22 +1,29 @@
-"""The dense score of multi-vector representations, exact (Eq. 2 of arXiv 2605.07210).
+"""The dense score of multi-vector representations (Eq. 2 of arXiv 2605.07210), for training and for search.
 
-Legend: Q queries, P passages, M vectors of all queries together, N vectors of all passages together,
-H hidden size, B a block of query vectors.
+Searches find passages by whatever is fast (a matrix product, 8-bit codes, a candidate index), choose those that can be
+among the best by `can_be_best`, and score these few by `exact_scores`. So all searches return the same bits for the
+same pair, and equal passages tie exactly. `contenders` and `add_exact` do both steps for a batch of passages.
+
+Legend: Q queries, P passages, M vectors of all queries together, N vectors of all passages together, H hidden size,
+B a block of query vectors, C chosen passages.
 """
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 
 from diffretriever.scoring import kernels
+from diffretriever.scoring.topk import TopK
 
 Reduction: TypeAlias = Literal["mean", "sum-floored"]
-
-
 ScoreDtype: TypeAlias = Literal["float32", "bfloat16-legacy"]
+
+FP32_ROUNDING = 2e-5
+"""Most by which an fp32 product of two vectors differs from another order of summing, relative to their lengths."""
 
 _BLOCK_CELLS = 1 << 26
 """Similarities held at once: 256 MiB of fp32, whatever the number of queries."""
@@ -108,25 +115,57 @@ def _sum_per_query(best_PM: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     return best_PM.new_zeros(n_passages, n_queries).index_add(1, owner_M, best_PM)
 
 
-FP32_ROUNDING = 2e-5
-"""Most by which an fp32 product of two vectors differs from another order of summing, relative to their lengths."""
+class Vectors(NamedTuple):
+    """The vectors of several texts."""
+
+    vectors_MH: np.ndarray
+    """float32 [M, H]."""
+    offsets: np.ndarray
+    """int64 [texts + 1]; text i owns rows offsets[i] to offsets[i + 1]."""
+
+    def of(self, text: int) -> np.ndarray:
+        """Return the vectors of one text."""
+        return self.vectors_MH[self.offsets[text] : self.offsets[text + 1]]
 
 
-def exact_scores(query_MH: np.ndarray, vectors_NH: np.ndarray, offsets: np.ndarray, chosen_C: np.ndarray) -> np.ndarray:
-    """Return float32 [C]: the mean MaxSim of one query with chosen passages (paper Eq. 2).
+def longest(vectors_NH: np.ndarray) -> float:
+    """Return the length of the longest of float32 [N, H]; 0 where there is none."""
+    # Unlike `np.linalg.norm`, this makes no squares of its own: it is a tenth of a scan's time otherwise.
+    return float(np.sqrt(np.einsum("nh,nh->n", vectors_NH, vectors_NH).max(initial=0)))
+
+
+def contenders(queries: Vectors, scores_QP: np.ndarray, relative_error: float, best: TopK) -> list[np.ndarray]:
+    """Return, for each query, the passages of a batch that can be among its best, int64 [C] ascending.
 
     Args:
-        query_MH: float32 [M, H], at least one vector.
-        vectors_NH: float32 [N, H].
-        offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1]; without any it scores -inf.
-        chosen_C: int64 [C].
+        queries: Q of them.
+        scores_QP: floating, approximate mean MaxSim; -inf for a passage that is not to be found.
+        relative_error: the most by which a score can be wrong, relative to the query's longest vector.
+        best: what was found in the batches before.
     """
-    scores_C = np.empty(len(chosen_C), np.float32)
-    kernels.exact(vectors_NH, offsets, chosen_C, query_MH, scores_C)
-    return scores_C
+    return [
+        can_be_best(scores_P, relative_error * longest(queries.of(query)), best.k, best.threshold(query))
+        for query, scores_P in enumerate(scores_QP)
+    ]
 
 
-def possible(scores_P: np.ndarray, slack_P: np.ndarray | float, k: int, floor: float = -np.inf) -> np.ndarray:
+def add_exact(queries: Vectors, passages: Vectors, ids_P: np.ndarray, chosen: Sequence[np.ndarray], best: TopK) -> None:
+    """Score each query's contenders exactly into `best`.
+
+    Args:
+        queries: Q of them.
+        passages: P of them.
+        ids_P: their ids, an object array.
+        chosen: for each query int64 [C], as `contenders` returns them.
+        best: takes the scores.
+    """
+    for query, chosen_C in enumerate(chosen):
+        if len(chosen_C):
+            scores_C = exact_scores(queries.of(query), *passages, chosen_C)
+            best.add_for(query, scores_C, ids_P[chosen_C])
+
+
+def can_be_best(scores_P: np.ndarray, slack_P: np.ndarray | float, k: int, floor: float = -np.inf) -> np.ndarray:
     """Return which passages can be among the best k, int64 [C] ascending: those not surely below k others.
 
     Args:
@@ -141,3 +180,17 @@ def possible(scores_P: np.ndarray, slack_P: np.ndarray | float, k: int, floor: f
         lower_P = scores_P - slack_P
         threshold = max(floor, np.partition(lower_P, len(lower_P) - k)[len(lower_P) - k])
     return np.flatnonzero((upper_P >= threshold) & (scores_P > -np.inf))
+
+
+def exact_scores(query_MH: np.ndarray, vectors_NH: np.ndarray, offsets: np.ndarray, chosen_C: np.ndarray) -> np.ndarray:
+    """Return float32 [C]: the mean MaxSim of one query with chosen passages (paper Eq. 2).
+
+    Args:
+        query_MH: float32 [M, H], at least one vector.
+        vectors_NH: float32 [N, H].
+        offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1]; without any it scores -inf.
+        chosen_C: int64 [C].
+    """
+    scores_C = np.empty(len(chosen_C), np.float32)
+    kernels.exact(vectors_NH, offsets, chosen_C, query_MH, scores_C)
+    return scores_C

@@ -1,4 +1,8 @@
-"""The files that searches keep beside each fragment: which of them are missing, making those, forgetting old ones."""
+"""The files beside an index that make its search fast: which are missing, making those, removing old ones.
+
+Each fragment can have 8-bit codes of its vectors (`codes`) and an inverted index of its impacts (`postings`); a
+candidate index is calibrated over the codes. Run again, the job makes what has become missing.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +16,19 @@ from diffretriever.encoders.representations import Representations
 from diffretriever.files import is_local
 from diffretriever.index.table import PassageIndex, fragment_key
 from diffretriever.scoring.topk import Hits
-from diffretriever.search.base import Searcher
 from diffretriever.search.dense import AUTO, PROPOSERS
-from diffretriever.search.dense import codes as dense
 from diffretriever.search.dense.base import DenseSearch
-from diffretriever.search.dense.calibrate import (
-    budgets_to_try,
-    choose_budget,
-    milliseconds,
-    sample_queries,
-    write_settings,
-)
-from diffretriever.search.dense.candidates import CandidateSearch
+from diffretriever.search.dense.calibrate import choose_count, counts_to_try, milliseconds, sample_queries
+from diffretriever.search.dense.candidates import CandidateSearch, write_settings
 from diffretriever.search.dense.coded import CodedScan
-from diffretriever.search.dense.codes import open_segments
+from diffretriever.search.dense.codes import build_fragment_codes, codes_folder, open_segments
 from diffretriever.search.neural import NeuralSearcher
-from diffretriever.search.sparse import postings as sparse
+from diffretriever.search.sparse.postings import (
+    build_fragment_postings,
+    may_have_postings,
+    open_inverted,
+    postings_folder,
+)
 from schemas.accelerate import AccelerateJob, CandidateSettings, ProposerName
 from schemas.base import Model
 from schemas.search import SearchOptions
@@ -35,8 +36,8 @@ from schemas.search import SearchOptions
 Kind: TypeAlias = Literal["codes", "postings"]
 """What there is, by the name of its folder."""
 
-
 _ABANDONED_SECONDS = 24 * 3600
+"""A folder half-made for longer than this belongs to no running job."""
 
 
 class Missing(NamedTuple):
@@ -61,66 +62,6 @@ class Kept(Model):
     """Size of all of them."""
 
 
-def kinds_of(index: PassageIndex) -> tuple[Kind, ...]:
-    """Return what the fragments of an index can have; nothing unless it lies on a local disk."""
-    if not is_local(index.uri):
-        return ()
-    vectors: tuple[Kind, ...] = () if index.manifest.hidden_size is None else ("codes",)
-    return (*vectors, "postings") if sparse.may_have_postings(index) else vectors
-
-
-def missing_files(index: PassageIndex) -> list[Missing]:
-    """Return the fragments that lack some, in table order."""
-    kinds = kinds_of(index)
-    uncoded = dense.open_segments(index)[1] if "codes" in kinds else []
-    uninverted = sparse.open_segments(index)[1] if "postings" in kinds else []
-    lacking: dict[Kind, set[int]] = {"codes": _numbers(uncoded), "postings": _numbers(uninverted)}
-    return [
-        Missing(fragment.fragment_id, own, fragment.count_rows())
-        for fragment in index.fragments()
-        if (own := tuple(kind for kind in kinds if fragment.fragment_id in lacking[kind]))
-    ]
-
-
-def make_missing(index: PassageIndex, missing: Sequence[Missing]) -> None:
-    """Make files of one fragment after the other. Killed, it leaves whole files only, and goes on when run again."""
-    for each in missing:
-        fragment = index.dataset.get_fragment(each.fragment)
-        if "codes" in each.kinds:
-            dense.build_fragment_codes(index, fragment)
-        if "postings" in each.kinds:
-            sparse.build_fragment_postings(index, fragment)
-
-
-def folder_of(index: PassageIndex, kind: Kind, fragment: Any) -> Path:
-    """Return where a fragment's files of one kind lie."""
-    folder = dense.codes_folder if kind == "codes" else sparse.postings_folder
-    return folder(index, fragment)
-
-
-def bytes_in(folder: Path) -> int:
-    """Return the size of the files in a folder and those below it; 0 where there is no folder."""
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-
-
-def forget_gone(index: PassageIndex) -> None:
-    """Remove the files of fragments that no kept version of the table has, and what killed jobs left half-made."""
-    keys = {fragment_key(f) for version in index.versions() for f in version.fragments()}
-    for kind in kinds_of(index):
-        for folder in (Path(index.uri) / kind).glob("*/"):
-            if _is_abandoned(folder) if folder.name.startswith(".") else folder.name not in keys:
-                shutil.rmtree(folder)
-
-
-def _is_abandoned(temporary: Path) -> bool:
-    # A running job's unfinished files look the same.
-    return time.time() - temporary.stat().st_mtime > _ABANDONED_SECONDS
-
-
-def _numbers(fragments: list[Any]) -> set[int]:
-    return {fragment.fragment_id for fragment in fragments}
-
-
 class Accelerated(Model):
     """What an accelerate job did."""
 
@@ -128,6 +69,16 @@ class Accelerated(Model):
     """Of each kind that the index can have."""
     candidates: CandidateSettings | None
     """The candidate index, if one was asked for."""
+
+
+def make_missing(index: PassageIndex, missing: Sequence[Missing]) -> None:
+    """Make files of one fragment after the other. Killed, it leaves whole files only, and goes on when run again."""
+    for each in missing:
+        fragment = index.dataset.get_fragment(each.fragment)
+        if "codes" in each.kinds:
+            build_fragment_codes(index, fragment)
+        if "postings" in each.kinds:
+            build_fragment_postings(index, fragment)
 
 
 def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:
@@ -141,7 +92,7 @@ def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:
     missing = missing_files(index)
     if missing:
         make(index, missing)
-    forget_gone(index)
+    remove_old(index)
     settings = None if job.candidates == "none" else _calibrate(index, job, job.candidates)
     files = {
         kind: Kept(
@@ -172,7 +123,8 @@ def _calibrate(
         PROPOSERS[name].build(index, open_segments(index)[0])
     index.refresh()
     options = SearchOptions(index=job.index, backbone=job.backbone, adapter=job.adapter, search_budget="exact")
-    searcher = _neural(open_searcher(job.index, options))
+    searcher = open_searcher(job.index, options)
+    assert isinstance(searcher, NeuralSearcher), "an index with vectors has an encoder"
     scan = searcher.dense
     assert isinstance(scan, CodedScan), "codes were built for every fragment"
     queries = sample_queries(index, searcher.encoder, job.sample)
@@ -190,12 +142,11 @@ def _outcome(
     index: PassageIndex, job: AccelerateJob, name: ProposerName, scan: CodedScan, queries: Representations, exact: Hits
 ) -> CandidateSettings:
     proposer = PROPOSERS[name].open(index, open_segments(index)[0])
-    budgets = budgets_to_try(job.top_k, len(index))
-    budget, measured = choose_budget(proposer, queries, exact, budgets, job.recall)
-    search: DenseSearch = scan if budget >= len(index) else CandidateSearch(proposer, [], scan.stream, budget)
+    count, measured = choose_count(proposer, queries, exact, counts_to_try(job.top_k, len(index)), job.recall)
+    search: DenseSearch = scan if count >= len(index) else CandidateSearch(proposer, [], scan.stream, count)
     return CandidateSettings(
         proposer=name,
-        search_budget=budget,
+        search_budget=count,
         top_k=job.top_k,
         target=job.recall,
         measured=measured,
@@ -206,6 +157,51 @@ def _outcome(
     )
 
 
-def _neural(searcher: Searcher) -> NeuralSearcher:
-    assert isinstance(searcher, NeuralSearcher), "an index with vectors has an encoder"
-    return searcher
+def kinds_of(index: PassageIndex) -> tuple[Kind, ...]:
+    """Return what the fragments of an index can have; nothing unless it lies on a local disk."""
+    if not is_local(index.uri):
+        return ()
+    vectors: tuple[Kind, ...] = () if index.manifest.hidden_size is None else ("codes",)
+    return (*vectors, "postings") if may_have_postings(index) else vectors
+
+
+def missing_files(index: PassageIndex) -> list[Missing]:
+    """Return the fragments that lack some, in table order."""
+    kinds = kinds_of(index)
+    uncoded = open_segments(index)[1] if "codes" in kinds else []
+    uninverted = open_inverted(index)[1] if "postings" in kinds else []
+    lacking: dict[Kind, set[int]] = {"codes": _numbers(uncoded), "postings": _numbers(uninverted)}
+    return [
+        Missing(fragment.fragment_id, own, fragment.count_rows())
+        for fragment in index.fragments()
+        if (own := tuple(kind for kind in kinds if fragment.fragment_id in lacking[kind]))
+    ]
+
+
+def folder_of(index: PassageIndex, kind: Kind, fragment: Any) -> Path:
+    """Return where a fragment's files of one kind lie."""
+    folder = codes_folder if kind == "codes" else postings_folder
+    return folder(index, fragment)
+
+
+def bytes_in(folder: Path) -> int:
+    """Return the size of the files in a folder and those below it; 0 where there is no folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def remove_old(index: PassageIndex) -> None:
+    """Remove the files of fragments that no kept version of the table has, and what killed jobs left half-made."""
+    keys = {fragment_key(f) for version in index.versions() for f in version.fragments()}
+    for kind in kinds_of(index):
+        for folder in (Path(index.uri) / kind).glob("*/"):
+            if _is_abandoned(folder) if folder.name.startswith(".") else folder.name not in keys:
+                shutil.rmtree(folder)
+
+
+def _is_abandoned(temporary: Path) -> bool:
+    # A running job's unfinished files look the same.
+    return time.time() - temporary.stat().st_mtime > _ABANDONED_SECONDS
+
+
+def _numbers(fragments: list[Any]) -> set[int]:
+    return {fragment.fragment_id for fragment in fragments}

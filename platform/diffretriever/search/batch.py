@@ -1,10 +1,14 @@
-"""What of a ranking goes into a run."""
+"""The part of a batch search that one task does, and what of its rankings goes into a run.
+
+A task searches a part of an index for queries that are encoded already; its hits travel as Arrow tables. What is kept
+of several parts, merged, is what a search of the whole keeps: scores do not depend on the part that a passage is in,
+and ties go by id. Arrow orders texts by their UTF-8 bytes, which is the order of code points.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -13,12 +17,28 @@ import pyarrow.compute as pc
 from diffretriever.backbones.device import resolve_device
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
+from diffretriever.scoring.fusion import ListName, depth_for, lists_for
 from diffretriever.scoring.topk import Hit, Hits
 from diffretriever.search.dense import open_dense
-from diffretriever.search.neural import FUSION_DEPTH
 from diffretriever.search.sparse import open_sparse
-from schemas.retriever import Mode
 from schemas.search import BatchSearchJob
+
+SCHEMA = pa.schema([("query", pa.int32()), ("id", pa.large_string()), ("score", pa.float64())])
+"""One row a hit: the number of the query, the passage, its score; by query, best first."""
+
+
+def search_lists(
+    part: PassageIndex, queries: Representations, job: BatchSearchJob, device: str
+) -> Iterator[tuple[ListName, pa.Table]]:
+    """Yield each list that the job's modes need, with each query's best passages of the part."""
+    for name in lists_for(job.modes):
+        search = open_dense(part, job, resolve_device(device)) if name == "dense" else open_sparse(part, job)
+        yield name, to_table(search.search(queries, list_depth(job)))
+
+
+def list_depth(job: BatchSearchJob) -> int:
+    """Return how many passages of each list are kept for a query."""
+    return depth_for(job.modes, searched_depth(job.top_k, exclude_self=job.exclude_self))
 
 
 def searched_depth(top_k: int, *, exclude_self: bool) -> int:
@@ -29,10 +49,6 @@ def searched_depth(top_k: int, *, exclude_self: bool) -> int:
 def kept_hits(query_id: str, hits: Sequence[Hit], top_k: int, *, exclude_self: bool) -> list[Hit]:
     """Return the best `top_k` hits, the query's own document (same id) left out if asked for."""
     return [hit for hit in hits if not (exclude_self and hit[0] == query_id)][:top_k]
-
-
-SCHEMA = pa.schema([("query", pa.int32()), ("id", pa.large_string()), ("score", pa.float64())])
-"""One row a hit: the number of the query, the passage, its score; by query, best first."""
 
 
 def to_table(hits: Hits) -> pa.Table:
@@ -62,30 +78,3 @@ def merge(tables: Sequence[pa.Table], k: int) -> pa.Table:
     query = ranked.column("query").to_numpy()
     ranks = np.arange(len(query)) - np.searchsorted(query, query)
     return ranked.filter(pa.array(ranks < k))
-
-
-ListName: TypeAlias = Literal["dense", "sparse"]
-"""A list that modes are made of."""
-
-
-LISTS: dict[Mode, tuple[ListName, ...]] = {"dense": ("dense",), "sparse": ("sparse",), "hybrid": ("dense", "sparse")}
-
-
-def lists_of(modes: tuple[Mode, ...]) -> tuple[ListName, ...]:
-    """Return the lists that the modes need, without repetition."""
-    return tuple(dict.fromkeys(name for mode in modes for name in LISTS[mode]))
-
-
-def list_depth(job: BatchSearchJob) -> int:
-    """Return how many passages of each list are kept for a query."""
-    asked = searched_depth(job.top_k, exclude_self=job.exclude_self)
-    return max(asked, FUSION_DEPTH) if "hybrid" in job.modes else asked
-
-
-def search_lists(
-    part: PassageIndex, queries: Representations, job: BatchSearchJob, device: str
-) -> Iterator[tuple[ListName, pa.Table]]:
-    """Yield each list that the job's modes need, with each query's best passages of the part."""
-    for name in lists_of(job.modes):
-        search = open_dense(part, job, resolve_device(device)) if name == "dense" else open_sparse(part, job)
-        yield name, to_table(search.search(queries, list_depth(job)))

@@ -7,7 +7,7 @@ from typing import Any
 from diffretriever.index.history import column_bytes, history
 from diffretriever.index.table import PassageIndex
 from diffretriever.search.accelerate import Kind, bytes_in, folder_of, kinds_of
-from diffretriever.search.dense.calibrate import read_settings
+from diffretriever.search.dense.candidates import read_settings
 from diffretriever.search.dense.codes import FragmentCodes
 from diffretriever.search.sparse.postings import FragmentPostings
 from diffretriever.search.verify import verify, verify_postings

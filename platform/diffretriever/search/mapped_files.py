@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from diffretriever.index.table import PassageIndex
+from diffretriever.ragged import offsets_of
 
 Files = TypeVar("Files", bound=Sized)
 
@@ -59,9 +60,4 @@ def letters_of(ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 
 def ids_from(letters: np.ndarray, lengths_P: np.ndarray) -> pa.LargeStringArray:
     """Return the ids that `letters_of` took apart, without copying their letters."""
-    return pa.LargeStringArray.from_buffers(len(lengths_P), pa.py_buffer(ends_of(lengths_P)), pa.py_buffer(letters))
-
-
-def ends_of(lengths_P: np.ndarray) -> np.ndarray:
-    """Return int64 [P + 1]: where each starts, and the end."""
-    return np.concatenate([[0], np.cumsum(lengths_P, dtype=np.int64)])
+    return pa.LargeStringArray.from_buffers(len(lengths_P), pa.py_buffer(offsets_of(lengths_P)), pa.py_buffer(letters))

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
-from diffretriever.scoring.fusion import hybrid
+from diffretriever.scoring.fusion import ListName, depth_for, lists_for, ranked
 from diffretriever.scoring.topk import Hits
 from diffretriever.search.base import Searcher
 from diffretriever.search.dense import open_dense
+from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.sparse import open_sparse
+from diffretriever.search.sparse.base import SparseSearch
 from schemas.retriever import Mode
 from schemas.search import SearchOptions
-
-FUSION_DEPTH = 1000
 
 
 class NeuralSearcher(Searcher):
@@ -36,22 +36,7 @@ class NeuralSearcher(Searcher):
 
     def search_representations(self, queries: Representations, top_k: int, modes: Sequence[Mode]) -> dict[Mode, Hits]:
         """Search for queries that are encoded already."""
-        depth = max(top_k, FUSION_DEPTH) if "hybrid" in modes else top_k
-        dense = self.dense.search(queries, depth) if {"dense", "hybrid"} & set(modes) else []
-        sparse = self.sparse.search(queries, depth) if {"sparse", "hybrid"} & set(modes) else []
-        return {mode: ranked(mode, dense, sparse, top_k) for mode in modes}
-
-
-def ranked(mode: Mode, dense: Hits, sparse: Hits, top_k: int) -> Hits:
-    """Return each query's best passages by one score, from its dense and its sparse list.
-
-    Args:
-        mode: the score; a list that it does not use may be empty.
-        dense: per query, the best passages; for hybrid at least `FUSION_DEPTH` of them, if there are so many.
-        sparse: likewise.
-        top_k: passages kept.
-    """
-    if mode == "hybrid":
-        pairs = zip(dense, sparse, strict=True)
-        return [hybrid(dict(d), dict(s), top_k, depth=FUSION_DEPTH) for d, s in pairs]
-    return [hits[:top_k] for hits in (dense if mode == "dense" else sparse)]
+        searches: dict[ListName, DenseSearch | SparseSearch] = {"dense": self.dense, "sparse": self.sparse}
+        depth = depth_for(modes, top_k)
+        lists = {name: searches[name].search(queries, depth) for name in lists_for(modes)}
+        return {mode: ranked(mode, lists, top_k) for mode in modes}

@@ -1,4 +1,4 @@
-"""How many of an index's passages hold each word: what features of queries by rarity are made of."""
+"""Each query's K_q, chosen before it is encoded, by a selector of `budgets.selectors`."""
 
 from __future__ import annotations
 
@@ -18,17 +18,6 @@ from schemas.sweep import encoder_fingerprint
 _BATCH_ROWS = 4096
 
 
-def document_frequencies(index: PassageIndex) -> DocumentFrequencies:
-    """Count the words of all passages, in one pass over their titles and texts."""
-    return count_documents(_texts(index))
-
-
-def _texts(index: PassageIndex) -> Iterator[str]:
-    for batch in index.batches(["title", "text"], _BATCH_ROWS):
-        for title, text in zip(batch.column("title").to_pylist(), batch.column("text").to_pylist(), strict=True):
-            yield f"{title} {text}"
-
-
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A query's K_q, and the features that it was chosen by."""
@@ -38,7 +27,7 @@ class Choice:
 
 
 class BudgetChooser:
-    """A selector beside an index and the tokenizer of its encoder.
+    """A selector with what it looks at: the words of an index's passages, and the tokenizer of its encoder.
 
     Attributes:
         selector: that chooses.
@@ -89,3 +78,14 @@ class BudgetChooser:
     def _choose(self, query: QueryText) -> Choice:
         features = {name: FEATURES[name].compute(query) for name in self.selector.features}
         return Choice(self.selector.choose(features), features)
+
+
+def document_frequencies(index: PassageIndex) -> DocumentFrequencies:
+    """Count the words of all passages, in one pass over their titles and texts."""
+    return count_documents(_texts(index))
+
+
+def _texts(index: PassageIndex) -> Iterator[str]:
+    for batch in index.batches(["title", "text"], _BATCH_ROWS):
+        for title, text in zip(batch.column("title").to_pylist(), batch.column("text").to_pylist(), strict=True):
+            yield f"{title} {text}"

@@ -1,6 +1,9 @@
-"""What stored passages must be like, checked a batch at a time.
+"""The check of a whole index: texts, vectors, impacts, and the files that searches keep beside the table.
 
-Legend: P passages of the batch, N their vectors, T their impacts, H hidden size.
+One pass compares every passage with itself, its manifest and its 8-bit codes; another every impact with its posting.
+Memory is bounded by a batch of passages, 8 bytes for each id, and 8 for each passage of a fragment.
+
+Legend: P passages of a batch, N their vectors, T their impacts, H hidden size, W bytes of a packed vector.
 """
 
 from __future__ import annotations
@@ -16,194 +19,35 @@ import pyarrow.compute as pc
 from diffretriever.collections import Passage
 from diffretriever.encoders.representations import read_impacts, read_vectors
 from diffretriever.index.table import PassageIndex, fragment_key, rows_written
-from diffretriever.index.vectors import codec_of, read_codes, with_vectors
+from diffretriever.index.vectors import codec_of, read_packed, with_vectors
+from diffretriever.ragged import any_of_each, offsets_of
 from diffretriever.search.dense.codes import FragmentCodes
 from diffretriever.search.sparse.kernels import digest_impacts
 from diffretriever.search.sparse.postings import FragmentPostings
 from schemas.index import IndexContents, IndexManifest, passage_schema
 from schemas.inspect import Problem, Verification
+from schemas.retriever import is_neural
 
 if TYPE_CHECKING:
     from diffretriever.codecs.base import Codec
 
-
-# Rounding to fp16 changes each number by up to 2^-11 of itself, and so a vector's length by no more than that; twice
-# that leaves room for the encoder's own last bits.
-_UNIT_TOLERANCE = 2.0**-10
-
-
-# Lengths of vectors are kept in fp32.
-_NORM_TOLERANCE = 1e-5
-
-Found = Iterator[tuple[str, np.ndarray]]
+Wrong: TypeAlias = Iterator[tuple[str, np.ndarray]]
 """Kinds of problems, each with a bool [P]: the passages that have it."""
-
-
-def text_problems(batch: pa.RecordBatch) -> Found:
-    """Compare digests with titles and texts."""
-    rows = zip(*(batch.column(name).to_pylist() for name in ("id", "title", "text", "digest")), strict=True)
-    yield (
-        "the digest is not that of title and text",
-        np.array([Passage(i, title, text).digest != d for i, title, text, d in rows], bool),
-    )
-
-
-def vector_problems(batch: pa.RecordBatch, manifest: IndexManifest) -> Found:
-    """Check how many vectors there are, and that they are finite and, where the retriever makes them so, unit."""
-    retriever = manifest.retriever
-    stored_NH, offsets = read_vectors(batch)
-    counts_P, most = np.diff(offsets), retriever.max_vectors("passage")
-    vectors_NH = stored_NH.astype(np.float32)
-    norms_N = np.sqrt(np.einsum("nh,nh->n", vectors_NH, vectors_NH))
-    finite_N = np.isfinite(norms_N)
-    yield f"there are not 1 to {most} vectors", (counts_P < 1) | (counts_P > most)
-    yield "vectors and slot words differ in number", counts_P != _lengths(batch, "slot_tokens")
-    yield "a vector is not finite", _any(~finite_N, offsets)
-    if retriever.has_unit_vectors:
-        yield "a vector is not of length 1", _any(finite_N & (np.abs(norms_N - 1) > _UNIT_TOLERANCE), offsets)
-
-
-def impact_problems(batch: pa.RecordBatch, vocab_size: int) -> Found:
-    """Check that impacts are sorted by entry of the vocabulary, and positive."""
-    ids_T = batch.column("impact_ids").flatten().to_numpy()
-    weights_T = batch.column("impact_weights").flatten().to_numpy()
-    id_offsets, weight_offsets = _offsets(batch, "impact_ids"), _offsets(batch, "impact_weights")
-    starts_T = np.zeros(len(ids_T) + 1, bool)
-    starts_T[id_offsets] = True
-    falls_T = np.diff(ids_T, prepend=-1) <= 0
-    yield "impact ids and weights differ in number", np.diff(id_offsets) != np.diff(weight_offsets)
-    yield "impact ids do not ascend", _any(falls_T & ~starts_T[:-1], id_offsets)
-    yield (
-        f"an impact id is not in the vocabulary of {vocab_size}",
-        _any((ids_T < 0) | (ids_T >= vocab_size), id_offsets),
-    )
-    yield (
-        "an impact's weight is not positive and finite",
-        _any(~(np.isfinite(weights_T) & (weights_T > 0)), weight_offsets),
-    )
-
-
-def compressed_problems(batch: pa.RecordBatch, codec: Codec) -> tuple[str, np.ndarray]:
-    """Check that there is a row of codes for each slot word, and that all of them can be decoded."""
-    codes_NW, offsets = read_codes(batch)
-    wrong_P = _any(~codec.readable(codes_NW), offsets) | (np.diff(offsets) != _lengths(batch, "slot_tokens"))
-    return "codes are missing or cannot be decoded", wrong_P
-
-
-def code_problems(batch: pa.RecordBatch, codes: FragmentCodes) -> Found:
-    """Compare stored vectors with their codes, whose error and length bounds every search relies on."""
-    stored_NH, offsets = read_vectors(batch)
-    rows_P = batch.column("_rowaddr").to_numpy() & 0xFFFFFFFF
-    places_P = np.minimum(np.searchsorted(codes.rows_P, rows_P), max(0, len(codes.rows_P) - 1))
-    coded_P = codes.rows_P[places_P] == rows_P if len(codes.rows_P) else np.zeros(len(rows_P), bool)
-    counts_P = np.diff(codes.vectors.offsets)[places_P] if coded_P.any() else np.zeros(len(rows_P), np.int64)
-    comparable_P = coded_P & (counts_P == np.diff(offsets))
-    yield "the fragment's codes leave the passage out", ~coded_P
-    yield "codes and vectors differ in number", coded_P & ~comparable_P
-
-    errors_P, norms_P = np.zeros(len(rows_P)), np.zeros(len(rows_P))
-    for row in np.flatnonzero(comparable_P):
-        place = places_P[row]
-        vectors = stored_NH[slice(*offsets[row : row + 2])].astype(np.float64)
-        decoded = _decode(codes, slice(*codes.vectors.offsets[place : place + 2]))
-        errors_P[row] = np.linalg.norm(vectors - decoded, axis=1).max(initial=0)
-        norms_P[row] = np.linalg.norm(vectors, axis=1).max(initial=0)
-    yield "codes are further off than they say", comparable_P & ~(errors_P <= codes.errors_P[places_P])
-    yield (
-        "a vector is longer than its codes say",
-        comparable_P & ~(norms_P <= codes.norms_P[places_P] * (1 + _NORM_TOLERANCE)),
-    )
-
-
-def _decode(codes: FragmentCodes, rows: slice) -> np.ndarray:
-    # The codes of a vector that is not finite have an endless scale, which is a problem reported elsewhere.
-    with np.errstate(invalid="ignore"):
-        return codes.vectors.codes_NH[rows] * codes.vectors.scales_N[rows, None].astype(np.float64)
-
-
-def _lengths(batch: pa.RecordBatch, name: str) -> np.ndarray:
-    return pc.list_value_length(batch.column(name)).to_numpy().astype(np.int64)
-
-
-def _offsets(batch: pa.RecordBatch, name: str) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(_lengths(batch, name))])
-
-
-def _any(wrong_N: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Return bool [P]: whether any of a passage's own is wrong."""
-    before = np.concatenate([[0], np.cumsum(wrong_N)])
-    return before[offsets[1:]] > before[offsets[:-1]]
-
-
+CodesOf: TypeAlias = Callable[[Any], FragmentCodes | None]
+"""Opens the codes of a fragment; None where it has none."""
 PostingsOf: TypeAlias = Callable[[Any], FragmentPostings | None]
 """Opens the postings of a fragment; None where it has none."""
 
-_COLUMNS = ("id", "impact_ids", "impact_weights")
-
-
-_BATCH_ROWS = 8192
-
-
-def verify_postings(index: PassageIndex, postings_of: PostingsOf) -> tuple[int, list[Problem]]:
-    """Return how many impacts of an index version were compared with their postings, and what is wrong with these."""
-    problems = Problems()
-    compared = 0
-    for fragment in index.fragments():
-        postings = _open(fragment, postings_of, problems)
-        if postings is None:
-            continue
-        digests = postings.segment.passage_digests()
-        for batch in index.fragment_batches(fragment, _COLUMNS, _BATCH_ROWS):
-            ids = batch.column("id").to_pylist()
-            compared += len(batch.column("impact_ids").flatten())
-            for kind, wrong_P in _batch_problems(batch, ids, postings, digests):
-                problems.add(kind, [ids[row] for row in np.flatnonzero(wrong_P)])
-    return compared, problems.found()
-
-
-def _open(fragment: Any, postings_of: PostingsOf, problems: Problems) -> FragmentPostings | None:
-    try:
-        postings = postings_of(fragment)
-        if postings is not None:
-            postings.segment.verify()
-    except (OSError, ValueError, KeyError):
-        problems.add("the postings of a fragment are damaged", [fragment_key(fragment)])
-        return None
-    return postings
-
-
-def _batch_problems(batch: pa.RecordBatch, ids: list[str], postings: FragmentPostings, digests: np.ndarray) -> Found:
-    """Compare passages with the postings of their fragment: uint64 digests, one for each passage in those."""
-    rows_P = rows_written(batch.column("_rowaddr").to_numpy())
-    places_P = np.minimum(np.searchsorted(postings.rows_P, rows_P), max(0, len(postings) - 1))
-    known_P = postings.rows_P[places_P] == rows_P if len(postings) else np.zeros(len(rows_P), bool)
-    yield "the fragment's postings leave the passage out", ~known_P
-    kept_ids = postings.ids_of(places_P[known_P])
-    same_P = known_P.copy()
-    same_P[known_P] = [kept == ids[row] for kept, row in zip(kept_ids, np.flatnonzero(known_P), strict=True)]
-    yield "the fragment's postings have another id for the passage", known_P & ~same_P
-
-    term_ids, weights, offsets = read_impacts(batch)
-    if len(term_ids) != len(weights):
-        yield "postings and impacts differ", known_P
-        return
-    expected_P = np.zeros(len(rows_P), np.uint64)
-    digest_impacts(term_ids, weights.view(np.uint32), offsets, expected_P)
-    differs_P = known_P.copy()
-    differs_P[known_P] = digests[places_P[known_P]] != expected_P[known_P]
-    yield "postings and impacts differ", differs_P
-
-
-CodesOf: TypeAlias = Callable[[Any], FragmentCodes | None]
-"""Opens the codes of a fragment; None where it has none."""
-
+_UNIT_TOLERANCE = 2.0**-10
+"""Rounding to fp16 changes each number by up to 2^-11 of itself, and so a vector's length by no more than that; twice
+that leaves room for the encoder's own last bits."""
+_NORM_TOLERANCE = 1e-5
+"""Lengths of vectors are kept in fp32."""
 _BATCH_BYTES = 64 << 20
-
-
-_MAX_BATCH_ROWS = 8192
-
-
+_MOST_ROWS = 8192
 _NAMED = 10
+"""Places of each problem that are named."""
+_POSTINGS_COLUMNS = ("id", "impact_ids", "impact_weights")
 
 
 def verify(index: PassageIndex, contents: IndexContents, codes_of: CodesOf) -> Verification:
@@ -218,7 +62,7 @@ def verify(index: PassageIndex, contents: IndexContents, codes_of: CodesOf) -> V
         for batch in index.fragment_batches(fragment, index.dataset.schema.names, _batch_rows(index)):
             ids = batch.column("id").to_pylist()
             hashes.append(np.fromiter(map(hash, ids), np.int64, len(ids)))
-            for kind, wrong_P in _verify_batch_problems(batch, index, codec, codes):
+            for kind, wrong_P in _row_problems(batch, index, codec, codes):
                 problems.add(kind, [ids[row] for row in np.flatnonzero(wrong_P)])
             n_vectors = _n_vectors(batch, index)
             vectors += n_vectors
@@ -227,6 +71,23 @@ def verify(index: PassageIndex, contents: IndexContents, codes_of: CodesOf) -> V
     problems.add("an id is there more than once", _repeated(index, hashes))
     _check_counts(index, contents, rows, problems)
     return Verification(rows=rows, vectors=vectors, coded_vectors=coded, problems=problems.found())
+
+
+def verify_postings(index: PassageIndex, postings_of: PostingsOf) -> tuple[int, list[Problem]]:
+    """Return how many impacts of an index version were compared with their postings, and what is wrong with these."""
+    problems = Problems()
+    compared = 0
+    for fragment in index.fragments():
+        postings = _open_postings(fragment, postings_of, problems)
+        if postings is None:
+            continue
+        digests = postings.segment.passage_digests()
+        for batch in index.fragment_batches(fragment, _POSTINGS_COLUMNS, _MOST_ROWS):
+            ids = batch.column("id").to_pylist()
+            compared += len(batch.column("impact_ids").flatten())
+            for kind, wrong_P in _posting_problems(batch, ids, postings, digests):
+                problems.add(kind, [ids[row] for row in np.flatnonzero(wrong_P)])
+    return compared, problems.found()
 
 
 class Problems:
@@ -249,15 +110,15 @@ class Problems:
         return [Problem(kind=kind, total=total, first=self._first[kind]) for kind, total in self._totals.items()]
 
 
-def _verify_batch_problems(
+def _row_problems(
     batch: pa.RecordBatch, index: PassageIndex, codec: Codec | None, codes: FragmentCodes | None
-) -> Found:
+) -> Wrong:
     yield from text_problems(batch)
     if index.manifest.hidden_size is None:
         return
     yield from impact_problems(batch, index.manifest.vocab_size or 0)
     if codec is not None:
-        kind, wrong_P = compressed_problems(batch, codec)
+        kind, wrong_P = packed_problems(batch, codec)
         yield kind, wrong_P
         if wrong_P.any():
             return
@@ -277,11 +138,11 @@ def _n_vectors(batch: pa.RecordBatch, index: PassageIndex) -> int:
 
 def _batch_rows(index: PassageIndex) -> int:
     retriever = index.manifest.retriever
-    if not retriever.has_weights:
-        return _MAX_BATCH_ROWS
+    if not is_neural(retriever):
+        return _MOST_ROWS
     # A vector as it is stored, and in fp32.
     row_bytes = retriever.max_vectors("passage") * (index.manifest.hidden_size or 0) * 6
-    return max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES // row_bytes))
+    return max(1, min(_MOST_ROWS, _BATCH_BYTES // row_bytes))
 
 
 def _open_codec(index: PassageIndex, problems: Problems) -> Codec | None:
@@ -312,6 +173,131 @@ def _fits_together(codes: FragmentCodes) -> bool:
     means = {len(codes.means), len(codes.means.codes_NH), len(codes.means.scales_N)}
     ascending = bool((np.diff(codes.rows_P.astype(np.int64)) > 0).all())
     return len(passages) == len(vectors) == len(means) == 1 and ascending
+
+
+def text_problems(batch: pa.RecordBatch) -> Wrong:
+    """Compare digests with titles and texts."""
+    rows = zip(*(batch.column(name).to_pylist() for name in ("id", "title", "text", "digest")), strict=True)
+    yield (
+        "the digest is not that of title and text",
+        np.array([Passage(i, title, text).digest != d for i, title, text, d in rows], bool),
+    )
+
+
+def vector_problems(batch: pa.RecordBatch, manifest: IndexManifest) -> Wrong:
+    """Check how many vectors there are, and that they are finite and, where the retriever makes them so, unit."""
+    retriever = manifest.retriever
+    assert is_neural(retriever), "BM25 indexes hold no vectors"
+    stored_NH, offsets = read_vectors(batch)
+    counts_P, most = np.diff(offsets), retriever.max_vectors("passage")
+    vectors_NH = stored_NH.astype(np.float32)
+    norms_N = np.sqrt(np.einsum("nh,nh->n", vectors_NH, vectors_NH))
+    finite_N = np.isfinite(norms_N)
+    yield f"there are not 1 to {most} vectors", (counts_P < 1) | (counts_P > most)
+    yield "vectors and slot words differ in number", counts_P != _lengths(batch, "slot_tokens")
+    yield "a vector is not finite", any_of_each(~finite_N, offsets)
+    if retriever.has_unit_vectors:
+        yield "a vector is not of length 1", any_of_each(finite_N & (np.abs(norms_N - 1) > _UNIT_TOLERANCE), offsets)
+
+
+def impact_problems(batch: pa.RecordBatch, vocab_size: int) -> Wrong:
+    """Check that impacts are sorted by entry of the vocabulary, and positive."""
+    ids_T = batch.column("impact_ids").flatten().to_numpy()
+    weights_T = batch.column("impact_weights").flatten().to_numpy()
+    id_offsets = offsets_of(_lengths(batch, "impact_ids"))
+    weight_offsets = offsets_of(_lengths(batch, "impact_weights"))
+    starts_T = np.zeros(len(ids_T) + 1, bool)
+    starts_T[id_offsets] = True
+    falls_T = np.diff(ids_T, prepend=-1) <= 0
+    yield "impact ids and weights differ in number", np.diff(id_offsets) != np.diff(weight_offsets)
+    yield "impact ids do not ascend", any_of_each(falls_T & ~starts_T[:-1], id_offsets)
+    yield (
+        f"an impact id is not in the vocabulary of {vocab_size}",
+        any_of_each((ids_T < 0) | (ids_T >= vocab_size), id_offsets),
+    )
+    yield (
+        "an impact's weight is not positive and finite",
+        any_of_each(~(np.isfinite(weights_T) & (weights_T > 0)), weight_offsets),
+    )
+
+
+def packed_problems(batch: pa.RecordBatch, codec: Codec) -> tuple[str, np.ndarray]:
+    """Check that there is a packed vector for each slot word, and that all of them can be decoded."""
+    packed_NW, offsets = read_packed(batch)
+    wrong_P = any_of_each(~codec.readable(packed_NW), offsets) | (np.diff(offsets) != _lengths(batch, "slot_tokens"))
+    return "codes are missing or cannot be decoded", wrong_P
+
+
+def code_problems(batch: pa.RecordBatch, codes: FragmentCodes) -> Wrong:
+    """Compare stored vectors with their codes, whose error and length bounds every search relies on."""
+    stored_NH, offsets = read_vectors(batch)
+    places_P, coded_P = _places(batch, codes.rows_P)
+    counts_P = np.diff(codes.vectors.offsets)[places_P] if coded_P.any() else np.zeros(len(coded_P), np.int64)
+    comparable_P = coded_P & (counts_P == np.diff(offsets))
+    yield "the fragment's codes leave the passage out", ~coded_P
+    yield "codes and vectors differ in number", coded_P & ~comparable_P
+
+    errors_P, norms_P = np.zeros(len(coded_P)), np.zeros(len(coded_P))
+    for row in np.flatnonzero(comparable_P):
+        place = places_P[row]
+        vectors = stored_NH[slice(*offsets[row : row + 2])].astype(np.float64)
+        decoded = _decode(codes, slice(*codes.vectors.offsets[place : place + 2]))
+        errors_P[row] = np.linalg.norm(vectors - decoded, axis=1).max(initial=0)
+        norms_P[row] = np.linalg.norm(vectors, axis=1).max(initial=0)
+    yield "codes are further off than they say", comparable_P & ~(errors_P <= codes.errors_P[places_P])
+    yield (
+        "a vector is longer than its codes say",
+        comparable_P & ~(norms_P <= codes.norms_P[places_P] * (1 + _NORM_TOLERANCE)),
+    )
+
+
+def _decode(codes: FragmentCodes, rows: slice) -> np.ndarray:
+    # The codes of a vector that is not finite have an endless scale, which is a problem reported elsewhere.
+    with np.errstate(invalid="ignore"):
+        return codes.vectors.codes_NH[rows] * codes.vectors.scales_N[rows, None].astype(np.float64)
+
+
+def _open_postings(fragment: Any, postings_of: PostingsOf, problems: Problems) -> FragmentPostings | None:
+    try:
+        postings = postings_of(fragment)
+        if postings is not None:
+            postings.segment.verify()
+    except (OSError, ValueError, KeyError):
+        problems.add("the postings of a fragment are damaged", [fragment_key(fragment)])
+        return None
+    return postings
+
+
+def _posting_problems(batch: pa.RecordBatch, ids: list[str], postings: FragmentPostings, digests: np.ndarray) -> Wrong:
+    """Compare passages with the postings of their fragment: uint64 digests, one for each passage in those."""
+    places_P, known_P = _places(batch, postings.rows_P)
+    yield "the fragment's postings leave the passage out", ~known_P
+    kept_ids = postings.ids_of(places_P[known_P])
+    same_P = known_P.copy()
+    same_P[known_P] = [kept == ids[row] for kept, row in zip(kept_ids, np.flatnonzero(known_P), strict=True)]
+    yield "the fragment's postings have another id for the passage", known_P & ~same_P
+
+    term_ids, weights, offsets = read_impacts(batch)
+    if len(term_ids) != len(weights):
+        yield "postings and impacts differ", known_P
+        return
+    expected_P = np.zeros(len(known_P), np.uint64)
+    digest_impacts(term_ids, weights.view(np.uint32), offsets, expected_P)
+    differs_P = known_P.copy()
+    differs_P[known_P] = digests[places_P[known_P]] != expected_P[known_P]
+    yield "postings and impacts differ", differs_P
+
+
+def _places(batch: pa.RecordBatch, known_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the place of each passage of a batch in the files of its fragment, and bool [P]: whether it is there."""
+    rows_P = rows_written(batch.column("_rowaddr").to_numpy())
+    places_P = np.minimum(np.searchsorted(known_rows, rows_P), max(0, len(known_rows) - 1))
+    there_P = known_rows[places_P] == rows_P if len(known_rows) else np.zeros(len(rows_P), bool)
+    return places_P, there_P
+
+
+def _lengths(batch: pa.RecordBatch, name: str) -> np.ndarray:
+    return pc.list_value_length(batch.column(name)).to_numpy().astype(np.int64)
 
 
 def _repeated(index: PassageIndex, hashes: list[np.ndarray]) -> list[str]:

@@ -18,9 +18,8 @@ from diffretriever.collections.validation import RefusedError, checked_query
 from diffretriever.encoders.preparer import PreparedText, Preparer
 from diffretriever.encoders.representations import Representations, not_finite
 from diffretriever.index.table import PassageIndex
+from diffretriever.scoring.fusion import ListName, depth_for, lists_for, ranked
 from diffretriever.scoring.topk import Hit, Hits
-from diffretriever.search.batch import LISTS, ListName
-from diffretriever.search.neural import FUSION_DEPTH, ranked
 from diffretriever.search.selecting import BudgetChooser
 from diffretriever.serving.explain import NameWord, explain, slot_words, terms
 from diffretriever.serving.metrics import Metrics, Stage
@@ -92,8 +91,8 @@ class CheckedRequest:
     @property
     def spec(self) -> SearchSpec:
         """What has to be searched for."""
-        depth = max(self.asked.k, FUSION_DEPTH) if self.mode == "hybrid" else self.asked.k
-        return SearchSpec(self.view.version, LISTS[self.mode], depth, self.collection)
+        modes = [self.mode]
+        return SearchSpec(self.view.version, lists_for(modes), depth_for(modes, self.asked.k), self.collection)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +279,7 @@ class Ranking:
 
 
 def _rank(mode: Mode, found: Found, k: int) -> list[Ranking]:
-    best = ranked(mode, found.get("dense", []), found.get("sparse", []), k)
+    best = ranked(mode, found, k)
     rankings = []
     for query, hits in enumerate(best):
         kept = {passage for passage, _ in hits}

@@ -20,7 +20,7 @@ import numpy as np
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.representations import Representations
-from diffretriever.search.batch import ListName
+from diffretriever.scoring.fusion import ListName
 from diffretriever.serving.answering import (
     Answering,
     CheckedRequest,

@@ -20,17 +20,13 @@ import torch
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import IndexPart, PassageIndex, ids_filter, split_fragments
 from diffretriever.index.vectors import columns_to_read, with_vectors
+from diffretriever.scoring.fusion import ListName
 from diffretriever.scoring.topk import Hits
-from diffretriever.search.batch import ListName
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.base import DenseSearch
-from diffretriever.search.dense.candidates import CandidateSearch
-from diffretriever.search.dense.coded import CodedScan
-from diffretriever.search.dense.compressed import CompressedScan
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.sparse import open_sparse
 from diffretriever.search.sparse.base import SparseSearch
-from diffretriever.search.sparse.postings import PostingsSearch
 from diffretriever.search.sparse.stream import StreamingImpacts
 from schemas.index import representation_fields
 from schemas.search import SearchOptions
@@ -40,14 +36,6 @@ KEPT_VERSIONS = 3
 """Versions kept open. A request takes seconds at most, so none is still being answered from an older one."""
 _FILTERS_KEPT = 16
 _ROWS_PER_COUNT = 65536
-_WAYS: dict[type[DenseSearch | SparseSearch], Way] = {
-    StreamingScan: "stream",
-    StreamingImpacts: "stream",
-    CompressedScan: "compressed",
-    CodedScan: "codes",
-    CandidateSearch: "candidates",
-    PostingsSearch: "postings",
-}
 
 
 class View:
@@ -149,16 +137,15 @@ class Snapshot:
         """Return how passages are found for each score, unfiltered."""
         dense, sparse = self._own
         offered = self.whole.manifest.retriever.modes
-        ways: dict[ListName, Way] = {"dense": _WAYS[type(dense)], "sparse": _WAYS[type(sparse)]}
+        ways: dict[ListName, Way] = {"dense": dense.way, "sparse": sparse.way}
         return {name: way for name, way in ways.items() if name in offered}
 
     def _searches(self, collection: str | None) -> tuple[DenseSearch, SparseSearch]:
         if collection is None:
             return open_dense(self._index, self._options, self._device), open_sparse(self._index, self._options)
         filtered = IndexPart.of_collection(self._index, collection)
-        most_vectors = filtered.manifest.retriever.max_vectors("passage")
-        stream = StreamingScan(filtered, self._options, self._device, most_vectors)
-        return stream, StreamingImpacts(filtered, self._options.memory_mb)
+        dense = StreamingScan.open(filtered, self._options, self._device)
+        return dense, StreamingImpacts.open(filtered, self._options)
 
 
 class Snapshots:

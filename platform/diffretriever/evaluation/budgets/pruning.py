@@ -25,8 +25,9 @@ from diffretriever.evaluation.tables import Interval
 from diffretriever.index.finite import finite_rows
 from diffretriever.index.table import PassageIndex, check_same, manifest_of
 from diffretriever.presets import with_places
-from diffretriever.scoring.maxsim import FP32_ROUNDING, exact_scores, maxsim, possible
-from diffretriever.scoring.topk import top_k
+from diffretriever.ragged import offsets_of
+from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest, maxsim
+from diffretriever.scoring.topk import Hits, TopK
 from diffretriever.search.batch import kept_hits, searched_depth
 from schemas.base import Model
 from schemas.budget import Budget
@@ -278,7 +279,7 @@ def _passages(index: PassageIndex) -> tuple[list[str], np.ndarray, np.ndarray]:
         counts.append(np.diff(offsets))
     if not ids:
         raise ValueError(f"{index.uri} holds no passages: encode some first")
-    return ids, np.concatenate(parts), np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64)
+    return ids, np.concatenate(parts), offsets_of(np.concatenate(counts))
 
 
 def _count_vectors(index: PassageIndex) -> int:
@@ -289,37 +290,34 @@ def _count_vectors(index: PassageIndex) -> int:
 
 def kept_offsets(offsets: np.ndarray, kept_N: np.ndarray) -> np.ndarray:
     """Return the offsets of passages, int64 [P + 1], when only the vectors `kept_N` (bool [N]) are left."""
-    before = np.concatenate([[0], np.cumsum(kept_N)]).astype(np.int64)
-    found: np.ndarray = before[offsets]
+    found: np.ndarray = offsets_of(kept_N)[offsets]
     return found
 
 
 def search_kept(
     queries: Representations, vectors_NH: np.ndarray, offsets: np.ndarray, passage_ids: Sequence[str], k: int
-) -> list[list[tuple[str, float]]]:
+) -> Hits:
     """Return each query's best k passages by mean MaxSim (paper Eq. 2), scores as every other search has them.
 
     A matrix product finds the passages that can be among the best, and the fp32 kernel of all searches scores them.
 
     Args:
         queries: encoded.
-        vectors_NH: float32 [N, H], those that are left, unit length.
+        vectors_NH: float32 [N, H], those that are left.
         offsets: int64 [P + 1], into those; a passage without any is not found.
         passage_ids: P ids.
         k: at least 1.
     """
     ids_P = np.array(passage_ids, dtype=object)
-    stored_NH = torch.from_numpy(vectors_NH)
-    hits = []
+    passages, stored_NH = Vectors(vectors_NH, offsets), torch.from_numpy(vectors_NH)
+    relative_error = FP32_ROUNDING * longest(vectors_NH)
+    hits: Hits = []
     for start in range(0, len(queries), _QUERIES_AT_ONCE):
         part = queries.take(np.arange(start, min(start + _QUERIES_AT_ONCE, len(queries))))
-        query_MH = part.vectors_MH.astype(np.float32)
-        scores_QP = maxsim(torch.from_numpy(query_MH), part.offsets, stored_NH, offsets).numpy()
-        for query, scores_P in enumerate(scores_QP):
-            chosen_C = possible(scores_P, FP32_ROUNDING, k)
-            own_MH = query_MH[part.offsets[query] : part.offsets[query + 1]]
-            exact_C = exact_scores(own_MH, vectors_NH, offsets, chosen_C)
-            hits.append(list(top_k(exact_C, ids_P[chosen_C].tolist(), k)))
+        asked, best = Vectors(part.vectors_MH.astype(np.float32), part.offsets), TopK(len(part), k)
+        scores_QP = maxsim(torch.from_numpy(asked.vectors_MH), asked.offsets, stored_NH, offsets).numpy()
+        add_exact(asked, passages, ids_P, contenders(asked, scores_QP, relative_error, best), best)
+        hits += best.results()
     return hits
 
 

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Self
+
+import torch
 
 from diffretriever.encoders.representations import Representations
+from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.topk import Hits
+from schemas.search import SearchOptions
+from schemas.serve import Way
 
 
 class DenseSearch(ABC):
-    """Finds the best passages of one index version by mean MaxSim (paper Eq. 2).
+    """Finds the best passages of one index version by their vectors: by mean MaxSim (paper Eq. 2) unless it says more.
 
     Ties are ranked by score descending, then by passage id ascending.
     """
 
+    way: ClassVar[Way]
+    """What it is called where a server says how it finds passages."""
     is_exact: ClassVar[bool]
     """Whether the best k are always found; scores are exact either way."""
+
+    @classmethod
+    @abstractmethod
+    def open(cls, index: PassageIndex, options: SearchOptions, device: torch.device) -> Self | None:
+        """Open it; None where the index is not ready for it, or the options ask for another search.
+
+        Raises:
+            ValueError: the options ask for this search, and the index is not ready for it.
+        """
 
     @abstractmethod
     def search(self, queries: Representations, k: int) -> Hits:

@@ -9,21 +9,27 @@ Legend: C candidates of a query.
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import torch
 
 from diffretriever.encoders.representations import Representations, refuse_queries
+from diffretriever.files import write_text
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.coded import CodedQueries
 from diffretriever.scoring.topk import Hits, TopK
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.coded import CodedPassages
-from diffretriever.search.dense.codes import Segment
-from diffretriever.search.dense.stream import StreamingScan
-from schemas.accelerate import ProposerName
+from diffretriever.search.dense.codes import Segment, open_segments
+from diffretriever.search.dense.stream import StreamingScan, asks_for_the_authors_score
+from schemas.accelerate import CandidateSettings, ProposerName
+from schemas.search import SearchOptions
+from schemas.serve import Way
 
 
 class Proposer(ABC):
@@ -55,16 +61,63 @@ class Proposer(ABC):
 
 
 class CandidateSearch(DenseSearch):
-    """Scores the `search_budget` passages that the proposer names."""
+    """Scores the passages that a proposer names, `n_candidates` for each query."""
 
+    way: ClassVar[Way] = "candidates"
     is_exact: ClassVar[bool] = False
 
-    def __init__(self, proposer: Proposer, unknown: list[Any], stream: StreamingScan, search_budget: int) -> None:
-        """`unknown` are the fragments that the proposer does not know."""
+    def __init__(self, proposer: Proposer, unknown: list[Any], stream: StreamingScan, n_candidates: int) -> None:
+        """Search through an open candidate index.
+
+        Args:
+            proposer: names the candidates.
+            unknown: the fragments that it does not know.
+            stream: scans those.
+            n_candidates: passages to score for each query; more where more are asked for.
+        """
         self.proposer = proposer
-        self.search_budget = search_budget
+        self.n_candidates = n_candidates
         self._unknown = unknown
         self._stream = stream
+
+    @classmethod
+    def open(cls, index: PassageIndex, options: SearchOptions, device: torch.device) -> Self | None:
+        """Open the candidate index that was calibrated; None where all passages are to be scored.
+
+        An index made before may be calibrated with a candidate index that is there no longer: a warning says what to
+        run.
+        """
+        # The registry imports this module.
+        from diffretriever.search.dense import PROPOSERS
+
+        if options.search_budget == "exact" or asks_for_the_authors_score(options):
+            return None
+        settings = read_settings(index)
+        segments, uncoded = open_segments(index)
+        if not segments or (settings is None and options.search_budget == "auto"):
+            return None
+        if settings is None:
+            raise ValueError(
+                f"a search budget needs a candidate index: `python jobs/accelerate_index.py --index {index.uri} "
+                "--candidates mean`, or leave --search-budget out"
+            )
+        if settings.proposer not in PROPOSERS:
+            warnings.warn(
+                f"{index.uri}: {settings.proposer} is no longer a candidate index, so all passages are scored: run "
+                f"`python jobs/accelerate_index.py --index {index.uri} --candidates mean` to have candidates again",
+                stacklevel=3,
+            )
+            return None
+        n_candidates = settings.search_budget if options.search_budget == "auto" else options.search_budget
+        if n_candidates >= len(index):
+            return None
+        proposer = PROPOSERS[settings.proposer].open(index, segments)
+        known = {id(segment) for segment in proposer.passages.segments}
+        if not known:
+            # A candidate index of other fragments than these has nothing to name.
+            return None
+        unknown = [segment.fragment for segment in segments if id(segment) not in known]
+        return cls(proposer, uncoded + unknown, StreamingScan.open(index, options, device), n_candidates)
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages among the candidates and the fragments not known to the proposer."""
@@ -75,7 +128,25 @@ class CandidateSearch(DenseSearch):
             self._stream.add_fragment(fragment, queries, best)
         coded = CodedQueries(queries.vectors_MH, queries.offsets)
         passages = self.proposer.passages
-        proposals = self.proposer.propose(queries, max(k, self.search_budget))
+        proposals = self.proposer.propose(queries, max(k, self.n_candidates))
         chosen = [passages.best_of(coded, query, np.sort(numbers_C), k) for query, numbers_C in enumerate(proposals)]
         passages.rescore(queries, chosen, best)
         return best.results()
+
+
+def read_settings(index: PassageIndex) -> CandidateSettings | None:
+    """Return what the candidate index was calibrated to; None where nothing was calibrated."""
+    try:
+        return CandidateSettings.model_validate_json(settings_file(index).read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+
+
+def write_settings(index: PassageIndex, settings: CandidateSettings) -> None:
+    """Write the outcome of a calibration into the folder of the codes."""
+    write_text(settings_file(index), settings.model_dump_json(indent=2) + "\n")
+
+
+def settings_file(index: PassageIndex) -> Path:
+    """Return where the settings of an index lie."""
+    return Path(index.uri) / "codes" / "candidates.json"

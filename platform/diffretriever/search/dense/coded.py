@@ -1,4 +1,7 @@
-"""The passages of several segments, numbered through in order, deleted ones included.
+"""Exact search by way of 8-bit codes: scan the codes, and rescore whatever can still be among the best k.
+
+Every score from codes comes with a bound on its error, so a passage is left out only where it provably is none of
+the best. How many were rescored is counted: where bounds are loose the search gets slower, never wrong.
 
 Legend: Q queries, P passages of all segments, C chosen passages of one query, N vectors, H hidden size.
 """
@@ -6,7 +9,7 @@ Legend: Q queries, P passages of all segments, C chosen passages of one query, N
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -15,19 +18,88 @@ import torch
 
 from diffretriever.encoders.representations import Representations, refuse_queries
 from diffretriever.index.finite import stored_not_finite
+from diffretriever.index.table import PassageIndex
+from diffretriever.ragged import offsets_of
 from diffretriever.scoring.coded import CodedQueries
-from diffretriever.scoring.halves import widened_chosen
-from diffretriever.scoring.maxsim import exact_scores, possible
+from diffretriever.scoring.kernels import chosen_to_float32
+from diffretriever.scoring.maxsim import can_be_best, exact_scores
 from diffretriever.scoring.topk import Hits, TopK
 from diffretriever.search.dense.base import DenseSearch
-from diffretriever.search.dense.codes import Segment
-from diffretriever.search.dense.stream import StreamingScan
+from diffretriever.search.dense.codes import Segment, open_segments
+from diffretriever.search.dense.stream import StreamingScan, asks_for_the_authors_score
 from schemas.search import SearchOptions
+from schemas.serve import Way
 
 _VALUES_AT_ONCE = 1 << 20
-
-
+"""Numbers of vectors widened at once, 4 MiB of fp32: they stay in the processor's cache."""
 _NOT_THERE = -1
+
+
+class CodedScan(DenseSearch):
+    """Scans the codes of all segments; fragments without codes are scanned in fp32 and merged."""
+
+    way: ClassVar[Way] = "codes"
+    is_exact: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        passages: CodedPassages,
+        uncoded: list[Any],
+        stream: StreamingScan,
+        options: SearchOptions,
+        device: torch.device,
+    ) -> None:
+        """Search open segments.
+
+        Args:
+            passages: of the segments.
+            uncoded: fragments without codes.
+            stream: scans those.
+            options: say how much memory scores may take.
+            device: where codes are scored.
+        """
+        self._passages = passages
+        self._uncoded = uncoded
+        self.stream = stream
+        """What fragments without codes are scanned by."""
+        self._device = device
+        self._queries_at_once = max(1, (options.memory_mb << 19) // (4 * max(1, len(passages))))
+        self.rescored = 0
+        """Passages whose stored vectors were read since the search was opened, summed over queries."""
+
+    @classmethod
+    def open(cls, index: PassageIndex, options: SearchOptions, device: torch.device) -> Self | None:
+        """Open it over an index of which some fragment has codes."""
+        if asks_for_the_authors_score(options):
+            return None
+        segments, uncoded = open_segments(index)
+        if not segments:
+            return None
+        stream = StreamingScan.open(index, options, device)
+        return cls(CodedPassages(segments), uncoded, stream, options, device)
+
+    def search(self, queries: Representations, k: int) -> Hits:
+        """Return each query's best k passages: the same as `StreamingScan`, faster."""
+        refuse_queries(queries)
+        self._passages.refuse_not_finite(self.stream.uri)
+        hits: Hits = []
+        for start in range(0, len(queries), self._queries_at_once):
+            stop = min(len(queries), start + self._queries_at_once)
+            hits += self._search(queries.take(np.arange(start, stop)), k)
+        return hits
+
+    def _search(self, queries: Representations, k: int) -> Hits:
+        best = TopK(len(queries), k)
+        for fragment in self._uncoded:
+            self.stream.add_fragment(fragment, queries, best)
+        coarse = CodedQueries.for_scan(queries.vectors_MH, queries.offsets, self._device)
+        scores_QP = self._passages.scores(coarse, self._device)
+        chosen = [self._passages.best_of_all(coarse, query, row_P, k) for query, row_P in enumerate(scores_QP)]
+        if coarse.bits == 8:
+            fine = CodedQueries(queries.vectors_MH, queries.offsets)
+            chosen = [self._passages.best_of(fine, query, each.numbers_C, k) for query, each in enumerate(chosen)]
+        self.rescored += self._passages.rescore(queries, chosen, best)
+        return best.results()
 
 
 class Shortlist(NamedTuple):
@@ -40,26 +112,28 @@ class Shortlist(NamedTuple):
 
 
 class CodedPassages:
-    """Scores passages by their codes, with a bound on the error, and by their vectors, exactly."""
+    """The passages of several segments, numbered through in order, deleted ones included.
+
+    Scores them by their codes, with a bound on the error, and by their vectors, exactly.
+    """
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self.segments = segments
-        self.starts = np.cumsum([0, *(len(s.codes) for s in segments)])
+        self.starts = offsets_of([len(s.codes) for s in segments])
         self.live_P = _joined([s.live_P for s in segments], bool)
         self._errors_P = _joined([s.codes.errors_P for s in segments], np.float32)
         self._norms_P = _joined([s.codes.norms_P for s in segments], np.float32)
-
         # Codes of an older index can be of such vectors. A length is finite where all numbers of a vector are.
         self._not_finite_C = np.flatnonzero(self.live_P & ~np.isfinite(self._norms_P))
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
 
     def refuse_not_finite(self, uri: str) -> None:
         """Raise NotFiniteError if a passage that is still in the index at `uri` has vectors with NaN or infinity."""
         if len(self._not_finite_C):
             ids = [segment.codes.ids_of(rows_C) for segment, rows_C in self.split(self._not_finite_C)]
             raise stored_not_finite(uri, np.concatenate(ids).tolist())
-
-    def __len__(self) -> int:
-        return int(self.starts[-1])
 
     def scores(self, coded: CodedQueries, device: torch.device) -> np.ndarray:
         """Return float32 [Q, P]: approximate mean MaxSim; -inf for passages deleted or without vectors."""
@@ -70,18 +144,16 @@ class CodedPassages:
     def best_of_all(self, coded: CodedQueries, query: int, scores_P: np.ndarray, k: int) -> Shortlist:
         """Return the passages that can be among the best k, by scores of all passages."""
         slack_P = coded.slack(query, self._errors_P, self._norms_P)
-        chosen_C = possible(scores_P, slack_P, k)
+        chosen_C = can_be_best(scores_P, slack_P, k)
         return Shortlist(chosen_C, scores_P[chosen_C] + slack_P[chosen_C])
 
     def best_of(self, coded: CodedQueries, query: int, chosen_C: np.ndarray, k: int) -> Shortlist:
         """Return those of the passages `chosen_C` (int64 [C], ascending) that can be among the best k of them."""
         live_C = chosen_C[self.live_P[chosen_C]]
         parts = [coded.chosen_scores(query, s.codes.vectors, rows_C) for s, rows_C in self.split(live_C)]
-        scores_C, slack_C = (
-            _joined(parts, np.float32),
-            coded.slack(query, self._errors_P[live_C], self._norms_P[live_C]),
-        )
-        kept = possible(scores_C, slack_C, k)
+        scores_C = _joined(parts, np.float32)
+        slack_C = coded.slack(query, self._errors_P[live_C], self._norms_P[live_C])
+        kept = can_be_best(scores_C, slack_C, k)
         return Shortlist(live_C[kept], scores_C[kept] + slack_C[kept])
 
     def rescore(self, queries: Representations, shortlists: Sequence[Shortlist], best: TopK) -> int:
@@ -134,12 +206,12 @@ def _leading(most_C: np.ndarray, k: int) -> np.ndarray:
 
 
 def _exact(query_MH: np.ndarray, segment: Segment, rows_C: np.ndarray) -> np.ndarray:
-    vectors_NH, offsets = widened_chosen(segment.codes.stored_NH, segment.codes.vectors.offsets, rows_C)
+    vectors_NH, offsets = chosen_to_float32(segment.codes.stored_NH, segment.codes.vectors.offsets, rows_C)
     return exact_scores(query_MH, vectors_NH, offsets, np.arange(len(rows_C)))
 
 
 def _portions(segment: Segment, rows_C: np.ndarray) -> list[np.ndarray]:
-    """Cut chosen passages, at least one, so that the vectors of a portion stay in the processor's cache."""
+    """Cut chosen passages, at least one, into portions of about `_VALUES_AT_ONCE`."""
     offsets, hidden_size = segment.codes.vectors.offsets, segment.codes.stored_NH.shape[1]
     values = int((offsets[rows_C + 1] - offsets[rows_C]).sum()) * hidden_size
     return list(np.array_split(rows_C, max(1, -(-values // _VALUES_AT_ONCE))))
@@ -147,49 +219,3 @@ def _portions(segment: Segment, rows_C: np.ndarray) -> list[np.ndarray]:
 
 def _joined(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:
     return np.concatenate(parts) if parts else np.empty(0, dtype)
-
-
-class CodedScan(DenseSearch):
-    """Scans the codes of all segments; fragments without codes are scanned in fp32 and merged."""
-
-    is_exact: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        passages: CodedPassages,
-        uncoded: list[Any],
-        stream: StreamingScan,
-        options: SearchOptions,
-        device: torch.device,
-    ) -> None:
-        self._passages = passages
-        self._uncoded = uncoded
-        self.stream = stream
-        """What fragments without codes are scanned by."""
-        self._device = device
-        self._queries_at_once = max(1, (options.memory_mb << 19) // (4 * max(1, len(passages))))
-        self.rescored = 0
-        """Passages whose stored vectors were read since the search was opened, summed over queries."""
-
-    def search(self, queries: Representations, k: int) -> Hits:
-        """Return each query's best k passages: the same as `StreamingScan`, faster."""
-        refuse_queries(queries)
-        self._passages.refuse_not_finite(self.stream.uri)
-        hits: Hits = []
-        for start in range(0, len(queries), self._queries_at_once):
-            stop = min(len(queries), start + self._queries_at_once)
-            hits += self._search(queries.take(np.arange(start, stop)), k)
-        return hits
-
-    def _search(self, queries: Representations, k: int) -> Hits:
-        best = TopK(len(queries), k)
-        for fragment in self._uncoded:
-            self.stream.add_fragment(fragment, queries, best)
-        coarse = CodedQueries.for_scan(queries.vectors_MH, queries.offsets, self._device)
-        scores_QP = self._passages.scores(coarse, self._device)
-        chosen = [self._passages.best_of_all(coarse, query, row_P, k) for query, row_P in enumerate(scores_QP)]
-        if coarse.bits == 8:
-            fine = CodedQueries(queries.vectors_MH, queries.offsets)
-            chosen = [self._passages.best_of(fine, query, each.numbers_C, k) for query, each in enumerate(chosen)]
-        self.rescored += self._passages.rescore(queries, chosen, best)
-        return best.results()

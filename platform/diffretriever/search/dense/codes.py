@@ -1,10 +1,10 @@
-"""What searches read of one fragment, kept in memory-mapped files beside the table: codes, vectors, ids.
+"""The 8-bit codes of an index: what dense searches read of each fragment, in memory-mapped files beside the table.
 
 A fragment's data file never changes, so neither do these: deletions are looked up in the table at search time,
-compaction and replacement make new fragments, which get files of their own. 8-bit codes only narrow a search down;
-scores come from the vectors, which are here once more, bit for bit, because Lance takes milliseconds to fetch a few.
+compaction and replacement make new fragments, which get files of their own. Codes only narrow a search down; scores
+come from the vectors, which are here once more, bit for bit, because Lance takes milliseconds to fetch a few.
 
-Legend: N vectors of the fragment, P passages, H hidden size, C chosen passages.
+Legend: N vectors of a fragment, P its passages, H hidden size, C chosen passages.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from diffretriever.encoders.representations import read_vectors
 from diffretriever.files import is_local, whole_folder
 from diffretriever.index.finite import finite_rows
 from diffretriever.index.table import PassageIndex, fragment_key, live_rows, rows_written
+from diffretriever.ragged import offsets_of
 from diffretriever.scoring.coded import Codes
-from diffretriever.scoring.halves import widened
-from diffretriever.scoring.kernels import encode
-from diffretriever.search.mapped_files import ends_of, ids_from, letters_of, read_header, with_files, write_header
+from diffretriever.scoring.kernels import encode, to_float32
+from diffretriever.search.mapped_files import ids_from, letters_of, read_header, with_files, write_header
 
 FORMAT = 2
-
-
+"""Of these files."""
 _FILES = {
     "vectors": np.float16,
     "ids": np.uint8,
@@ -43,122 +42,6 @@ _FILES = {
     "mean_codes": np.int8,
     "mean_scales": np.float32,
 }
-
-
-@dataclass(frozen=True)
-class FragmentCodes:
-    """The files of a fragment.
-
-    Attributes:
-        vectors: codes of all N vectors, memory-mapped.
-        means: codes of the mean of each passage's vectors, memory-mapped.
-        errors_P: float32 [P], longest rounding error of a passage's vectors.
-        norms_P: float32 [P], length of its longest vector.
-        rows_P: uint32 [P], ascending: the passage's place among the rows that the fragment was written with.
-        stored_NH: float16 [N, H], the vectors themselves, memory-mapped.
-        ids: P passage ids, memory-mapped.
-    """
-
-    vectors: Codes
-    means: Codes
-    errors_P: np.ndarray
-    norms_P: np.ndarray
-    rows_P: np.ndarray
-    stored_NH: np.ndarray
-    ids: pa.LargeStringArray
-
-    def __len__(self) -> int:
-        return len(self.rows_P)
-
-    def ids_of(self, chosen_C: np.ndarray) -> np.ndarray:
-        """Return the ids of the passages `chosen_C` (int64 [C]) as an object array [C]."""
-        return np.array(self.ids.take(pa.array(chosen_C)).to_pylist(), dtype=object)
-
-    @classmethod
-    def open(cls, folder: Path) -> FragmentCodes | None:
-        """Map the files in `folder`; None where there are none, or of another format."""
-        header = read_header(folder, FORMAT)
-        if header is None:
-            return None
-        hidden_size = header["hidden_size"]
-        arrays = {name: _mapped(folder / f"{name}.bin", dtype) for name, dtype in _FILES.items()}
-        offsets = ends_of(arrays["counts"])
-        return cls(
-            vectors=Codes(arrays["codes"].reshape(-1, hidden_size), arrays["scales"], offsets),
-            means=Codes(arrays["mean_codes"].reshape(-1, hidden_size), arrays["mean_scales"], np.arange(len(offsets))),
-            errors_P=arrays["errors"],
-            norms_P=arrays["norms"],
-            rows_P=arrays["rows"],
-            stored_NH=arrays["vectors"].reshape(-1, hidden_size),
-            ids=ids_from(arrays["ids"], arrays["id_lengths"]),
-        )
-
-    @classmethod
-    def build(cls, folder: Path, batches: Iterable[pa.RecordBatch], hidden_size: int) -> None:
-        """Write a fragment's files, all or none, from a stream of batches with `id`, `reps` and `_rowaddr`."""
-        if folder.is_dir() and cls.open(folder) is None:
-            shutil.rmtree(folder)
-        with whole_folder(folder) as temporary:
-            streams = {name: (temporary / f"{name}.bin").open("wb") for name in _FILES}
-            try:
-                for batch in batches:
-                    for name, array in _encode_batch(batch).items():
-                        streams[name].write(np.ascontiguousarray(array, _FILES[name]).tobytes())
-            finally:
-                for stream in streams.values():
-                    stream.close()
-            write_header(temporary, FORMAT, hidden_size=hidden_size)
-
-
-def _encode_batch(batch: pa.RecordBatch) -> dict[str, np.ndarray]:
-    stored_NH, offsets = read_vectors(batch)
-    vectors_NH = widened(stored_NH)
-    letters, lengths_P = letters_of(batch.column("id").to_pylist())
-    counts_P = np.diff(offsets)
-    codes, scales, errors_N = quantise(vectors_NH)
-    mean_codes, mean_scales, _ = quantise(
-        _reduce(np.add, vectors_NH, offsets) / np.maximum(counts_P, 1).astype(np.float32)[:, None]
-    )
-    return {
-        "vectors": stored_NH,
-        "ids": letters,
-        "id_lengths": lengths_P,
-        "codes": codes,
-        "scales": scales,
-        "counts": counts_P,
-        "errors": _reduce(np.maximum, errors_N, offsets),
-        "norms": _reduce(np.maximum, np.linalg.norm(vectors_NH, axis=1), offsets),
-        "rows": rows_written(batch.column("_rowaddr").to_numpy()),
-        "mean_codes": mean_codes,
-        "mean_scales": mean_scales,
-    }
-
-
-def _reduce(operation: np.ufunc, values_N: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Reduce each passage's rows; 0 for a passage without any."""
-    filled_P = np.diff(offsets) > 0
-    reduced_P = np.zeros((len(filled_P), *values_N.shape[1:]), np.float32)
-    if filled_P.any():
-        # Passages without rows own none of those between two others' starts.
-        reduced_P[filled_P] = operation.reduceat(values_N, offsets[:-1][filled_P])
-    return reduced_P
-
-
-def quantise(vectors_NH: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return codes int8 [N, H], scales float32 [N] and error lengths float32 [N] of float32 vectors."""
-    codes_NH = np.empty(vectors_NH.shape, np.int8)
-    scales_N, errors_N = np.empty(len(vectors_NH), np.float32), np.empty(len(vectors_NH), np.float32)
-    encode(vectors_NH, codes_NH, scales_N, errors_N)
-    return codes_NH, scales_N, errors_N
-
-
-def _mapped(file: Path, dtype: type) -> np.ndarray:
-    if file.stat().st_size == 0:
-        return np.empty(0, dtype)
-    # As a plain array: every slice of a memmap object costs microseconds.
-    return np.asarray(np.memmap(file, dtype, "r"))
-
-
 _BUILD_ROWS = 4096
 
 
@@ -216,3 +99,117 @@ def build_fragment_codes(index: PassageIndex, fragment: Any) -> None:
 def codes_folder(index: PassageIndex, fragment: Any) -> Path:
     """Return where a fragment's codes lie."""
     return Path(index.uri) / "codes" / fragment_key(fragment)
+
+
+@dataclass(frozen=True)
+class FragmentCodes:
+    """The files of a fragment.
+
+    Attributes:
+        vectors: codes of all N vectors, memory-mapped.
+        means: codes of the mean of each passage's vectors, memory-mapped.
+        errors_P: float32 [P], longest rounding error of a passage's vectors.
+        norms_P: float32 [P], length of its longest vector.
+        rows_P: uint32 [P], ascending: the passage's place among the rows that the fragment was written with.
+        stored_NH: float16 [N, H], the vectors themselves, memory-mapped.
+        ids: P passage ids, memory-mapped.
+    """
+
+    vectors: Codes
+    means: Codes
+    errors_P: np.ndarray
+    norms_P: np.ndarray
+    rows_P: np.ndarray
+    stored_NH: np.ndarray
+    ids: pa.LargeStringArray
+
+    def __len__(self) -> int:
+        return len(self.rows_P)
+
+    def ids_of(self, chosen_C: np.ndarray) -> np.ndarray:
+        """Return the ids of the passages `chosen_C` (int64 [C]) as an object array [C]."""
+        return np.array(self.ids.take(pa.array(chosen_C)).to_pylist(), dtype=object)
+
+    @classmethod
+    def open(cls, folder: Path) -> FragmentCodes | None:
+        """Map the files in `folder`; None where there are none, or of another format."""
+        header = read_header(folder, FORMAT)
+        if header is None:
+            return None
+        hidden_size = header["hidden_size"]
+        arrays = {name: _mapped(folder / f"{name}.bin", dtype) for name, dtype in _FILES.items()}
+        offsets = offsets_of(arrays["counts"])
+        return cls(
+            vectors=Codes(arrays["codes"].reshape(-1, hidden_size), arrays["scales"], offsets),
+            means=Codes(arrays["mean_codes"].reshape(-1, hidden_size), arrays["mean_scales"], np.arange(len(offsets))),
+            errors_P=arrays["errors"],
+            norms_P=arrays["norms"],
+            rows_P=arrays["rows"],
+            stored_NH=arrays["vectors"].reshape(-1, hidden_size),
+            ids=ids_from(arrays["ids"], arrays["id_lengths"]),
+        )
+
+    @classmethod
+    def build(cls, folder: Path, batches: Iterable[pa.RecordBatch], hidden_size: int) -> None:
+        """Write a fragment's files, all or none, from a stream of batches with `id`, `reps` and `_rowaddr`."""
+        if folder.is_dir() and cls.open(folder) is None:
+            shutil.rmtree(folder)
+        with whole_folder(folder) as temporary:
+            streams = {name: (temporary / f"{name}.bin").open("wb") for name in _FILES}
+            try:
+                for batch in batches:
+                    for name, array in _encode_batch(batch).items():
+                        streams[name].write(np.ascontiguousarray(array, _FILES[name]).tobytes())
+            finally:
+                for stream in streams.values():
+                    stream.close()
+            write_header(temporary, FORMAT, hidden_size=hidden_size)
+
+
+def _encode_batch(batch: pa.RecordBatch) -> dict[str, np.ndarray]:
+    stored_NH, offsets = read_vectors(batch)
+    vectors_NH = to_float32(stored_NH)
+    letters, lengths_P = letters_of(batch.column("id").to_pylist())
+    counts_P = np.diff(offsets)
+    codes, scales, errors_N = quantise(vectors_NH)
+    mean_codes, mean_scales, _ = quantise(
+        _reduce(np.add, vectors_NH, offsets) / np.maximum(counts_P, 1).astype(np.float32)[:, None]
+    )
+    return {
+        "vectors": stored_NH,
+        "ids": letters,
+        "id_lengths": lengths_P,
+        "codes": codes,
+        "scales": scales,
+        "counts": counts_P,
+        "errors": _reduce(np.maximum, errors_N, offsets),
+        "norms": _reduce(np.maximum, np.linalg.norm(vectors_NH, axis=1), offsets),
+        "rows": rows_written(batch.column("_rowaddr").to_numpy()),
+        "mean_codes": mean_codes,
+        "mean_scales": mean_scales,
+    }
+
+
+def _reduce(operation: np.ufunc, values_N: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Reduce each passage's rows; 0 for a passage without any."""
+    filled_P = np.diff(offsets) > 0
+    reduced_P = np.zeros((len(filled_P), *values_N.shape[1:]), np.float32)
+    if filled_P.any():
+        # Passages without rows own none of those between two others' starts.
+        reduced_P[filled_P] = operation.reduceat(values_N, offsets[:-1][filled_P])
+    return reduced_P
+
+
+def quantise(vectors_NH: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return codes int8 [N, H], scales float32 [N] and error lengths float32 [N] of float32 vectors."""
+    codes_NH = np.empty(vectors_NH.shape, np.int8)
+    scales_N, errors_N = np.empty(len(vectors_NH), np.float32), np.empty(len(vectors_NH), np.float32)
+    encode(vectors_NH, codes_NH, scales_N, errors_N)
+    return codes_NH, scales_N, errors_N
+
+
+def _mapped(file: Path, dtype: type) -> np.ndarray:
+    if file.stat().st_size == 0:
+        return np.empty(0, dtype)
+    # As a plain array: every slice of a memmap object costs microseconds.
+    return np.asarray(np.memmap(file, dtype, "r"))

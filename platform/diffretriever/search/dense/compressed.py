@@ -1,35 +1,40 @@
-"""Exact search of a compressed index: scores straight from the codes, nothing decoded but what can be among the best.
+"""Exact search of a compressed index: approximate scores by its codec, exact ones of the few that can be the best.
 
 A codec's scores differ from those of the stored vectors (decoded, rounded to fp16) by no more than that rounding and
 the order of sums, so the bound is tight, and few passages are decoded to be scored exactly.
 
-Legend: Q queries, P passages of a batch, C chosen passages, M query vectors, N vectors, W bytes of a vector.
+Legend: Q queries, P passages of a batch, C chosen passages, M query vectors, N vectors, W bytes of a packed vector.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
+import torch
 
 from diffretriever.encoders.representations import Representations, refuse_queries
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.vectors import codec_of, read_codes
-from diffretriever.scoring.halves import widened
-from diffretriever.scoring.maxsim import FP32_ROUNDING, exact_scores, possible
+from diffretriever.index.vectors import codec_of, read_packed
+from diffretriever.ragged import rows_of
+from diffretriever.scoring.kernels import to_float32
+from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders
 from diffretriever.scoring.topk import Hits, TopK
 from diffretriever.search.dense.base import DenseSearch
-from diffretriever.search.dense.stream import StreamingScan
+from diffretriever.search.dense.stream import StreamingScan, asks_for_the_authors_score
+from schemas.search import SearchOptions
+from schemas.serve import Way
 
-_SLACK = 2.0**-11 + 2.0**-13 + FP32_ROUNDING
+_RELATIVE_ERROR = 2.0**-11 + 2.0**-13 + FP32_ROUNDING
 """Of a score, relative to a query vector's length: fp16 rounding changes a unit vector by 2^-11 of its length. 2^-13 is
 for what little its numbers below fp16's normal range (2^-25 each) and the sums of table entries add."""
 
 
 class CompressedScan(DenseSearch):
-    """Scores every passage from its codes; all queries share one pass over the table."""
+    """Scores every passage by what the codec made of it; all queries share one pass over the table."""
 
+    way: ClassVar[Way] = "compressed"
     is_exact: ClassVar[bool] = True
 
     def __init__(self, index: PassageIndex, stream: StreamingScan) -> None:
@@ -40,6 +45,13 @@ class CompressedScan(DenseSearch):
         self.rescored = 0
         """Passages decoded since the search was opened."""
 
+    @classmethod
+    def open(cls, index: PassageIndex, options: SearchOptions, device: torch.device) -> Self | None:
+        """Open it over an index whose vectors are stored by a codec alone."""
+        if not index.manifest.decodes or asks_for_the_authors_score(options):
+            return None
+        return cls(index, StreamingScan.open(index, options, device))
+
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages: the same as `StreamingScan`, faster."""
         refuse_queries(queries)
@@ -49,35 +61,14 @@ class CompressedScan(DenseSearch):
         return best.results()
 
     def _add_batch(self, batch: pa.RecordBatch, queries: Representations, best: TopK) -> None:
-        codes_NW, offsets = read_codes(batch)
-        scores_QP = self._codec.maxsim(queries.vectors_MH, queries.offsets, codes_NW, offsets)
-        query_MH = queries.vectors_MH.astype(np.float32)
-        chosen = [
-            possible(scores_P, _SLACK * _longest(_own(query_MH, queries, query)), best.k, best.threshold(query))
-            for query, scores_P in enumerate(scores_QP)
-        ]
-        needed_C = np.unique(np.concatenate([*chosen, np.empty(0, np.int64)]))
-        vectors_NH, needed_offsets = self._decoded(codes_NW, offsets, needed_C)
-        self.rescored += len(needed_C)
-        ids_P = np.array(batch.column("id").to_pylist(), dtype=object)
-        for query, rows_C in enumerate(chosen):
-            if len(rows_C):
-                places_C = np.searchsorted(needed_C, rows_C)
-                scores_C = exact_scores(_own(query_MH, queries, query), vectors_NH, needed_offsets, places_C)
-                best.add_for(query, scores_C, ids_P[rows_C])
-
-    def _decoded(
-        self, codes_NW: np.ndarray, offsets: np.ndarray, chosen_C: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        counts_C = np.diff(offsets)[chosen_C]
-        new_offsets = np.concatenate([[0], np.cumsum(counts_C)])
-        rows_N = np.repeat(offsets[chosen_C] - new_offsets[:-1], counts_C) + np.arange(new_offsets[-1])
-        return widened(self._codec.decode(codes_NW[rows_N]).astype(np.float16)), new_offsets
-
-
-def _own(query_MH: np.ndarray, queries: Representations, query: int) -> np.ndarray:
-    return query_MH[queries.offsets[query] : queries.offsets[query + 1]]
-
-
-def _longest(vectors_MH: np.ndarray) -> float:
-    return float(np.linalg.norm(vectors_MH, axis=1).max(initial=0))
+        packed_NW, offsets = read_packed(batch)
+        asked = Vectors(queries.vectors_MH.astype(np.float32), queries.offsets)
+        scores_QP = self._codec.maxsim(queries.vectors_MH, queries.offsets, packed_NW, offsets)
+        chosen = contenders(asked, scores_QP, _RELATIVE_ERROR, best)
+        needed_P = np.unique(np.concatenate([*chosen, np.empty(0, np.int64)]))
+        self.rescored += len(needed_P)
+        rows_N, needed_offsets = rows_of(offsets, needed_P)
+        decoded_NH = self._codec.decode(packed_NW[rows_N]).astype(np.float16)
+        passages = Vectors(to_float32(decoded_NH), needed_offsets)
+        ids_P = np.array(batch.column("id").to_pylist(), dtype=object)[needed_P]
+        add_exact(asked, passages, ids_P, [np.searchsorted(needed_P, chosen_C) for chosen_C in chosen], best)

@@ -20,6 +20,7 @@ from schemas.accelerate import ProposerName
 
 _CPU = torch.device("cpu")
 _SCORES_AT_ONCE = 1 << 26
+"""256 MiB of fp32."""
 _SAMPLED = 16
 """One score in so many is looked at to find out roughly which are high."""
 

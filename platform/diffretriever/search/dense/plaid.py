@@ -1,7 +1,12 @@
-"""Passages by the centroids of their vectors: which ones some lists hold, and what they score by centroids alone.
+"""Candidates by centroids, as PLAID finds them: lists of passages near each query vector, ranked by their centroids.
 
-Legend: N vectors of all passages, P passages, C centroids, T entries of all lists, L chosen lists, F found passages,
-M query vectors.
+Santhanam et al., 2022 (arXiv 2205.09707): every slot vector is known by its nearest centroid alone. A query vector
+probes the lists of its best centroids; a found passage scores as if its vectors were their centroids, where centroids
+that no query vector probed count as the last that it did. The authors' pruning is by a fixed cosine, which means
+something else in every model; this one follows from the number of lists probed.
+
+Legend: N vectors of a segment, P its passages, C centroids, H hidden size, T entries of all lists, L chosen lists,
+M query vectors of one query, F found passages.
 """
 
 from __future__ import annotations
@@ -19,11 +24,129 @@ from diffretriever.codecs.codewords import nearest_centroids, spherical_centroid
 from diffretriever.encoders.representations import Representations
 from diffretriever.files import write_bytes
 from diffretriever.index.table import PassageIndex
-from diffretriever.scoring.halves import widened
+from diffretriever.scoring.kernels import to_float32
 from diffretriever.search.dense.candidates import Proposer
 from diffretriever.search.dense.coded import CodedPassages
 from diffretriever.search.dense.codes import Segment
 from schemas.accelerate import ProposerName
+
+_TRAINING_VECTORS = 16
+"""For each centroid."""
+_VECTORS_AT_ONCE = 16_384
+_FOUND_PER_CANDIDATE = 4
+"""Entries of lists to look at, in each segment, for one candidate."""
+_FEWEST_LISTS = 4
+
+
+class PlaidProposer(Proposer):
+    """Ranks passages by MaxSim over the centroids of their vectors."""
+
+    name: ClassVar[ProposerName] = "plaid"
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        """`segments` are those that have centroids."""
+        super().__init__(segments)
+        self._lists = [CentroidLists.read(_file(segment)) for segment in segments]
+
+    @classmethod
+    def build(cls, index: PassageIndex, segments: Sequence[Segment]) -> None:
+        """Make the centroids that segments lack."""
+        CodedPassages(segments).refuse_not_finite(index.uri)
+        for segment in segments:
+            if not _file(segment).is_file():
+                CentroidLists.of(segment).write(_file(segment))
+
+    @classmethod
+    def open(cls, index: PassageIndex, segments: Sequence[Segment]) -> Self:
+        """Open it over the segments that have centroids."""
+        return cls([segment for segment in segments if _file(segment).is_file()])
+
+    def propose(self, queries: Representations, n: int) -> list[np.ndarray]:
+        """Return each query's n passages that are best by their centroids, of those in the lists probed."""
+        vectors_MH = queries.vectors_MH.astype(np.float32)
+        own = [slice(*queries.offsets[query : query + 2]) for query in range(len(queries))]
+        return [self._ranked(vectors_MH[rows], n) for rows in own]
+
+    def _ranked(self, vectors_MH: np.ndarray, n: int) -> np.ndarray:
+        segments, starts = self.passages.segments, self.passages.starts[:-1]
+        pairs = zip(self._lists, segments, strict=True)
+        found = [lists.found(vectors_MH, ~s.live_P, s.codes.vectors.offsets, n) for lists, s in pairs]
+        numbers_F = np.concatenate([start + passages for (passages, _), start in zip(found, starts, strict=True)])
+        scores_F = np.concatenate([scores for _, scores in found])
+        return numbers_F[np.argsort(-scores_F, kind="stable")[:n]]
+
+
+def _file(segment: Segment) -> Path:
+    return segment.folder / "plaid.safetensors"
+
+
+@dataclass(frozen=True)
+class CentroidLists:
+    """A segment's vectors by their centroids.
+
+    Attributes:
+        centroids_CH: float32 [C, H], of unit length.
+        nearest_N: int32 [N], the centroid of each vector.
+        entries_T: int32 [T], the passages of each centroid, none twice, centroid by centroid.
+        borders: int64 [C + 1]; centroid i owns entries borders[i] to borders[i + 1].
+    """
+
+    centroids_CH: np.ndarray
+    nearest_N: np.ndarray
+    entries_T: np.ndarray
+    borders: np.ndarray
+
+    @classmethod
+    def of(cls, segment: Segment) -> Self:
+        """Learn centroids from a sample of a segment's vectors and sort its passages by them."""
+        stored_NH, offsets = segment.codes.stored_NH, segment.codes.vectors.offsets
+        count = max(1, min(int(2 * np.sqrt(len(stored_NH))), len(stored_NH) // 4))
+        size = min(len(stored_NH), count * _TRAINING_VECTORS)
+        sample = np.random.default_rng(0).choice(len(stored_NH), size, replace=False)
+        centroids_CH = spherical_centroids(to_float32(stored_NH[np.sort(sample)]), count, seed=0)
+        blocks = range(0, len(stored_NH), _VECTORS_AT_ONCE)
+        parts = [nearest_centroids(to_float32(stored_NH[i : i + _VECTORS_AT_ONCE]), centroids_CH) for i in blocks]
+        nearest_N = np.concatenate(parts)
+        owners_N = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+        pairs_T = np.unique(nearest_N * len(offsets) + owners_N)
+        borders = np.searchsorted(pairs_T, np.arange(count + 1) * len(offsets))
+        return cls(centroids_CH, nearest_N.astype(np.int32), (pairs_T % len(offsets)).astype(np.int32), borders)
+
+    def write(self, file: Path) -> None:
+        """Write all of it, or nothing."""
+        write_bytes(file, safetensors.save(vars(self)))
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """Read what `write` wrote."""
+        return cls(**safetensors.load_file(file))
+
+    def probes(self, n: int) -> int:
+        """Return how many lists to look into for each query vector, to find n passages with some to spare."""
+        wanted = n * _FOUND_PER_CANDIDATE * len(self.borders) // max(1, len(self.entries_T))
+        return min(len(self.centroids_CH), max(_FEWEST_LISTS, wanted))
+
+    def found(
+        self, vectors_MH: np.ndarray, gone_P: np.ndarray, offsets: np.ndarray, n: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the passages of the nearest lists and their scores by centroids, int64 [F] and float32 [F].
+
+        Args:
+            vectors_MH: float32 [M, H], of one query.
+            gone_P: bool [P], passages not to be found.
+            offsets: int64 [P + 1], of the segment's vectors.
+            n: passages to find, with some to spare.
+        """
+        products_CM = self.centroids_CH @ vectors_MH.T
+        probes = self.probes(n)
+        order_CM = np.argpartition(-products_CM, probes - 1, axis=0)[:probes]
+        floors_M = np.take_along_axis(products_CM, order_CM, axis=0).min(axis=0)
+        near_C = (products_CM > floors_M).any(axis=1)
+        passages_P = np.empty(len(gone_P), np.int64)
+        count = collect(self.entries_T, self.borders, np.unique(order_CM), gone_P.copy(), passages_P)
+        scores_F = np.empty(count, np.float32)
+        interact(self.nearest_N, offsets, passages_P[:count], products_CM, near_C, floors_M, scores_F)
+        return passages_P[:count], scores_F
 
 
 @njit(nogil=True, cache=True)
@@ -83,122 +206,3 @@ def interact(
         for m in range(best_M.shape[0]):
             total += best_M[m]
         out_F[f] = total
-
-
-_TRAINING_VECTORS = 16
-"""For each centroid."""
-
-
-_VECTORS_AT_ONCE = 16_384
-
-
-_FOUND_PER_CANDIDATE = 4
-"""Entries of lists to look at, in each segment, for one candidate."""
-
-
-_FEWEST_LISTS = 4
-
-
-@dataclass(frozen=True)
-class CentroidLists:
-    """A segment's vectors by their centroids.
-
-    Attributes:
-        centroids_CH: float32 [C, H], of unit length.
-        nearest_N: int32 [N], the centroid of each vector.
-        entries_T: int32 [T], the passages of each centroid, none twice, centroid by centroid.
-        borders: int64 [C + 1]; centroid i owns entries borders[i] to borders[i + 1].
-    """
-
-    centroids_CH: np.ndarray
-    nearest_N: np.ndarray
-    entries_T: np.ndarray
-    borders: np.ndarray
-
-    @classmethod
-    def of(cls, segment: Segment) -> Self:
-        """Learn centroids from a sample of a segment's vectors and sort its passages by them."""
-        stored_NH, offsets = segment.codes.stored_NH, segment.codes.vectors.offsets
-        count = max(1, min(int(2 * np.sqrt(len(stored_NH))), len(stored_NH) // 4))
-        size = min(len(stored_NH), count * _TRAINING_VECTORS)
-        sample = np.random.default_rng(0).choice(len(stored_NH), size, replace=False)
-        centroids_CH = spherical_centroids(widened(stored_NH[np.sort(sample)]), count, seed=0)
-        blocks = range(0, len(stored_NH), _VECTORS_AT_ONCE)
-        parts = [nearest_centroids(widened(stored_NH[i : i + _VECTORS_AT_ONCE]), centroids_CH) for i in blocks]
-        nearest_N = np.concatenate(parts)
-        owners_N = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-        pairs_T = np.unique(nearest_N * len(offsets) + owners_N)
-        borders = np.searchsorted(pairs_T, np.arange(count + 1) * len(offsets))
-        return cls(centroids_CH, nearest_N.astype(np.int32), (pairs_T % len(offsets)).astype(np.int32), borders)
-
-    def write(self, file: Path) -> None:
-        """Write all of it, or nothing."""
-        write_bytes(file, safetensors.save(vars(self)))
-
-    @classmethod
-    def read(cls, file: Path) -> Self:
-        """Read what `write` wrote."""
-        return cls(**safetensors.load_file(file))
-
-    def probes(self, n: int) -> int:
-        """Return how many lists to look into for each query vector, to find n passages with some to spare."""
-        wanted = n * _FOUND_PER_CANDIDATE * len(self.borders) // max(1, len(self.entries_T))
-        return min(len(self.centroids_CH), max(_FEWEST_LISTS, wanted))
-
-    def found(self, vectors_MH: np.ndarray, gone_P: np.ndarray, offsets: np.ndarray, n: int) -> _Found:
-        """Return the passages of the nearest lists, less those that are gone, and their scores by centroids."""
-        products_CM = self.centroids_CH @ vectors_MH.T
-        probes = self.probes(n)
-        order_CM = np.argpartition(-products_CM, probes - 1, axis=0)[:probes]
-        floors_M = np.take_along_axis(products_CM, order_CM, axis=0).min(axis=0)
-        near_C = (products_CM > floors_M).any(axis=1)
-        passages_P = np.empty(len(gone_P), np.int64)
-        count = collect(self.entries_T, self.borders, np.unique(order_CM), gone_P.copy(), passages_P)
-        scores_F = np.empty(count, np.float32)
-        interact(self.nearest_N, offsets, passages_P[:count], products_CM, near_C, floors_M, scores_F)
-        return passages_P[:count], scores_F
-
-
-_Found = tuple[np.ndarray, np.ndarray]
-
-
-class PlaidProposer(Proposer):
-    """Ranks passages by MaxSim over the centroids of their vectors."""
-
-    name: ClassVar[ProposerName] = "plaid"
-
-    def __init__(self, segments: Sequence[Segment]) -> None:
-        """`segments` are those that have centroids."""
-        super().__init__(segments)
-        self._lists = [CentroidLists.read(_file(segment)) for segment in segments]
-
-    @classmethod
-    def build(cls, index: PassageIndex, segments: Sequence[Segment]) -> None:
-        """Make the centroids that segments lack."""
-        CodedPassages(segments).refuse_not_finite(index.uri)
-        for segment in segments:
-            if not _file(segment).is_file():
-                CentroidLists.of(segment).write(_file(segment))
-
-    @classmethod
-    def open(cls, index: PassageIndex, segments: Sequence[Segment]) -> Self:
-        """Open it over the segments that have centroids."""
-        return cls([segment for segment in segments if _file(segment).is_file()])
-
-    def propose(self, queries: Representations, n: int) -> list[np.ndarray]:
-        """Return each query's n passages that are best by their centroids, of those in the lists probed."""
-        vectors_MH = queries.vectors_MH.astype(np.float32)
-        own = [slice(*queries.offsets[query : query + 2]) for query in range(len(queries))]
-        return [self._ranked(vectors_MH[rows], n) for rows in own]
-
-    def _ranked(self, vectors_MH: np.ndarray, n: int) -> np.ndarray:
-        segments, starts = self.passages.segments, self.passages.starts[:-1]
-        pairs = zip(self._lists, segments, strict=True)
-        found = [lists.found(vectors_MH, ~s.live_P, s.codes.vectors.offsets, n) for lists, s in pairs]
-        numbers_F = np.concatenate([start + passages for (passages, _), start in zip(found, starts, strict=True)])
-        scores_F = np.concatenate([scores for _, scores in found])
-        return numbers_F[np.argsort(-scores_F, kind="stable")[:n]]
-
-
-def _file(segment: Segment) -> Path:
-    return segment.folder / "plaid.safetensors"

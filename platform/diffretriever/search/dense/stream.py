@@ -6,7 +6,7 @@ Legend: Q queries, P passages of a batch, M query vectors, N passage vectors, H 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -15,21 +15,24 @@ import torch
 from diffretriever.encoders.representations import Representations, read_vectors, refuse_queries
 from diffretriever.index.finite import refuse_rows
 from diffretriever.index.table import PassageIndex
-from diffretriever.scoring.halves import widened
-from diffretriever.scoring.maxsim import FP32_ROUNDING, exact_scores, maxsim, possible
+from diffretriever.scoring.kernels import to_float32
+from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest, maxsim
 from diffretriever.scoring.topk import Hits, TopK
 from diffretriever.search.dense.base import DenseSearch
+from schemas.retriever import is_neural
 from schemas.search import SearchOptions
+from schemas.serve import Way
 
 _MAX_BATCH_ROWS = 16384
 _BLOCK_BYTES = 32 << 20
 """Of a batch's vectors in fp32: of larger blocks, getting fresh memory takes as long as all the products."""
-COLUMNS = ("id", "reps")
+_COLUMNS = ("id", "reps")
 
 
 class StreamingScan(DenseSearch):
     """Scores every passage in fp32; all queries share one pass over the table."""
 
+    way: ClassVar[Way] = "stream"
     is_exact: ClassVar[bool] = True
 
     def __init__(self, index: PassageIndex, options: SearchOptions, device: torch.device, max_vectors: int) -> None:
@@ -38,7 +41,14 @@ class StreamingScan(DenseSearch):
         self._options = options
         self._device = device
         self._max_vectors = max_vectors
-        self._as_the_authors = options.maxsim != "mean" or options.score_dtype != "float32"
+
+    @classmethod
+    def open(cls, index: PassageIndex, options: SearchOptions, device: torch.device) -> Self:
+        """Open it; any index with vectors can be searched so."""
+        retriever = index.manifest.retriever
+        if not is_neural(retriever):
+            raise ValueError(f"{index.uri} is of the bm25 method and holds no vectors: search it by its words")
+        return cls(index, options, device, retriever.max_vectors("passage"))
 
     @property
     def uri(self) -> str:
@@ -49,36 +59,30 @@ class StreamingScan(DenseSearch):
         """Return each query's best k passages."""
         refuse_queries(queries)
         best = TopK(len(queries), k)
-        self.add_batches(self._index.batches(COLUMNS, self.batch_rows(queries)), queries, best)
+        self.add_batches(self._index.batches(_COLUMNS, self.batch_rows(queries)), queries, best)
         return best.results()
 
     def add_fragment(self, fragment: Any, queries: Representations, best: TopK) -> None:
         """Score one fragment's passages into `best`."""
-        self.add_batches(self._index.fragment_batches(fragment, COLUMNS, self.batch_rows(queries)), queries, best)
+        self.add_batches(self._index.fragment_batches(fragment, _COLUMNS, self.batch_rows(queries)), queries, best)
 
     def add_batches(self, batches: Iterable[pa.RecordBatch], queries: Representations, best: TopK) -> None:
         """Score batches with `id` and `reps` into `best`."""
-        query_MH = queries.vectors_MH.astype(np.float32)
-        device_query_MH = torch.from_numpy(query_MH).to(self._device)
+        asked = Vectors(queries.vectors_MH.astype(np.float32), queries.offsets)
+        device_query_MH = torch.from_numpy(asked.vectors_MH).to(self._device)
         for batch in batches:
             stored_NH, offsets = read_vectors(batch)
-            vectors_NH = widened(stored_NH)
-            longest = _longest(vectors_NH)
-            if not np.isfinite(longest):
+            passages = Vectors(to_float32(stored_NH), offsets)
+            length = longest(passages.vectors_MH)
+            if not np.isfinite(length):
                 refuse_rows(self.uri, batch)
-            scores_QP = self._scores(device_query_MH, queries.offsets, vectors_NH, offsets)
+            scores_QP = self._scores(device_query_MH, queries.offsets, passages)
             ids = batch.column("id").to_pylist()
-            if self._as_the_authors:
+            if asks_for_the_authors_score(self._options):
                 best.add(scores_QP, ids)
                 continue
-            slack = FP32_ROUNDING * longest
-            ids_P = np.array(ids, dtype=object)
-            for query, scores_P in enumerate(scores_QP):
-                own = query_MH[queries.offsets[query] : queries.offsets[query + 1]]
-                own_slack = slack * _longest(own)
-                rows_C = possible(scores_P, own_slack, best.k, best.threshold(query))
-                if len(rows_C):
-                    best.add_for(query, exact_scores(own, vectors_NH, offsets, rows_C), ids_P[rows_C])
+            chosen = contenders(asked, scores_QP, FP32_ROUNDING * length, best)
+            add_exact(asked, passages, np.array(ids, dtype=object), chosen, best)
 
     def batch_rows(self, queries: Representations) -> int:
         """Passages scored at once, from the memory that their vectors and products take."""
@@ -87,14 +91,12 @@ class StreamingScan(DenseSearch):
         by_vectors = _BLOCK_BYTES // (self._max_vectors * queries.hidden_size * 4)
         return max(1, min(_MAX_BATCH_ROWS, by_vectors, (self._options.memory_mb << 20) // per_row))
 
-    def _scores(
-        self, query_MH: torch.Tensor, query_offsets: np.ndarray, vectors_NH: np.ndarray, offsets: np.ndarray
-    ) -> np.ndarray:
+    def _scores(self, query_MH: torch.Tensor, query_offsets: np.ndarray, passages: Vectors) -> np.ndarray:
         scores_QP = maxsim(
             query_MH,
             query_offsets,
-            torch.from_numpy(vectors_NH).to(self._device),
-            offsets,
+            torch.from_numpy(passages.vectors_MH).to(self._device),
+            passages.offsets,
             reduction=self._options.maxsim,
             score_dtype=self._options.score_dtype,
         )
@@ -102,6 +104,6 @@ class StreamingScan(DenseSearch):
         return scores
 
 
-def _longest(vectors_NH: np.ndarray) -> float:
-    # Unlike `np.linalg.norm`, this makes no squares of its own: it is a tenth of the scan's time otherwise.
-    return float(np.sqrt(np.einsum("nh,nh->n", vectors_NH, vectors_NH).max(initial=0)))
+def asks_for_the_authors_score(options: SearchOptions) -> bool:
+    """Return whether dense scores are to be as in the authors' code, which only this scan computes."""
+    return options.maxsim != "mean" or options.score_dtype != "float32"

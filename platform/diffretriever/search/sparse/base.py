@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar, Self
 
 from diffretriever.encoders.representations import Representations
+from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.topk import Hits
+from schemas.search import SearchOptions
+from schemas.serve import Way
 
 
 class SparseSearch(ABC):
@@ -13,6 +17,14 @@ class SparseSearch(ABC):
 
     A passage that shares no entry with the query is not retrieved. Ties are ranked by passage id ascending.
     """
+
+    way: ClassVar[Way]
+    """What it is called where a server says how it finds passages."""
+
+    @classmethod
+    @abstractmethod
+    def open(cls, index: PassageIndex, options: SearchOptions) -> Self | None:
+        """Open it; None where the index is not ready for it."""
 
     @abstractmethod
     def search(self, queries: Representations, k: int) -> Hits:

@@ -1,6 +1,14 @@
-"""The inner loops of exact search in an inverted index over impacts: finding terms, and exact scores of a few passages.
+"""The inner loops of an inverted index over impacts: exact search by bounds from 8-bit codes, building, checking.
 
-Legend: D terms that occur, B blocks, P postings, T terms of a query, R rows of a block, S survivors.
+A term's postings are in ascending order of passages. 65,536 passages are a block: a passage's row within it fits 16
+bits, and the bounds of a block's scores stay in the processor's second-level cache while terms are added to them.
+Bounds are whole multiples of a unit, so that adding rounds nothing.
+
+No term is skipped because of its small weight, though its passages alone could not be among the best: to add a posting
+in a row takes a nanosecond, and to look one up for a passage that other terms left takes tens.
+
+Legend: V vocabulary, D terms that occur, B blocks, P postings, N passages, R passages (rows) of a block, I impacts of a
+batch or block, T terms of a query, C candidates, L rows looked at together, S survivors.
 """
 
 from __future__ import annotations
@@ -10,6 +18,13 @@ from numba import njit
 
 BLOCK_ROWS = 1 << 16
 """Passages of a block: a row within it fits 16 bits."""
+_LOOK = 128
+"""Rows looked at together."""
+_BINS = 1 << 13
+_BIN_WIDTH = 1 << 18
+"""Bins of the histogram of bounds: together, they span all that a bound can be."""
+_FEWEST_CANDIDATES = 1 << 13
+"""So many are collected before some are dropped."""
 
 
 @njit(nogil=True, cache=True)
@@ -30,145 +45,6 @@ def look_up(
         occurs = position < len(terms_D) and terms_D[position] == ids_T[t]
         positions_T[t] = position if occurs else -1
         peaks_T[t] = peaks_D[position] if occurs else np.float32(0)
-
-
-@njit(nogil=True, cache=True)
-def score(
-    arrays: tuple[np.ndarray, np.ndarray, np.ndarray],
-    query: tuple[np.ndarray, np.ndarray],
-    survivors_S: np.ndarray,
-    marks_R: np.ndarray,
-    scores_S: np.ndarray,
-) -> None:
-    """Add up the exact scores of chosen passages, in float32 and in the query's order of terms.
-
-    Args:
-        arrays: starts and rows as in `bounds.collect`, and float32 [P], weights.
-        query: int64 [T], places of the query's terms in D, negative for those that are not there, and float32 [T],
-            their weights.
-        survivors_S: int64, numbers of passages in the segment, ascending.
-        marks_R: int32 [BLOCK_ROWS], zeros before and after.
-        scores_S: float32, zeros; written.
-    """
-    first = 0
-    while first < len(survivors_S):
-        block = survivors_S[first] // BLOCK_ROWS
-        last = first
-        while last < len(survivors_S) and survivors_S[last] // BLOCK_ROWS == block:
-            last += 1
-            marks_R[survivors_S[last - 1] % BLOCK_ROWS] = last
-        _add_weights(arrays, query, block, marks_R, scores_S)
-        for s in range(first, last):
-            marks_R[survivors_S[s] % BLOCK_ROWS] = 0
-        first = last
-
-
-@njit(nogil=True, cache=True)
-def _add_weights(
-    arrays: tuple[np.ndarray, np.ndarray, np.ndarray],
-    query: tuple[np.ndarray, np.ndarray],
-    block: int,
-    marks_R: np.ndarray,
-    scores_S: np.ndarray,
-) -> None:
-    starts_DB, rows_P, weights_P = arrays
-    positions_T, query_weights_T = query
-    for t in range(len(positions_T)):
-        if positions_T[t] < 0:
-            continue
-        begin, end = starts_DB[positions_T[t], block], starts_DB[positions_T[t], block + 1]
-        rows, weights = rows_P[begin:end], weights_P[begin:end]
-        for p in range(len(rows)):
-            mark = marks_R[rows[p]]
-            if mark > 0:
-                scores_S[mark - 1] += query_weights_T[t] * weights[p]
-
-
-@njit(nogil=True, cache=True)
-def tally(ids_I: np.ndarray, weights_I: np.ndarray, counts_V: np.ndarray, peaks_V: np.ndarray) -> None:
-    """Count each term's impacts (int64 `counts_V`) and note its largest weight (float32 `peaks_V`)."""
-    for i in range(len(ids_I)):
-        term = ids_I[i]
-        counts_V[term] += 1
-        peaks_V[term] = max(peaks_V[term], weights_I[i])
-
-
-@njit(nogil=True, cache=True)
-def place(
-    impacts: tuple[np.ndarray, np.ndarray, np.ndarray],
-    peaks_V: np.ndarray,
-    cursors_V: np.ndarray,
-    rows_P: np.ndarray,
-    codes_P: np.ndarray,
-    weights_P: np.ndarray,
-) -> None:
-    """Write one block's impacts to where their terms' postings are; blocks come in order.
-
-    Args:
-        impacts: ids int32 [I], weights float32 [I], offsets int64 [R + 1] of the block's passages.
-        peaks_V: float32, each term's largest weight in the segment.
-        cursors_V: int64, each term's next posting; moved on.
-        rows_P: uint16, written.
-        codes_P: uint8, written.
-        weights_P: float32, written.
-    """
-    ids_I, weights_I, offsets = impacts
-    for row in range(len(offsets) - 1):
-        for i in range(offsets[row], offsets[row + 1]):
-            term = ids_I[i]
-            p = cursors_V[term]
-            cursors_V[term] = p + 1
-            rows_P[p] = np.uint16(row)
-            weights_P[p] = weights_I[i]
-            # Exact: 255 times a float32 has 32 bits, so a quotient above a whole number is not rounded down to it.
-            codes_P[p] = np.uint8(np.ceil(255.0 * np.float64(weights_I[i]) / np.float64(peaks_V[term])))
-
-
-@njit(nogil=True, cache=True)
-def digest_impacts(ids_I: np.ndarray, bits_I: np.ndarray, offsets: np.ndarray, digests_N: np.ndarray) -> None:
-    """Add up, for each passage, a number that its impacts determine, whatever their order.
-
-    Args:
-        ids_I: int32.
-        bits_I: uint32, the bits of the float32 weights.
-        offsets: int64 [N + 1].
-        digests_N: uint64, zeros; written.
-    """
-    for passage in range(len(offsets) - 1):
-        for i in range(offsets[passage], offsets[passage + 1]):
-            digests_N[passage] += _mixed(ids_I[i], bits_I[i])
-
-
-@njit(nogil=True, cache=True)
-def digest_postings(
-    terms_D: np.ndarray, starts_DB: np.ndarray, rows_P: np.ndarray, bits_P: np.ndarray, digests_N: np.ndarray
-) -> None:
-    """Do the same from postings; `digests_N` has room for whole blocks."""
-    for d in range(len(terms_D)):
-        for block in range(starts_DB.shape[1] - 1):
-            for p in range(starts_DB[d, block], starts_DB[d, block + 1]):
-                digests_N[block * BLOCK_ROWS + rows_P[p]] += _mixed(terms_D[d], bits_P[p])
-
-
-@njit(nogil=True, cache=True)
-def _mixed(term: int, bits: int) -> np.uint64:
-    # Odd multipliers and shifts that spread every bit; sums wrap around.
-    mixed = (np.uint64(term) << np.uint64(32)) | np.uint64(bits)
-    mixed = (mixed ^ (mixed >> np.uint64(31))) * np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xD6E8FEB86659FD93)
-    return mixed ^ (mixed >> np.uint64(32))
-
-
-_LOOK = 128
-
-
-_BINS = 1 << 13
-
-
-_BIN_WIDTH = 1 << 18
-
-
-_FEWEST_CANDIDATES = 1 << 13
 
 
 @njit(nogil=True, cache=True)
@@ -290,3 +166,130 @@ def keep_best(pool: tuple[np.ndarray, np.ndarray], state: np.ndarray, k: int, ma
             bounds_C[kept], places_C[kept] = bounds_C[c], places_C[c]
             kept += 1
     state[0], state[1], state[2] = kept, threshold, max(state[2], 2 * kept)
+
+
+@njit(nogil=True, cache=True)
+def score(
+    arrays: tuple[np.ndarray, np.ndarray, np.ndarray],
+    query: tuple[np.ndarray, np.ndarray],
+    survivors_S: np.ndarray,
+    marks_R: np.ndarray,
+    scores_S: np.ndarray,
+) -> None:
+    """Add up the exact scores of chosen passages, in float32 and in the query's order of terms.
+
+    Args:
+        arrays: starts and rows as in `collect`, and float32 [P], weights.
+        query: int64 [T], places of the query's terms in D, negative for those that are not there, and float32 [T],
+            their weights.
+        survivors_S: int64, numbers of passages in the segment, ascending.
+        marks_R: int32 [BLOCK_ROWS], zeros before and after.
+        scores_S: float32, zeros; written.
+    """
+    first = 0
+    while first < len(survivors_S):
+        block = survivors_S[first] // BLOCK_ROWS
+        last = first
+        while last < len(survivors_S) and survivors_S[last] // BLOCK_ROWS == block:
+            last += 1
+            marks_R[survivors_S[last - 1] % BLOCK_ROWS] = last
+        _add_weights(arrays, query, block, marks_R, scores_S)
+        for s in range(first, last):
+            marks_R[survivors_S[s] % BLOCK_ROWS] = 0
+        first = last
+
+
+@njit(nogil=True, cache=True)
+def _add_weights(
+    arrays: tuple[np.ndarray, np.ndarray, np.ndarray],
+    query: tuple[np.ndarray, np.ndarray],
+    block: int,
+    marks_R: np.ndarray,
+    scores_S: np.ndarray,
+) -> None:
+    starts_DB, rows_P, weights_P = arrays
+    positions_T, query_weights_T = query
+    for t in range(len(positions_T)):
+        if positions_T[t] < 0:
+            continue
+        begin, end = starts_DB[positions_T[t], block], starts_DB[positions_T[t], block + 1]
+        rows, weights = rows_P[begin:end], weights_P[begin:end]
+        for p in range(len(rows)):
+            mark = marks_R[rows[p]]
+            if mark > 0:
+                scores_S[mark - 1] += query_weights_T[t] * weights[p]
+
+
+@njit(nogil=True, cache=True)
+def tally(ids_I: np.ndarray, weights_I: np.ndarray, counts_V: np.ndarray, peaks_V: np.ndarray) -> None:
+    """Count each term's impacts (int64 `counts_V`) and note its largest weight (float32 `peaks_V`)."""
+    for i in range(len(ids_I)):
+        term = ids_I[i]
+        counts_V[term] += 1
+        peaks_V[term] = max(peaks_V[term], weights_I[i])
+
+
+@njit(nogil=True, cache=True)
+def place(
+    impacts: tuple[np.ndarray, np.ndarray, np.ndarray],
+    peaks_V: np.ndarray,
+    cursors_V: np.ndarray,
+    rows_P: np.ndarray,
+    codes_P: np.ndarray,
+    weights_P: np.ndarray,
+) -> None:
+    """Write one block's impacts to where their terms' postings are; blocks come in order.
+
+    Args:
+        impacts: ids int32 [I], weights float32 [I], offsets int64 [R + 1] of the block's passages.
+        peaks_V: float32, each term's largest weight in the segment.
+        cursors_V: int64, each term's next posting; moved on.
+        rows_P: uint16, written.
+        codes_P: uint8, written.
+        weights_P: float32, written.
+    """
+    ids_I, weights_I, offsets = impacts
+    for row in range(len(offsets) - 1):
+        for i in range(offsets[row], offsets[row + 1]):
+            term = ids_I[i]
+            p = cursors_V[term]
+            cursors_V[term] = p + 1
+            rows_P[p] = np.uint16(row)
+            weights_P[p] = weights_I[i]
+            # Exact: 255 times a float32 has 32 bits, so a quotient above a whole number is not rounded down to it.
+            codes_P[p] = np.uint8(np.ceil(255.0 * np.float64(weights_I[i]) / np.float64(peaks_V[term])))
+
+
+@njit(nogil=True, cache=True)
+def digest_impacts(ids_I: np.ndarray, bits_I: np.ndarray, offsets: np.ndarray, digests_N: np.ndarray) -> None:
+    """Add up, for each passage, a number that its impacts determine, whatever their order.
+
+    Args:
+        ids_I: int32.
+        bits_I: uint32, the bits of the float32 weights.
+        offsets: int64 [N + 1].
+        digests_N: uint64, zeros; written.
+    """
+    for passage in range(len(offsets) - 1):
+        for i in range(offsets[passage], offsets[passage + 1]):
+            digests_N[passage] += _mixed(ids_I[i], bits_I[i])
+
+
+@njit(nogil=True, cache=True)
+def digest_postings(
+    terms_D: np.ndarray, starts_DB: np.ndarray, rows_P: np.ndarray, bits_P: np.ndarray, digests_N: np.ndarray
+) -> None:
+    """Do the same from postings; `digests_N` has room for whole blocks."""
+    for d in range(len(terms_D)):
+        for block in range(starts_DB.shape[1] - 1):
+            for p in range(starts_DB[d, block], starts_DB[d, block + 1]):
+                digests_N[block * BLOCK_ROWS + rows_P[p]] += _mixed(terms_D[d], bits_P[p])
+
+
+@njit(nogil=True, cache=True)
+def _mixed(term: int, bits: int) -> np.uint64:
+    # Odd multipliers and shifts that spread every bit; sums wrap around.
+    mixed = (np.uint64(term) << np.uint64(32)) | np.uint64(bits)
+    mixed = (mixed ^ (mixed >> np.uint64(31))) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xD6E8FEB86659FD93)
+    return mixed ^ (mixed >> np.uint64(32))

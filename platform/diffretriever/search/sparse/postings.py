@@ -1,9 +1,10 @@
-"""What sparse searches read of one fragment, kept in memory-mapped files beside the table: postings, ids.
+"""Exact search by an inverted index: postings of most fragments, and a stream of those that have none yet.
 
-As with `index.fragment_codes`, a fragment's data file never changes, so neither do these: deletions are looked up in
-the table at search time, compaction and replacement make new fragments, which get files of their own.
+The postings of a fragment lie in memory-mapped files beside the table. A fragment's data file never changes, so
+neither do these: deletions are looked up in the table at search time, compaction and replacement make new fragments,
+which get files of their own.
 
-Legend: P passages of the fragment, C chosen passages.
+Legend: P passages of a fragment, C chosen passages, F passages found for one query, V vocabulary.
 """
 
 from __future__ import annotations
@@ -12,27 +13,169 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
+import torch
 
 from diffretriever.encoders.representations import Representations, read_impacts, refuse_queries
 from diffretriever.files import is_local, whole_folder
 from diffretriever.index.finite import NotFiniteError, finite_rows
 from diffretriever.index.table import PassageIndex, fragment_key, live_rows, rows_written
+from diffretriever.ragged import offsets_of
 from diffretriever.scoring.topk import Hits, TopK
-from diffretriever.search.mapped_files import ends_of, ids_from, letters_of, read_header, with_files, write_header
+from diffretriever.search.mapped_files import ids_from, letters_of, read_header, with_files, write_header
 from diffretriever.search.sparse.base import SparseSearch
 from diffretriever.search.sparse.segment import Impacts, PostingsSegment, write_segment
 from diffretriever.search.sparse.segment_search import Found, search_many
 from diffretriever.search.sparse.stream import StreamingImpacts
+from schemas.search import SearchOptions
+from schemas.serve import Way
 
 FORMAT = 1
 """Of these files, those of the segment included."""
-
-
 _FILES = {"ids": np.uint8, "id_lengths": np.int32, "rows": np.uint32}
+_BUILD_ROWS = 4096
+_QUERIES_AT_ONCE = 256
+
+
+class PostingsSearch(SparseSearch):
+    """Searches the postings of all fragments that have some; the others are streamed and merged."""
+
+    way: ClassVar[Way] = "postings"
+
+    def __init__(self, inverted: list[Inverted], without: list[Any], stream: StreamingImpacts, threads: int) -> None:
+        """Search open postings.
+
+        Args:
+            inverted: the fragments that have some.
+            without: those that have none.
+            stream: scans those.
+            threads: queries searched for at a time.
+        """
+        self._fragments = [each.postings for each in inverted]
+        self._segments = [each.postings.segment for each in inverted]
+        self._deleted = [each.deleted_P for each in inverted]
+        self._without = without
+        self._stream = stream
+        self._threads = threads
+
+    @classmethod
+    def open(cls, index: PassageIndex, options: SearchOptions) -> Self | None:
+        """Open it over an index of which some fragment has postings."""
+        inverted, without = open_inverted(index)
+        if not inverted:
+            return None
+        return cls(inverted, without, StreamingImpacts.open(index, options), torch.get_num_threads())
+
+    def search(self, queries: Representations, k: int) -> Hits:
+        """Return each query's best k passages: the same as `StreamingImpacts`, sooner."""
+        refuse_queries(queries)
+        best = TopK(len(queries), k, only_positive=True)
+        for fragment in self._without:
+            self._stream.add_fragment(fragment, queries, best)
+        # What is found for a query is held until its ids are looked up.
+        for first in range(0, len(queries), _QUERIES_AT_ONCE):
+            offsets = queries.impact_offsets[first : first + _QUERIES_AT_ONCE + 1]
+            found = search_many(
+                self._segments,
+                queries.impact_ids,
+                queries.impact_weights,
+                offsets,
+                k,
+                deleted=self._deleted,
+                threads=self._threads,
+            )
+            for number, each in enumerate(found):
+                best.add_for(first + number, each.scores, self._ids(each))
+        return best.results()
+
+    def _ids(self, found: Found) -> np.ndarray:
+        # Segment by segment, as each is asked once for all of its passages.
+        order_F = np.argsort(found.segments, kind="stable")
+        rows_F = found.rows[order_F]
+        ends = np.searchsorted(found.segments[order_F], np.arange(len(self._fragments) + 1)).tolist()
+        ids: list[str] = []
+        for fragment, first, last in zip(self._fragments, ends[:-1], ends[1:], strict=True):
+            if last > first:
+                ids += fragment.ids_of(rows_F[first:last])
+        ids_F = np.empty(len(ids), dtype=object)
+        ids_F[order_F] = ids
+        return ids_F
+
+
+@dataclass(frozen=True)
+class Inverted:
+    """A fragment that has postings, and which of its passages are not in the table any more."""
+
+    postings: FragmentPostings
+    deleted_P: np.ndarray | None
+    """bool [P]; None where all are there."""
+
+
+def may_have_postings(index: PassageIndex) -> bool:
+    """Return whether there are impacts to score by, and a local disk to keep files on."""
+    return is_local(index.uri) and _has_impacts(index)
+
+
+def _has_impacts(index: PassageIndex) -> bool:
+    # BM25 has sparse scores as well, but no vocabulary of a model's.
+    return index.manifest.vocab_size is not None and "sparse" in index.manifest.retriever.modes
+
+
+def open_inverted(index: PassageIndex) -> tuple[list[Inverted], list[Any]]:
+    """Return the fragments of an index version that have postings, and those that have none."""
+    if not may_have_postings(index):
+        return [], index.fragments()
+    found, without = with_files(index, lambda fragment: FragmentPostings.open(postings_folder(index, fragment)))
+    return [Inverted(postings, _deleted(index, fragment, postings)) for fragment, postings in found], without
+
+
+def build_postings(index: PassageIndex) -> int:
+    """Make the postings that fragments lack; return how many fragments got some. Killed, it is simply run again.
+
+    Raises:
+        ValueError: the index lies on an object store, has no impacts, or some that are not sound.
+    """
+    if not _has_impacts(index):
+        raise ValueError(f"{index.uri} holds no impacts: there is nothing to make postings of")
+    if not is_local(index.uri):
+        raise ValueError(f"{index.uri}: postings are memory-mapped files, so the index must lie on a local disk")
+    _, without = open_inverted(index)
+    for fragment in without:
+        build_fragment_postings(index, fragment)
+    return len(without)
+
+
+def build_fragment_postings(index: PassageIndex, fragment: Any) -> None:
+    """Make the postings of one fragment.
+
+    Raises:
+        ValueError: its impacts are not sound.
+    """
+    assert index.manifest.vocab_size is not None, "impacts point into a vocabulary"
+    columns = ["id", "impact_ids", "impact_weights"]
+    batches = finite_rows(index.uri, index.fragment_batches(fragment, columns, _BUILD_ROWS))
+    try:
+        FragmentPostings.build(postings_folder(index, fragment), batches, index.manifest.vocab_size)
+    except NotFiniteError:
+        raise
+    except ValueError as error:
+        raise ValueError(
+            f"no postings can be made of fragment {fragment_key(fragment)}: {error}; "
+            f"`python jobs/inspect_index.py --index {index.uri} --verify` names the passages"
+        ) from error
+
+
+def postings_folder(index: PassageIndex, fragment: Any) -> Path:
+    """Return where a fragment's postings lie."""
+    return Path(index.uri) / "postings" / fragment_key(fragment)
+
+
+def _deleted(index: PassageIndex, fragment: Any, postings: FragmentPostings) -> np.ndarray | None:
+    live_P = live_rows(index, fragment, postings.rows_P)
+    return None if live_P.all() else ~live_P
 
 
 @dataclass(frozen=True)
@@ -68,7 +211,7 @@ class FragmentPostings:
         segment = PostingsSegment.open(folder / "segment")
         arrays = {name: _mapped(folder / f"{name}.npy") for name in _FILES}
         lengths_P, letters = arrays["id_lengths"], arrays["ids"]
-        if not len(arrays["rows"]) == len(lengths_P) == segment.passages or ends_of(lengths_P)[-1] != len(letters):
+        if not len(arrays["rows"]) == len(lengths_P) == segment.passages or offsets_of(lengths_P)[-1] != len(letters):
             raise ValueError(f"the files in {folder} do not fit together: remove the folder and build it again")
         return cls(segment, arrays["rows"], ids_from(letters, lengths_P))
 
@@ -109,130 +252,3 @@ def _mapped(file: Path) -> np.ndarray:
         return np.load(file, mmap_mode="r").view(np.ndarray)
     except (OSError, ValueError) as error:
         raise ValueError(f"{file} is missing or cut short: remove its folder and build it again") from error
-
-
-_BUILD_ROWS = 4096
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A fragment's postings, and which of its passages are not in the table any more."""
-
-    postings: FragmentPostings
-    deleted_P: np.ndarray | None
-    """bool [P]; None where all are there."""
-
-
-def may_have_postings(index: PassageIndex) -> bool:
-    """Return whether there are impacts to score by, and a local disk to keep files on."""
-    return is_local(index.uri) and _has_impacts(index)
-
-
-def _has_impacts(index: PassageIndex) -> bool:
-    # BM25 has sparse scores as well, but no vocabulary of a model's.
-    return index.manifest.vocab_size is not None and "sparse" in index.manifest.retriever.modes
-
-
-def open_segments(index: PassageIndex) -> tuple[list[Segment], list[Any]]:
-    """Return the segments of an index version, and the fragments that have no postings."""
-    if not may_have_postings(index):
-        return [], index.fragments()
-    found, without = with_files(index, lambda fragment: FragmentPostings.open(postings_folder(index, fragment)))
-    return [Segment(postings, _deleted(index, fragment, postings)) for fragment, postings in found], without
-
-
-def build_postings(index: PassageIndex) -> int:
-    """Make the postings that fragments lack; return how many fragments got some. Killed, it is simply run again.
-
-    Raises:
-        ValueError: the index lies on an object store, has no impacts, or some that are not sound.
-    """
-    if not _has_impacts(index):
-        raise ValueError(f"{index.uri} holds no impacts: there is nothing to make postings of")
-    if not is_local(index.uri):
-        raise ValueError(f"{index.uri}: postings are memory-mapped files, so the index must lie on a local disk")
-    _, without = open_segments(index)
-    for fragment in without:
-        build_fragment_postings(index, fragment)
-    return len(without)
-
-
-def build_fragment_postings(index: PassageIndex, fragment: Any) -> None:
-    """Make the postings of one fragment.
-
-    Raises:
-        ValueError: its impacts are not sound.
-    """
-    assert index.manifest.vocab_size is not None, "impacts point into a vocabulary"
-    columns = ["id", "impact_ids", "impact_weights"]
-    batches = finite_rows(index.uri, index.fragment_batches(fragment, columns, _BUILD_ROWS))
-    try:
-        FragmentPostings.build(postings_folder(index, fragment), batches, index.manifest.vocab_size)
-    except NotFiniteError:
-        raise
-    except ValueError as error:
-        raise ValueError(
-            f"no postings can be made of fragment {fragment_key(fragment)}: {error}; "
-            f"`python jobs/inspect_index.py --index {index.uri} --verify` names the passages"
-        ) from error
-
-
-def postings_folder(index: PassageIndex, fragment: Any) -> Path:
-    """Return where a fragment's postings lie."""
-    return Path(index.uri) / "postings" / fragment_key(fragment)
-
-
-def _deleted(index: PassageIndex, fragment: Any, postings: FragmentPostings) -> np.ndarray | None:
-    live_P = live_rows(index, fragment, postings.rows_P)
-    return None if live_P.all() else ~live_P
-
-
-_QUERIES_AT_ONCE = 256
-
-
-class PostingsSearch(SparseSearch):
-    """Searches the postings of all segments; fragments without postings are streamed and merged."""
-
-    def __init__(self, segments: list[Segment], without: list[Any], stream: StreamingImpacts, threads: int) -> None:
-        """`threads` is how many queries are searched for at a time."""
-        self._segments = segments
-        self._inverted = [segment.postings.segment for segment in segments]
-        self._deleted = [segment.deleted_P for segment in segments]
-        self._without = without
-        self._stream = stream
-        self._threads = threads
-
-    def search(self, queries: Representations, k: int) -> Hits:
-        """Return each query's best k passages: the same as `StreamingImpacts`, sooner."""
-        refuse_queries(queries)
-        best = TopK(len(queries), k, only_positive=True)
-        for fragment in self._without:
-            self._stream.add_fragment(fragment, queries, best)
-        # What is found for a query is held until its ids are looked up.
-        for first in range(0, len(queries), _QUERIES_AT_ONCE):
-            offsets = queries.impact_offsets[first : first + _QUERIES_AT_ONCE + 1]
-            found = search_many(
-                self._inverted,
-                queries.impact_ids,
-                queries.impact_weights,
-                offsets,
-                k,
-                deleted=self._deleted,
-                threads=self._threads,
-            )
-            for number, each in enumerate(found):
-                best.add_for(first + number, each.scores, self._ids(each))
-        return best.results()
-
-    def _ids(self, found: Found) -> np.ndarray:
-        # Segment by segment, as each is asked once for all of its passages.
-        order_F = np.argsort(found.segments, kind="stable")
-        rows_F = found.rows[order_F]
-        ends = np.searchsorted(found.segments[order_F], np.arange(len(self._segments) + 1)).tolist()
-        ids: list[str] = []
-        for segment, first, last in zip(self._segments, ends[:-1], ends[1:], strict=True):
-            if last > first:
-                ids += segment.postings.ids_of(rows_F[first:last])
-        ids_F = np.empty(len(ids), dtype=object)
-        ids_F[order_F] = ids
-        return ids_F

@@ -1,6 +1,12 @@
-"""What impacts must be like, of passages and of queries, so that bounds hold and sums have one order.
+"""A segment: the inverted index of one group of passages, in a folder of its own, never changed once written.
 
-Legend: I impacts of some texts.
+The files are plain `.npy` arrays that are mapped into memory, and a header that says what they hold. To build one,
+passages arrive in batches, are spooled to disk while terms are counted, then put in place: memory holds one block of
+passages and a few numbers for each vocabulary entry and each passage, and the operating system writes the arrays out as
+it needs.
+
+Legend: V vocabulary, D terms that occur, B blocks of 65,536 passages (the last may be smaller), P postings, I impacts
+of a batch, N passages.
 """
 
 from __future__ import annotations
@@ -16,34 +22,12 @@ import numpy as np
 from pydantic import NonNegativeInt, PositiveInt, ValidationError
 
 from diffretriever.files import whole_folder
+from diffretriever.ragged import offsets_of
 from diffretriever.search.sparse.kernels import BLOCK_ROWS, digest_postings, place, tally
 from schemas.base import Model
 
-
-def check_ids(ids_I: np.ndarray, vocab_size: int) -> None:
-    """Raise ValueError if an id is outside the vocabulary."""
-    if len(ids_I) and not (ids_I.min() >= 0 and ids_I.max() < vocab_size):
-        wrong = ids_I.min() if ids_I.min() < 0 else ids_I.max()
-        raise ValueError(f"token id {wrong} is outside a vocabulary of {vocab_size}: use the retriever's own tokenizer")
-
-
-def check_weights(weights_I: np.ndarray, whose: str) -> None:
-    """Raise ValueError if a weight is not above 0 and finite, NaN included."""
-    if len(weights_I) and not (weights_I.min() > 0 and weights_I.max() < np.inf):
-        raise ValueError(f"the weights of {whose} must be above 0 and finite: encode again")
-
-
-def first_out_of_order(ids_I: np.ndarray, offsets: np.ndarray) -> int | None:
-    """Return the first text whose ids do not ascend, or None; text i owns offsets[i] to offsets[i + 1]."""
-    ascends_I = np.diff(ids_I, prepend=-1) > 0
-    ascends_I[offsets[:-1][np.diff(offsets) > 0]] = True
-    return None if ascends_I.all() else int(np.searchsorted(offsets, np.argmin(ascends_I), side="right")) - 1
-
-
-_HEADER = "segment.json"
-
-
-_CHECKSUM_BYTES = 1 << 24
+Impacts: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Of some passages: ids (integers, ascending within a passage), weights (float32), offsets (int64, passages + 1)."""
 
 DTYPES: dict[str, np.dtype[Any]] = {
     "terms": np.dtype(np.int32),
@@ -61,6 +45,192 @@ is the passage's row within its block, `codes` [P] the weight in 255ths of the t
 [P] the weight itself. All but `weights`, which only passages near the top are looked up in, is read by every query
 that has the term.
 """
+
+_HEADER = "segment.json"
+_CHECKSUM_BYTES = 1 << 24
+_MOST_POSTINGS = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PostingsSegment:
+    """An open segment; passages are known by their number, 0 for the first that was built in.
+
+    Attributes:
+        folder: where it is.
+        passages: N.
+        vocab_size: V.
+        terms_D: see `DTYPES` for this and what follows. All are mapped files: memory fills with what queries
+            read, and the system may take it back.
+        peaks_D: float32.
+        starts_DB: uint32 [D, B + 1].
+        rows_P: uint16.
+        codes_P: uint8.
+        weights_P: float32.
+    """
+
+    folder: Path
+    passages: int
+    vocab_size: int
+    terms_D: np.ndarray
+    peaks_D: np.ndarray
+    starts_DB: np.ndarray
+    rows_P: np.ndarray
+    codes_P: np.ndarray
+    weights_P: np.ndarray
+
+    @classmethod
+    def build(cls, folder: str | Path, batches: Iterable[Impacts], vocab_size: int) -> Self:
+        """Write a segment and open it. Nobody sees the folder before it is whole.
+
+        Takes, for a while, 8 bytes of disk a posting beside the segment's own 7. A million passages are enough for
+        one segment: the arrays are written all over at once, and should fit the memory that the system has free.
+
+        Args:
+            folder: local, not there yet.
+            batches: passages in order, some at a time: ids (integers, ascending and unique within a passage), weights
+                (float32, above 0) and offsets (int64, passage i of the batch owns offsets[i] to offsets[i + 1]).
+            vocab_size: V, above every id.
+
+        Raises:
+            ValueError: `folder` exists, an id is outside the vocabulary or not in order, a weight is not positive and
+                finite, or there are 2**32 postings or more.
+        """
+        write_segment(Path(folder), batches, vocab_size)
+        return cls.open(folder)
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Self:
+        """Open a segment; its size makes no difference to how long that takes.
+
+        Raises:
+            ValueError: `folder` holds no whole segment of this format.
+        """
+        header, arrays = read_segment(Path(folder))
+        return cls(
+            folder=Path(folder),
+            passages=header.passages,
+            vocab_size=header.vocab_size,
+            terms_D=arrays["terms"],
+            peaks_D=arrays["peaks"],
+            starts_DB=arrays["starts"],
+            rows_P=arrays["rows"],
+            codes_P=arrays["codes"],
+            weights_P=arrays["weights"],
+        )
+
+    def passage_digests(self) -> np.ndarray:
+        """Return uint64 [N]: for each passage what `kernels.digest_impacts` makes of its impacts."""
+        blocks = self.starts_DB.shape[1] - 1
+        digests = np.zeros(blocks * BLOCK_ROWS, np.uint64)
+        digest_postings(self.terms_D, self.starts_DB, self.rows_P, self.weights_P.view(np.uint32), digests)
+        return digests[: self.passages]
+
+    def verify(self) -> None:
+        """Read every byte and compare it with what was written.
+
+        Raises:
+            ValueError: an array has changed since it was built.
+        """
+        header, arrays = read_segment(self.folder)
+        for name, array in arrays.items():
+            if checksum(array) != header.checksums.get(name):
+                raise ValueError(f"{array_file(self.folder, name)} is damaged: build the segment again")
+
+
+def write_segment(folder: Path, batches: Iterable[Impacts], vocab_size: int) -> None:
+    """Write the segment of the passages in `batches`, whole or not at all; see `PostingsSegment.build`."""
+    if folder.exists():
+        raise ValueError(f"{folder} exists: remove it, or choose another folder")
+    with whole_folder(folder) as temporary:
+        spool = _Spool(temporary / "spool", vocab_size)
+        for batch in batches:
+            spool.add(batch)
+        arrays = _make_arrays(temporary, spool)
+        _fill(arrays, spool)
+        spool.remove()
+        header = Header(
+            vocab_size=vocab_size,
+            passages=spool.passages,
+            terms=len(arrays["terms"]),
+            postings=len(arrays["rows"]),
+            checksums={name: checksum(array) for name, array in arrays.items()},
+        )
+        write_header(temporary, header)
+
+
+class _Spool:
+    """Impacts on disk, passage by passage, and how many each term has of them."""
+
+    def __init__(self, folder: Path, vocab_size: int) -> None:
+        self.counts_V = np.zeros(vocab_size, np.int64)
+        self.peaks_V = np.zeros(vocab_size, np.float32)
+        self.passages = 0
+        self._lengths: list[np.ndarray] = []
+        self._ids, self._weights = folder / "ids", folder / "weights"
+        self._folder = folder
+        folder.mkdir()
+        self._ids.touch()
+        self._weights.touch()
+
+    def add(self, batch: Impacts) -> None:
+        weights_I = np.asarray(batch[1], np.float32)
+        _check(batch[0], weights_I, batch[2], len(self.counts_V), self.passages)
+        ids_I = np.asarray(batch[0], np.int32)
+        tally(ids_I, weights_I, self.counts_V, self.peaks_V)
+        self._lengths.append(np.diff(batch[2]).astype(np.int32))
+        self.passages += len(self._lengths[-1])
+        for file, array in ((self._ids, ids_I), (self._weights, weights_I)):
+            with file.open("ab") as stream:
+                array.tofile(stream)
+
+    def blocks(self) -> Iterable[Impacts]:
+        """Read back, one block of passages at a time."""
+        lengths_N, skip = np.concatenate([*self._lengths, np.zeros(0, np.int32)]), 0
+        for first in range(0, self.passages, BLOCK_ROWS):
+            offsets = offsets_of(lengths_N[first : first + BLOCK_ROWS])
+            count = int(offsets[-1])
+            ids_I = np.fromfile(self._ids, np.int32, count, offset=4 * skip)
+            yield ids_I, np.fromfile(self._weights, np.float32, count, offset=4 * skip), offsets
+            skip += count
+
+    def remove(self) -> None:
+        shutil.rmtree(self._folder)
+
+
+def _check(ids_I: np.ndarray, weights_I: np.ndarray, offsets: np.ndarray, vocab_size: int, first: int) -> None:
+    assert offsets[0] == 0, "offsets start at 0"
+    assert len(ids_I) == len(weights_I) == offsets[-1], "offsets end at the number of impacts"
+    check_ids(ids_I, vocab_size)
+    check_weights(weights_I, "passages' impacts")
+    row = first_out_of_order(ids_I, offsets)
+    if row is not None:
+        raise ValueError(f"the ids of passage number {first + row} do not ascend: sort its impacts by id, each id once")
+
+
+def _make_arrays(folder: Path, spool: _Spool) -> dict[str, np.ndarray]:
+    terms_D = np.flatnonzero(spool.counts_V)
+    postings = int(spool.counts_V.sum())
+    if postings > _MOST_POSTINGS:
+        raise ValueError(f"{postings} postings are too many for one segment: make segments of fewer passages")
+    shapes = Header(
+        vocab_size=len(spool.counts_V), passages=spool.passages, terms=len(terms_D), postings=postings, checksums={}
+    ).shapes
+    arrays: dict[str, np.ndarray] = {
+        name: np.lib.format.open_memmap(array_file(folder, name), "w+", dtype, shapes[name])
+        for name, dtype in DTYPES.items()
+    }
+    arrays["terms"][:] = terms_D
+    arrays["peaks"][:] = spool.peaks_V[terms_D]
+    return arrays
+
+
+def _fill(arrays: dict[str, np.ndarray], spool: _Spool) -> None:
+    cursors_V = np.cumsum(spool.counts_V) - spool.counts_V
+    rows_P, codes_P, weights_P = (arrays[name].view(np.ndarray) for name in ("rows", "codes", "weights"))
+    for number, block in enumerate(spool.blocks()):
+        arrays["starts"][:, number] = cursors_V[arrays["terms"]]
+        place(block, spool.peaks_V, cursors_V, rows_P, codes_P, weights_P)
+    arrays["starts"][:, blocks_of(spool.passages)] = cursors_V[arrays["terms"]]
 
 
 class Header(Model):
@@ -137,189 +307,21 @@ def _read_array(folder: Path, name: str, header: Header) -> np.ndarray:
     return array
 
 
-Impacts: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Of some passages: ids (integers, ascending within a passage), weights (float32), offsets (int64, passages + 1)."""
-
-_MOST_POSTINGS = 2**32 - 1
-
-
-def write_segment(folder: Path, batches: Iterable[Impacts], vocab_size: int) -> None:
-    """Write the segment of the passages in `batches`, whole or not at all; see `PostingsSegment.build`."""
-    if folder.exists():
-        raise ValueError(f"{folder} exists: remove it, or choose another folder")
-    with whole_folder(folder) as temporary:
-        spool = _Spool(temporary / "spool", vocab_size)
-        for batch in batches:
-            spool.add(batch)
-        arrays = _make_arrays(temporary, spool)
-        _fill(arrays, spool)
-        spool.remove()
-        header = Header(
-            vocab_size=vocab_size,
-            passages=spool.passages,
-            terms=len(arrays["terms"]),
-            postings=len(arrays["rows"]),
-            checksums={name: checksum(array) for name, array in arrays.items()},
-        )
-        write_header(temporary, header)
+def check_ids(ids_I: np.ndarray, vocab_size: int) -> None:
+    """Raise ValueError if an id is outside the vocabulary."""
+    if len(ids_I) and not (ids_I.min() >= 0 and ids_I.max() < vocab_size):
+        wrong = ids_I.min() if ids_I.min() < 0 else ids_I.max()
+        raise ValueError(f"token id {wrong} is outside a vocabulary of {vocab_size}: use the retriever's own tokenizer")
 
 
-class _Spool:
-    """Impacts on disk, passage by passage, and how many each term has of them."""
-
-    def __init__(self, folder: Path, vocab_size: int) -> None:
-        self.counts_V = np.zeros(vocab_size, np.int64)
-        self.peaks_V = np.zeros(vocab_size, np.float32)
-        self.passages = 0
-        self._lengths: list[np.ndarray] = []
-        self._ids, self._weights = folder / "ids", folder / "weights"
-        self._folder = folder
-        folder.mkdir()
-        self._ids.touch()
-        self._weights.touch()
-
-    def add(self, batch: Impacts) -> None:
-        weights_I = np.asarray(batch[1], np.float32)
-        _check(batch[0], weights_I, batch[2], len(self.counts_V), self.passages)
-        ids_I = np.asarray(batch[0], np.int32)
-        tally(ids_I, weights_I, self.counts_V, self.peaks_V)
-        self._lengths.append(np.diff(batch[2]).astype(np.int32))
-        self.passages += len(self._lengths[-1])
-        for file, array in ((self._ids, ids_I), (self._weights, weights_I)):
-            with file.open("ab") as stream:
-                array.tofile(stream)
-
-    def blocks(self) -> Iterable[Impacts]:
-        """Read back, one block of passages at a time."""
-        lengths_N, skip = np.concatenate([*self._lengths, np.zeros(0, np.int32)]), 0
-        for first in range(0, self.passages, BLOCK_ROWS):
-            offsets = np.concatenate([[0], np.cumsum(lengths_N[first : first + BLOCK_ROWS], dtype=np.int64)])
-            count = int(offsets[-1])
-            ids_I = np.fromfile(self._ids, np.int32, count, offset=4 * skip)
-            yield ids_I, np.fromfile(self._weights, np.float32, count, offset=4 * skip), offsets
-            skip += count
-
-    def remove(self) -> None:
-        shutil.rmtree(self._folder)
+def check_weights(weights_I: np.ndarray, whose: str) -> None:
+    """Raise ValueError if a weight is not above 0 and finite, NaN included."""
+    if len(weights_I) and not (weights_I.min() > 0 and weights_I.max() < np.inf):
+        raise ValueError(f"the weights of {whose} must be above 0 and finite: encode again")
 
 
-def _check(ids_I: np.ndarray, weights_I: np.ndarray, offsets: np.ndarray, vocab_size: int, first: int) -> None:
-    assert offsets[0] == 0, "offsets start at 0"
-    assert len(ids_I) == len(weights_I) == offsets[-1], "offsets end at the number of impacts"
-    check_ids(ids_I, vocab_size)
-    check_weights(weights_I, "passages' impacts")
-    row = first_out_of_order(ids_I, offsets)
-    if row is not None:
-        raise ValueError(f"the ids of passage number {first + row} do not ascend: sort its impacts by id, each id once")
-
-
-def _make_arrays(folder: Path, spool: _Spool) -> dict[str, np.ndarray]:
-    terms_D = np.flatnonzero(spool.counts_V)
-    postings = int(spool.counts_V.sum())
-    if postings > _MOST_POSTINGS:
-        raise ValueError(f"{postings} postings are too many for one segment: make segments of fewer passages")
-    shapes = Header(
-        vocab_size=len(spool.counts_V), passages=spool.passages, terms=len(terms_D), postings=postings, checksums={}
-    ).shapes
-    arrays: dict[str, np.ndarray] = {
-        name: np.lib.format.open_memmap(array_file(folder, name), "w+", dtype, shapes[name])
-        for name, dtype in DTYPES.items()
-    }
-    arrays["terms"][:] = terms_D
-    arrays["peaks"][:] = spool.peaks_V[terms_D]
-    return arrays
-
-
-def _fill(arrays: dict[str, np.ndarray], spool: _Spool) -> None:
-    cursors_V = np.cumsum(spool.counts_V) - spool.counts_V
-    rows_P, codes_P, weights_P = (arrays[name].view(np.ndarray) for name in ("rows", "codes", "weights"))
-    for number, block in enumerate(spool.blocks()):
-        arrays["starts"][:, number] = cursors_V[arrays["terms"]]
-        place(block, spool.peaks_V, cursors_V, rows_P, codes_P, weights_P)
-    arrays["starts"][:, blocks_of(spool.passages)] = cursors_V[arrays["terms"]]
-
-
-@dataclass(frozen=True, slots=True)
-class PostingsSegment:
-    """An open segment; passages are known by their number, 0 for the first that was built in.
-
-    Attributes:
-        folder: where it is.
-        passages: N.
-        vocab_size: V.
-        terms_D: see `format.DTYPES` for this and what follows. All are mapped files: memory fills with what queries
-            read, and the system may take it back.
-        peaks_D: float32.
-        starts_DB: uint32 [D, B + 1].
-        rows_P: uint16.
-        codes_P: uint8.
-        weights_P: float32.
-    """
-
-    folder: Path
-    passages: int
-    vocab_size: int
-    terms_D: np.ndarray
-    peaks_D: np.ndarray
-    starts_DB: np.ndarray
-    rows_P: np.ndarray
-    codes_P: np.ndarray
-    weights_P: np.ndarray
-
-    @classmethod
-    def build(cls, folder: str | Path, batches: Iterable[Impacts], vocab_size: int) -> Self:
-        """Write a segment and open it. Nobody sees the folder before it is whole.
-
-        Takes, for a while, 8 bytes of disk a posting beside the segment's own 7. A million passages are enough for
-        one segment: the arrays are written all over at once, and should fit the memory that the system has free.
-
-        Args:
-            folder: local, not there yet.
-            batches: passages in order, some at a time: ids (integers, ascending and unique within a passage), weights
-                (float32, above 0) and offsets (int64, passage i of the batch owns offsets[i] to offsets[i + 1]).
-            vocab_size: V, above every id.
-
-        Raises:
-            ValueError: `folder` exists, an id is outside the vocabulary or not in order, a weight is not positive and
-                finite, or there are 2**32 postings or more.
-        """
-        write_segment(Path(folder), batches, vocab_size)
-        return cls.open(folder)
-
-    @classmethod
-    def open(cls, folder: str | Path) -> Self:
-        """Open a segment; its size makes no difference to how long that takes.
-
-        Raises:
-            ValueError: `folder` holds no whole segment of this format.
-        """
-        header, arrays = read_segment(Path(folder))
-        return cls(
-            folder=Path(folder),
-            passages=header.passages,
-            vocab_size=header.vocab_size,
-            terms_D=arrays["terms"],
-            peaks_D=arrays["peaks"],
-            starts_DB=arrays["starts"],
-            rows_P=arrays["rows"],
-            codes_P=arrays["codes"],
-            weights_P=arrays["weights"],
-        )
-
-    def passage_digests(self) -> np.ndarray:
-        """Return uint64 [N]: for each passage what `kernels.inversion.digest_impacts` makes of its impacts."""
-        blocks = self.starts_DB.shape[1] - 1
-        digests = np.zeros(blocks * BLOCK_ROWS, np.uint64)
-        digest_postings(self.terms_D, self.starts_DB, self.rows_P, self.weights_P.view(np.uint32), digests)
-        return digests[: self.passages]
-
-    def verify(self) -> None:
-        """Read every byte and compare it with what was written.
-
-        Raises:
-            ValueError: an array has changed since it was built.
-        """
-        header, arrays = read_segment(self.folder)
-        for name, array in arrays.items():
-            if checksum(array) != header.checksums.get(name):
-                raise ValueError(f"{array_file(self.folder, name)} is damaged: build the segment again")
+def first_out_of_order(ids_I: np.ndarray, offsets: np.ndarray) -> int | None:
+    """Return the first text whose ids do not ascend, or None; text i owns offsets[i] to offsets[i + 1]."""
+    ascends_I = np.diff(ids_I, prepend=-1) > 0
+    ascends_I[offsets[:-1][np.diff(offsets) > 0]] = True
+    return None if ascends_I.all() else int(np.searchsorted(offsets, np.argmin(ascends_I), side="right")) - 1

@@ -1,6 +1,19 @@
-"""A query in the terms of each segment.
+"""Exact search over segments: codes bound every score, and the passages with the best bounds are scored exactly.
 
-Legend: T terms of a query, S segments.
+Why nothing is lost. For a query with weights a_t, a term's peak w_t and a passage's code c_t, which is rounded up,
+
+    sum a_t w_t (c_t - 1) / 255  <  true score  <=  sum a_t w_t c_t / 255,
+
+over the terms that the passage has. Let s_t be a_t w_t / 255 in units, rounded up to a whole number. Then the bound,
+sum s_t c_t, is at least the true score, and exceeds it by less than sum (s_t + 254). What float32 makes of a score
+differs from it by at most T roundings of 2**-24, relative to at most 2**30 units, and, where products underflow, by T
+halves of the smallest float32, which is under a unit: together fewer than 128 (T + 2) units.
+
+If k passages have bounds of b or more, the k-th best score is therefore at least b less the excess and one such
+difference. A passage that reaches it has a true score, and so a bound, of at least that less one more difference.
+The margin is the excess and both differences; who lies further below b is dropped.
+
+Legend: T terms of a query, S segments, F passages found, C candidates, R rows of a block, Q queries, N passages.
 """
 
 from __future__ import annotations
@@ -11,10 +24,96 @@ from typing import NamedTuple
 
 import numpy as np
 
+from diffretriever.ragged import offsets_of
 from diffretriever.search.sparse import kernels
-from diffretriever.search.sparse import kernels as bounds
-from diffretriever.search.sparse.kernels import look_up
 from diffretriever.search.sparse.segment import PostingsSegment, check_ids, check_weights, first_out_of_order
+
+_UNITS = 2**30
+"""The highest bound of a query is about so many units."""
+_SMALLEST_UNIT = 2.0**-126
+_ROUNDING_UNITS = 256
+"""Both differences of the margin, for each term."""
+_LARGEST_SCORE = float(np.finfo(np.float32).max) / 2
+_NONE_DELETED = np.zeros(0, dtype=bool)
+
+
+class Found(NamedTuple):
+    """The passages found for one query: by score descending, then by segment and row ascending."""
+
+    segments: np.ndarray
+    """int64 [F], which of the segments that were searched."""
+    rows: np.ndarray
+    """int64 [F], the passage's number in it."""
+    scores: np.ndarray
+    """float32 [F], above 0."""
+
+
+def search(
+    segments: Sequence[PostingsSegment],
+    query_ids: np.ndarray,
+    query_weights: np.ndarray,
+    k: int,
+    *,
+    deleted: Sequence[np.ndarray | None] | None = None,
+) -> Found:
+    """Return the k best passages, and all others that score exactly as much as the k-th.
+
+    Scores are the inner products of `scoring.sparse.sparse_scores`, to the bit: float32, added in order of ids. Which
+    of the passages that tie at the end stay is for the caller, who knows their ids: `scoring.topk.top_k` cuts to k.
+
+    Args:
+        segments: of one vocabulary.
+        query_ids: integers [T], ascending and unique.
+        query_weights: float32 [T], above 0.
+        k: at least 1.
+        deleted: for each segment bool [N], True for passages not to be found, or None if there are none.
+
+    Raises:
+        ValueError: the query is not as described, its scores may exceed float32, or k is below 1.
+    """
+    if k < 1:
+        raise ValueError(f"k is {k}: ask for at least one passage")
+    plan = plan_query(segments, query_ids, query_weights)
+    masks = _masks(segments, deleted)
+    firsts = offsets_of([segment.passages for segment in segments])
+    places_C = _candidates(segments, plan, masks, firsts, k)
+    return _ranked(places_C, _scores(segments, plan, firsts, places_C), firsts, k)
+
+
+def search_many(
+    segments: Sequence[PostingsSegment],
+    query_ids: np.ndarray,
+    query_weights: np.ndarray,
+    query_offsets: np.ndarray,
+    k: int,
+    *,
+    deleted: Sequence[np.ndarray | None] | None = None,
+    threads: int = 1,
+) -> list[Found]:
+    """Search for Q queries, `threads` of them at a time, as `search` does for one.
+
+    Args:
+        segments: of one vocabulary.
+        query_ids: integers, of all queries together.
+        query_weights: float32, likewise.
+        query_offsets: int64 [Q + 1]; query i owns offsets[i] to offsets[i + 1].
+        k: at least 1.
+        deleted: as in `search`.
+        threads: cores to use; the inner loops hold no lock.
+
+    Raises:
+        ValueError: as `search`.
+    """
+
+    def one(number: int) -> Found:
+        own = slice(query_offsets[number], query_offsets[number + 1])
+        return search(segments, query_ids[own], query_weights[own], k, deleted=deleted)
+
+    numbers = range(len(query_offsets) - 1)
+    if threads == 1:
+        return [one(number) for number in numbers]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(one, numbers))
 
 
 class Plan(NamedTuple):
@@ -58,102 +157,8 @@ def plan_query(segments: Sequence[PostingsSegment], query_ids: np.ndarray, query
     positions_ST = np.empty((len(segments), len(ids_T)), np.int64)
     peaks_ST = np.empty(positions_ST.shape, np.float32)
     for segment, positions_T, peaks_T in zip(segments, positions_ST, peaks_ST, strict=True):
-        look_up(segment.terms_D, segment.peaks_D, ids_T, positions_T, peaks_T)
+        kernels.look_up(segment.terms_D, segment.peaks_D, ids_T, positions_T, peaks_T)
     return Plan(positions_ST, weights_T, peaks_ST.astype(np.float64) * weights_T)
-
-
-_UNITS = 2**30
-
-
-_SMALLEST_UNIT = 2.0**-126
-
-
-_ROUNDING_UNITS = 256
-
-
-_LARGEST_SCORE = float(np.finfo(np.float32).max) / 2
-
-
-_NONE_DELETED = np.zeros(0, dtype=bool)
-
-
-class Found(NamedTuple):
-    """The passages found for one query: by score descending, then by segment and row ascending."""
-
-    segments: np.ndarray
-    """int64 [F], which of the segments that were searched."""
-    rows: np.ndarray
-    """int64 [F], the passage's number in it."""
-    scores: np.ndarray
-    """float32 [F], above 0."""
-
-
-def search(
-    segments: Sequence[PostingsSegment],
-    query_ids: np.ndarray,
-    query_weights: np.ndarray,
-    k: int,
-    *,
-    deleted: Sequence[np.ndarray | None] | None = None,
-) -> Found:
-    """Return the k best passages, and all others that score exactly as much as the k-th.
-
-    Scores are the inner products of `scoring.sparse.sparse_scores`, to the bit: float32, added in order of ids. Which
-    of the passages that tie at the end stay is for the caller, who knows their ids: `scoring.topk.top_k` cuts to k.
-
-    Args:
-        segments: of one vocabulary.
-        query_ids: integers [T], ascending and unique.
-        query_weights: float32 [T], above 0.
-        k: at least 1.
-        deleted: for each segment bool [N], True for passages not to be found, or None if there are none.
-
-    Raises:
-        ValueError: the query is not as described, its scores may exceed float32, or k is below 1.
-    """
-    if k < 1:
-        raise ValueError(f"k is {k}: ask for at least one passage")
-    plan = plan_query(segments, query_ids, query_weights)
-    masks = _masks(segments, deleted)
-    firsts = np.cumsum([0, *(segment.passages for segment in segments)])
-    places_C = _candidates(segments, plan, masks, firsts, k)
-    return _ranked(places_C, _scores(segments, plan, firsts, places_C), firsts, k)
-
-
-def search_many(
-    segments: Sequence[PostingsSegment],
-    query_ids: np.ndarray,
-    query_weights: np.ndarray,
-    query_offsets: np.ndarray,
-    k: int,
-    *,
-    deleted: Sequence[np.ndarray | None] | None = None,
-    threads: int = 1,
-) -> list[Found]:
-    """Search for Q queries, `threads` of them at a time, as `search` does for one.
-
-    Args:
-        segments: of one vocabulary.
-        query_ids: integers, of all queries together.
-        query_weights: float32, likewise.
-        query_offsets: int64 [Q + 1]; query i owns offsets[i] to offsets[i + 1].
-        k: at least 1.
-        deleted: as in `search`.
-        threads: cores to use; the inner loops hold no lock.
-
-    Raises:
-        ValueError: as `search`.
-    """
-
-    def one(number: int) -> Found:
-        own = slice(query_offsets[number], query_offsets[number + 1])
-        return search(segments, query_ids[own], query_weights[own], k, deleted=deleted)
-
-    numbers = range(len(query_offsets) - 1)
-    if threads == 1:
-        return [one(number) for number in numbers]
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(one, numbers))
 
 
 def _masks(segments: Sequence[PostingsSegment], deleted: Sequence[np.ndarray | None] | None) -> list[np.ndarray]:
@@ -176,14 +181,14 @@ def _candidates(
     margin = int((steps_ST.sum(axis=1) + (254 + _ROUNDING_UNITS) * (terms_S + 2)).max(initial=0))
     # Untouched pages of these cost nothing, and hardly any is touched.
     pool = np.empty(firsts[-1], np.int32), np.empty(firsts[-1], np.int64)
-    bounds_R, state = np.empty(kernels.BLOCK_ROWS, np.int32), bounds.new_state(k)
+    bounds_R, state = np.empty(kernels.BLOCK_ROWS, np.int32), kernels.new_state(k)
     for number in np.flatnonzero(terms_S).tolist():
         segment = segments[number]
         arrays = segment.starts_DB, segment.rows_P, segment.codes_P
         query = plan.positions_ST[number], steps_ST[number]
         places = int(firsts[number]), segment.passages
-        bounds.collect(arrays, query, masks[number], places, (k, margin), bounds_R, pool, state)
-    bounds.keep_best(pool, state, k, margin)
+        kernels.collect(arrays, query, masks[number], places, (k, margin), bounds_R, pool, state)
+    kernels.keep_best(pool, state, k, margin)
     return pool[1][: state[0]]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
@@ -13,6 +13,8 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.sparse import impact_matrix, sparse_scores
 from diffretriever.scoring.topk import Hits, TopK
 from diffretriever.search.sparse.base import SparseSearch
+from schemas.search import SearchOptions
+from schemas.serve import Way
 
 _MAX_BATCH_ROWS = 16384
 _COLUMNS = ("id", "impact_ids", "impact_weights")
@@ -21,10 +23,17 @@ _COLUMNS = ("id", "impact_ids", "impact_weights")
 class StreamingImpacts(SparseSearch):
     """Multiplies the queries with every passage; all queries share one pass over the table."""
 
+    way: ClassVar[Way] = "stream"
+
     def __init__(self, index: PassageIndex, memory_mb: int) -> None:
         self._index = index
         self._memory_mb = memory_mb
         self._vocab_size = index.manifest.vocab_size or 0
+
+    @classmethod
+    def open(cls, index: PassageIndex, options: SearchOptions) -> Self:
+        """Open it; any index can be searched so, and one without impacts gives nothing."""
+        return cls(index, options.memory_mb)
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages."""

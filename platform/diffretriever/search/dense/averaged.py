@@ -1,0 +1,62 @@
+"""Search by averaged slots: what late interaction is weighed against (paper §6.1).
+
+A text's score is the inner product of its mean vector with the query's; `scoring.pooled_slots` says what is averaged.
+A mean is one vector, so this is MaxSim of one vector each, computed as in every other dense search: the scores of a
+query do not depend on the queries that it is searched with.
+
+Legend: Q queries, P passages of a batch, N vectors, H hidden size.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Self
+
+import numpy as np
+import torch
+
+from diffretriever.encoders.representations import Representations, read_vectors, refuse_queries
+from diffretriever.index.finite import finite_rows
+from diffretriever.index.table import PassageIndex
+from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest
+from diffretriever.scoring.pooled_slots import mean_slots
+from diffretriever.scoring.topk import Hits, TopK
+from diffretriever.search.dense.base import DenseSearch
+from schemas.search import SearchOptions
+from schemas.serve import Way
+
+_BATCH_ROWS = 4096
+
+
+class AveragedSlots(DenseSearch):
+    """Scores every passage by mean vectors, neither normalised again; all queries share one pass over the table."""
+
+    way: ClassVar[Way] = "averaged"
+    is_exact: ClassVar[bool] = True
+
+    def __init__(self, index: PassageIndex) -> None:
+        self._index = index
+
+    @classmethod
+    def open(cls, index: PassageIndex, options: SearchOptions, device: torch.device) -> Self:
+        """Open it; any index with vectors can be searched so."""
+        return cls(index)
+
+    def search(self, queries: Representations, k: int) -> Hits:
+        """Return each query's best k passages by the inner product of averaged slots."""
+        refuse_queries(queries)
+        asked = _means(queries.vectors_MH, queries.offsets)
+        best = TopK(len(queries), k)
+        for batch in finite_rows(self._index.uri, self._index.batches(["id", "reps"], _BATCH_ROWS)):
+            stored_NH, offsets = read_vectors(batch)
+            passages = _means(stored_NH, offsets)
+            scores_QP = asked.vectors_MH @ passages.vectors_MH.T
+            scores_QP[:, np.diff(offsets) == 0] = -np.inf
+            chosen = contenders(asked, scores_QP, FP32_ROUNDING * longest(passages.vectors_MH), best)
+            add_exact(asked, passages, np.array(batch.column("id").to_pylist(), dtype=object), chosen, best)
+        return best.results()
+
+
+def _means(vectors_NH: np.ndarray, offsets: np.ndarray) -> Vectors:
+    """Return one vector a text."""
+    means_PH: np.ndarray = mean_slots(torch.from_numpy(vectors_NH.astype(np.float32)), offsets).numpy()
+    return Vectors(means_PH, np.arange(len(offsets)))
