@@ -22,6 +22,7 @@ LEVELS = {
     "presets": 1,
     "backbones": 1,
     "client": 1,
+    "ledger": 2,
     "random_models": 2,
     "codecs": 2,
     "collections": 2,

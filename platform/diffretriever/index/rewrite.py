@@ -16,10 +16,10 @@ import pyarrow as pa
 from lance.fragment import FragmentMetadata, write_fragments
 
 from diffretriever.encoders.representations import Representations, read_vectors
+from diffretriever.files import filesystem_of
 from diffretriever.index.finite import finite_rows
 from diffretriever.index.table import PassageIndex, changed_by_another, refused_if_changed, table_schema, table_uri
 from diffretriever.index.vectors import with_codes
-from diffretriever.index.work_folder import WorkFolder
 from diffretriever.index.writer import Committer, WriterLock, beside, write_block
 from schemas.index import TEXT_SCHEMA, IndexManifest
 
@@ -128,8 +128,9 @@ def write_part(uri: str, version: int, part: Part, manifest: IndexManifest) -> s
 
 def still_there(uri: str, receipt: str) -> bool:
     """Return whether the files of a receipt exist: Lance's clean-up removes what no version owns after seven days."""
-    data = WorkFolder(f"{table_uri(uri)}/data")
-    return all(data.has(file["path"]) for item in json.loads(receipt) for file in item["files"])
+    filesystem, folder = filesystem_of(f"{table_uri(uri)}/data")
+    paths = [f"{folder}/{file['path']}" for item in json.loads(receipt) for file in item["files"]]
+    return all(info.is_file for info in filesystem.get_file_info(paths))
 
 
 def replace_all(index: PassageIndex, manifest: IndexManifest, receipts: list[str]) -> None:
