@@ -30,7 +30,7 @@ from diffretriever.scoring.topk import Hits
 from diffretriever.search.base import check_modes
 from diffretriever.search.bm25 import Bm25Searcher
 from diffretriever.training.data.examples import Checked
-from diffretriever.training.data.mining import Corpus, mined, mined_line
+from diffretriever.training.data.mining import Corpus, choose_negatives, mined_line
 from diffretriever.training.data.preparation import quarantine
 from diffretriever.training.data.sources import ExampleSource, open_source
 from schemas.retriever import Bm25Retriever, Mode
@@ -174,7 +174,10 @@ class _Parts:
         if earlier is not None:
             return dict(earlier)
         hits = self._search(number, [record.example.query for record in records])
-        found = [mined(record, ranked, self._corpus, self._job) for record, ranked in zip(records, hits, strict=True)]
+        found = [
+            choose_negatives(record, ranked, self._corpus, self._job)
+            for record, ranked in zip(records, hits, strict=True)
+        ]
         fields = self._corpus.fields(passage for each in found for passage, _ in each.negatives)
         pairs = zip(records, found, strict=True)
         data = "".join(mined_line(record.example, each, fields) for record, each in pairs).encode()

@@ -152,8 +152,8 @@ class PartialScores:
 def rerank_run(job: RerankJob, records: Iterable[Passage | BadRecord]) -> RerankSummary:
     """Rerank the job's run with the passages in `records`, and write its two files.
 
-    Everything is read and checked before the model loads. Finished queries are kept beside the output: an attempt that is
-    killed loses the query it was at.
+    Everything is read and checked before the model loads. Finished queries are kept beside the output: an attempt that
+    is killed loses the query it was at.
 
     Raises:
         ValueError: no such reranker, a malformed run, or a missing text; no file has been written then.
