@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from diffretriever.codecs import codec_from_bytes, train_codec
 from diffretriever.codecs.base import Codec
-from diffretriever.index.rewrite import Part, parts_of, replace_all, sample_of, still_there, write_part
+from diffretriever.index.rewrite import TablePart, parts_of, replace_all, sample_of, still_there, write_part
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_of, codec_place
 from diffretriever.index.writer import WriterLock
@@ -129,12 +129,12 @@ def _run(index: PassageIndex, manifest: IndexManifest, ledger: Ledger) -> int:
     return rows
 
 
-def _receipt(index: PassageIndex, ledger: Ledger, part: Part) -> str | None:
+def _receipt(index: PassageIndex, ledger: Ledger, part: TablePart) -> str | None:
     data = ledger.get(f"{part.key}.json")
     return data.decode() if data is not None and still_there(index.uri, data.decode()) else None
 
 
-def _written(index: PassageIndex, manifest: IndexManifest, parts: list[Part]) -> Iterator[dict[str, Any]]:
+def _written(index: PassageIndex, manifest: IndexManifest, parts: list[TablePart]) -> Iterator[dict[str, Any]]:
     if not parts:
         return
     arguments = {"uri": index.uri, "version": index.version, "manifest_json": manifest.model_dump_json()}
@@ -145,6 +145,6 @@ def _written(index: PassageIndex, manifest: IndexManifest, parts: list[Part]) ->
 
 def _write_parts(rows: pa.Table, uri: str, version: int, manifest_json: str) -> pa.Table:
     manifest = IndexManifest.model_validate_json(manifest_json)
-    parts = [Part(**row) for row in rows.to_pylist()]
+    parts = [TablePart(**row) for row in rows.to_pylist()]
     receipts = [write_part(uri, version, part, manifest) for part in parts]
     return pa.table({"key": [part.key for part in parts], "receipt": receipts, "rows": [part.rows for part in parts]})

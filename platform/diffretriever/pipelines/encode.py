@@ -101,7 +101,7 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
         selection.refuse_conflicts()
         for index in indexes:
             write_text(f"{index.uri.rstrip('/')}/encode.yaml", job.to_yaml())
-        rate, left_out = 0.0, []
+        rate, left_out = 0.0, list[str]()
         if scanned.n_kept:
             rate, left_out = _run(job, indexes, collection, scanned, selection, pool)
         if left_out:

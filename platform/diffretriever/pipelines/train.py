@@ -29,7 +29,6 @@ from schemas.training import TrainingManifest, TrainJob
 from schemas.training_data import PrepareTrainingJob
 
 _PUMP_SECONDS = 0.5
-
 # Others wait this long for the worker that validates.
 _PATIENCE_SECONDS = 7200
 

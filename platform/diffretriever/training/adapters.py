@@ -11,9 +11,9 @@ import hashlib
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
+from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 
 from diffretriever.backbones import Backbone
@@ -23,18 +23,14 @@ from diffretriever.backbones.checkpoint import Checkpoint
 from diffretriever.backbones.slot_layers import SLOTS_FILE, SlotLayers, most_slots, read_slot_layers, slot_shapes
 from diffretriever.backbones.source import resolve_adapter, resolve_source
 from diffretriever.files import file_digest, whole_folder
+from diffretriever.training.lora import adapter_tensors
 from schemas.retriever import BackboneConfig
 from schemas.training import MANIFEST_FILE, Recipe, Start, TrainingManifest
-
-if TYPE_CHECKING:
-    from peft import LoraConfig
-
 
 ADAPTER = "adapter"
 """Folder of the adapter, in each checkpoint and in the end."""
 
 _LIBRARIES = ("torch", "transformers", "peft", "ray", "diffretriever")
-
 _HEAD_REMEDY = "set --adapter-head include, or backbone.adapter_head: drop in the retriever's YAML file"
 
 
@@ -50,9 +46,6 @@ def save_adapter(backbone: Backbone, config: LoraConfig, manifest: TrainingManif
     Raises:
         ValueError: what was written is empty, not finite, or was not changed by the training.
     """
-    # It imports PEFT, which is slow, and only the worker that saves needs it.
-    from diffretriever.training.lora import adapter_tensors
-
     with whole_folder(target) as folder:
         config.inference_mode = True
         # A set has another order in every process.

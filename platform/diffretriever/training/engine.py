@@ -23,9 +23,7 @@ from diffretriever.training.gather import Workers
 from schemas.training import Recipe
 
 _STATE_FILE = "optimizer.pt"
-
 _TAG = "deepspeed"
-
 _VALUES_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 """The variable that wins over `weights_only=False` in torch."""
 

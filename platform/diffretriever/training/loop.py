@@ -72,6 +72,16 @@ class Trainer:
         workers: Workers,
         teacher: Teacher | None,
     ) -> None:
+        """Get ready for step 0.
+
+        Args:
+            encoder: in training.
+            batches: of this worker.
+            engine: over the encoder's trainable parameters.
+            recipe: of the training.
+            workers: this one among all.
+            teacher: whose scores or vectors are learnt from, if it is another retriever.
+        """
         self.encoder, self.batches, self.engine, self.recipe, self.workers = encoder, batches, engine, recipe, workers
         self.teacher = teacher
         self.compression = Compression(encoder.encoder, batches, recipe, workers)

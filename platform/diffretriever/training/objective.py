@@ -60,7 +60,7 @@ def objective(
     positives_Q = torch.arange(len(queries.ids_BT), device=queries.ids_BT.device) * passages_each
 
     def counted(scores_QP: Tensor) -> Tensor:
-        return scores_QP if answers_QP is None else without(scores_QP, answers_QP, positives_Q)
+        return scores_QP if answers_QP is None else excluding(scores_QP, answers_QP, positives_Q)
 
     scores_QP = dense_scores(queries, passages)
     dense = contrastive(counted(scores_QP) / recipe.temperature, positives_Q)
@@ -119,7 +119,7 @@ def _over(ids_U: Tensor, texts: TextVectors) -> Tensor:
     return room_BU.scatter_add(1, place_BT, texts.weights_BT)[:, :-1]
 
 
-def without(scores_QP: Tensor, excluded_QP: Tensor, positives_Q: Tensor) -> Tensor:
+def excluding(scores_QP: Tensor, excluded_QP: Tensor, positives_Q: Tensor) -> Tensor:
     """Return [Q, P]: the scores, -inf for candidates that do not count; a query's positive always counts.
 
     Args:

@@ -28,7 +28,6 @@ from diffretriever.collections.validation import (
 )
 
 _POSITIVES = ("positive_passages", "positives", "positive")
-
 _NEGATIVES = ("negative_passages", "negatives")
 
 

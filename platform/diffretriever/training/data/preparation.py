@@ -18,7 +18,6 @@ from diffretriever.training.data.training_set_writer import ExampleBlock, Traini
 from schemas.training_data import PrepareTrainingJob, TrainingCounts, TrainingSetManifest, TrainingSource
 
 QUARANTINE_FILE = "quarantine.jsonl"
-
 _LISTED = 5
 
 

@@ -45,22 +45,21 @@ from diffretriever.training.data.examples import (
 )
 
 RawKind: TypeAlias = Literal["jsonl", "tsv", "rows", "bad"]
+"""What the records of a piece are: lines of a file, rows of a table, or unusable."""
 
 _Documented: TypeAlias = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 DOCSTRINGS = "docstrings"
+"""The source that is made of the documentation of installed libraries."""
 
 MAX_RECORD_BYTES = 16_000_000
 """A longer line is refused unparsed."""
 
-_PIECE_BYTES = 4_000_000
-
-_PIECE_RECORDS = 1024
-
+# A piece ends at whichever comes first; of a collection it has so many queries.
+_PIECE_BYTES, _PIECE_RECORDS = 4_000_000, 1024
 _QUERIES_AT_ONCE = 512
-
+# Of an unusable record, for the quarantine.
 _RAW_CHARACTERS = 200
-
 _LINES = pa.schema([("number", pa.int64()), ("data", pa.large_binary()), ("complete", pa.bool_())])
 
 _KINDS: dict[str, RawKind] = {

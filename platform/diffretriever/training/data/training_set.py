@@ -22,11 +22,10 @@ from diffretriever.training.seeds import draws, permutation
 from schemas.training_data import TRAINING_SET_FORMAT, TrainingSetManifest
 
 MANIFEST_FILE = "manifest.json"
-
 EXAMPLES_FILE = "examples.arrow"
-
 PASSAGES_FILE = "passages.arrow"
 
+# After so many draws in vain, all rows are tried in turn.
 _ROWS_DRAWN = 64
 
 
