@@ -107,14 +107,14 @@ def test_lengths_are_the_recipes(folder_of: FolderOf) -> None:
 
 
 def test_the_checkpoint_of_another_adapter_is_refused(tmp_path: Path) -> None:
-    layer = torch.nn.Linear(2, 2)
-    open_engine(layer, {"a": layer.weight}, quick_recipe(), Workers(0, 1)).save(tmp_path)
+    layer, weight = torch.nn.Identity(), torch.nn.Parameter(torch.ones(2))
+    open_engine(layer, {"a": weight}, quick_recipe(), Workers(0, 1)).save(tmp_path)
     with pytest.raises(ValueError, match="the checkpoint of another adapter"):
-        open_engine(layer, {"b": layer.weight}, quick_recipe(), Workers(0, 1)).load(tmp_path)
+        open_engine(layer, {"b": weight}, quick_recipe(), Workers(0, 1)).load(tmp_path)
 
 
 def test_deepspeed_is_asked_for_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "deepspeed", None)
-    layer = torch.nn.Linear(2, 2)
+    layer, weight = torch.nn.Identity(), torch.nn.Parameter(torch.ones(2))
     with pytest.raises(ValueError, match=r"pip install 'diffretriever\[train\]'"):
-        open_engine(layer, {"a": layer.weight}, quick_recipe(strategy="deepspeed"), Workers(0, 1))
+        open_engine(layer, {"a": weight}, quick_recipe(strategy="deepspeed"), Workers(0, 1))
