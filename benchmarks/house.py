@@ -180,8 +180,8 @@ def _encoding(folder: Path, retriever: Any, uris: list[str]) -> Callable[[], obj
     from diffretriever.collections import open_collection, scan
     from diffretriever.encoders import load_encoder
     from diffretriever.index.table import PassageIndex, manifest_of
-    from diffretriever.pipelines.encode import EncodeBlocks, Wanted, committed, prepare_blocks
-    from diffretriever.pipelines.streams import read_blocks
+    from diffretriever.pipelines.encode import EncodeBlocks, PassageSelection, committed, prepare_blocks
+    from diffretriever.pipelines.streams import passage_blocks
     from schemas.encode import EncodeJob
 
     corpus = folder / "corpus.jsonl"
@@ -194,11 +194,13 @@ def _encoding(folder: Path, retriever: Any, uris: list[str]) -> Callable[[], obj
     def work() -> None:
         index, encode = next(places)
         collection = open_collection(str(corpus))
-        wanted = Wanted(EncodeJob(collection=str(corpus), retriever="", index=index.uri), [index.digests()])
-        scanned = scan(collection, "error", None, keep=wanted)
-        prepared = (rows for block in read_blocks(collection, scanned, 4) for rows in prepare_blocks(block, text))
+        selection = PassageSelection(
+            EncodeJob(collection=str(corpus), retriever="", index=index.uri), [index.digests()]
+        )
+        scanned = scan(collection, "error", None, keep=selection)
+        prepared = (rows for block in passage_blocks(collection, scanned, 4) for rows in prepare_blocks(block, text))
         receipts = (row for rows in prepared for done in encode(rows) for row in done.to_pylist())
-        assert sum(len(receipt["ids"]) for receipt in committed(receipts, [index], wanted.present)) == _PASSAGES
+        assert sum(len(receipt["ids"]) for receipt in committed(receipts, [index], selection.present)) == _PASSAGES
 
     return work
 

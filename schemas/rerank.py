@@ -70,7 +70,7 @@ class RerankJob(JobConfig):
     """Passages of each query that are scored. Those below follow in their old order, with scores that count down from
     the lowest of the scored ones."""
     output: Path
-    """TREC run to write. OUTPUT.yaml beside it says how it was made; OUTPUT.partial.jsonl holds finished queries until
+    """TREC run to write. OUTPUT.yaml beside it says how it was made; OUTPUT.partial holds finished queries until
     all are."""
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1`; `auto`: a GPU if there is one."""

@@ -23,6 +23,7 @@ LEVELS = {
     "presets": 1,
     "backbones": 1,
     "client": 1,
+    "ledger": 2,
     "random_models": 2,
     "codecs": 2,
     "collections": 2,
@@ -102,9 +103,18 @@ def test_platform_is_no_package() -> None:
     assert not (ROOT / "platform" / "__init__.py").exists(), "it would hide the standard library's `platform`"
 
 
-def test_importing_the_package_loads_nothing_heavy() -> None:
-    heavy = ["torch", "ray", "lance", "lancedb", "transformers", "pyarrow"]
-    code = f"import sys, diffretriever; print([m for m in {heavy!r} if m in sys.modules])"
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("diffretriever", ["torch", "ray", "lance", "lancedb", "transformers", "pyarrow"]),
+        ("diffretriever.ledger", ["torch", "ray", "lance"]),
+        ("diffretriever.training.seeds", ["torch"]),
+        ("diffretriever.training.data.training_set", ["torch"]),
+        ("diffretriever.training.engine", ["deepspeed"]),
+    ],
+)
+def test_importing_a_module_loads_nothing_heavy(module: str, heavy: list[str]) -> None:
+    code = f"import sys, {module}; print([m for m in {heavy!r} if m in sys.modules])"
     path = {"PYTHONPATH": f"{LIBRARY.parent}:{ROOT}"}
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=path)
     assert found.stdout.strip() == "[]"

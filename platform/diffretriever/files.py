@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from schemas.places import plain_place
+
+if TYPE_CHECKING:
+    from pyarrow import fs
 
 
 def cache_dir() -> Path:
@@ -23,6 +27,16 @@ def cache_dir() -> Path:
 def is_local(uri: str) -> bool:
     """Return whether this is a path or a `file:` URI, and no object-store URI."""
     return "://" not in plain_place(uri)
+
+
+def filesystem_of(place: str) -> tuple[fs.FileSystem, str]:
+    """Return the filesystem of a local path or an object-store URI, and its path in there."""
+    from pyarrow import fs
+
+    place = plain_place(place)
+    # Paths may hold what would have another meaning in a URI.
+    found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(str(Path(place).absolute()) if is_local(place) else place)
+    return found
 
 
 def write_text(place: str | Path, text: str) -> None:
@@ -37,9 +51,7 @@ def write_bytes(place: str | Path, data: bytes) -> None:
         with whole_file(Path(place)) as stream:
             stream.write(data)
         return
-    from pyarrow import fs
-
-    filesystem, path = fs.FileSystem.from_uri(place)
+    filesystem, path = filesystem_of(place)
     with filesystem.open_output_stream(path) as stream:
         stream.write(data)
 
@@ -48,6 +60,11 @@ def file_digest(file: Path) -> str:
     """Return the SHA-256 of a local file, in hex."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def json_digest(value: object) -> str:
+    """Return 16 hex digits of BLAKE2b of a JSON value; the order of the keys of an object counts."""
+    return hashlib.blake2b(json.dumps(value).encode(), digest_size=8).hexdigest()
 
 
 @contextmanager

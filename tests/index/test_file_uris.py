@@ -12,8 +12,8 @@ from diffretriever.collections import open_collection
 from diffretriever.files import is_local, write_bytes
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_place
-from diffretriever.index.work_folder import WorkFolder
 from diffretriever.index.writer import Committer, WriterLock, write_block
+from diffretriever.ledger import Ledger
 from diffretriever.search.accelerate import accelerate, missing_files
 from schemas.accelerate import AccelerateJob
 from schemas.encode import EncodeJob
@@ -105,10 +105,10 @@ def test_a_codec_is_found(place: Path) -> None:
 def test_files_are_written_there(place: Path) -> None:
     write_bytes(f"{place.as_uri()}/deep/file", b"1")
     assert (place / "deep" / "file").read_bytes() == b"1"
-    work = WorkFolder(f"{place.as_uri()}/work")
-    work.write("name", b"2")
-    assert work.read("name") == b"2" == (place / "work" / "name").read_bytes()
-    work.remove()
+    work = Ledger(f"{place.as_uri()}/work")
+    work.put("name", b"2")
+    assert work.get("name") == b"2" == (place / "work" / "name").read_bytes()
+    work.clear()
     assert not (place / "work").exists()
 
 

@@ -11,9 +11,11 @@ import pytest
 
 from diffretriever.collections import read_run
 from diffretriever.index.table import PassageIndex
+from diffretriever.ledger import Ledger
 from diffretriever.pipelines import batch_search
 from diffretriever.pipelines.batch_search import search_batch
 from diffretriever.pipelines.encode import encode_collection
+from diffretriever.pipelines.streams import put_table
 from diffretriever.search import open_searcher
 from diffretriever.search.dense.codes import build_codes
 from schemas.encode import EncodeJob
@@ -75,15 +77,15 @@ def test_the_runs_are_those_of_one_search(job: BatchSearchJob) -> None:
 
 
 def test_a_job_cut_off_goes_on(job: BatchSearchJob) -> None:
-    write, written = batch_search._write, list[Path]()
+    put, written = put_table, list[str]()
 
-    def dying(path: Path, table: pa.Table) -> None:
+    def dying(ledger: Ledger, name: str, table: pa.Table) -> None:
         if len(written) == 12:
             raise KeyboardInterrupt
-        written.append(path)
-        write(path, table)
+        written.append(name)
+        put(ledger, name, table)
 
-    with patch.object(batch_search, "_write", dying), pytest.raises(KeyboardInterrupt):
+    with patch.object(batch_search, "put_table", dying), pytest.raises(KeyboardInterrupt):
         search_batch(job)
     assert not list(job.output.glob("*.trec"))
     summary = search_batch(job)

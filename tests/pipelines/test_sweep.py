@@ -13,7 +13,7 @@ from diffretriever.collections import read_run, write_run
 from diffretriever.evaluation.budgets.measuring import measure_sweep, select_budget, sweep_tables
 from diffretriever.evaluation.budgets.sweeps import Outcomes, read_queries
 from diffretriever.index.table import PassageIndex
-from diffretriever.pipelines import sweep as sweep_cells
+from diffretriever.pipelines import sweep
 from diffretriever.pipelines.sweep import sweep_budgets
 from diffretriever.presets import load_retriever
 from diffretriever.scoring.topk import Hit
@@ -105,7 +105,7 @@ def test_a_sweep_cut_off_goes_on(copy: SweepJob) -> None:
         written.append(path)
         write_run(path, hits, tag)
 
-    with patch.object(sweep_cells, "write_run", dying), pytest.raises(KeyboardInterrupt):
+    with patch.object(sweep, "write_run", dying), pytest.raises(KeyboardInterrupt):
         sweep_budgets(copy, "cut", say)
     resumed = sweep_budgets(copy, "resumed", say)
     assert (resumed.searched, resumed.found, resumed.passes) == (5, 3, 2)

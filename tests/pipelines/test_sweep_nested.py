@@ -12,7 +12,7 @@ import pytest
 
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
-from diffretriever.pipelines import sweep as sweep_indexes
+from diffretriever.pipelines import sweep
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.sweep import sweep_budgets
 from schemas.budget import Budget
@@ -48,7 +48,7 @@ def encoded_now(job: SweepJob) -> list[EncodeSummary]:
     def noted(*args: object) -> None:
         summaries.append(encode_collection(*args))  # type: ignore[arg-type]
 
-    with patch.object(sweep_indexes, "encode_collection", noted):
+    with patch.object(sweep, "encode_collection", noted):
         sweep_budgets(job, "python jobs/sweep_budgets.py", print)
     return summaries
 

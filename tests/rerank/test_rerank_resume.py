@@ -33,14 +33,13 @@ def kill_after(queries: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_killed_job_goes_on_where_it_was(make_job: MakeJob, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = make_job(output=folder / "whole.trec")
     rerank(whole)
-    job, partial = make_job(), folder / "out" / "new.trec.partial.jsonl"
+    job, partial = make_job(), folder / "out" / "new.trec.partial"
     with monkeypatch.context() as patched:
         kill_after(1, patched)
         with pytest.raises(Killed):
             rerank(job)
     assert not job.output.exists()
-    with partial.open("a") as stream:
-        stream.write('{"query": "q1", "key": "cut sho')
+    (partial / ".0123456789abcdef.tmp").write_text("[0.1, cut sho")
     with monkeypatch.context() as patched:
         kill_after(1, patched)
         with pytest.raises(Killed):

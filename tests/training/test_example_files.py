@@ -11,10 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from diffretriever.collections import BadRecord
-from diffretriever.training.data import sources as docstring_pairs
-from diffretriever.training.data import sources as raw_records
+from diffretriever.training.data import sources
 from diffretriever.training.data.examples import Example
-from diffretriever.training.data.sources import documented_in, open_source, pairs
+from diffretriever.training.data.sources import docstring_pairs, documented_in, open_source
 from tests.training.example_cases import examples, good, jsonl, tevatron, write_beir
 
 MADE = examples(7, scores=True)
@@ -56,7 +55,7 @@ def test_formats_read_equal_examples(
 ) -> None:
     source = open_source(str(write(tmp_path)), "train")
     assert good(source.records()) == MADE
-    monkeypatch.setattr(raw_records, "_PIECE_RECORDS", 2)
+    monkeypatch.setattr(sources, "_PIECE_RECORDS", 2)
     assert len(list(source.pieces())) >= 4
     assert good(source.records()) == MADE
 
@@ -79,7 +78,7 @@ def test_plain_files_agree(tmp_path: Path) -> None:
 
 
 def test_bad_records_are_told_with_file_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(raw_records, "MAX_RECORD_BYTES", 200)
+    monkeypatch.setattr(sources, "MAX_RECORD_BYTES", 200)
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'{"query": "q", "positive": "p"}\n\n{"query": "q"}\n\xff\n{"query": "' + b"x" * 300 + b'"}\n')
     found = list(open_source(str(path), "train").records())
@@ -148,8 +147,8 @@ def test_docstrings_give_pairs_that_the_built_in_collection_has_not(
     assert list(docs) == ["lib", "lib.mod.A", "lib.mod.A.f", "lib.mod.g"]
     held = Example("h", "held OUT by its own question.", MADE[1].positives, (), None)
     folder = write_beir(tmp_path / "beir", [held, *MADE[:1]], "test")
-    monkeypatch.setattr(docstring_pairs, "PYDOC", str(folder))
-    found = list(pairs(docs))
+    monkeypatch.setattr(sources, "PYDOC", str(folder))
+    found = list(docstring_pairs(docs))
     assert [(pair["query_id"], pair["query"]) for pair in found] == [
         ("summary:lib", "Count sheep in the meadow."),
         ("summary:lib.mod.A.f", "Paint the fence white."),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from diffretriever.training.engine import open_engine
+from diffretriever.training.gather import Workers
 from diffretriever.training.lora import adapter_tensors, trainable_parameters
 from diffretriever.training.session import check_trainable
 from diffretriever.training.trainable import with_training_lengths
@@ -101,3 +104,17 @@ def test_distillation_needs_a_teacher(folder_of: FolderOf, monkeypatch: pytest.M
 def test_lengths_are_the_recipes(folder_of: FolderOf) -> None:
     text = with_training_lengths(config_of("pooled-qwen2", folder_of), Recipe()).text
     assert (text.max_query_tokens, text.max_passage_tokens) == (32, 156)
+
+
+def test_the_checkpoint_of_another_adapter_is_refused(tmp_path: Path) -> None:
+    layer, weight = torch.nn.Identity(), torch.nn.Parameter(torch.ones(2))
+    open_engine(layer, {"a": weight}, quick_recipe(), Workers(0, 1)).save(tmp_path)
+    with pytest.raises(ValueError, match="the checkpoint of another adapter"):
+        open_engine(layer, {"b": weight}, quick_recipe(), Workers(0, 1)).load(tmp_path)
+
+
+def test_deepspeed_is_asked_for_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
+    layer, weight = torch.nn.Identity(), torch.nn.Parameter(torch.ones(2))
+    with pytest.raises(ValueError, match=r"pip install 'diffretriever\[train\]'"):
+        open_engine(layer, {"a": weight}, quick_recipe(strategy="deepspeed"), Workers(0, 1))

@@ -1,6 +1,8 @@
-"""A fair sample of a stream of vectors, in the memory of a few samples.
+"""Tables written anew: compressed, part by part and in one commit, or pruned into a new index.
 
-Legend: m vectors of a block, S vectors of the sample, H hidden size.
+A codec is trained on a sample of the vectors, which is drawn in the memory of a few samples.
+
+Legend: m vectors of a block, S vectors of the sample, H hidden size, N vectors of the table, M vectors of a batch.
 """
 
 from __future__ import annotations
@@ -16,15 +18,119 @@ import pyarrow as pa
 from lance.fragment import FragmentMetadata, write_fragments
 
 from diffretriever.encoders.representations import Representations, read_vectors
+from diffretriever.files import filesystem_of
 from diffretriever.index.finite import finite_rows
 from diffretriever.index.table import PassageIndex, changed_by_another, refused_if_changed, table_schema, table_uri
 from diffretriever.index.vectors import with_packed
-from diffretriever.index.work_folder import WorkFolder
 from diffretriever.index.writer import Committer, WriterLock, beside, write_block
 from schemas.index import TEXT_SCHEMA, IndexManifest
 
 SAMPLE_SIZE = 1 << 17
 """Vectors that a codec is trained on where nothing else is asked for."""
+
+# What a killed job loses, and what a worker holds in memory.
+_PART_BYTES, _BATCH_BYTES = 256 << 20, 16 << 20
+# Read at a time: rows drawn at random, and rows in their order.
+_TAKEN_ROWS, _PRUNED_ROWS = 1024, 4096
+
+
+class TablePart(NamedTuple):
+    """A run of live rows of a fragment."""
+
+    fragment: int
+    first: int
+    rows: int
+
+    @property
+    def key(self) -> str:
+        """A name for it within its version."""
+        return f"{self.fragment}-{self.first}"
+
+
+def parts_of(index: PassageIndex) -> list[TablePart]:
+    """Cut the table into parts of about 256 MB of vectors, in table order."""
+    step = max(1, _PART_BYTES // _row_bytes(index.manifest))
+    return [
+        TablePart(fragment.fragment_id, first, min(step, fragment.count_rows() - first))
+        for fragment in index.fragments()
+        for first in range(0, fragment.count_rows(), step)
+    ]
+
+
+def write_part(uri: str, version: int, part: TablePart, manifest: IndexManifest) -> str:
+    """Write a part of a version with the codes that `manifest` wants; return the receipt, about 400 bytes of JSON.
+
+    Args:
+        uri: of the index.
+        version: of its table.
+        part: rows of that version.
+        manifest: of the index as it will be.
+
+    Raises:
+        ValueError: a passage's vectors or impact weights hold NaN or infinity.
+    """
+    index = PassageIndex.open(uri, version)
+    schema = table_schema(manifest)
+    rows = pa.RecordBatchReader.from_batches(schema, _coded(index, part, manifest, schema))
+    fragments = write_fragments(rows, table_uri(uri), schema=schema, mode="overwrite")
+    return json.dumps([fragment.to_json() for fragment in fragments])
+
+
+def _coded(
+    index: PassageIndex, part: TablePart, manifest: IndexManifest, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    fragment: Any = index.dataset.get_fragment(part.fragment)
+    columns = [name for name in index.dataset.schema.names if name != "codes"]
+    batch_rows = max(1, _BATCH_BYTES // _row_bytes(index.manifest))
+    scanner = fragment.scanner(columns=columns, offset=part.first, limit=part.rows, batch_size=batch_rows)
+    for batch in finite_rows(index.uri, scanner.to_batches()):
+        yield with_packed(index.uri, manifest, batch).select(schema.names).cast(schema)
+
+
+def _row_bytes(manifest: IndexManifest) -> int:
+    retriever = manifest.retriever
+    assert "dense" in retriever.modes, "BM25 indexes hold no vectors"
+    return int(retriever.max_vectors("passage") * (manifest.hidden_size or 0) * 2)
+
+
+def still_there(uri: str, receipt: str) -> bool:
+    """Return whether the files of a receipt exist: Lance's clean-up removes what no version owns after seven days."""
+    filesystem, folder = filesystem_of(f"{table_uri(uri)}/data")
+    paths = [f"{folder}/{file['path']}" for item in json.loads(receipt) for file in item["files"]]
+    return all(info.is_file for info in filesystem.get_file_info(paths))
+
+
+def replace_all(index: PassageIndex, manifest: IndexManifest, receipts: list[str]) -> None:
+    """Commit the parts of all rows, in table order; `index` moves to the new version. Hold the `WriterLock`.
+
+    Raises:
+        ValueError: another process committed to this index in between.
+    """
+    if lance.dataset(table_uri(index.uri)).version != index.version:
+        raise changed_by_another(index.uri)
+    items = [item for receipt in receipts for item in json.loads(receipt)]
+    fragments = [FragmentMetadata.from_json(json.dumps(item)) for item in items]
+    operation = lance.LanceOperation.Overwrite(table_schema(manifest), fragments)
+    with refused_if_changed(index.uri):
+        # Without retries Lance overwrites this very version or nothing; with them, what came in between is lost.
+        lance.LanceDataset.commit(table_uri(index.uri), operation, read_version=index.version, max_retries=0)
+    index.refresh()
+
+
+def sample_of(index: PassageIndex, size: int) -> tuple[np.ndarray, int]:
+    """Return up to `size` vectors, float16 [., H], and about how many the index has.
+
+    Vectors come from as many passages, drawn at random: no more of the table is read than that.
+
+    Raises:
+        ValueError: one of them holds NaN or infinity.
+    """
+    n_passages = len(index)
+    rows = np.sort(np.random.default_rng(0).choice(n_passages, min(n_passages, size), replace=False))
+    starts = range(0, len(rows), _TAKEN_ROWS)
+    taken = (index.take(rows[start : start + _TAKEN_ROWS], ["id", "reps"]) for start in starts)
+    sample_SH, count = sample_vectors((read_vectors(table)[0] for table in finite_rows(index.uri, taken)), size)
+    return sample_SH, round(count * n_passages / len(rows))
 
 
 def sample_vectors(blocks: Iterable[np.ndarray], size: int = SAMPLE_SIZE, seed: int = 0) -> tuple[np.ndarray, int]:
@@ -65,108 +171,6 @@ def _smallest(pieces: list[np.ndarray], draws: list[np.ndarray], size: int) -> t
     return vectors_SH[kept_S], drawn_S[kept_S]
 
 
-_PART_BYTES = 256 << 20
-
-
-_BATCH_BYTES = 16 << 20
-
-
-_TAKEN_ROWS = 1024
-
-
-class Part(NamedTuple):
-    """A run of live rows of a fragment."""
-
-    fragment: int
-    first: int
-    rows: int
-
-    @property
-    def key(self) -> str:
-        """A name for it within its version."""
-        return f"{self.fragment}-{self.first}"
-
-
-def sample_of(index: PassageIndex, size: int) -> tuple[np.ndarray, int]:
-    """Return up to `size` vectors, float16 [., H], and about how many the index has.
-
-    Vectors come from as many passages, drawn at random: no more of the table is read than that.
-
-    Raises:
-        ValueError: one of them holds NaN or infinity.
-    """
-    n_passages = len(index)
-    rows = np.sort(np.random.default_rng(0).choice(n_passages, min(n_passages, size), replace=False))
-    starts = range(0, len(rows), _TAKEN_ROWS)
-    taken = (index.take(rows[start : start + _TAKEN_ROWS], ["id", "reps"]) for start in starts)
-    sample_SH, count = sample_vectors((read_vectors(table)[0] for table in finite_rows(index.uri, taken)), size)
-    return sample_SH, round(count * n_passages / len(rows))
-
-
-def parts_of(index: PassageIndex) -> list[Part]:
-    """Cut the table into parts of about 256 MB of vectors, in table order."""
-    step = max(1, _PART_BYTES // _row_bytes(index.manifest))
-    return [
-        Part(fragment.fragment_id, first, min(step, fragment.count_rows() - first))
-        for fragment in index.fragments()
-        for first in range(0, fragment.count_rows(), step)
-    ]
-
-
-def write_part(uri: str, version: int, part: Part, manifest: IndexManifest) -> str:
-    """Write a part of a version with the codes that `manifest` wants; return the receipt, about 400 bytes of JSON.
-
-    Raises:
-        ValueError: a passage's vectors or impact weights hold NaN or infinity.
-    """
-    index = PassageIndex.open(uri, version)
-    schema = table_schema(manifest)
-    rows = pa.RecordBatchReader.from_batches(schema, _coded(index, part, manifest, schema))
-    fragments = write_fragments(rows, table_uri(uri), schema=schema, mode="overwrite")
-    return json.dumps([fragment.to_json() for fragment in fragments])
-
-
-def still_there(uri: str, receipt: str) -> bool:
-    """Return whether the files of a receipt exist: Lance's clean-up removes what no version owns after seven days."""
-    data = WorkFolder(f"{table_uri(uri)}/data")
-    return all(data.has(file["path"]) for item in json.loads(receipt) for file in item["files"])
-
-
-def replace_all(index: PassageIndex, manifest: IndexManifest, receipts: list[str]) -> None:
-    """Commit the parts of all rows, in table order; `index` moves to the new version. Hold the `WriterLock`.
-
-    Raises:
-        ValueError: another process committed to this index in between.
-    """
-    if lance.dataset(table_uri(index.uri)).version != index.version:
-        raise changed_by_another(index.uri)
-    items = [item for receipt in receipts for item in json.loads(receipt)]
-    fragments = [FragmentMetadata.from_json(json.dumps(item)) for item in items]
-    operation = lance.LanceOperation.Overwrite(table_schema(manifest), fragments)
-    with refused_if_changed(index.uri):
-        # Without retries Lance overwrites this very version or nothing; with them, what came in between is lost.
-        lance.LanceDataset.commit(table_uri(index.uri), operation, read_version=index.version, max_retries=0)
-    index.refresh()
-
-
-def _coded(index: PassageIndex, part: Part, manifest: IndexManifest, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    fragment: Any = index.dataset.get_fragment(part.fragment)
-    columns = [name for name in index.dataset.schema.names if name != "codes"]
-    batch_rows = max(1, _BATCH_BYTES // _row_bytes(index.manifest))
-    scanner = fragment.scanner(columns=columns, offset=part.first, limit=part.rows, batch_size=batch_rows)
-    for batch in finite_rows(index.uri, scanner.to_batches()):
-        yield with_packed(index.uri, manifest, batch).select(schema.names).cast(schema)
-
-
-def _row_bytes(manifest: IndexManifest) -> int:
-    retriever = manifest.retriever
-    assert "dense" in retriever.modes, "BM25 indexes hold no vectors"
-    return int(retriever.max_vectors("passage") * (manifest.hidden_size or 0) * 2)
-
-
-_BATCH_ROWS = 4096
-
-
 def write_pruned(index: PassageIndex, kept_N: np.ndarray, uri: str) -> PassageIndex:
     """Write the passages of `index` with some of their vectors; return the new index. Impacts stay as they are.
 
@@ -175,7 +179,7 @@ def write_pruned(index: PassageIndex, kept_N: np.ndarray, uri: str) -> PassageIn
 
     Args:
         index: to be left as it is.
-        kept_N: bool [N], in the order of the table.
+        kept_N: bool [N], whether each vector is kept, in the order of the table.
         uri: folder or object-store URI of the new index.
 
     Raises:
@@ -203,7 +207,7 @@ def _tables(index: PassageIndex, kept_N: np.ndarray) -> Iterator[pa.Table]:
     columns = [name for name in index.dataset.schema.names if name != "codes"]
     columns += [] if "reps" in columns else ["reps"]
     start = 0
-    for batch in index.batches(columns, _BATCH_ROWS):
+    for batch in index.batches(columns, _PRUNED_ROWS):
         table = pa.Table.from_batches([batch])
         whole = Representations.from_arrow(table)
         own_M = kept_N[start : start + len(whole.vectors_MH)]

@@ -1,1 +1,1 @@
-"""The only Ray Data code: encode a collection into an index."""
+"""Jobs on Ray: Ray Data graphs and Ray Train. With `jobs/` and `serve/` the only code that imports Ray."""

@@ -16,7 +16,7 @@ from ray.data import TaskPoolStrategy
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.cluster import ray_session
 from diffretriever.pipelines.progress import Progress
-from diffretriever.pipelines.streams import AS_ARROW, stream, tables
+from diffretriever.pipelines.streams import AS_ARROW, dataset_of, tables_of
 from diffretriever.search.accelerate import Kind, Missing, make_missing
 from schemas.settings import RayConfig
 
@@ -46,7 +46,7 @@ def make_on_ray(index: PassageIndex, missing: Sequence[Missing], workers: int) -
 
 def _results(index: PassageIndex, missing: Sequence[Missing], workers: int) -> Iterator[dict[str, Any]]:
     rows = [pa.Table.from_pylist([each._asdict()]) for each in missing]
-    done = stream(rows).map_batches(
+    done = dataset_of(rows).map_batches(
         _make,
         fn_kwargs={"uri": index.uri, "version": index.version},
         num_cpus=1,
@@ -54,7 +54,7 @@ def _results(index: PassageIndex, missing: Sequence[Missing], workers: int) -> I
         label_selector={"ray.io/node-id": ray.get_runtime_context().get_node_id()},
         **AS_ARROW,
     )
-    for table in tables(done):
+    for table in tables_of(done):
         yield from table.to_pylist()
 
 

@@ -1,10 +1,10 @@
-"""Searching parts of an index as Ray tasks."""
+"""Many queries over an index: encode them, search the index's parts on Ray, merge exactly, write runs.
+
+What each part gave is kept in the output folder until the runs are written, so a job that is killed goes on from there.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,17 +12,17 @@ from typing import Any
 
 import pyarrow as pa
 import ray
-from pyarrow import feather
 from ray.data import TaskPoolStrategy
 
 from diffretriever.collections import Query, open_collection, read_queries, write_run
 from diffretriever.encoders.representations import Representations
-from diffretriever.files import whole_file, write_text
+from diffretriever.files import json_digest, write_text
 from diffretriever.index.table import PassageIndex, check_same, split_fragments
+from diffretriever.ledger import Ledger
 from diffretriever.pipelines.cluster import EncoderPool, ray_session, size_pool
 from diffretriever.pipelines.encoders import QUERIES_PER_BLOCK, describe_encoder, encode_queries, query_block
 from diffretriever.pipelines.progress import bar
-from diffretriever.pipelines.streams import AS_ARROW, pack, packed, stream, unpack
+from diffretriever.pipelines.streams import AS_ARROW, blocks_of, dataset_of, get_table, pack, put_table, unpack
 from diffretriever.presets import with_places
 from diffretriever.scoring.fusion import lists_for, ranked
 from diffretriever.scoring.topk import Hit
@@ -31,50 +31,8 @@ from diffretriever.search.batch import kept_hits, list_depth, merge, searched_de
 from schemas.retriever import Mode, NeuralRetriever, is_neural
 from schemas.search import BatchSearchJob, BatchSearchSummary
 
-
-def search_parts(
-    parts: dict[str, list[int]], queries: Representations, version: int, job: BatchSearchJob, pool: EncoderPool
-) -> Iterator[tuple[str, pa.Table]]:
-    """Search parts of an index, given by a name and fragments each, for all queries.
-
-    Yields:
-        `NAME/dense` and `NAME/sparse`, whichever the modes need, with a table of `search.hit_tables`; in no order.
-    """
-    blocks = [pack(name, pa.table({"fragment": pa.array(ids, pa.int64())})) for name, ids in parts.items()]
-    found = stream(blocks).map_batches(
-        _search_part,
-        fn_kwargs={
-            "queries": ray.put(queries),
-            "version": version,
-            "job_json": job.model_dump_json(),
-            "device": pool.device,
-        },
-        # A part is searched as a whole: what a task is given must be one.
-        compute=TaskPoolStrategy(size=pool.encoders),
-        num_cpus=pool.cpus,
-        num_gpus=pool.gpus,
-        **AS_ARROW,
-    )
-    yield from packed(found)
-
-
-def _search_part(rows: pa.Table, queries: Any, version: int, job_json: str, device: str) -> Iterator[pa.Table]:
-    import torch
-
-    from diffretriever.index.table import IndexPart, PassageIndex
-    from diffretriever.search.batch import search_lists
-
-    job = BatchSearchJob.model_validate_json(job_json)
-    torch.set_num_threads(job.threads_per_encoder)
-    representations: Representations = ray.get(queries)
-    for name, table in unpack(rows):
-        part = IndexPart.of_fragments(PassageIndex.open(job.index, version), table.column("fragment").to_pylist())
-        for score, found in search_lists(part, representations, job, device):
-            yield pack(f"{name}/{score}", found)
-
-
+# So that searchers end at about the same time, and little is lost where one dies.
 _PARTS_PER_SEARCHER = 4
-
 
 _DECISIVE = {
     "modes",
@@ -104,112 +62,21 @@ def search_batch(job: BatchSearchJob) -> BatchSearchSummary:
     with ray_session(job):
         pool = size_pool(job.model_copy(update={"encoders": job.searchers or job.encoders}))
         check_same(index.manifest, describe_encoder(retriever, pool), index.uri)
-        work = _Work(job, index, queries, pool)
-        work.encode(retriever)
-        for start, stop in work.rounds():
-            work.search(start, stop)
+        search = _BatchSearch(job, index, queries, pool)
+        search.encode(retriever)
+        for start, stop in search.rounds():
+            search.search(start, stop)
     write_text(job.output / "search.yaml", job.to_yaml())
-    runs = {mode: str(work.write(mode)) for mode in job.modes}
-    shutil.rmtree(work.folder)
+    runs = {mode: str(search.write_run(mode)) for mode in job.modes}
+    search.ledger.clear()
     return BatchSearchSummary(
         queries=len(queries),
         passages=len(index),
-        parts=work.searched,
-        parts_found=work.found,
+        parts=search.searched,
+        parts_found=search.found,
         seconds=time.monotonic() - started,
         runs=runs,
     )
-
-
-class _Work:
-    """The rounds of a batch search: some queries each, over all parts of the index."""
-
-    def __init__(self, job: BatchSearchJob, index: PassageIndex, queries: list[Query], pool: EncoderPool) -> None:
-        self._job, self._index, self._queries, self._pool = job, index, queries, pool
-        self._parts = split_fragments(index, pool.encoders * _PARTS_PER_SEARCHER)
-        self.folder = job.output / f".parts-{_identity(job, index, queries)}"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.searched = self.found = 0
-
-    def encode(self, retriever: NeuralRetriever) -> None:
-        """Encode the queries that no attempt has encoded yet."""
-        blocks = {
-            _block_name(start): self._queries[start : min(start + QUERIES_PER_BLOCK, stop)]
-            for first, stop in self.rounds()
-            for start in range(first, stop, QUERIES_PER_BLOCK)
-        }
-        budget = self._job.query_budget
-        missing = {name: query_block(b, budget) for name, b in blocks.items() if not self._file(name).exists()}
-        with bar("encoding queries", "query", sum(map(len, missing.values()))) as progress:
-            for name, table in encode_queries(missing, retriever, self._pool, self._job.threads_per_encoder):
-                _write(self._file(name), table)
-                progress.update(len(table))
-
-    def rounds(self) -> list[tuple[int, int]]:
-        """Return where each round of queries starts and stops."""
-        size, count = self._job.queries_at_once, len(self._queries)
-        return [(start, min(start + size, count)) for start in range(0, count, size)]
-
-    def search(self, start: int, stop: int) -> None:
-        """Search all parts for a round of queries; merge what they give."""
-        names = lists_for(self._job.modes)
-        if all(self._file(f"{start}/{name}").exists() for name in names):
-            self.found += len(self._parts)
-            return
-        missing = {
-            key: fragments
-            for key, fragments in self._parts.items()
-            if not all(self._file(f"{start}/{key}/{name}").exists() for name in names)
-        }
-        self.found += len(self._parts) - len(missing)
-        if missing:
-            self._search(start, stop, missing)
-        for name in names:
-            parts = [self._read(f"{start}/{key}/{name}") for key in self._parts]
-            _write(self._file(f"{start}/{name}"), merge(parts, list_depth(self._job)))
-        for key in self._parts:
-            shutil.rmtree(self.folder / str(start) / key)
-
-    def _search(self, start: int, stop: int, parts: dict[str, list[int]]) -> None:
-        blocks = [self._read(_block_name(first)) for first in range(start, stop, QUERIES_PER_BLOCK)]
-        encoded = Representations.from_arrow(pa.concat_tables(blocks))
-        lists = len(parts) * len(lists_for(self._job.modes))
-        with bar(f"queries {start + 1:,} to {stop:,}", "list", lists) as progress:
-            for name, table in search_parts(parts, encoded, self._index.version, self._job, self._pool):
-                _write(self._file(f"{start}/{name}"), table)
-                progress.update()
-        self.searched += len(parts)
-
-    def write(self, mode: Mode) -> Path:
-        """Write the run of one mode and return where it is."""
-        path = self._job.output / f"{mode}.trec"
-        write_run(path, self._ranked(mode), mode)
-        return path
-
-    def _ranked(self, mode: Mode) -> Iterator[tuple[str, list[Hit]]]:
-        job = self._job
-        depth = searched_depth(job.top_k, exclude_self=job.exclude_self)
-        for start, stop in self.rounds():
-            queries = self._queries[start:stop]
-            lists = {name: to_hits(self._read(f"{start}/{name}"), len(queries)) for name in lists_for([mode])}
-            hits = ranked(mode, lists, depth)
-            for query, found in zip(queries, hits, strict=True):
-                yield query.id, kept_hits(query.id, found, job.top_k, exclude_self=job.exclude_self)
-
-    def _file(self, name: str) -> Path:
-        return self.folder / f"{name}.arrow"
-
-    def _read(self, name: str) -> pa.Table:
-        return feather.read_table(self._file(name))
-
-
-def _block_name(start: int) -> str:
-    return f"queries/{start}"
-
-
-def _write(path: Path, table: pa.Table) -> None:
-    with whole_file(path) as stream:
-        feather.write_feather(table, stream, compression="lz4")
 
 
 def _modes(job: BatchSearchJob, index: PassageIndex) -> tuple[Mode, ...]:
@@ -238,8 +105,152 @@ def _retriever(job: BatchSearchJob, index: PassageIndex) -> NeuralRetriever:
     return with_places(retriever, job.backbone, job.adapter)
 
 
+class _BatchSearch:
+    """The rounds of a batch search: some queries each, over all parts of the index.
+
+    Entries of the ledger: `queries/START` are encoded queries, `START/PART/LIST` is what a part gave a round, and
+    `START/LIST` what all parts together gave it.
+
+    Attributes:
+        ledger: in a folder named after all that the results depend on.
+        searched: parts searched, summed over rounds.
+        found: parts that an earlier attempt had searched.
+    """
+
+    def __init__(self, job: BatchSearchJob, index: PassageIndex, queries: list[Query], pool: EncoderPool) -> None:
+        self._job, self._index, self._queries, self._pool = job, index, queries, pool
+        self._parts = split_fragments(index, pool.encoders * _PARTS_PER_SEARCHER)
+        self.ledger = Ledger(job.output / f".parts-{_identity(job, index, queries)}")
+        self.searched = self.found = 0
+
+    def rounds(self) -> list[tuple[int, int]]:
+        """Return where each round of queries starts and stops."""
+        size, count = self._job.queries_at_once, len(self._queries)
+        return [(start, min(start + size, count)) for start in range(0, count, size)]
+
+    def encode(self, retriever: NeuralRetriever) -> None:
+        """Encode the queries that no attempt has encoded yet."""
+        blocks = {
+            _block_name(start): self._queries[start : min(start + QUERIES_PER_BLOCK, stop)]
+            for first, stop in self.rounds()
+            for start in range(first, stop, QUERIES_PER_BLOCK)
+        }
+        budget = self._job.query_budget
+        missing = {name: query_block(block, budget) for name, block in blocks.items() if not self.ledger.has(name)}
+        with bar("encoding queries", "query", sum(map(len, missing.values()))) as progress:
+            for name, table in encode_queries(missing, retriever, self._pool, self._job.threads_per_encoder):
+                put_table(self.ledger, name, table)
+                progress.update(len(table))
+
+    def search(self, start: int, stop: int) -> None:
+        """Search all parts for a round of queries; merge what they give."""
+        lists = lists_for(self._job.modes)
+        if all(self.ledger.has(_list_name(start, name)) for name in lists):
+            self.found += len(self._parts)
+            return
+        missing = {
+            part: fragments
+            for part, fragments in self._parts.items()
+            if not all(self.ledger.has(_list_name(start, name, part)) for name in lists)
+        }
+        self.found += len(self._parts) - len(missing)
+        if missing:
+            self._search(start, stop, missing)
+        for name in lists:
+            of_parts = [get_table(self.ledger, _list_name(start, name, part)) for part in self._parts]
+            put_table(self.ledger, _list_name(start, name), merge(of_parts, list_depth(self._job)))
+        for part in self._parts:
+            self.ledger.remove(f"{start}/{part}")
+
+    def _search(self, start: int, stop: int, parts: dict[str, list[int]]) -> None:
+        blocks = [get_table(self.ledger, _block_name(first)) for first in range(start, stop, QUERIES_PER_BLOCK)]
+        encoded = Representations.from_arrow(pa.concat_tables(blocks))
+        lists = len(parts) * len(lists_for(self._job.modes))
+        with bar(f"queries {start + 1:,} to {stop:,}", "list", lists) as progress:
+            for part, name, table in search_parts(parts, encoded, self._index.version, self._job, self._pool):
+                put_table(self.ledger, _list_name(start, name, part), table)
+                progress.update()
+        self.searched += len(parts)
+
+    def write_run(self, mode: Mode) -> Path:
+        """Write the run of one mode and return where it is."""
+        path = self._job.output / f"{mode}.trec"
+        write_run(path, self._ranked(mode), mode)
+        return path
+
+    def _ranked(self, mode: Mode) -> Iterator[tuple[str, list[Hit]]]:
+        job = self._job
+        depth = searched_depth(job.top_k, exclude_self=job.exclude_self)
+        for start, stop in self.rounds():
+            queries = self._queries[start:stop]
+            tables = {name: get_table(self.ledger, _list_name(start, name)) for name in lists_for([mode])}
+            lists = {name: to_hits(table, len(queries)) for name, table in tables.items()}
+            hits = ranked(mode, lists, depth)
+            for query, found in zip(queries, hits, strict=True):
+                yield query.id, kept_hits(query.id, found, job.top_k, exclude_self=job.exclude_self)
+
+
 def _identity(job: BatchSearchJob, index: PassageIndex, queries: list[Query]) -> str:
     """Return a name that differs wherever results could."""
     settings = job.model_dump(mode="json", include=_DECISIVE)
-    values = [index.uri, index.version, index.manifest.fingerprint, settings, [[q.id, q.text] for q in queries]]
-    return hashlib.blake2b(json.dumps(values).encode(), digest_size=8).hexdigest()
+    asked = [[query.id, query.text] for query in queries]
+    return json_digest([index.uri, index.version, index.manifest.fingerprint, settings, asked])
+
+
+def _block_name(start: int) -> str:
+    return f"queries/{start}.arrow"
+
+
+def _list_name(start: int, name: str, part: str | None = None) -> str:
+    return f"{start}/{name}.arrow" if part is None else f"{start}/{part}/{name}.arrow"
+
+
+def search_parts(
+    parts: dict[str, list[int]], queries: Representations, version: int, job: BatchSearchJob, pool: EncoderPool
+) -> Iterator[tuple[str, str, pa.Table]]:
+    """Search parts of an index for all queries.
+
+    Args:
+        parts: name → fragments.
+        queries: encoded.
+        version: of the index.
+        job: the settings of the search.
+        pool: how many tasks may run at once, and what each takes.
+
+    Yields:
+        The name of a part, `dense` or `sparse`, whichever the modes need, and a table of `search.batch.to_table`; in
+        no order.
+    """
+    blocks = [pack(name, pa.table({"fragment": pa.array(ids, pa.int64())})) for name, ids in parts.items()]
+    found = dataset_of(blocks).map_batches(
+        _search_part,
+        fn_kwargs={
+            "queries": ray.put(queries),
+            "version": version,
+            "job_json": job.model_dump_json(),
+            "device": pool.device,
+        },
+        # A part is searched as a whole: what a task is given must be one.
+        compute=TaskPoolStrategy(size=pool.encoders),
+        num_cpus=pool.cpus,
+        num_gpus=pool.gpus,
+        **AS_ARROW,
+    )
+    for key, table in blocks_of(found):
+        part, _, name = key.rpartition("/")
+        yield part, name, table
+
+
+def _search_part(rows: pa.Table, queries: Any, version: int, job_json: str, device: str) -> Iterator[pa.Table]:
+    import torch
+
+    from diffretriever.index.table import IndexPart, PassageIndex
+    from diffretriever.search.batch import search_lists
+
+    job = BatchSearchJob.model_validate_json(job_json)
+    torch.set_num_threads(job.threads_per_encoder)
+    representations: Representations = ray.get(queries)
+    for key, table in unpack(rows):
+        part = IndexPart.of_fragments(PassageIndex.open(job.index, version), table.column("fragment").to_pylist())
+        for name, found in search_lists(part, representations, job, device):
+            yield pack(f"{key}/{name}", found)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import ray
 from ray._private.utils import read_ray_address
@@ -104,7 +105,7 @@ def size_pool(config: RayConfig) -> EncoderPool:
     Raises:
         ValueError: the cluster has no room for what was asked, and may not grow.
     """
-    cpu, gpu = _resource("CPU"), _resource("GPU")
+    cpu, gpu = cluster_resource("CPU"), cluster_resource("GPU")
     gpus = config.gpus_per_encoder if config.gpus_per_encoder is not None else float(gpu > 0)
     cpus = config.cpus_per_encoder or (1.0 if gpus else _CPUS_WITHOUT_GPU)
     room = int((cpu - READER_CPUS - PREPARE_CPUS) / cpus + 1e-9)
@@ -123,5 +124,16 @@ def size_pool(config: RayConfig) -> EncoderPool:
     return EncoderPool(encoders, cpus, gpus, autoscale=False)
 
 
-def _resource(name: str) -> float:
+def cluster_resource(name: str) -> float:
+    """Return how much of a resource, `CPU` or `GPU`, the whole cluster has."""
     return float(ray.cluster_resources().get(name, 0.0))
+
+
+def result_of(reference: Any) -> Any:
+    """Return what a Ray task gives; a `ValueError` of the task is raised as such, without Ray's traceback."""
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, ValueError):
+            raise ValueError(str(error.cause)) from None
+        raise

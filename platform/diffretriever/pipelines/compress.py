@@ -10,14 +10,14 @@ import pyarrow as pa
 
 from diffretriever.codecs import codec_from_bytes, train_codec
 from diffretriever.codecs.base import Codec
-from diffretriever.index.rewrite import Part, parts_of, replace_all, sample_of, still_there, write_part
+from diffretriever.index.rewrite import TablePart, parts_of, replace_all, sample_of, still_there, write_part
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_of, codec_place
-from diffretriever.index.work_folder import WorkFolder
 from diffretriever.index.writer import WriterLock
+from diffretriever.ledger import Ledger
 from diffretriever.pipelines.cluster import ray_session
 from diffretriever.pipelines.progress import Progress
-from diffretriever.pipelines.streams import AS_ARROW, stream, tables
+from diffretriever.pipelines.streams import AS_ARROW, dataset_of, tables_of
 from schemas.codec import StoredCodec
 from schemas.compress import CompressJob, CompressSummary
 from schemas.index import IndexManifest
@@ -41,13 +41,13 @@ def compress_index(job: CompressJob) -> CompressSummary:
         _refuse(job, index)
         before, written = index.contents(), 0
         if not _is_done(job, index.manifest):
-            folder = _folder(job, index)
-            codec = _codec(job, index, folder)
+            ledger = _ledger(job, index)
+            codec = _codec(job, index, ledger)
             codec.save(codec_place(index.uri, codec.digest))
             manifest = index.manifest.model_copy(update={"codec": _stored(job, codec)})
             with ray_session(RayConfig(ray_address=job.ray_address)):
-                written = _run(index, manifest, folder)
-            WorkFolder(_work_place(job)).remove()
+                written = _run(index, manifest, ledger)
+            Ledger(_work_place(job)).clear()
         assert index.manifest.codec is not None, "it was there, or has just been committed"
         return CompressSummary(
             index=job.index,
@@ -86,21 +86,21 @@ def _work_place(job: CompressJob) -> str:
     return f"{job.index.rstrip('/')}/compressing"
 
 
-def _folder(job: CompressJob, index: PassageIndex) -> WorkFolder:
-    """Return where an attempt at this very job leaves what it has done, whatever attempts at others have left."""
+def _ledger(job: CompressJob, index: PassageIndex) -> Ledger:
+    """Return the ledger of this very job: the codec, and the receipt of each part; other jobs have folders beside."""
     kept = "-kept" if job.keep_vectors else ""
-    return WorkFolder(f"{_work_place(job)}/{index.version}-{job.codec}-{job.sample}{kept}")
+    return Ledger(f"{_work_place(job)}/{index.version}-{job.codec}-{job.sample}{kept}")
 
 
-def _codec(job: CompressJob, index: PassageIndex, folder: WorkFolder) -> Codec:
+def _codec(job: CompressJob, index: PassageIndex, ledger: Ledger) -> Codec:
     if index.manifest.codec is not None and index.manifest.codec.name == job.codec:
         return codec_of(index.uri, index.manifest)
-    trained = folder.read(_CODEC_FILE)
+    trained = ledger.get(_CODEC_FILE)
     if trained is not None:
         return codec_from_bytes(trained)
     sample_SH, n_vectors = sample_of(index, job.sample)
     codec = train_codec(job.codec, sample_SH, n_vectors)
-    folder.write(_CODEC_FILE, codec.to_bytes())
+    ledger.put(_CODEC_FILE, codec.to_bytes())
     return codec
 
 
@@ -110,16 +110,16 @@ def _stored(job: CompressJob, codec: Codec) -> StoredCodec:
     )
 
 
-def _run(index: PassageIndex, manifest: IndexManifest, folder: WorkFolder) -> int:
+def _run(index: PassageIndex, manifest: IndexManifest, ledger: Ledger) -> int:
     """Write the parts that no earlier attempt has written, and commit all; return the passages written."""
     assert manifest.codec is not None, "the manifest to be is that of a compressed index"
     parts = parts_of(index)
-    receipts = {part.key: receipt for part in parts if (receipt := _receipt(index, folder, part)) is not None}
+    receipts = {part.key: receipt for part in parts if (receipt := _receipt(index, ledger, part)) is not None}
     todo = [part for part in parts if part.key not in receipts]
     rows = sum(part.rows for part in todo)
     with Progress(f"{index.uri} → {manifest.codec.name}", rows) as progress:
         for done in _written(index, manifest, todo):
-            folder.write(f"{done['key']}.json", done["receipt"].encode())
+            ledger.put(f"{done['key']}.json", done["receipt"].encode())
             receipts[done["key"]] = done["receipt"]
             progress.update(done["rows"], 0, 0)
     if receipts.keys() != {part.key for part in parts}:
@@ -128,22 +128,22 @@ def _run(index: PassageIndex, manifest: IndexManifest, folder: WorkFolder) -> in
     return rows
 
 
-def _receipt(index: PassageIndex, folder: WorkFolder, part: Part) -> str | None:
-    data = folder.read(f"{part.key}.json")
+def _receipt(index: PassageIndex, ledger: Ledger, part: TablePart) -> str | None:
+    data = ledger.get(f"{part.key}.json")
     return data.decode() if data is not None and still_there(index.uri, data.decode()) else None
 
 
-def _written(index: PassageIndex, manifest: IndexManifest, parts: list[Part]) -> Iterator[dict[str, Any]]:
+def _written(index: PassageIndex, manifest: IndexManifest, parts: list[TablePart]) -> Iterator[dict[str, Any]]:
     if not parts:
         return
     arguments = {"uri": index.uri, "version": index.version, "manifest_json": manifest.model_dump_json()}
-    rows = stream([pa.Table.from_pylist([part._asdict()]) for part in parts])
-    for table in tables(rows.map_batches(_write_parts, fn_kwargs=arguments, num_cpus=1, **AS_ARROW)):
+    rows = dataset_of([pa.Table.from_pylist([part._asdict()]) for part in parts])
+    for table in tables_of(rows.map_batches(_write_parts, fn_kwargs=arguments, num_cpus=1, **AS_ARROW)):
         yield from table.to_pylist()
 
 
 def _write_parts(rows: pa.Table, uri: str, version: int, manifest_json: str) -> pa.Table:
     manifest = IndexManifest.model_validate_json(manifest_json)
-    parts = [Part(**row) for row in rows.to_pylist()]
+    parts = [TablePart(**row) for row in rows.to_pylist()]
     receipts = [write_part(uri, version, part, manifest) for part in parts]
     return pa.table({"key": [part.key for part in parts], "receipt": receipts, "rows": [part.rows for part in parts]})

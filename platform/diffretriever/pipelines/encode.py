@@ -1,4 +1,9 @@
-"""Which passages of a collection to encode, given what indexes hold of them."""
+"""Collection to index: read, prepare and encode on Ray Data, commit from the driver, exactly once.
+
+The way of a passage is the order of this file: the job chooses what to encode; one task reads it in blocks; tasks
+tokenise each block; encoder actors encode and write it as fragments that nobody sees yet, and return a receipt; the
+driver commits what receipts name, every two seconds.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +33,12 @@ from diffretriever.pipelines.encoders import describe_encoder, load_in_actor
 from diffretriever.pipelines.progress import Progress
 from diffretriever.pipelines.streams import (
     AS_ARROW,
-    actors,
+    actor_options,
     pack,
-    read_blocks,
-    read_here,
+    passage_blocks,
+    read_on_driver,
     rows_per_block,
-    tables,
+    tables_of,
     unpack,
 )
 from diffretriever.presets import load_retriever
@@ -45,13 +50,135 @@ from schemas.retriever import RETRIEVER_ADAPTER, NeuralRetriever, RetrieverConfi
 if TYPE_CHECKING:
     from diffretriever.encoders.representations import Representations
 
+RECEIPT_SCHEMA = pa.schema(  # of a block: `ids` are written, `not_finite` are those that were left out
+    [
+        ("key", pa.string()),
+        ("receipts", pa.list_(pa.string())),
+        ("ids", pa.list_(pa.string())),
+        ("not_finite", pa.list_(pa.string())),
+        ("tokens", pa.int64()),
+        ("padded_tokens", pa.int64()),
+        ("seconds", pa.float64()),
+    ]
+)
 
+_COMMIT_EVERY_SECONDS = 2.0
+# A commit rewrites the list of fragments: on a table with many, commit less often rather than spend time on it.
+_COMMIT_SHARE = 0.02
+_ENCODERS_PER_PREPARER = 4
 _CONFLICTS_NAMED = 5
+_NOT_FINITE = "not finite"
+
+
+def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) -> EncodeSummary:
+    """Run an encode job in the Ray session at hand, or in one of its own.
+
+    A job that is killed leaves a valid index with what it had committed; the same job run again adds the rest.
+
+    Args:
+        job: of the index.
+        smaller: K_p → uri of further indexes, each with a smaller budget, to write from the same forward passes. Only
+            for nested slots.
+
+    Raises:
+        ValueError: bad input, a retriever other than the index's, or a request the cluster cannot meet; nothing has
+            been encoded then. Or a passage is encoded as NaN or infinity: what was committed stays.
+    """
+    started = time.monotonic()
+    smaller = smaller or {}
+    collection = open_collection(job.collection)
+    quarantine = _quarantine_path(job)
+    if quarantine is not None:
+        refuse_other_files(quarantine, collection.inputs())
+    retriever = load_retriever(job.retriever, job.backbone, job.budget, job.adapter)
+    with ray_session(job), ExitStack() as locks:
+        for uri in (job.index, *smaller.values()):
+            locks.enter_context(WriterLock(uri))
+        pool = size_pool(job)
+        indexes = _open_indexes(job.index, smaller, retriever, pool)
+        selection = PassageSelection(job, [index.digests() for index in indexes])
+        scanned = scan(collection, job.on_bad_input, quarantine, keep=selection)
+        selection.refuse_conflicts()
+        for index in indexes:
+            write_text(f"{index.uri.rstrip('/')}/encode.yaml", job.to_yaml())
+        rate, left_out = 0.0, list[str]()
+        if scanned.n_kept:
+            rate, left_out = _run(job, indexes, collection, scanned, selection, pool)
+        if left_out:
+            assert quarantine is not None, "such passages are refused otherwise"
+            set_aside(collection, left_out, f"{_NOT_FINITE}: the retriever encodes it so", quarantine)
+        if job.compact and scanned.n_kept:
+            for index in indexes:
+                index.compact()
+    n_bad = scanned.n_bad + len(left_out)
+    return EncodeSummary(
+        index=job.index,
+        fingerprint=indexes[0].manifest.fingerprint,
+        encoded=scanned.n_kept - len(left_out),
+        already_there=selection.already_there,
+        skipped=selection.skipped,
+        replaced=selection.replaced - sum(any(i in held for held in selection.present) for i in left_out),
+        bad=n_bad,
+        bad_reasons=scanned.reasons | ({_NOT_FINITE: len(left_out)} if left_out else {}),
+        quarantine=str(quarantine) if n_bad else None,
+        rows=len(indexes[0]),
+        seconds=time.monotonic() - started,
+        steady_rate=rate,
+    )
+
+
+def _quarantine_path(job: EncodeJob) -> Path | None:
+    if job.on_bad_input == "error":
+        return None
+    if job.quarantine is not None:
+        return job.quarantine
+    return Path(job.index) / "quarantine.jsonl" if is_local(job.index) else Path("quarantine.jsonl")
+
+
+def _open_indexes(
+    uri: str, smaller: Mapping[int, str], retriever: RetrieverConfig, pool: EncoderPool
+) -> list[PassageIndex]:
+    """Open or create the job's index, and those of smaller K_p, which differ from it in nothing but their budget."""
+    existing = _existing(uri)
+    if not is_neural(retriever):
+        manifest = bm25_manifest(retriever)
+    else:
+        manifest = describe_encoder(_with_dtype_of(retriever, existing), pool)
+    others = (_opened(place, _existing(place), _with_budget(manifest, budget)) for budget, place in smaller.items())
+    return [_opened(uri, existing, manifest), *others]
+
+
+def _existing(uri: str) -> PassageIndex | None:
+    return PassageIndex.open(uri) if PassageIndex.exists(uri) else None
+
+
+def _opened(uri: str, existing: PassageIndex | None, manifest: IndexManifest) -> PassageIndex:
+    if existing is None:
+        return PassageIndex.create(uri, manifest)
+    check_same(existing.manifest, manifest, uri)
+    return existing
+
+
+def _with_dtype_of(retriever: NeuralRetriever, existing: PassageIndex | None) -> NeuralRetriever:
+    """An index stays in the precision it was begun in, whatever a probe would choose today."""
+    if existing is None or not is_neural(existing.manifest.retriever) or retriever.backbone.dtype != "auto":
+        return retriever
+    place = retriever.backbone.model_copy(update={"dtype": existing.manifest.retriever.backbone.dtype})
+    return retriever.model_copy(update={"backbone": place})
+
+
+def _with_budget(manifest: IndexManifest, passage_budget: int) -> IndexManifest:
+    retriever = manifest.retriever
+    assert has_slots(retriever), "only such retrievers have smaller budgets"
+    assert retriever.nested_slots, "other slots depend on the number of slots"
+    assert passage_budget < retriever.budget.passage, "the largest budget is the job's own"
+    budget = Budget(retriever.budget.query, passage_budget)
+    return manifest.model_copy(update={"retriever": retriever.model_copy(update={"budget": budget})})
 
 
 @dataclass
-class Wanted:
-    """Decides on each passage: it is to be encoded if any of the indexes lacks it."""
+class PassageSelection:
+    """Decides on each passage of a collection: it is encoded if any of the indexes lacks it."""
 
     job: EncodeJob
     present: Sequence[dict[str, bytes]]
@@ -81,7 +208,7 @@ class Wanted:
         return False
 
     def refuse_conflicts(self) -> None:
-        """Stop before anything is encoded if passages changed and the job does not say what to do with them."""
+        """Raise `ValueError` if passages changed and the job does not say what to do with them."""
         if self.conflicts == 0:
             return
         names = ", ".join(f"'{i}'" for i in self.first_conflicts) + (", …" if self.conflicts > _CONFLICTS_NAMED else "")
@@ -91,24 +218,91 @@ class Wanted:
         )
 
 
-RECEIPT_SCHEMA = pa.schema(  # of a block: `ids` are written, `not_finite` are those that were left out
-    [
-        ("key", pa.string()),
-        ("receipts", pa.list_(pa.string())),
-        ("ids", pa.list_(pa.string())),
-        ("not_finite", pa.list_(pa.string())),
-        ("tokens", pa.int64()),
-        ("padded_tokens", pa.int64()),
-        ("seconds", pa.float64()),
-    ]
-)
+def _run(
+    job: EncodeJob,
+    indexes: list[PassageIndex],
+    collection: Collection,
+    scanned: ScanResult,
+    selection: PassageSelection,
+    pool: EncoderPool,
+) -> tuple[float, list[str]]:
+    """Encode the kept passages and commit them as they come.
+
+    Returns:
+        The steady rate in passages per second, and the ids of passages that were left out as not finite.
+    """
+    manifest = indexes[0].manifest
+    rows = job.rows_per_block or rows_per_block(manifest.retriever, manifest.hidden_size)
+    blocks = read_on_driver(partial(passage_blocks, collection, scanned, rows))
+    receipts = _receipts(blocks, indexes, pool, job.threads_per_encoder)
+    if job.on_bad_input == "error":
+        receipts = _until_not_finite(receipts)
+    finished: list[tuple[float, int]] = []
+    left_out: list[str] = []
+    with Progress(f"{collection.name} → {job.index}", scanned.n_kept) as progress:
+        for receipt in committed(receipts, indexes, selection.present):
+            count = len(receipt["ids"]) + len(receipt["not_finite"])
+            finished.append((time.monotonic(), count))
+            left_out += receipt["not_finite"]
+            progress.update(count, receipt["tokens"], receipt["padded_tokens"])
+    if left_out and job.on_bad_input == "error":
+        raise ValueError(
+            f"collection '{collection.name}': {named(left_out)} would be stored with NaN or infinity; what was "
+            f"committed to {job.index} stays. Look for damaged weights, or leave such passages out and have them "
+            "listed with --on-bad-input quarantine; the same command then goes on"
+        )
+    done = sum(count for _, count in finished)
+    if done != scanned.n_kept:
+        raise RuntimeError(f"{scanned.n_kept} passages went in and {done} came out: run the same command again")
+    return _steady_rate(finished), left_out
 
 
-@cache
-def _preparer(retriever_json: str) -> Any:
-    from diffretriever.encoders import load_preparer
+def _receipts(
+    blocks: Dataset, indexes: Sequence[PassageIndex], pool: EncoderPool, threads: int
+) -> Iterator[dict[str, Any]]:
+    """Encode and write the blocks; yield a row of `RECEIPT_SCHEMA` for each, as it is done, in no order.
 
-    return load_preparer(RETRIEVER_ADAPTER.validate_json(retriever_json))  # type: ignore[arg-type]
+    The first index says what encodes them; any others are of smaller budgets of its nested slots.
+    """
+    for table in tables_of(_written(blocks, indexes, pool, threads)):
+        yield from table.to_pylist()
+
+
+def _until_not_finite(receipts: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """End after the first block with a passage that was left out: what is done is committed, the rest not begun."""
+    for receipt in receipts:
+        yield receipt
+        if receipt["not_finite"]:
+            return
+
+
+def _steady_rate(finished: list[tuple[float, int]]) -> float:
+    """Return passages per second from the end of the first block on, which also waited for the encoders to load."""
+    if len(finished) < 2:
+        return 0.0
+    return sum(count for _, count in finished[1:]) / max(finished[-1][0] - finished[0][0], 1e-9)
+
+
+def _written(blocks: Dataset, indexes: Sequence[PassageIndex], pool: EncoderPool, threads: int) -> Dataset:
+    """Return the graph from blocks of texts to receipts."""
+    retriever = indexes[0].manifest.retriever
+    if not is_neural(retriever):
+        one = TaskPoolStrategy(size=1)
+        return blocks.map_batches(
+            store_blocks, fn_kwargs={"uri": indexes[0].uri}, num_cpus=PREPARE_CPUS, compute=one, **AS_ARROW
+        )
+    text = retriever.model_dump_json()
+    prepared = blocks.map_batches(
+        prepare_blocks,
+        fn_kwargs={"retriever_json": text},
+        num_cpus=PREPARE_CPUS,
+        # Every one is a process that loads a tokenizer; one keeps several encoders busy.
+        compute=TaskPoolStrategy(size=math.ceil(pool.encoders / _ENCODERS_PER_PREPARER)),
+        **AS_ARROW,
+    )
+    budgets = {index.uri: index.manifest.retriever.max_vectors("passage") for index in indexes}
+    constructor = {"retriever_json": text, "budgets": budgets, "device": pool.device, "threads": threads}
+    return prepared.map_batches(EncodeBlocks, fn_constructor_kwargs=constructor, **actor_options(pool))
 
 
 def prepare_blocks(rows: pa.Table, retriever_json: str) -> Iterator[pa.Table]:
@@ -122,11 +316,25 @@ def prepare_blocks(rows: pa.Table, retriever_json: str) -> Iterator[pa.Table]:
         yield pack(key, beside(table, prepared))
 
 
+@cache
+def _preparer(retriever_json: str) -> Any:
+    from diffretriever.encoders import load_preparer
+
+    return load_preparer(RETRIEVER_ADAPTER.validate_json(retriever_json))  # type: ignore[arg-type]
+
+
 class EncodeBlocks:
     """An encoder actor: prepared blocks in, receipts of written fragments out."""
 
     def __init__(self, retriever_json: str, budgets: dict[str, int], device: str, threads: int) -> None:
-        """`budgets`: K_p of each index to write, by its uri; several only of a retriever with nested slots."""
+        """Load the encoder.
+
+        Args:
+            retriever_json: what encodes.
+            budgets: uri → K_p of each index to write; several only of a retriever with nested slots.
+            device: where the weights go.
+            threads: of torch.
+        """
         self._encoder = load_in_actor(retriever_json, device, threads)
         self._budgets = budgets
 
@@ -145,6 +353,7 @@ class EncodeBlocks:
             yield _receipt(key, receipts, table, left_out, cost, time.perf_counter() - start)
 
     def _encoded(self, table: pa.Table) -> list[Representations]:
+        """Return the block's representations for each index."""
         from diffretriever.encoders.masked import MaskedEncoder
         from diffretriever.encoders.preparer import from_arrow
 
@@ -188,50 +397,6 @@ def _receipt(
         },
         schema=RECEIPT_SCHEMA,
     )
-
-
-def read(collection: Collection, scanned: ScanResult, rows: int) -> Dataset:
-    """Return the kept passages of a scanned collection as a stream of packed blocks."""
-    return read_here(partial(read_blocks, collection, scanned, rows))
-
-
-def receipts(
-    blocks: Dataset, indexes: Sequence[PassageIndex], pool: EncoderPool, threads: int
-) -> Iterator[dict[str, Any]]:
-    """Encode and write the blocks; yield a row of `RECEIPT_SCHEMA` for each, as it is done, in no order.
-
-    The first index says what encodes them; any others are of smaller budgets of its nested slots.
-    """
-    for table in tables(_written(blocks, indexes, pool, threads)):
-        yield from table.to_pylist()
-
-
-def _written(blocks: Dataset, indexes: Sequence[PassageIndex], pool: EncoderPool, threads: int) -> Dataset:
-    retriever = indexes[0].manifest.retriever
-    if not is_neural(retriever):
-        one = TaskPoolStrategy(size=1)
-        return blocks.map_batches(
-            store_blocks, fn_kwargs={"uri": indexes[0].uri}, num_cpus=PREPARE_CPUS, compute=one, **AS_ARROW
-        )
-    text = retriever.model_dump_json()
-    prepared = blocks.map_batches(
-        prepare_blocks,
-        fn_kwargs={"retriever_json": text},
-        num_cpus=PREPARE_CPUS,
-        # Every one is a process that loads a tokenizer; one keeps several encoders busy.
-        compute=TaskPoolStrategy(size=math.ceil(pool.encoders / 4)),
-        **AS_ARROW,
-    )
-    budgets = {index.uri: index.manifest.retriever.max_vectors("passage") for index in indexes}
-    constructor = {"retriever_json": text, "budgets": budgets, "device": pool.device, "threads": threads}
-    return prepared.map_batches(EncodeBlocks, fn_constructor_kwargs=constructor, **actors(pool))
-
-
-_COMMIT_EVERY_SECONDS = 2.0
-
-
-# A commit rewrites the list of fragments: on a table with many, commit less often rather than spend time on it.
-_COMMIT_SHARE = 0.02
 
 
 def committed(
@@ -291,161 +456,3 @@ class _CommitClock:
     def __exit__(self, *_: object) -> None:
         end = time.monotonic()
         self._next = end + max(_COMMIT_EVERY_SECONDS, (end - self._start) / _COMMIT_SHARE)
-
-
-_NOT_FINITE = "not finite"
-
-
-def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) -> EncodeSummary:
-    """Run an encode job in the Ray session at hand, or in one of its own.
-
-    A job that is killed leaves a valid index with what it had committed; the same job run again adds the rest.
-
-    Args:
-        job: of the index.
-        smaller: K_p → uri of further indexes, each with a smaller budget, to write from the same forward passes. Only
-            for nested slots.
-
-    Raises:
-        ValueError: bad input, a retriever other than the index's, or a request the cluster cannot meet; nothing has
-            been encoded then. Or a passage is encoded as NaN or infinity: what was committed stays.
-    """
-    started = time.monotonic()
-    smaller = smaller or {}
-    collection = open_collection(job.collection)
-    quarantine = _quarantine_path(job)
-    if quarantine is not None:
-        refuse_other_files(quarantine, collection.inputs())
-    retriever = load_retriever(job.retriever, job.backbone, job.budget, job.adapter)
-    with ray_session(job), ExitStack() as locks:
-        for uri in (job.index, *smaller.values()):
-            locks.enter_context(WriterLock(uri))
-        pool = size_pool(job)
-        indexes = _open_indexes(job.index, smaller, retriever, pool)
-        wanted = Wanted(job, [index.digests() for index in indexes])
-        scanned = scan(collection, job.on_bad_input, quarantine, keep=wanted)
-        wanted.refuse_conflicts()
-        for index in indexes:
-            write_text(f"{index.uri.rstrip('/')}/encode.yaml", job.to_yaml())
-        rate, left_out = _run(job, indexes, collection, scanned, wanted, pool) if scanned.n_kept else (0.0, [])
-        if left_out:
-            assert quarantine is not None, "such passages are refused otherwise"
-            set_aside(collection, left_out, f"{_NOT_FINITE}: the retriever encodes it so", quarantine)
-        if job.compact and scanned.n_kept:
-            for index in indexes:
-                index.compact()
-    return EncodeSummary(
-        index=job.index,
-        fingerprint=indexes[0].manifest.fingerprint,
-        encoded=scanned.n_kept - len(left_out),
-        already_there=wanted.already_there,
-        skipped=wanted.skipped,
-        replaced=wanted.replaced - sum(any(i in held for held in wanted.present) for i in left_out),
-        bad=scanned.n_bad + len(left_out),
-        bad_reasons=scanned.reasons | ({_NOT_FINITE: len(left_out)} if left_out else {}),
-        quarantine=str(quarantine) if scanned.n_bad + len(left_out) else None,
-        rows=len(indexes[0]),
-        seconds=time.monotonic() - started,
-        steady_rate=rate,
-    )
-
-
-def _open_indexes(
-    uri: str, smaller: Mapping[int, str], retriever: RetrieverConfig, pool: EncoderPool
-) -> list[PassageIndex]:
-    """Open or create the job's index, and those of smaller K_p, which differ from it in nothing but their budget."""
-    existing = _existing(uri)
-    if not is_neural(retriever):
-        manifest = bm25_manifest(retriever)
-    else:
-        manifest = describe_encoder(_with_dtype_of(retriever, existing), pool)
-    others = (_opened(place, _existing(place), _cut(manifest, budget)) for budget, place in smaller.items())
-    return [_opened(uri, existing, manifest), *others]
-
-
-def _existing(uri: str) -> PassageIndex | None:
-    return PassageIndex.open(uri) if PassageIndex.exists(uri) else None
-
-
-def _opened(uri: str, existing: PassageIndex | None, manifest: IndexManifest) -> PassageIndex:
-    if existing is None:
-        return PassageIndex.create(uri, manifest)
-    check_same(existing.manifest, manifest, uri)
-    return existing
-
-
-def _cut(manifest: IndexManifest, passage_budget: int) -> IndexManifest:
-    retriever = manifest.retriever
-    assert has_slots(retriever), "only such retrievers have smaller budgets"
-    assert retriever.nested_slots, "other slots depend on the number of slots"
-    assert passage_budget < retriever.budget.passage, "the largest budget is the job's own"
-    budget = Budget(retriever.budget.query, passage_budget)
-    return manifest.model_copy(update={"retriever": retriever.model_copy(update={"budget": budget})})
-
-
-def _with_dtype_of(retriever: NeuralRetriever, existing: PassageIndex | None) -> NeuralRetriever:
-    """An index stays in the precision it was begun in, whatever a probe would choose today."""
-    if existing is None or not is_neural(existing.manifest.retriever) or retriever.backbone.dtype != "auto":
-        return retriever
-    place = retriever.backbone.model_copy(update={"dtype": existing.manifest.retriever.backbone.dtype})
-    return retriever.model_copy(update={"backbone": place})
-
-
-def _run(
-    job: EncodeJob,
-    indexes: list[PassageIndex],
-    collection: Collection,
-    scanned: ScanResult,
-    wanted: Wanted,
-    pool: EncoderPool,
-) -> tuple[float, list[str]]:
-    """Encode the kept passages and commit them as they come.
-
-    Returns:
-        The steady rate in passages per second, and the ids of passages that were left out as not finite.
-    """
-    manifest = indexes[0].manifest
-    rows = job.rows_per_block or rows_per_block(manifest.retriever, manifest.hidden_size)
-    stream = receipts(read(collection, scanned, rows), indexes, pool, job.threads_per_encoder)
-    if job.on_bad_input == "error":
-        stream = _until_not_finite(stream)
-    finished: list[tuple[float, int]] = []
-    left_out: list[str] = []
-    with Progress(f"{collection.name} → {job.index}", scanned.n_kept) as progress:
-        for receipt in committed(stream, indexes, wanted.present):
-            count = len(receipt["ids"]) + len(receipt["not_finite"])
-            finished.append((time.monotonic(), count))
-            left_out += receipt["not_finite"]
-            progress.update(count, receipt["tokens"], receipt["padded_tokens"])
-    if left_out and job.on_bad_input == "error":
-        raise ValueError(
-            f"collection '{collection.name}': {named(left_out)} would be stored with NaN or infinity; what was "
-            f"committed to {job.index} stays. Look for damaged weights, or leave such passages out and have them "
-            "listed with --on-bad-input quarantine; the same command then goes on"
-        )
-    done = sum(count for _, count in finished)
-    if done != scanned.n_kept:
-        raise RuntimeError(f"{scanned.n_kept} passages went in and {done} came out: run the same command again")
-    return _steady_rate(finished), left_out
-
-
-def _until_not_finite(receipts: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """End after the first block with a passage that was left out: what is done is committed, the rest not begun."""
-    for receipt in receipts:
-        yield receipt
-        if receipt["not_finite"]:
-            return
-
-
-def _steady_rate(finished: list[tuple[float, int]]) -> float:
-    if len(finished) < 2:
-        return 0.0
-    return sum(count for _, count in finished[1:]) / max(finished[-1][0] - finished[0][0], 1e-9)
-
-
-def _quarantine_path(job: EncodeJob) -> Path | None:
-    if job.on_bad_input == "error":
-        return None
-    if job.quarantine is not None:
-        return job.quarantine
-    return Path(job.index) / "quarantine.jsonl" if is_local(job.index) else Path("quarantine.jsonl")

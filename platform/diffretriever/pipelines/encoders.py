@@ -1,4 +1,4 @@
-"""An encoder's manifest, found where encoders run, before any work is given out."""
+"""Encoders in Ray workers: loading one, describing it before any work is given out, and encoding queries by a pool."""
 
 from __future__ import annotations
 
@@ -9,37 +9,17 @@ import pyarrow as pa
 import ray
 
 from diffretriever.collections import Query
-from diffretriever.pipelines.cluster import EncoderPool
-from diffretriever.pipelines.streams import actors, pack, packed, stream, unpack
+from diffretriever.pipelines.cluster import EncoderPool, result_of
+from diffretriever.pipelines.streams import actor_options, blocks_of, dataset_of, pack, unpack
 from schemas.index import IndexManifest
 from schemas.retriever import RETRIEVER_ADAPTER, NeuralRetriever
 
 if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder
 
+QUERIES_PER_BLOCK = 256
 
-def describe_encoder(retriever: NeuralRetriever, pool: EncoderPool) -> IndexManifest:
-    """Load the encoder in a Ray worker and return its manifest.
-
-    Raises:
-        ValueError: it cannot be loaded, with the reason.
-    """
-    task = _describe.options(num_cpus=pool.cpus, num_gpus=pool.gpus)
-    try:
-        return IndexManifest.model_validate_json(ray.get(task.remote(retriever.model_dump_json(), pool.device)))
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, ValueError):
-            raise ValueError(str(error.cause)) from None
-        raise
-
-
-@ray.remote
-def _describe(retriever_json: str, device: str) -> str:
-    from diffretriever.encoders import load_encoder
-    from diffretriever.index.table import manifest_of
-
-    config: NeuralRetriever = RETRIEVER_ADAPTER.validate_json(retriever_json)  # type: ignore[assignment]
-    return manifest_of(load_encoder(config, device)).model_dump_json()
+_BUDGET = "budget"
 
 
 def load_in_actor(retriever_json: str, device: str, threads: int) -> Encoder:
@@ -49,14 +29,29 @@ def load_in_actor(retriever_json: str, device: str, threads: int) -> Encoder:
     from diffretriever.encoders import load_encoder
 
     torch.set_num_threads(threads)
-    config: NeuralRetriever = RETRIEVER_ADAPTER.validate_json(retriever_json)  # type: ignore[assignment]
-    return load_encoder(config, device)
+    return load_encoder(_retriever_from(retriever_json), device)
 
 
-QUERIES_PER_BLOCK = 256
+def describe_encoder(retriever: NeuralRetriever, pool: EncoderPool) -> IndexManifest:
+    """Load the encoder in a Ray worker and return its manifest.
+
+    Raises:
+        ValueError: it cannot be loaded, with the reason.
+    """
+    task = _describe.options(num_cpus=pool.cpus, num_gpus=pool.gpus)
+    return IndexManifest.model_validate_json(result_of(task.remote(retriever.model_dump_json(), pool.device)))
 
 
-_BUDGET = "budget"
+@ray.remote
+def _describe(retriever_json: str, device: str) -> str:
+    from diffretriever.encoders import load_encoder
+    from diffretriever.index.table import manifest_of
+
+    return manifest_of(load_encoder(_retriever_from(retriever_json), device)).model_dump_json()
+
+
+def _retriever_from(text: str) -> NeuralRetriever:
+    return RETRIEVER_ADAPTER.validate_json(text)  # type: ignore[return-value] # jobs give no other
 
 
 def query_block(queries: Sequence[Query], budget: int | None) -> pa.Table:
@@ -70,7 +65,13 @@ def query_block(queries: Sequence[Query], budget: int | None) -> pa.Table:
 def encode_queries(
     blocks: Mapping[str, pa.Table], retriever: NeuralRetriever, pool: EncoderPool, threads: int
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Encode blocks of queries, given by name, with `threads` threads an actor; the model is loaded once an actor.
+    """Encode blocks of queries; each actor loads the model once.
+
+    Args:
+        blocks: name → `query_block`.
+        retriever: the encoder.
+        pool: how many actors there may be, and what each takes.
+        threads: of each actor.
 
     Yields:
         The name of a block and its representations as a table, in no order.
@@ -78,8 +79,9 @@ def encode_queries(
     if not blocks:
         return
     constructor = {"retriever_json": retriever.model_dump_json(), "device": pool.device, "threads": threads}
-    rows = stream([pack(name, block) for name, block in blocks.items()])
-    yield from packed(rows.map_batches(EncodeQueries, fn_constructor_kwargs=constructor, **actors(pool, len(blocks))))
+    rows = dataset_of([pack(name, block) for name, block in blocks.items()])
+    options = actor_options(pool, len(blocks))
+    yield from blocks_of(rows.map_batches(EncodeQueries, fn_constructor_kwargs=constructor, **options))
 
 
 class EncodeQueries:

@@ -1,9 +1,11 @@
-"""The parts of a mining job: some queries each, searched for, chosen from and written by themselves."""
+"""A mining job: search for the training queries a part at a time, keep each part, join them at the end.
+
+A BM25 index is searched in this process by threads, any other by batch search on Ray.
+"""
 
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import os
 import shutil
@@ -12,14 +14,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from diffretriever.collections import BadRecord, read_run
-from diffretriever.files import whole_file, write_bytes, write_text
+from diffretriever.files import json_digest, whole_file, write_text
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
+from diffretriever.ledger import Ledger
 from diffretriever.pipelines.batch_search import search_batch
 from diffretriever.pipelines.cluster import ray_session
 from diffretriever.pipelines.progress import bar
@@ -27,7 +30,7 @@ from diffretriever.scoring.topk import Hits
 from diffretriever.search.base import check_modes
 from diffretriever.search.bm25 import Bm25Searcher
 from diffretriever.training.data.examples import Checked
-from diffretriever.training.data.mining import Corpus, mined, mined_line
+from diffretriever.training.data.mining import Corpus, choose_negatives, mined_line
 from diffretriever.training.data.preparation import quarantine
 from diffretriever.training.data.sources import ExampleSource, open_source
 from schemas.retriever import Mode
@@ -35,97 +38,15 @@ from schemas.search import BatchSearchJob, SearchOptions
 from schemas.settings import RayConfig
 from schemas.training_data import MinedNegatives, MineNegativesJob
 
+_DECISIVE = ("split", "mode", "depth", "negatives", "skip_top", "max_share", "maxsim", "search_budget", "score_dtype")
+"""Settings that results depend on."""
+
 _QUERIES_PER_PART = {"here": 1000, "on Ray": 20_000}
-
-
+# Of gzip: more takes most of the job's time for a few percent.
 _COMPRESSION = 2
 
-Search: TypeAlias = Callable[[Path, Sequence[str]], Hits]
-"""A part's file and its queries to their hits."""
-
-
-class MiningParts:
-    """The parts of a job: the lines of some queries each, and counts beside them that say that they are complete."""
-
-    def __init__(self, job: MineNegativesJob, work: Path, corpus: Corpus) -> None:
-        self._job, self._work, self._corpus = job, work, corpus
-
-    def run(self, index: PassageIndex, records: Iterable[Checked]) -> Counter[str]:
-        """Do the parts that no attempt has done; return the counts of all."""
-        here = not index.manifest.retriever.has_weights
-        size = _QUERIES_PER_PART["here" if here else "on Ray"]
-        search = _bm25_search(index, self._job) if here else _batch_search(self._job)
-        workers = (os.cpu_count() or 1) if here else 1
-        parts = enumerate(_chunks(iter(records), size))
-        counts: Counter[str] = Counter()
-        session = nullcontext() if here else ray_session(self._job)
-        with session, ThreadPoolExecutor(workers) as pool, bar("mining", "query") as counted:
-            # Some at a time: a source need not fit in memory.
-            while some := list(islice(parts, 2 * workers)):
-                for found in pool.map(lambda part: self._part(part[0], part[1], search), some):
-                    counts.update(found)
-                    counted.update(found["queries"])
-        return counts
-
-    def _part(self, number: int, records: list[Checked], search: Search) -> dict[str, int]:
-        lines, counts = self._work / f"{number:06}.lines", self._work / f"{number:06}.json"
-        if counts.exists():
-            return dict(json.loads(counts.read_text("utf-8")))
-        hits = search(lines, [record.example.query for record in records])
-        found = [mined(record, ranked, self._corpus, self._job) for record, ranked in zip(records, hits, strict=True)]
-        fields = self._corpus.fields(passage for each in found for passage, _ in each.negatives)
-        pairs = zip(records, found, strict=True)
-        data = "".join(mined_line(record.example, each, fields) for record, each in pairs).encode()
-        write_bytes(lines, gzip.compress(data, _COMPRESSION, mtime=0) if self._job.output.suffix == ".gz" else data)
-        counted = {
-            "queries": len(found),
-            "negatives": sum(len(each.negatives) for each in found),
-            "incomplete": sum(len(each.negatives) < self._job.negatives for each in found),
-            "positives_found": sum(bool(each.positives) for each in found),
-        }
-        write_text(counts, json.dumps(counted))
-        return counted
-
-
-def _bm25_search(index: PassageIndex, job: MineNegativesJob) -> Search:
-    searcher = Bm25Searcher(index)
-    return lambda _, queries: searcher.search(queries, top_k=job.depth)["sparse"]
-
-
-def _batch_search(job: MineNegativesJob) -> Search:
-    shared = {name: getattr(job, name) for name in {**RayConfig.model_fields, **SearchOptions.model_fields}}
-    mode = job.mode
-    assert mode is not None, "it is chosen by now"
-
-    def search(part: Path, queries: Sequence[str]) -> Hits:
-        asked, output = part.with_suffix(".queries.jsonl"), part.with_suffix(".search")
-        lines = (json.dumps({"id": str(number), "text": text}) + "\n" for number, text in enumerate(queries))
-        write_text(asked, "".join(lines))
-        search_batch(
-            BatchSearchJob(
-                **shared,
-                queries=asked,
-                output=output,
-                modes=(mode,),
-                top_k=job.depth,
-                exclude_self=False,
-                queries_at_once=len(queries),
-            )
-        )
-        run = read_run(output / f"{mode}.trec")
-        shutil.rmtree(output)
-        asked.unlink()
-        return [list(run.get(str(number), {}).items()) for number in range(len(queries))]
-
-    return search
-
-
-def _chunks(records: Iterator[Checked], size: int) -> Iterator[list[Checked]]:
-    while chunk := list(islice(records, size)):
-        yield chunk
-
-
-_DECISIVE = ("split", "mode", "depth", "negatives", "skip_top", "max_share", "maxsim", "search_budget", "score_dtype")
+Search: TypeAlias = Callable[[int, Sequence[str]], Hits]
+"""The number of a part and its queries to their hits."""
 
 
 def mine_negatives(job: MineNegativesJob) -> MinedNegatives:
@@ -140,33 +61,24 @@ def mine_negatives(job: MineNegativesJob) -> MinedNegatives:
     index = PassageIndex.open(job.index)
     job = job.model_copy(update={"mode": _mode(job, index)})
     source = open_source(job.source, job.split)
-    about = _about(job, index, source)
+    about = _describe(job, index, source)
     done = _finished(job, about.identity)
     if done is not None:
         return done
-    work = _beside(job, "parts")
+    work = _path_beside(job, "parts")
     with WriterLock(str(work)):
-        _claim(work, about.identity)
-        with quarantine(job.on_bad_input, _beside(job, "quarantine.jsonl")) as put:
-            counts = MiningParts(job, work, Corpus(index)).run(index, _good(source, put))
+        made_from = about.model_dump(mode="json", include={"index", "version", "fingerprint", "settings"})
+        ledger = Ledger(work, {**made_from, "source": source.state()})
+        with quarantine(job.on_bad_input, _path_beside(job, "quarantine.jsonl")) as put:
+            counts = _Parts(job, index, work, ledger).run(_good(source, put))
         if not counts["queries"]:
             raise ValueError(f"{job.source}: no example to mine for")
         with whole_file(job.output) as sink:
-            for part in sorted(work.glob("*.lines")):
-                with part.open("rb") as lines:
-                    shutil.copyfileobj(lines, sink)
+            sink.writelines(_lines(ledger))
         made = about.model_copy(update={**counts, "seconds": time.monotonic() - started})
-        write_text(_beside(job, "json"), made.model_dump_json(indent=2) + "\n")
-        shutil.rmtree(work)
+        write_text(_path_beside(job, "json"), made.model_dump_json(indent=2) + "\n")
+        ledger.clear()
     return made
-
-
-def _good(source: ExampleSource, put: Callable[[Sequence[BadRecord]], None]) -> Iterator[Checked]:
-    for record in source.records():
-        if isinstance(record, BadRecord):
-            put([record])
-        else:
-            yield record
 
 
 def _mode(job: MineNegativesJob, index: PassageIndex) -> Mode:
@@ -177,11 +89,11 @@ def _mode(job: MineNegativesJob, index: PassageIndex) -> Mode:
     return job.mode
 
 
-def _about(job: MineNegativesJob, index: PassageIndex, source: ExampleSource) -> MinedNegatives:
+def _describe(job: MineNegativesJob, index: PassageIndex, source: ExampleSource) -> MinedNegatives:
+    """Return what the job will say of itself, without its counts."""
     settings: dict[str, Any] = {"source": job.source, **job.model_dump(mode="json", include=set(_DECISIVE))}
-    values = [index.uri, index.version, index.manifest.fingerprint, source.state(), settings]
     return MinedNegatives(
-        identity=hashlib.blake2b(json.dumps(values).encode(), digest_size=8).hexdigest(),
+        identity=json_digest([index.uri, index.version, index.manifest.fingerprint, source.state(), settings]),
         index=index.uri,
         version=index.version,
         fingerprint=index.manifest.fingerprint,
@@ -190,7 +102,7 @@ def _about(job: MineNegativesJob, index: PassageIndex, source: ExampleSource) ->
     )
 
 
-def _beside(job: MineNegativesJob, end: str) -> Path:
+def _path_beside(job: MineNegativesJob, end: str) -> Path:
     return job.output.with_name(f"{job.output.name}.{end}")
 
 
@@ -200,9 +112,9 @@ def _finished(job: MineNegativesJob, identity: str) -> MinedNegatives | None:
     Raises:
         ValueError: the output is that of another job.
     """
-    about = _beside(job, "json")
+    about = _path_beside(job, "json")
     if not job.output.exists() or not about.exists():
-        if job.output.exists() and not _beside(job, "parts").exists():
+        if job.output.exists() and not _path_beside(job, "parts").exists():
             raise ValueError(f"{job.output} is there and was not mined: give another --output, or remove it")
         return None
     made = MinedNegatives.model_validate_json(about.read_bytes())
@@ -211,8 +123,111 @@ def _finished(job: MineNegativesJob, identity: str) -> MinedNegatives | None:
     return made
 
 
-def _claim(work: Path, identity: str) -> None:
-    mark = work / "identity"
-    if mark.exists() and mark.read_text("utf-8") != identity:
-        raise ValueError(f"{work} holds an attempt at another job: give another --output, or remove it")
-    write_text(mark, identity)
+def _good(source: ExampleSource, put: Callable[[Sequence[BadRecord]], None]) -> Iterator[Checked]:
+    """Yield the usable examples, and put the others into the quarantine."""
+    for record in source.records():
+        if isinstance(record, BadRecord):
+            put([record])
+        else:
+            yield record
+
+
+def _lines(ledger: Ledger) -> Iterator[bytes]:
+    """Yield the lines of each part, in the order of the source."""
+    for number in count():
+        lines = ledger.get(_lines_name(number))
+        if lines is None:
+            return
+        yield lines
+
+
+class _Parts:
+    """The parts of a job: some queries each, searched for, chosen from and kept by themselves.
+
+    Entries of the ledger: the lines of a part, and then its counts, which say that it is complete.
+    """
+
+    def __init__(self, job: MineNegativesJob, index: PassageIndex, work: Path, ledger: Ledger) -> None:
+        self._job, self._work, self._ledger = job, work, ledger
+        self._corpus = Corpus(index)
+        self._is_here = not index.manifest.retriever.has_weights
+        self._search = self._search_here(index) if self._is_here else self._search_on_ray
+
+    def run(self, records: Iterable[Checked]) -> Counter[str]:
+        """Do the parts that no attempt has done; return the counts of all."""
+        size = _QUERIES_PER_PART["here" if self._is_here else "on Ray"]
+        workers = (os.cpu_count() or 1) if self._is_here else 1
+        parts = enumerate(_chunks(iter(records), size))
+        counts: Counter[str] = Counter()
+        session = nullcontext() if self._is_here else ray_session(self._job)
+        with session, ThreadPoolExecutor(workers) as pool, bar("mining", "query") as progress:
+            # Some at a time: a source need not fit in memory.
+            while some := list(islice(parts, 2 * workers)):
+                for found in pool.map(lambda part: self._part(*part), some):
+                    counts.update(found)
+                    progress.update(found["queries"])
+        return counts
+
+    def _part(self, number: int, records: list[Checked]) -> dict[str, int]:
+        """Return the counts of a part, done now or by an earlier attempt."""
+        earlier = self._ledger.get_json(_counts_name(number))
+        if earlier is not None:
+            return dict(earlier)
+        hits = self._search(number, [record.example.query for record in records])
+        found = [
+            choose_negatives(record, ranked, self._corpus, self._job)
+            for record, ranked in zip(records, hits, strict=True)
+        ]
+        fields = self._corpus.fields(passage for each in found for passage, _ in each.negatives)
+        pairs = zip(records, found, strict=True)
+        data = "".join(mined_line(record.example, each, fields) for record, each in pairs).encode()
+        if self._job.output.suffix == ".gz":
+            data = gzip.compress(data, _COMPRESSION, mtime=0)
+        counts = {
+            "queries": len(found),
+            "negatives": sum(len(each.negatives) for each in found),
+            "incomplete": sum(len(each.negatives) < self._job.negatives for each in found),
+            "positives_found": sum(bool(each.positives) for each in found),
+        }
+        self._ledger.put(_lines_name(number), data)
+        self._ledger.put_json(_counts_name(number), counts)
+        return counts
+
+    def _search_here(self, index: PassageIndex) -> Search:
+        searcher = Bm25Searcher(index)
+        return lambda _, queries: searcher.search(queries, top_k=self._job.depth)["sparse"]
+
+    def _search_on_ray(self, number: int, queries: Sequence[str]) -> Hits:
+        job = self._job
+        assert job.mode is not None, "it is chosen by now"
+        asked, output = self._work / f"{number:06}.queries.jsonl", self._work / f"{number:06}.search"
+        lines = (json.dumps({"id": str(place), "text": text}) + "\n" for place, text in enumerate(queries))
+        write_text(asked, "".join(lines))
+        search_batch(
+            BatchSearchJob(
+                **{name: getattr(job, name) for name in {**RayConfig.model_fields, **SearchOptions.model_fields}},
+                queries=asked,
+                output=output,
+                modes=(job.mode,),
+                top_k=job.depth,
+                exclude_self=False,
+                queries_at_once=len(queries),
+            )
+        )
+        run = read_run(output / f"{job.mode}.trec")
+        shutil.rmtree(output)
+        asked.unlink()
+        return [list(run.get(str(place), {}).items()) for place in range(len(queries))]
+
+
+def _lines_name(number: int) -> str:
+    return f"{number:06}.lines"
+
+
+def _counts_name(number: int) -> str:
+    return f"{number:06}.json"
+
+
+def _chunks(records: Iterator[Checked], size: int) -> Iterator[list[Checked]]:
+    while chunk := list(islice(records, size)):
+        yield chunk

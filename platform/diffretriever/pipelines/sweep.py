@@ -1,8 +1,16 @@
-"""What a sweep's folder says of itself, and the refusal of a folder that holds another sweep."""
+"""The searching half of a budget sweep: an index for each K_p, queries for each K_q, a run for every pair.
+
+5 + 5 encodings serve 25 pairs (paper §3.5), 1 + 5 where slots are nested: all K_q and all splits are searched for in
+one pass over an index. What the runs are worth is measured from the files; see `evaluation.budgets`.
+
+The folder of a sweep: `sweep.yaml`, `retriever.yaml` and the manifest; `indexes/pK`, each with `finished.json` once it
+is complete; and for each split `encoded/qK-STATE.arrow` and `runs/BUDGET` with a run for each mode and `cell.json`. A
+cell is a split searched with one budget. `cell.json` says what its runs were made from, and is written last: a cell
+that has it for the same state, and the runs asked for, is not searched again.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,19 +19,20 @@ from pathlib import Path
 
 import pyarrow as pa
 import yaml
-from pyarrow import feather
 
 from diffretriever.backbones.device import resolve_device
 from diffretriever.collections import Collection, Query, open_collection, write_run
 from diffretriever.encoders import load_preparer
 from diffretriever.encoders.representations import Representations
 from diffretriever.evaluation.budgets.sweeps import MANIFEST_FILE, SweptQuery, read_manifest, write_queries
-from diffretriever.files import whole_file, write_text
+from diffretriever.files import json_digest, write_text
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
+from diffretriever.ledger import Ledger, refuse_another
 from diffretriever.pipelines.cluster import EncoderPool, ray_session, size_pool
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.encoders import QUERIES_PER_BLOCK, describe_encoder, encode_queries, query_block
+from diffretriever.pipelines.streams import get_table, put_table
 from diffretriever.presets import RETRIEVERS, load_retriever
 from diffretriever.scoring.fusion import ListName, depth_for, lists_for, ranked
 from diffretriever.scoring.topk import Hits
@@ -43,11 +52,73 @@ from schemas.sweep import RETRIEVER_FILE, SweepJob, SweepManifest, SweepMode, Sw
 NO_BUDGET = Budget(1, 1)
 """Stands for any budget in what all cells of a sweep share."""
 
-
 _JOB = "sweep.yaml"
+_FINISHED = "finished.json"
+_STATE = "cell.json"
 
 
-def begin_sweep(job: SweepJob, collection: str, encoder: IndexManifest, command: str) -> None:
+def sweep_budgets(job: SweepJob, command: str, log: Callable[[str], None]) -> SweepSummary:
+    """Encode and search what the sweep in the job's folder lacks, in the Ray session at hand, or in one of its own.
+
+    Args:
+        job: of the sweep.
+        command: the command line, for the manifest.
+        log: takes a line for each step.
+
+    Raises:
+        ValueError: a retriever without slots, a mode or split that is not there, bad input, a folder that holds another
+            sweep, or a request that the cluster cannot meet; nothing has been encoded then.
+    """
+    started = time.monotonic()
+    collection = open_collection(job.collection)
+    retriever = _retriever(job)
+    job = job.model_copy(update={"splits": _splits(job, collection), "modes": _modes(job, retriever)})
+    queries = {split: collection.queries(split) for split in job.splits}
+    with WriterLock(str(job.output)):
+        with ray_session(job):
+            pool = size_pool(job)
+            encoder = describe_encoder(retriever, pool)
+            _begin(job, collection.name, encoder, command)
+            _write_queries(job.output, queries, encoder)
+            store = QueryStore(job.output, queries, encoder_fingerprint(encoder))
+            # Passages first: a bad one stops the job before anything is encoded.
+            indexes = _encode_indexes(job, collection, nested=retriever.nested_slots, log=log)
+            log(f"queries of {', '.join(job.splits)}")
+            store.encode(job.query_budgets, _neural(encoder), job, pool, log)
+        return _search_missing(job, indexes, store, started, log)
+
+
+def _retriever(job: SweepJob) -> MaskedRetriever:
+    """Return the retriever with the budget of no account, in the precision that the sweep was begun in."""
+    config = load_retriever(job.retriever, job.backbone, None, job.adapter)
+    if not has_slots(config):
+        raise ValueError(f"{job.retriever}: the {config.method} method has no slots, so there are no budgets to sweep")
+    begun = job.output / RETRIEVER_FILE
+    if begun.is_file() and config.backbone.dtype == "auto":
+        before = RETRIEVERS.load(str(begun))
+        if not has_slots(before):
+            raise ValueError(f"{begun}: not the retriever of a sweep: give another --output, or remove the folder")
+        place = config.backbone.model_copy(update={"dtype": before.backbone.dtype})
+        config = config.model_copy(update={"backbone": place})
+    return config.model_copy(update={"budget": NO_BUDGET})
+
+
+def _splits(job: SweepJob, collection: Collection) -> tuple[str, ...]:
+    offered = collection.splits()
+    for split in job.splits:
+        if split not in offered:
+            raise ValueError(f"{collection.name} has no split '{split}'.{suggest(split, offered)}")
+    chosen = tuple(dict.fromkeys(job.splits)) or tuple(offered)
+    if not chosen:
+        raise ValueError(f"{collection.name} has no queries to sweep budgets with")
+    return chosen
+
+
+def _modes(job: SweepJob, retriever: MaskedRetriever) -> tuple[SweepMode, ...]:
+    return tuple(dict.fromkeys(job.modes)) or retriever.modes
+
+
+def _begin(job: SweepJob, collection: str, encoder: IndexManifest, command: str) -> None:
     """Write what the sweep is: its job, its retriever and its manifest.
 
     Args:
@@ -82,44 +153,42 @@ def _refuse_another(job: SweepJob, manifest: SweepManifest) -> None:
         return
     before = read_manifest(job.output)
     settings = yaml.safe_load((job.output / _JOB).read_text("utf-8"))
-    pairs = {
-        "collection": (before.collection, manifest.collection),
-        "retriever": (f"{before.retriever} ({before.fingerprint})", f"{manifest.retriever} ({manifest.fingerprint})"),
-        "top_k": (settings["top_k"], job.top_k),
-        "exclude_self": (settings["exclude_self"], job.exclude_self),
-    }
-    if before.fingerprint == manifest.fingerprint:
-        # The same weights may lie elsewhere by now.
-        del pairs["retriever"]
-    differing = [f"{name}: {theirs} != {ours}" for name, (theirs, ours) in pairs.items() if theirs != ours]
-    if differing:
-        listed = "\n  ".join(differing)
-        raise ValueError(
-            f"{job.output} holds another sweep (that one != this one):\n  {listed}\ngive another --output, or remove it"
-        )
+    theirs = {"collection": before.collection, "top_k": settings["top_k"], "exclude_self": settings["exclude_self"]}
+    ours = {"collection": manifest.collection, "top_k": job.top_k, "exclude_self": job.exclude_self}
+    if before.fingerprint != manifest.fingerprint:
+        # Only then do the names count: the same weights may lie elsewhere by now.
+        theirs["retriever"] = f"{before.retriever} ({before.fingerprint})"
+        ours["retriever"] = f"{manifest.retriever} ({manifest.fingerprint})"
+    refuse_another(job.output, "another sweep", theirs, ours)
 
 
-_FINISHED = "finished.json"
+def _write_queries(folder: Path, queries: dict[str, list[Query]], encoder: IndexManifest) -> None:
+    preparer = load_preparer(_neural(encoder))
+    for split, asked in queries.items():
+        rows = preparer.query_tokens([query.text for query in asked])
+        kept = [SweptQuery(query.id, query.text, tuple(row)) for query, row in zip(asked, rows, strict=True)]
+        write_queries(folder, split, kept)
 
 
-def encode_indexes(
-    job: SweepJob, collection: Collection, *, nested: bool, say: Callable[[str], None]
+def _neural(encoder: IndexManifest) -> MaskedRetriever:
+    assert has_slots(encoder.retriever), "only such retrievers are swept"
+    return encoder.retriever
+
+
+def _encode_indexes(
+    job: SweepJob, collection: Collection, *, nested: bool, log: Callable[[str], None]
 ) -> dict[int, PassageIndex]:
     """Return the index of each K_p, complete. Their K_q, which no stored vector depends on, is 1."""
     places = {budget: job.output / "indexes" / f"p{budget}" for budget in job.passage_budgets}
-    state = json.dumps({"source": collection.source_state()})
-    missing = {budget: place for budget, place in places.items() if not _is_finished(place, state)}
+    # What `finished.json` holds of a finished index.
+    state = {"source": collection.source_state()}
+    missing = {budget: place for budget, place in places.items() if Ledger(place).get_json(_FINISHED) != state}
     for together in [missing] if nested and missing else [{budget: missing[budget]} for budget in missing]:
-        say(f"index of K_p = {', '.join(str(budget) for budget in together)}")
+        log(f"index of K_p = {', '.join(str(budget) for budget in together)}")
         _encode(job, together)
         for place in together.values():
-            write_text(place / _FINISHED, f"{state}\n")
+            Ledger(place).put_json(_FINISHED, state)
     return {budget: PassageIndex.open(str(place)) for budget, place in places.items()}
-
-
-def _is_finished(place: Path, state: str) -> bool:
-    finished = place / _FINISHED
-    return finished.is_file() and finished.read_text("utf-8").strip() == state
 
 
 def _encode(job: SweepJob, places: dict[int, Path]) -> None:
@@ -143,9 +212,11 @@ class QueryStore:
     def __init__(self, folder: Path, queries: dict[str, list[Query]], fingerprint: str) -> None:
         """`queries` by split; `fingerprint` is the encoder's, whatever its budget."""
         self.queries = queries
+        self._ledger = Ledger(folder)
         self._folder = folder
         self._states = {
-            split: _digest([fingerprint, [[q.id, q.text] for q in asked]]) for split, asked in queries.items()
+            split: json_digest([fingerprint, [[query.id, query.text] for query in asked]])
+            for split, asked in queries.items()
         }
 
     def state(self, split: str) -> str:
@@ -154,7 +225,7 @@ class QueryStore:
 
     def read(self, split: str, budget: int) -> Representations:
         """Return the queries of a split, encoded with K_q = `budget`."""
-        return Representations.from_arrow(feather.read_table(self._file(split, budget)))
+        return Representations.from_arrow(get_table(self._ledger, self._name(split, budget)))
 
     def encode(
         self,
@@ -162,10 +233,18 @@ class QueryStore:
         retriever: NeuralRetriever,
         job: RayConfig,
         pool: EncoderPool,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
-        """Encode the queries of all splits with every K_q that no attempt has encoded them with yet."""
-        missing = [(s, k) for k in budgets for s in self.queries if not self._file(s, k).exists()]
+        """Encode the queries of all splits with every K_q that no attempt has encoded them with yet.
+
+        Args:
+            budgets: every K_q.
+            retriever: the encoder.
+            job: threads of each actor.
+            pool: the actors.
+            log: takes a line for each step.
+        """
+        missing = [(s, k) for k in budgets for s in self.queries if not self._ledger.has(self._name(s, k))]
         blocks = {json.dumps([s, k, start]): table for s, k in missing for start, table in self._blocks(s, k)}
         done: dict[tuple[str, int], dict[int, pa.Table]] = {cell: {} for cell in missing}
         for name, table in encode_queries(blocks, retriever, pool, job.threads_per_encoder):
@@ -174,7 +253,7 @@ class QueryStore:
             parts[start] = table
             if len(parts) * QUERIES_PER_BLOCK >= len(self.queries[split]):
                 self._write(split, budget, pa.concat_tables([parts.pop(start) for start in sorted(parts)]))
-                say(f"  {len(self.queries[split]):,} queries of {split} encoded with K_q = {budget}")
+                log(f"  {len(self.queries[split]):,} queries of {split} encoded with K_q = {budget}")
 
     def _blocks(self, split: str, budget: int) -> Iterator[tuple[int, pa.Table]]:
         queries = self.queries[split]
@@ -182,21 +261,32 @@ class QueryStore:
             yield start, query_block(queries[start : start + QUERIES_PER_BLOCK], budget)
 
     def _write(self, split: str, budget: int, table: pa.Table) -> None:
-        path = self._file(split, budget)
-        for stale in path.parent.glob(f"q{budget}-*.arrow"):
+        for stale in (self._folder / split / "encoded").glob(f"q{budget}-*.arrow"):
             stale.unlink()
-        with whole_file(path) as stream:
-            feather.write_feather(table, stream, compression="lz4")
+        put_table(self._ledger, self._name(split, budget), table)
 
-    def _file(self, split: str, budget: int) -> Path:
-        return self._folder / split / "encoded" / f"q{budget}-{self._states[split]}.arrow"
-
-
-def _digest(values: object) -> str:
-    return hashlib.blake2b(json.dumps(values).encode(), digest_size=8).hexdigest()
+    def _name(self, split: str, budget: int) -> str:
+        return f"{split}/encoded/q{budget}-{self._states[split]}.arrow"
 
 
-_STATE = "cell.json"
+def _search_missing(
+    job: SweepJob, indexes: dict[int, PassageIndex], store: QueryStore, started: float, log: Callable[[str], None]
+) -> SweepSummary:
+    """Search the cells that no attempt has searched yet; `started` is when the job did."""
+    searched = found = passes = 0
+    for budget, index in indexes.items():
+        cells = _cells_of(index, budget, store, job)
+        missing = [cell for cell in cells if not cell.is_done(job.modes)]
+        log(f"K_p = {budget}: {len(missing):,} of {len(cells):,} cells to search")
+        passes += _search_cells(index, missing, store, job, log)
+        searched, found = searched + len(missing), found + len(cells) - len(missing)
+    return SweepSummary(
+        passages=len(indexes[job.passage_budgets[0]]),
+        searched=searched,
+        found=found,
+        passes=passes,
+        seconds=time.monotonic() - started,
+    )
 
 
 @dataclass(frozen=True)
@@ -212,12 +302,12 @@ class Cell:
 
     def is_done(self, modes: Sequence[SweepMode]) -> bool:
         """Return whether the runs of these modes are there, made from the same state."""
-        file = self.folder / _STATE
-        same = file.is_file() and json.loads(file.read_text("utf-8")) == {"state": self.state}
-        return same and all((self.folder / f"{mode}.trec").is_file() for mode in modes)
+        ledger = Ledger(self.folder)
+        same = ledger.get_json(_STATE) == {"state": self.state}
+        return same and all(ledger.has(f"{mode}.trec") for mode in modes)
 
 
-def cells_of(index: PassageIndex, passage_budget: int, store: QueryStore, job: SweepJob) -> list[Cell]:
+def _cells_of(index: PassageIndex, passage_budget: int, store: QueryStore, job: SweepJob) -> list[Cell]:
     """Return the cells on an index: all K_q of the job with all splits."""
     manifest = index.manifest
     made_of = [manifest.fingerprint, manifest.created, index.version, job.top_k, job.exclude_self]
@@ -225,20 +315,19 @@ def cells_of(index: PassageIndex, passage_budget: int, store: QueryStore, job: S
     for number in job.query_budgets:
         budget = Budget(number, passage_budget)
         for split in store.queries:
-            text = json.dumps([*made_of, number, store.state(split)])
-            state = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+            state = json_digest([*made_of, number, store.state(split)])
             cells.append(Cell(split, budget, job.output / split / "runs" / str(budget), state))
     return cells
 
 
-def search_cells(
-    index: PassageIndex, cells: list[Cell], store: QueryStore, job: SweepJob, say: Callable[[str], None]
+def _search_cells(
+    index: PassageIndex, cells: list[Cell], store: QueryStore, job: SweepJob, log: Callable[[str], None]
 ) -> int:
     """Search the cells, as many as may share a pass at once; return the number of passes."""
     rounds = list(_rounds(cells, store, job.queries_at_once))
     for each in rounds:
         count = sum(len(store.queries[cell.split]) for cell in each)
-        say(f"  {len(each)} cells in one pass: {count:,} encoded queries over {len(index):,} passages")
+        log(f"  {len(each)} cells in one pass: {count:,} encoded queries over {len(index):,} passages")
         _search_round(index, each, store, job)
     return len(rounds)
 
@@ -289,7 +378,8 @@ def _lists(index: PassageIndex, queries: Representations, job: SweepJob) -> tupl
 def _write(cell: Cell, queries: list[Query], lists: dict[ListName, Hits], averaged: Hits, job: SweepJob) -> None:
     depth = searched_depth(job.top_k, exclude_self=job.exclude_self)
     # Runs of an older state are replaced one by one: from here on none of them is vouched for.
-    (cell.folder / _STATE).unlink(missing_ok=True)
+    ledger = Ledger(cell.folder)
+    ledger.remove(_STATE)
     for mode in job.modes:
         hits = averaged if mode == "pooled-slots" else ranked(mode, lists, depth)
         kept = (
@@ -297,97 +387,4 @@ def _write(cell: Cell, queries: list[Query], lists: dict[ListName, Hits], averag
             for query, found in zip(queries, hits, strict=True)
         )
         write_run(cell.folder / f"{mode}.trec", kept, mode)
-    write_text(cell.folder / _STATE, json.dumps({"state": cell.state}) + "\n")
-
-
-def sweep_budgets(job: SweepJob, command: str, say: Callable[[str], None]) -> SweepSummary:
-    """Encode and search what the sweep in the job's folder lacks, in the Ray session at hand, or in one of its own.
-
-    Args:
-        job: of the sweep.
-        command: the command line, for the manifest.
-        say: takes a line for each step.
-
-    Raises:
-        ValueError: a retriever without slots, a mode or split that is not there, bad input, a folder that holds another
-            sweep, or a request that the cluster cannot meet; nothing has been encoded then.
-    """
-    started = time.monotonic()
-    collection = open_collection(job.collection)
-    retriever = _retriever(job)
-    job = job.model_copy(update={"splits": _splits(job, collection), "modes": _modes(job, retriever)})
-    queries = {split: collection.queries(split) for split in job.splits}
-    with WriterLock(str(job.output)):
-        with ray_session(job):
-            pool = size_pool(job)
-            encoder = describe_encoder(retriever, pool)
-            begin_sweep(job, collection.name, encoder, command)
-            _keep_queries(job.output, queries, encoder)
-            store = QueryStore(job.output, queries, encoder_fingerprint(encoder))
-            # Passages first: a bad one stops the job before anything is encoded.
-            indexes = encode_indexes(job, collection, nested=retriever.nested_slots, say=say)
-            say(f"queries of {', '.join(job.splits)}")
-            store.encode(job.query_budgets, _neural(encoder), job, pool, say)
-        return _search(job, indexes, store, started, say)
-
-
-def _search(
-    job: SweepJob, indexes: dict[int, PassageIndex], store: QueryStore, started: float, say: Callable[[str], None]
-) -> SweepSummary:
-    """Search the cells that no attempt has searched yet; `started` is when the job did."""
-    searched = found = passes = 0
-    for budget, index in indexes.items():
-        cells = cells_of(index, budget, store, job)
-        missing = [cell for cell in cells if not cell.is_done(job.modes)]
-        say(f"K_p = {budget}: {len(missing):,} of {len(cells):,} cells to search")
-        passes += search_cells(index, missing, store, job, say)
-        searched, found = searched + len(missing), found + len(cells) - len(missing)
-    return SweepSummary(
-        passages=len(indexes[job.passage_budgets[0]]),
-        searched=searched,
-        found=found,
-        passes=passes,
-        seconds=time.monotonic() - started,
-    )
-
-
-def _retriever(job: SweepJob) -> MaskedRetriever:
-    """Return the retriever with the budget of no account, in the precision that the sweep was begun in."""
-    config = load_retriever(job.retriever, job.backbone, None, job.adapter)
-    if not has_slots(config):
-        raise ValueError(f"{job.retriever}: the {config.method} method has no slots, so there are no budgets to sweep")
-    begun = job.output / RETRIEVER_FILE
-    if begun.is_file() and config.backbone.dtype == "auto":
-        before = RETRIEVERS.load(str(begun))
-        assert has_slots(before), "only such retrievers are swept"
-        place = config.backbone.model_copy(update={"dtype": before.backbone.dtype})
-        config = config.model_copy(update={"backbone": place})
-    return config.model_copy(update={"budget": NO_BUDGET})
-
-
-def _splits(job: SweepJob, collection: Collection) -> tuple[str, ...]:
-    offered = collection.splits()
-    for split in job.splits:
-        if split not in offered:
-            raise ValueError(f"{collection.name} has no split '{split}'.{suggest(split, offered)}")
-    chosen = tuple(dict.fromkeys(job.splits)) or tuple(offered)
-    if not chosen:
-        raise ValueError(f"{collection.name} has no queries to sweep budgets with")
-    return chosen
-
-
-def _modes(job: SweepJob, retriever: MaskedRetriever) -> tuple[SweepMode, ...]:
-    return tuple(dict.fromkeys(job.modes)) or retriever.modes
-
-
-def _neural(encoder: IndexManifest) -> MaskedRetriever:
-    assert has_slots(encoder.retriever), "only such retrievers are swept"
-    return encoder.retriever
-
-
-def _keep_queries(folder: Path, queries: dict[str, list[Query]], encoder: IndexManifest) -> None:
-    preparer = load_preparer(_neural(encoder))
-    for split, asked in queries.items():
-        rows = preparer.query_tokens([query.text for query in asked])
-        kept = [SweptQuery(query.id, query.text, tuple(row)) for query, row in zip(asked, rows, strict=True)]
-        write_queries(folder, split, kept)
+    ledger.put_json(_STATE, {"state": cell.state})

@@ -1,4 +1,4 @@
-"""What Ray runs of a training outside of the driver. What is heavy to import is imported where it is used."""
+"""Training on Ray Train: workers, checkpoints, deaths and resuming."""
 
 from __future__ import annotations
 
@@ -9,105 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import ray
+import ray.train
+import ray.train.torch
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
 
-from diffretriever.pipelines.cluster import ray_session
+from diffretriever.pipelines.cluster import cluster_resource, ray_session, result_of
 from diffretriever.pipelines.training_data import prepare_training
 from diffretriever.presets import load_retriever
-from diffretriever.training.data.training_set import MANIFEST_FILE
+from diffretriever.training.data.training_set import MANIFEST_FILE, TrainingSet
+from diffretriever.training.gather import Workers
+from diffretriever.training.loop import Record
 from diffretriever.training.run_folder import Journal, RunFolder
-from diffretriever.training.session import check_trainable
+from diffretriever.training.session import check_trainable, describe_training, work
 from schemas.retriever import BackboneRetriever
 from schemas.settings import RayConfig
 from schemas.training import TrainingManifest, TrainJob
 from schemas.training_data import PrepareTrainingJob
 
-Record = dict[str, float]
-
-
-@ray.remote(num_cpus=0)
-class Inbox:
-    """Where workers leave what the driver is to show, and the mistake that ends the training."""
-
-    def __init__(self) -> None:
-        self._records: list[Record] = []
-        self._mistake: str | None = None
-
-    def put(self, record: Record) -> None:
-        """Leave a record."""
-        self._records.append(record)
-
-    def take(self) -> list[Record]:
-        """Take all that lie here."""
-        taken, self._records = self._records, []
-        return taken
-
-    def report_mistake(self, message: str) -> None:
-        """Leave the message of an error that a restart will not mend."""
-        self._mistake = self._mistake or message
-
-    def mistake(self) -> str | None:
-        """Return that message."""
-        return self._mistake
-
-
-@ray.remote
-def describe(job: TrainJob, retriever: BackboneRetriever, device: str) -> TrainingManifest:
-    """Find out, on a machine like the workers', which training this is; raises `ValueError` if it cannot begin."""
-    from diffretriever.training.data.training_set import TrainingSet
-    from diffretriever.training.session import describe_training
-
-    return describe_training(retriever, job.recipe, TrainingSet.open(Path(job.train)), job.workers, device)
-
-
-def work_on_ray(config: dict[str, Any]) -> None:
-    """Train on one of Ray Train's workers, from its latest checkpoint on.
-
-    Args:
-        config: `job`, `manifest` and `inbox`.
-    """
-    import ray.train
-    import ray.train.torch
-
-    from diffretriever.training.data.training_set import TrainingSet
-    from diffretriever.training.gather import Workers
-    from diffretriever.training.session import work
-
-    job, inbox = config["job"], config["inbox"]
-    # A mistake is the same after every restart.
-    if mistake := ray.get(inbox.mistake.remote()):
-        raise ValueError(mistake)
-    context = ray.train.get_context()
-    checkpoint = ray.train.get_checkpoint()
-    try:
-        with checkpoint.as_directory() if checkpoint else nullcontext() as resume:
-            work(
-                job,
-                config["manifest"],
-                TrainingSet.open(Path(job.train)),
-                device=str(ray.train.torch.get_device()),
-                workers=Workers(context.get_world_rank(), context.get_world_size()),
-                resume=Path(resume) if resume else None,
-                tell=lambda record: ray.get(inbox.put.remote(record)),
-                keep=_keep,
-            )
-    except ValueError as error:
-        ray.get(inbox.report_mistake.remote(str(error)))
-        raise
-
-
-def _keep(step: int, folder: Path) -> None:
-    import ray.train
-
-    written = ray.train.Checkpoint.from_directory(folder) if any(folder.iterdir()) else None
-    ray.train.report({"step": step}, checkpoint=written)
-
-
 _PUMP_SECONDS = 0.5
-
-
 # Others wait this long for the worker that validates.
 _PATIENCE_SECONDS = 7200
 
@@ -126,10 +47,10 @@ def train(job: TrainJob) -> TrainingManifest:
     retriever = folder.with_dtype(check_trainable(retriever, job.recipe))
     with ray_session(RayConfig(ray_address=job.ray_address)):
         job = job.model_copy(update={"train": str(_prepared(job))})
-        gpus = job.gpus_per_worker if job.gpus_per_worker is not None else float(_cluster_has("GPU") > 0)
+        gpus = job.gpus_per_worker if job.gpus_per_worker is not None else float(cluster_resource("GPU") > 0)
         _check_room(job, gpus)
-        task = describe.options(num_cpus=0, num_gpus=gpus)
-        manifest = folder.begin(_result_of(task.remote(job, retriever, "cuda" if gpus else "cpu")), job)
+        task = _describe.options(num_cpus=0, num_gpus=gpus)
+        manifest = folder.begin(result_of(task.remote(job, retriever, "cuda" if gpus else "cpu")), job)
         if not folder.finished:
             _fit(job, manifest, folder, gpus)
     return folder.result()
@@ -145,10 +66,28 @@ def _prepared(job: TrainJob) -> Path:
     return made
 
 
+def _check_room(job: TrainJob, gpus: float) -> None:
+    """Raise ValueError where the cluster can never hold the workers: Ray would wait for ever."""
+    cpus = job.workers * job.cpus_per_worker
+    if job.autoscale or (cpus <= cluster_resource("CPU") and job.workers * gpus <= cluster_resource("GPU")):
+        return
+    raise ValueError(
+        f"no room for {job.workers} workers of {job.cpus_per_worker:g} CPUs and {gpus:g} GPUs: the cluster has "
+        f"{cluster_resource('CPU'):g} CPUs and {cluster_resource('GPU'):g} GPUs. Ask for less with --workers, "
+        "--cpus-per-worker or --gpus-per-worker, or say --autoscale if the cluster adds machines by itself."
+    )
+
+
+@ray.remote
+def _describe(job: TrainJob, retriever: BackboneRetriever, device: str) -> TrainingManifest:
+    """Find out, on a machine like the workers', which training this is; raises `ValueError` if it cannot begin."""
+    return describe_training(retriever, job.recipe, TrainingSet.open(Path(job.train)), job.workers, device)
+
+
 def _fit(job: TrainJob, manifest: TrainingManifest, folder: RunFolder, gpus: float) -> None:
-    inbox = Inbox.remote()  # type: ignore[attr-defined] # Ray's decorator is not typed
+    inbox = _Inbox.remote()  # type: ignore[attr-defined] # Ray's decorator is not typed
     trainer = TorchTrainer(
-        work_on_ray,
+        _work,
         train_loop_config={"job": job, "manifest": manifest, "inbox": inbox},
         scaling_config=ScalingConfig(
             num_workers=job.workers,
@@ -198,26 +137,61 @@ def _pumped(inbox: Any, journal: Journal) -> Iterator[None]:
             journal.add(record)
 
 
-def _result_of(reference: Any) -> TrainingManifest:
+@ray.remote(num_cpus=0)
+class _Inbox:
+    """Where workers leave what the driver is to show, and the mistake that ends the training."""
+
+    def __init__(self) -> None:
+        self._records: list[Record] = []
+        self._mistake: str | None = None
+
+    def put(self, record: Record) -> None:
+        """Leave a record."""
+        self._records.append(record)
+
+    def take(self) -> list[Record]:
+        """Take all that lie here."""
+        taken, self._records = self._records, []
+        return taken
+
+    def report_mistake(self, message: str) -> None:
+        """Leave the message of an error that a restart will not mend."""
+        self._mistake = self._mistake or message
+
+    def mistake(self) -> str | None:
+        """Return that message."""
+        return self._mistake
+
+
+def _work(config: dict[str, Any]) -> None:
+    """Train on one of Ray Train's workers, from its latest checkpoint on.
+
+    Args:
+        config: `job`, `manifest` and `inbox`.
+    """
+    job, inbox = config["job"], config["inbox"]
+    # A mistake is the same after every restart.
+    if mistake := ray.get(inbox.mistake.remote()):
+        raise ValueError(mistake)
+    context = ray.train.get_context()
+    checkpoint = ray.train.get_checkpoint()
     try:
-        return ray.get(reference)
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, ValueError):
-            raise ValueError(str(error.cause)) from None
+        with checkpoint.as_directory() if checkpoint else nullcontext() as resume:
+            work(
+                job,
+                config["manifest"],
+                TrainingSet.open(Path(job.train)),
+                device=str(ray.train.torch.get_device()),
+                workers=Workers(context.get_world_rank(), context.get_world_size()),
+                resume=Path(resume) if resume else None,
+                log=lambda record: ray.get(inbox.put.remote(record)),
+                save_checkpoint=_save_checkpoint,
+            )
+    except ValueError as error:
+        ray.get(inbox.report_mistake.remote(str(error)))
         raise
 
 
-def _check_room(job: TrainJob, gpus: float) -> None:
-    """Raise ValueError where the cluster can never hold the workers: Ray would wait for ever."""
-    cpus = job.workers * job.cpus_per_worker
-    if job.autoscale or (cpus <= _cluster_has("CPU") and job.workers * gpus <= _cluster_has("GPU")):
-        return
-    raise ValueError(
-        f"no room for {job.workers} workers of {job.cpus_per_worker:g} CPUs and {gpus:g} GPUs: the cluster has "
-        f"{_cluster_has('CPU'):g} CPUs and {_cluster_has('GPU'):g} GPUs. Ask for less with --workers, "
-        "--cpus-per-worker or --gpus-per-worker, or say --autoscale if the cluster adds machines by itself."
-    )
-
-
-def _cluster_has(name: str) -> float:
-    return float(ray.cluster_resources().get(name, 0.0))
+def _save_checkpoint(step: int, folder: Path) -> None:
+    written = ray.train.Checkpoint.from_directory(folder) if any(folder.iterdir()) else None
+    ray.train.report({"step": step}, checkpoint=written)

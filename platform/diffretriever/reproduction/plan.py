@@ -18,6 +18,7 @@ from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 
 from diffretriever.backbones.source import WEIGHTS_SHA256, minilm_folder
+from diffretriever.ledger import Ledger
 from diffretriever.presets import load_retriever, with_places
 from diffretriever.reproduction.tables import AVERAGE, EvaluationSet, check_names, find_set, load_tables
 from schemas.base import suggest
@@ -44,7 +45,7 @@ class Task:
     @property
     def is_indexed(self) -> bool:
         """Whether the index is finished."""
-        return self.summary.is_file()
+        return Ledger(self.index).has(self.summary.name)
 
     @property
     def summary(self) -> Path:

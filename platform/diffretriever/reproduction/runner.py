@@ -15,6 +15,7 @@ import yaml
 
 from diffretriever.evaluation.evaluate import evaluate_job
 from diffretriever.files import write_text
+from diffretriever.ledger import Ledger
 from diffretriever.pipelines.cluster import ray_session
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.reproduction.plan import Plan, Task
@@ -25,14 +26,14 @@ from schemas.reproduce import ReproduceJob
 from schemas.settings import RayConfig
 
 
-def run_plan(plan: Plan, job: ReproduceJob, command: str, say: Callable[[str], None]) -> dict[Path, str]:
+def run_plan(plan: Plan, job: ReproduceJob, command: str, log: Callable[[str], None]) -> dict[Path, str]:
     """Run what is ready, and go on where one retriever fails for a reason that a user can mend.
 
     Args:
         plan: of `job`.
         job: its Ray settings are used for encoding.
         command: the command line, for the reports.
-        say: takes a line for each step.
+        log: takes a line for each step.
 
     Returns:
         Results folder of each task that failed → why.
@@ -43,27 +44,27 @@ def run_plan(plan: Plan, job: ReproduceJob, command: str, say: Callable[[str], N
         if any(not task.is_indexed for tasks in todo for task in tasks):
             session.enter_context(ray_session(job))
         for tasks in filter(None, todo):
-            failed |= _run_index(tasks, job, command, say)
+            failed |= _run_index(tasks, job, command, log)
     return failed
 
 
-def _run_index(tasks: list[Task], job: ReproduceJob, command: str, say: Callable[[str], None]) -> dict[Path, str]:
+def _run_index(tasks: list[Task], job: ReproduceJob, command: str, log: Callable[[str], None]) -> dict[Path, str]:
     """Run the tasks of one index; return those that failed."""
     first = tasks[0]
     if not first.is_indexed:
-        say(f"encoding for {first.label}")
+        log(f"encoding for {first.label}")
         try:
             _encode(first, job)
         except ValueError as error:
-            say(f"  failed: {error}")
+            log(f"  failed: {error}")
             return dict.fromkeys((task.results for task in tasks), str(error))
     failed = {}
     for task in tasks:
-        say(f"evaluating {task.label}")
+        log(f"evaluating {task.label}")
         try:
             _evaluate(task, command)
         except ValueError as error:
-            say(f"  failed: {error}")
+            log(f"  failed: {error}")
             failed[task.results] = str(error)
     return failed
 
@@ -97,4 +98,4 @@ def _encode(task: Task, job: ReproduceJob) -> None:
             on_bad_input="quarantine",
         )
     )
-    write_text(task.summary, summary.model_dump_json(indent=2) + "\n")
+    Ledger(task.index).put(task.summary.name, f"{summary.model_dump_json(indent=2)}\n".encode())

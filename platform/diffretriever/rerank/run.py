@@ -1,9 +1,11 @@
-"""Named rerankers, and reranker descriptions in YAML files."""
+"""Any run reranked: its texts are found, scored a query at a time, and written as a new run.
+
+Rerankers are presets by name, or descriptions in YAML files.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -17,6 +19,7 @@ from tqdm import tqdm
 
 from diffretriever.collections import BadRecord, Passage, Query, open_collection, read_run, write_run
 from diffretriever.files import write_text
+from diffretriever.ledger import Ledger
 from diffretriever.presets import Presets, absolute_source
 from diffretriever.rerank import load_reranker
 from diffretriever.rerank.base import Reranker
@@ -114,60 +117,43 @@ def _find_passages(
 
 
 class PartialScores:
-    """Scores of finished queries beside the output, `OUTPUT.partial.jsonl`.
+    """Scores of finished queries, in the folder `OUTPUT.partial` until the run is written.
 
-    A line is taken over only if reranker, query and passages are those it was made from, so a job with other settings
-    never mixes its scores with old ones. A line that a kill cut short is passed over.
+    An entry is named after reranker, query and passages, so a job with other settings never takes over its scores.
     """
 
     def __init__(self, output: Path, identity: str) -> None:
-        """Read what an earlier attempt left; `identity` is `Reranker.identity`."""
-        self.path = output.with_name(f"{output.name}.partial.jsonl")
+        """`identity` is `Reranker.identity`."""
+        self._ledger = Ledger(output.with_name(f"{output.name}.partial"))
         self._identity = identity
-        self._found = _read(self.path) if self.path.exists() else {}
 
     def find(self, candidates: Candidates) -> np.ndarray | None:
         """Return the scores of a finished query, float64 [N], or None."""
-        scores = self._found.get(self._key(candidates))
+        scores = self._ledger.get_json(self._name(candidates))
         return None if scores is None else np.array(scores, np.float64)
 
     def add(self, candidates: Candidates, scores_N: np.ndarray) -> None:
-        """Append the scores of a query; they outlast the process once this returns."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        line = json.dumps({"query": candidates.query.id, "key": self._key(candidates), "scores": scores_N.tolist()})
-        with self.path.open("a", encoding="utf-8") as stream:
-            # The line end comes first too: what is there may end in half a line.
-            stream.write(f"\n{line}\n")
+        """Keep the scores of a query; they outlast the process once this returns."""
+        self._ledger.put_json(self._name(candidates), scores_N.tolist())
 
     def remove(self) -> None:
-        """Delete the file, when the output is there."""
-        self.path.unlink(missing_ok=True)
+        """Delete them, when the output is there."""
+        self._ledger.clear()
 
-    def _key(self, candidates: Candidates) -> str:
+    def _name(self, candidates: Candidates) -> str:
         parts = [self._identity.encode(), candidates.query.text.encode()]
         parts += [part for passage in candidates.passages for part in (passage.id.encode(), passage.digest)]
         digest = hashlib.blake2b(digest_size=16)
         for part in parts:
             digest.update(len(part).to_bytes(8, "big") + part)
-        return digest.hexdigest()
-
-
-def _read(path: Path) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
-    for line in path.read_bytes().splitlines():
-        try:
-            fields = json.loads(line)
-        except ValueError:
-            continue
-        found[fields["key"]] = fields["scores"]
-    return found
+        return f"{digest.hexdigest()}.json"
 
 
 def rerank_run(job: RerankJob, records: Iterable[Passage | BadRecord]) -> RerankSummary:
     """Rerank the job's run with the passages in `records`, and write its two files.
 
-    Everything is read and checked before the model loads. Finished queries are kept in a side file: an attempt that is
-    killed loses the query it was at.
+    Everything is read and checked before the model loads. Finished queries are kept beside the output: an attempt that
+    is killed loses the query it was at.
 
     Raises:
         ValueError: no such reranker, a malformed run, or a missing text; no file has been written then.

@@ -1,4 +1,9 @@
-"""A training that goes on from an adapter: its values are where the new adapter begins."""
+"""A trained adapter on disk, whole or not there at all, and a training that goes on from one.
+
+On disk: PEFT's two files, slot layers, our manifest. Going on: the adapter's values are where the new one begins.
+
+Legend: R rank, I inputs and O outputs of a matrix.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,9 @@ import hashlib
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
+from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 
 from diffretriever.backbones import Backbone
@@ -18,14 +23,69 @@ from diffretriever.backbones.checkpoint import Checkpoint
 from diffretriever.backbones.slot_layers import SLOTS_FILE, SlotLayers, most_slots, read_slot_layers, slot_shapes
 from diffretriever.backbones.source import resolve_adapter, resolve_source
 from diffretriever.files import file_digest, whole_folder
+from diffretriever.training.lora import adapter_tensors
 from schemas.retriever import BackboneConfig
 from schemas.training import MANIFEST_FILE, Recipe, Start, TrainingManifest
 
-if TYPE_CHECKING:
-    from peft import LoraConfig
+ADAPTER = "adapter"
+"""Folder of the adapter, in each checkpoint and in the end."""
 
-
+_LIBRARIES = ("torch", "transformers", "peft", "ray", "diffretriever")
 _HEAD_REMEDY = "set --adapter-head include, or backbone.adapter_head: drop in the retriever's YAML file"
+
+
+def save_adapter(backbone: Backbone, config: LoraConfig, manifest: TrainingManifest, target: Path) -> TrainingManifest:
+    """Write the adapter to the folder `target`, which must not be there yet, and return the manifest written with it.
+
+    Args:
+        backbone: with the adapter on it.
+        config: PEFT's description of the adapter.
+        manifest: of the training, as far as it is.
+        target: the folder.
+
+    Raises:
+        ValueError: what was written is empty, not finite, or was not changed by the training.
+    """
+    with whole_folder(target) as folder:
+        config.inference_mode = True
+        # A set has another order in every process.
+        config.target_modules = sorted(config.target_modules)
+        config.save_pretrained(str(folder))
+        save_file(adapter_tensors(backbone), folder / WEIGHT_FILE, metadata={"format": "pt"})
+        if backbone.slot_layers is not None:
+            save_file(backbone.slot_layers.tensors(), folder / SLOTS_FILE)
+        check_trained(folder, manifest.step)
+        written = manifest.model_copy(
+            update={
+                "adapter": file_digest(folder / WEIGHT_FILE),
+                "slots": None if backbone.slot_layers is None else file_digest(folder / SLOTS_FILE),
+                "versions": {library: version(library) for library in _LIBRARIES},
+            }
+        )
+        (folder / MANIFEST_FILE).write_text(written.model_dump_json(indent=2) + "\n", "utf-8")
+    return written
+
+
+def check_trained(folder: Path, step: int) -> None:
+    """Read an adapter back and look at every tensor.
+
+    Raises:
+        ValueError: there is none, one has values that are not finite, or after steps some B is still all zero.
+    """
+    files = AdapterFiles.open(folder)
+    slots = load_file(folder / SLOTS_FILE) if (folder / SLOTS_FILE).is_file() else {}
+    for name, tensor in (files.tensors | slots).items():
+        if not tensor.isfinite().all():
+            raise ValueError(f"{files.file}: '{name}' has values that are not finite after step {step}")
+    changed = [bool(t.any()) for name, t in files.tensors.items() if files.parse(name)[1] == "B"]
+    if step and not any(changed):
+        raise ValueError(f"{files.file}: no B differs from zero after {step} steps: the adapter does nothing")
+
+
+def adapter_digest(folder: Path) -> str:
+    """Return the SHA-256 over the files of an adapter's tensors, in hex."""
+    files = [folder / name for name in (WEIGHT_FILE, SLOTS_FILE) if (folder / name).is_file()]
+    return hashlib.sha256("".join(map(file_digest, files)).encode()).hexdigest()
 
 
 def describe_start(place: BackboneConfig, recipe: Recipe) -> Start | None:
@@ -51,6 +111,27 @@ def _check_room(folder: Path, recipe: Recipe) -> None:
         raise ValueError(f"{folder}: it has vectors for {count} slots: set --slot-embeddings {count}, or more")
     if "token_head" in slot_shapes(folder) and not recipe.token_head:
         raise ValueError(f"{folder}: it has a token head: set --token-head")
+
+
+def read_start(backbone: Backbone, place: BackboneConfig, start: Start | None) -> StartingValues | None:
+    """Read the adapter that a training goes on from, for a backbone that has none yet.
+
+    Raises:
+        ValueError: it is not there, not the one that the training began with, or none for this backbone.
+    """
+    if start is None:
+        return None
+    folder = resolve_adapter(start.adapter, start.revision)
+    if adapter_digest(folder) != start.digest:
+        raise ValueError(f"{folder}: the adapter is not what it was when this training began: put the old one back")
+    files = AdapterFiles.open(folder)
+    checkpoint = Checkpoint.open(resolve_source(place.source, place.revision))
+    names = module_names(backbone.model, lambda name: backbone.checkpoint_name(name, checkpoint))
+    parts = match_modules(files, backbone.model, names)
+    if place.adapter_head == "drop":
+        on_head = outside_of_layers(backbone.model)
+        parts = {name: part for name, part in parts.items() if name not in on_head}
+    return StartingValues(files.file, parts, read_slot_layers(folder, backbone.hidden_size))
 
 
 @dataclass(frozen=True)
@@ -95,81 +176,3 @@ class StartingValues:
         if self.slots.token_head is not None:
             assert layers.token_head is not None, "likewise"
             layers.token_head.copy_(self.slots.token_head)
-
-
-def read_start(backbone: Backbone, place: BackboneConfig, start: Start | None) -> StartingValues | None:
-    """Read the adapter that a training goes on from, for a backbone that has none yet.
-
-    Raises:
-        ValueError: it is not there, not the one that the training began with, or none for this backbone.
-    """
-    if start is None:
-        return None
-    folder = resolve_adapter(start.adapter, start.revision)
-    if adapter_digest(folder) != start.digest:
-        raise ValueError(f"{folder}: the adapter is not what it was when this training began: put the old one back")
-    files = AdapterFiles.open(folder)
-    checkpoint = Checkpoint.open(resolve_source(place.source, place.revision))
-    names = module_names(backbone.model, lambda name: backbone.checkpoint_name(name, checkpoint))
-    parts = match_modules(files, backbone.model, names)
-    if place.adapter_head == "drop":
-        on_head = outside_of_layers(backbone.model)
-        parts = {name: part for name, part in parts.items() if name not in on_head}
-    return StartingValues(files.file, parts, read_slot_layers(folder, backbone.hidden_size))
-
-
-def adapter_digest(folder: Path) -> str:
-    """Return the SHA-256 over the files of an adapter's tensors, in hex."""
-    files = [folder / name for name in (WEIGHT_FILE, SLOTS_FILE) if (folder / name).is_file()]
-    return hashlib.sha256("".join(map(file_digest, files)).encode()).hexdigest()
-
-
-ADAPTER = "adapter"
-"""Folder of the adapter, in each checkpoint and in the end."""
-
-
-_LIBRARIES = ("torch", "transformers", "peft", "ray", "diffretriever")
-
-
-def save_adapter(backbone: Backbone, config: LoraConfig, manifest: TrainingManifest, target: Path) -> TrainingManifest:
-    """Write the adapter to the folder `target`, which must not be there yet, and return the manifest written with it.
-
-    Raises:
-        ValueError: what was written is empty, not finite, or was not changed by the training.
-    """
-    from diffretriever.training.lora import adapter_tensors
-
-    with whole_folder(target) as folder:
-        config.inference_mode = True
-        # A set has another order in every process.
-        config.target_modules = sorted(config.target_modules)
-        config.save_pretrained(str(folder))
-        save_file(adapter_tensors(backbone), folder / WEIGHT_FILE, metadata={"format": "pt"})
-        if backbone.slot_layers is not None:
-            save_file(backbone.slot_layers.tensors(), folder / SLOTS_FILE)
-        check_trained(folder, manifest.step)
-        written = manifest.model_copy(
-            update={
-                "adapter": file_digest(folder / WEIGHT_FILE),
-                "slots": None if backbone.slot_layers is None else file_digest(folder / SLOTS_FILE),
-                "versions": {library: version(library) for library in _LIBRARIES},
-            }
-        )
-        (folder / MANIFEST_FILE).write_text(written.model_dump_json(indent=2) + "\n", "utf-8")
-    return written
-
-
-def check_trained(folder: Path, step: int) -> None:
-    """Read an adapter back and look at every tensor.
-
-    Raises:
-        ValueError: there is none, one has values that are not finite, or after steps some B is still all zero.
-    """
-    files = AdapterFiles.open(folder)
-    slots = load_file(folder / SLOTS_FILE) if (folder / SLOTS_FILE).is_file() else {}
-    for name, tensor in (files.tensors | slots).items():
-        if not tensor.isfinite().all():
-            raise ValueError(f"{files.file}: '{name}' has values that are not finite after step {step}")
-    changed = [bool(t.any()) for name, t in files.tensors.items() if files.parse(name)[1] == "B"]
-    if step and not any(changed):
-        raise ValueError(f"{files.file}: no B differs from zero after {step} steps: the adapter does nothing")

@@ -1,8 +1,13 @@
-"""False negatives by equality: candidates that are known to answer a query, besides the positive that it is given.
+"""What each worker runs in each step: its parts of the batch, prepared on the CPU while the step before it computes.
 
-Passages are known by their key (`text_keys.passage_key`), 64 bits held as int64.
+A step's batch is the same for any number of workers. It has parts of `queries_per_device` queries; of W workers, worker
+w runs every W-th part from part w on.
 
-Legend: B queries of a part, Q queries and P candidates of the workers that share them, n keys.
+False negatives are found by equality: candidates that are known to answer a query, besides the positive that it is
+given. Passages are known by their key (`examples.passage_key`), 64 bits held as int64.
+
+Legend: B queries of a part, C passages of a query's own, Q queries and P candidates of the workers that share them,
+n keys.
 """
 
 from __future__ import annotations
@@ -24,26 +29,6 @@ from diffretriever.training.gather import Workers, gather_rows
 from diffretriever.training.seeds import draw
 from schemas.retriever import Side
 from schemas.training import Recipe
-
-
-def key_tensor(keys: Iterable[int]) -> Tensor:
-    """Return int64 [n]: the 64 bits of each key, which is not negative."""
-    return torch.from_numpy(np.fromiter(keys, np.uint64).view(np.int64))
-
-
-def known_answers(answers: Sequence[Tensor], passage_keys: Tensor, workers: Workers) -> Tensor:
-    """Return bool [Q, P]: which candidates answer which query, worker after worker as in `gather`.
-
-    A query's own positive is among them.
-
-    Args:
-        answers: int64 [n] for each of this worker's queries: the keys of all passages known to answer it.
-        passage_keys: int64, the keys of this worker's candidates; as many on each worker.
-        workers: those whose candidates are shared.
-    """
-    keys_P = gather_rows(passage_keys, workers)
-    own_BP = torch.stack([torch.isin(keys_P, keys.to(keys_P.device)) for keys in answers])
-    return gather_rows(own_BP, workers)
 
 
 class TrainingData(Protocol):
@@ -74,7 +59,7 @@ class Part(NamedTuple):
     teacher_BC: Tensor | None
     """float32, the teacher's scores; rows of NaN where a query has none; None without distillation."""
     passage_keys: Tensor
-    """int64 [B C], keys of the passages; see `equal_passages`."""
+    """int64 [B C], keys of the passages; see `known_answers`."""
     answers: list[Tensor]
     """For each query int64 [n], keys of the passages known to answer it, its positive among them."""
     taught_queries: list[PreparedText]
@@ -99,7 +84,14 @@ class Batches:
         workers: Workers,
         teacher_preparer: Preparer | None = None,
     ) -> None:
-        """The preparers are used from another thread: they must be nobody else's.
+        """Lay out the batches.
+
+        Args:
+            data: the training set.
+            preparer: of the retriever. Both preparers are used from another thread: they must be nobody else's.
+            recipe: sizes and the seed.
+            workers: this one among all.
+            teacher_preparer: of the teacher's retriever, if there is one.
 
         Raises:
             ValueError: the set has fewer queries than one batch, or the workers cannot share a batch evenly.
@@ -189,3 +181,23 @@ class Batches:
 def _scores(groups: Sequence[Group]) -> Tensor:
     nothing = [torch.nan] * len(groups[0].passages)
     return torch.tensor([nothing if group.scores is None else list(group.scores) for group in groups])
+
+
+def key_tensor(keys: Iterable[int]) -> Tensor:
+    """Return int64 [n]: the 64 bits of each key, which is not negative."""
+    return torch.from_numpy(np.fromiter(keys, np.uint64).view(np.int64))
+
+
+def known_answers(answers: Sequence[Tensor], passage_keys: Tensor, workers: Workers) -> Tensor:
+    """Return bool [Q, P]: which candidates answer which query, worker after worker as in `gather`.
+
+    A query's own positive is among them.
+
+    Args:
+        answers: int64 [n] for each of this worker's queries: the keys of all passages known to answer it.
+        passage_keys: int64, the keys of this worker's candidates; as many on each worker.
+        workers: those whose candidates are shared.
+    """
+    keys_P = gather_rows(passage_keys, workers)
+    own_BP = torch.stack([torch.isin(keys_P, keys.to(keys_P.device)) for keys in answers])
+    return gather_rows(own_BP, workers)

@@ -1,7 +1,13 @@
-"""Vectors as a compressed index would store them, with gradients as if they had not been touched.
+"""Compression-aware training: the dense loss sees the passages as a compressed index would store them.
 
-The straight-through estimator (Bengio et al. 2013, arXiv 1308.3432): the loss is computed from the stored vectors, and
-its gradient with respect to them is taken for the gradient with respect to the vectors before.
+Gradients are as if the vectors had not been touched: the straight-through estimator (Bengio et al. 2013, arXiv
+1308.3432) computes the loss from the stored vectors, and takes its gradient with respect to them for the gradient with
+respect to the vectors before.
+
+The codec is fitted to the weights as they are at the step, by the same function as that of a compressed index, on
+vectors that the encoder gives for passages of the training set: encoded as for an index, without dropout. It is fitted
+again every so many steps, since vectors move. The first worker fits it and all others get it, so that it does not
+depend on their number; it is part of the checkpoints, since its weights are gone when training is resumed.
 
 Legend: B texts, K most vectors of a text, H hidden size, M vectors of all texts.
 """
@@ -19,51 +25,12 @@ from diffretriever.codecs import codec_from_bytes, load_codec, train_codec
 from diffretriever.codecs.base import Codec
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.training.batches import Batches
-from diffretriever.training.gather import Workers, from_first
+from diffretriever.training.gather import Workers, broadcast_bytes
 from diffretriever.training.trainable import TextVectors, with_training_lengths
 from schemas.retriever import BackboneRetriever
 from schemas.training import Recipe
 
-
-def stored_vectors(vectors_MH: Tensor, codec: Codec) -> Tensor:
-    """Return float32 [M, H]: what an index compressed by `codec` holds of float32 vectors, on their device.
-
-    That is: rounded to fp16 by the encoder, coded, decoded, and rounded to fp16 by the index. There is no gradient.
-
-    Raises:
-        ValueError: a value is no finite number, or H is not the codec's.
-    """
-    encoded_MH = vectors_MH.detach().to(torch.float16).cpu().numpy()
-    decoded_MH = codec.decode(codec.encode(encoded_MH)).astype(np.float16)
-    return torch.from_numpy(decoded_MH).to(vectors_MH.device, torch.float32)
-
-
-def through_codec(texts: TextVectors, codec: Codec) -> TextVectors:
-    """Return the texts with their vectors as stored; gradients reach the vectors before, unchanged.
-
-    Vectors with a value that is no finite number come back as they are, and so does the loss show it.
-    """
-    vectors_MH = texts.vectors_BKH[texts.valid_BK]
-    if not vectors_MH.isfinite().all():
-        return texts
-    stored_MH: Tensor = _StraightThrough.apply(vectors_MH, codec)
-    return texts._replace(
-        vectors_BKH=torch.zeros_like(texts.vectors_BKH).index_put((texts.valid_BK,), stored_MH),
-    )
-
-
-class _StraightThrough(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, vectors_MH: Tensor, codec: Codec) -> Tensor:
-        return stored_vectors(vectors_MH, codec)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0], None
-
-
 CODEC_FILE = "codec.safetensors"
-
 
 SAMPLE = 2048
 """Passages that a codec is fitted on: a batch of the paper."""
@@ -86,7 +53,7 @@ class Compression:
         if self._recipe.compression is None or step % self._recipe.compression_refit:
             return
         fitted = self._fitted(step).to_bytes() if self._workers.rank == 0 else None
-        self.codec = codec_from_bytes(from_first(fitted, self._workers, self._encoder.backbone.device))
+        self.codec = codec_from_bytes(broadcast_bytes(fitted, self._workers, self._encoder.backbone.device))
 
     def applied(self, passages: TextVectors) -> TextVectors:
         """Return passages as stored; see `through_codec`."""
@@ -114,3 +81,40 @@ class Compression:
         encoder = type(self._encoder)(config, self._encoder.backbone, preparer)
         encoded = encoder.encode_passages([p.title for p in passages], [p.text for p in passages])
         return train_codec(self._recipe.compression, encoded.vectors_MH)
+
+
+def through_codec(texts: TextVectors, codec: Codec) -> TextVectors:
+    """Return the texts with their vectors as stored; gradients reach the vectors before, unchanged.
+
+    Vectors with a value that is no finite number come back as they are, and so does the loss show it.
+    """
+    vectors_MH = texts.vectors_BKH[texts.valid_BK]
+    if not vectors_MH.isfinite().all():
+        return texts
+    stored_MH: Tensor = _StraightThrough.apply(vectors_MH, codec)
+    return texts._replace(
+        vectors_BKH=torch.zeros_like(texts.vectors_BKH).index_put((texts.valid_BK,), stored_MH),
+    )
+
+
+class _StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, vectors_MH: Tensor, codec: Codec) -> Tensor:
+        return stored_vectors(vectors_MH, codec)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0], None
+
+
+def stored_vectors(vectors_MH: Tensor, codec: Codec) -> Tensor:
+    """Return float32 [M, H]: what an index compressed by `codec` holds of float32 vectors, on their device.
+
+    That is: rounded to fp16 by the encoder, coded, decoded, and rounded to fp16 by the index. There is no gradient.
+
+    Raises:
+        ValueError: a value is no finite number, or H is not the codec's.
+    """
+    encoded_MH = vectors_MH.detach().to(torch.float16).cpu().numpy()
+    decoded_MH = codec.decode(codec.encode(encoded_MH)).astype(np.float16)
+    return torch.from_numpy(decoded_MH).to(vectors_MH.device, torch.float32)

@@ -1,4 +1,8 @@
-"""How gradients become a step, on one worker or on many: the interface, and plain data parallelism."""
+"""How gradients become a step, on one worker or on many: the interface, and two engines behind it.
+
+`ddp`: plain data parallelism. `deepspeed`: ZeRO-2, where gradients and the optimiser's state are shared out among the
+workers (reference §5.4).
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import deepspeed  # type: ignore[import-untyped]
 import torch
 import torch.distributed as dist
-from deepspeed.runtime.fp16.loss_scaler import LossScaler  # type: ignore[import-untyped]
-from deepspeed.runtime.zero.config import ZeroStageEnum  # type: ignore[import-untyped]
-from deepspeed.utils.tensor_fragment import fragment_address  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.serialization import safe_globals
@@ -23,6 +23,26 @@ from diffretriever.training.gather import Workers
 from schemas.training import Recipe
 
 _STATE_FILE = "optimizer.pt"
+_TAG = "deepspeed"
+_VALUES_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+"""The variable that wins over `weights_only=False` in torch."""
+
+
+def open_engine(module: nn.Module, parameters: dict[str, nn.Parameter], recipe: Recipe, workers: Workers) -> Engine:
+    """Return the engine that the recipe's strategy names.
+
+    Args:
+        module: what is trained.
+        parameters: those of the module that change, by name.
+        recipe: the strategy, and the optimiser's settings.
+        workers: this one among all.
+
+    Raises:
+        ValueError: DeepSpeed is asked for and not installed.
+    """
+    if recipe.strategy == "ddp":
+        return PlainEngine(parameters, recipe, workers)
+    return DeepSpeedEngine(module, parameters, recipe)
 
 
 class Engine(ABC):
@@ -42,12 +62,11 @@ class Engine(ABC):
 
     @abstractmethod
     def load(self, folder: Path) -> None:
-        """Take up what `save` wrote on as many workers."""
+        """Take up what `save` wrote on as many workers.
 
-
-def adamw(parameters: dict[str, nn.Parameter], recipe: Recipe) -> torch.optim.AdamW:
-    """Return AdamW over the adapter's matrices, with torch's betas and epsilon."""
-    return torch.optim.AdamW(parameters.values(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
+        Raises:
+            ValueError: the checkpoint is not there, or of something else.
+        """
 
 
 class PlainEngine(Engine):
@@ -59,7 +78,7 @@ class PlainEngine(Engine):
     def __init__(self, parameters: dict[str, nn.Parameter], recipe: Recipe, workers: Workers) -> None:
         self._parameters, self._workers = parameters, workers
         self._clip_norm = recipe.clip_norm
-        self._optimizer = adamw(parameters, recipe)
+        self._optimizer = _adamw(parameters, recipe)
         if workers.total > 1:
             for parameter in parameters.values():
                 dist.broadcast(parameter.data, src=0)
@@ -87,7 +106,8 @@ class PlainEngine(Engine):
     def load(self, folder: Path) -> None:
         """Read that file, on every worker."""
         state = torch.load(folder / _STATE_FILE, map_location="cpu", weights_only=True)
-        assert state["parameters"].keys() == self._parameters.keys(), "the checkpoint is of this adapter"
+        if state["parameters"].keys() != self._parameters.keys():
+            raise ValueError(f"{folder / _STATE_FILE}: the checkpoint of another adapter: remove it, and begin anew")
         with torch.no_grad():
             for name, value in state["parameters"].items():
                 self._parameters[name].copy_(value)
@@ -106,13 +126,6 @@ class PlainEngine(Engine):
             parameter.grad = averaged.view_as(parameter).clone()
 
 
-_TAG = "deepspeed"
-
-
-_VALUES_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-"""The variable that wins over `weights_only=False` in torch."""
-
-
 class DeepSpeedEngine(Engine):
     """ZeRO-2 over the trainable parameters of a module, which stays where and as precise as it is.
 
@@ -120,13 +133,23 @@ class DeepSpeedEngine(Engine):
     """
 
     def __init__(self, module: nn.Module, parameters: dict[str, nn.Parameter], recipe: Recipe) -> None:
+        """Set DeepSpeed up.
+
+        Raises:
+            ValueError: it is not installed.
+        """
+        # An extra, and slow to import: nothing else needs it.
+        try:
+            import deepspeed  # type: ignore[import-untyped]
+        except ImportError as error:
+            raise ValueError("strategy: deepspeed needs `pip install 'diffretriever[train]'`, or take ddp") from error
         # On a CPU it would compile collectives of its own, for a minute, with a compiler: those of gloo will do.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         self._engine: Any
         self._engine, self._optimizer, _, _ = deepspeed.initialize(
             model=module,
             model_parameters=list(parameters.values()),
-            optimizer=adamw(parameters, recipe),
+            optimizer=_adamw(parameters, recipe),
             config=_config(recipe),
         )
 
@@ -150,7 +173,8 @@ class DeepSpeedEngine(Engine):
         """Read what as many workers have written."""
         with values_only():
             path, _ = self._engine.load_checkpoint(str(folder), tag=_TAG, load_module_strict=False)
-        assert path is not None, f"DeepSpeed finds nothing in {folder}"
+        if path is None:
+            raise ValueError(f"{folder}: DeepSpeed finds no checkpoint there: remove it, and begin anew")
 
 
 @contextmanager
@@ -159,6 +183,10 @@ def values_only() -> Iterator[None]:
 
     DeepSpeed asks for any pickle, and a pickle can run anything: a checkpoint may have come from elsewhere.
     """
+    from deepspeed.runtime.fp16.loss_scaler import LossScaler  # type: ignore[import-untyped]
+    from deepspeed.runtime.zero.config import ZeroStageEnum  # type: ignore[import-untyped]
+    from deepspeed.utils.tensor_fragment import fragment_address  # type: ignore[import-untyped]
+
     before = os.environ.get(_VALUES_ONLY)
     os.environ[_VALUES_ONLY] = "1"
     try:
@@ -182,3 +210,8 @@ def _config(recipe: Recipe) -> dict[str, Any]:
         "steps_per_print": None,
         "wall_clock_breakdown": False,
     }
+
+
+def _adamw(parameters: dict[str, nn.Parameter], recipe: Recipe) -> torch.optim.AdamW:
+    """Return AdamW over the adapter's matrices, with torch's betas and epsilon."""
+    return torch.optim.AdamW(parameters.values(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay)

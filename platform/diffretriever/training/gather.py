@@ -41,7 +41,7 @@ def gather(own: TextVectors, workers: Workers) -> TextVectors:
     dist.all_reduce(widths, dist.ReduceOp.MAX)
     slots, ids = widths.tolist()
     own = own.padded(slots, ids)
-    columns = [_all(tensor, workers.total) for tensor in own]
+    columns = [_gathered(tensor, workers.total) for tensor in own]
     parts = [TextVectors(*tensors) for tensors in zip(*columns, strict=True)]
     parts[workers.rank] = own
     return join(parts)
@@ -49,10 +49,10 @@ def gather(own: TextVectors, workers: Workers) -> TextVectors:
 
 def gather_rows(own: Tensor, workers: Workers) -> Tensor:
     """Return the rows of all workers, worker after worker, without gradients; each brings a tensor of one shape."""
-    return own if workers.total == 1 else torch.cat(_all(own, workers.total))
+    return own if workers.total == 1 else torch.cat(_gathered(own, workers.total))
 
 
-def from_first(data: bytes | None, workers: Workers, device: torch.device) -> bytes:
+def broadcast_bytes(data: bytes | None, workers: Workers, device: torch.device) -> bytes:
     """Return the first worker's `data` on all of them; `device` is this worker's."""
     box = [data]
     if workers.total > 1:
@@ -61,7 +61,7 @@ def from_first(data: bytes | None, workers: Workers, device: torch.device) -> by
     return box[0]
 
 
-def _all(tensor: Tensor, count: int) -> list[Tensor]:
+def _gathered(tensor: Tensor, count: int) -> list[Tensor]:
     sent = tensor.detach().contiguous()
     is_bool = sent.dtype == torch.bool
     sent = sent.byte() if is_bool else sent

@@ -1,4 +1,13 @@
-"""The learning rate: a linear warm-up, then half a cosine down to zero."""
+"""The training loop: parts of a batch to gradients, gradients to a step, a report of each. It knows no Ray.
+
+Gradient caching (Gao et al. 2021, arXiv 2101.06983) computes one loss over many parts in the memory of one part. All
+parts are encoded without gradient; the loss over them gives the gradient with respect to each representation; each part
+is then encoded again, with gradient, and that is passed on. The result is the gradient of the loss over all parts at
+once, as long as a part gives the same both times: parts seed their own dropout.
+
+Legend: Q queries, P candidates, B texts, K vectors of a text, T content ids of a text, H hidden size, C passages of a
+query's own.
+"""
 
 from __future__ import annotations
 
@@ -23,47 +32,11 @@ from diffretriever.training.teacher import Teacher
 from diffretriever.training.trainable import TextVectors, TrainableEncoder, join
 from schemas.training import Recipe
 
-
-def learning_rate(recipe: Recipe, step: int, total_steps: int) -> float:
-    """Return the rate of step `step`, counted from 0. The first one learns something, the last one almost nothing."""
-    warmup_steps = math.ceil(recipe.warmup * total_steps)
-    if step < warmup_steps:
-        return recipe.learning_rate * (step + 1) / warmup_steps
-    progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)
-    return recipe.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
-
+Record = dict[str, float]
+"""What a training reports: `step`, and either the fields of `StepMetrics` or `validation/MODE` measures."""
 
 Encode = Callable[[], tuple[TextVectors, TextVectors]]
 """Represents the queries and the passages of a part; the same each time it is called."""
-
-
-def cached_backward(
-    parts: Sequence[Encode],
-    loss_of: Callable[[TextVectors, TextVectors], Tensor],
-    backward: Callable[[Tensor, bool], None],
-) -> None:
-    """Compute gradients of `loss_of` the queries and passages of all `parts`.
-
-    Args:
-        parts: at least one.
-        loss_of: returns a scalar from the representations of all queries and all passages, in the parts' order.
-        backward: called with a scalar for each part, whose gradients are to be added up, and whether it is the last.
-    """
-    with torch.no_grad():
-        encoded = [encode() for encode in parts]
-    leaves = [(queries.leaf(), passages.leaf()) for queries, passages in encoded]
-    loss_of(join([queries for queries, _ in leaves]), join([passages for _, passages in leaves])).backward()
-    for number, (encode, (queries, passages)) in enumerate(zip(parts, leaves, strict=True), start=1):
-        queries_again, passages_again = encode()
-        passed_on = _passed_on(queries_again, queries) + _passed_on(passages_again, passages)
-        backward(passed_on, number == len(parts))
-
-
-def _passed_on(again: TextVectors, leaf: TextVectors) -> Tensor:
-    """Return a scalar whose gradient is that of the loss, by way of these representations."""
-    pairs = [(again.vectors_BKH, leaf.vectors_BKH.grad), (again.weights_BT, leaf.weights_BT.grad)]
-    return torch.stack([(tensor * gradient).sum() for tensor, gradient in pairs if gradient is not None]).sum()
-
 
 _STEP_FILE = "step.txt"
 
@@ -99,6 +72,16 @@ class Trainer:
         workers: Workers,
         teacher: Teacher | None,
     ) -> None:
+        """Get ready for step 0.
+
+        Args:
+            encoder: in training.
+            batches: of this worker.
+            engine: over the encoder's trainable parameters.
+            recipe: of the training.
+            workers: this one among all.
+            teacher: whose scores or vectors are learnt from, if it is another retriever.
+        """
         self.encoder, self.batches, self.engine, self.recipe, self.workers = encoder, batches, engine, recipe, workers
         self.teacher = teacher
         self.compression = Compression(encoder.encoder, batches, recipe, workers)
@@ -200,3 +183,43 @@ class Trainer:
         loss, dense, sparse, distillation, accuracy, tokens_of_all = values.tolist()
         speed = tokens_of_all / (time.perf_counter() - started)
         return StepMetrics(self.step, loss, dense, sparse, distillation, accuracy, norm, rate, speed)
+
+
+def learning_rate(recipe: Recipe, step: int, total_steps: int) -> float:
+    """Return the rate of step `step`, counted from 0: a linear warm-up, then half a cosine down to zero.
+
+    The first step learns something, the last one almost nothing.
+    """
+    warmup_steps = math.ceil(recipe.warmup * total_steps)
+    if step < warmup_steps:
+        return recipe.learning_rate * (step + 1) / warmup_steps
+    progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)
+    return recipe.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def cached_backward(
+    parts: Sequence[Encode],
+    loss_of: Callable[[TextVectors, TextVectors], Tensor],
+    backward: Callable[[Tensor, bool], None],
+) -> None:
+    """Compute gradients of `loss_of` the queries and passages of all `parts`.
+
+    Args:
+        parts: at least one.
+        loss_of: returns a scalar from the representations of all queries and all passages, in the parts' order.
+        backward: called with a scalar for each part, whose gradients are to be added up, and whether it is the last.
+    """
+    with torch.no_grad():
+        encoded = [encode() for encode in parts]
+    leaves = [(queries.leaf(), passages.leaf()) for queries, passages in encoded]
+    loss_of(join([queries for queries, _ in leaves]), join([passages for _, passages in leaves])).backward()
+    for number, (encode, (queries, passages)) in enumerate(zip(parts, leaves, strict=True), start=1):
+        queries_again, passages_again = encode()
+        passed_on = _passed_on(queries_again, queries) + _passed_on(passages_again, passages)
+        backward(passed_on, number == len(parts))
+
+
+def _passed_on(again: TextVectors, leaf: TextVectors) -> Tensor:
+    """Return a scalar whose gradient is that of the loss, by way of these representations."""
+    pairs = [(again.vectors_BKH, leaf.vectors_BKH.grad), (again.weights_BT, leaf.weights_BT.grad)]
+    return torch.stack([(tensor * gradient).sum() for tensor, gradient in pairs if gradient is not None]).sum()

@@ -1,4 +1,7 @@
-"""The course of a training for people: a line in the terminal, TensorBoard's curves, `metrics.jsonl`."""
+"""The folder of one training: what it is of, its course, and the adapter in the end. One folder, one training.
+
+The course is there for people: a line in the terminal, TensorBoard's curves, `metrics.jsonl`.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,89 @@ from tqdm import tqdm
 
 from diffretriever.files import whole_folder, write_text
 from diffretriever.training.adapters import ADAPTER, check_trained
+from diffretriever.training.loop import Record
 from schemas.retriever import BackboneRetriever, is_trainable
 from schemas.training import MANIFEST_FILE, TrainingManifest, TrainJob
 
 _LOG_EVERY_SECONDS = 10.0
 
 
-Record = dict[str, float]
-"""`step`, and either the fields of `StepMetrics` or `validation/MODE` measures."""
+class RunFolder:
+    """Files of a training.
+
+    Attributes:
+        path: the folder.
+        checkpoints: Ray's folder of checkpoints in it.
+        adapter: the trained adapter, there only once the training has ended.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.checkpoints = self.path / "checkpoints"
+        self.adapter = self.path / ADAPTER
+        self._begun = self.path / "run.json"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the training has ended."""
+        return self.adapter.is_dir()
+
+    def begin(self, manifest: TrainingManifest, job: TrainJob) -> TrainingManifest:
+        """Claim the folder for this training, or find that it is its own already.
+
+        Raises:
+            ValueError: another training has been here; the message names the fields that differ.
+        """
+        if self._begun.is_file():
+            begun = TrainingManifest.model_validate_json(self._begun.read_text("utf-8"))
+            if differing := begun.differences(manifest):
+                raise ValueError(
+                    f"{self.path} holds another training (there != this one):\n  " + "\n  ".join(differing) + "\n"
+                    "Give another --output, or the same settings to go on with it."
+                )
+            return begun
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_text(self.path / "train.yaml", job.to_yaml())
+        write_text(self._begun, manifest.model_dump_json(indent=2) + "\n")
+        return manifest
+
+    def with_dtype(self, retriever: BackboneRetriever) -> BackboneRetriever:
+        """Return the retriever in the precision that the training here was begun in, if its own is `auto`.
+
+        Raises:
+            ValueError: what was begun here is no training.
+        """
+        if retriever.backbone.dtype != "auto" or not self._begun.is_file():
+            return retriever
+        begun = TrainingManifest.model_validate_json(self._begun.read_text("utf-8")).retriever
+        if not is_trainable(begun):
+            raise ValueError(f"{self._begun}: a training of {begun.method}, which cannot be trained: remove the folder")
+        place = retriever.backbone.model_copy(update={"dtype": begun.backbone.dtype})
+        return retriever.model_copy(update={"backbone": place})
+
+    def finish(self, checkpoint: Path) -> TrainingManifest:
+        """Copy the adapter of the last checkpoint, and write `retriever.yaml`, which encodes with it.
+
+        Raises:
+            ValueError: the copy is not a trained adapter.
+        """
+        with whole_folder(self.adapter) as folder:
+            shutil.copytree(checkpoint / ADAPTER, folder, dirs_exist_ok=True)
+            check_trained(folder, self._manifest(folder).step)
+        manifest = self._manifest(self.adapter)
+        retriever = manifest.retriever.model_dump(mode="json", exclude_defaults=True) | {
+            "method": manifest.retriever.method
+        }
+        retriever["backbone"]["adapter"] = str(self.adapter)
+        write_text(self.path / "retriever.yaml", yaml.safe_dump(retriever, sort_keys=False))
+        return manifest
+
+    def result(self) -> TrainingManifest:
+        """Return what the finished training says of itself."""
+        return self._manifest(self.adapter)
+
+    def _manifest(self, adapter: Path) -> TrainingManifest:
+        return TrainingManifest.model_validate_json((adapter / MANIFEST_FILE).read_text("utf-8"))
 
 
 class Journal:
@@ -85,76 +163,3 @@ class Journal:
             self._writer.close()
         if self._bar is not None:
             self._bar.close()
-
-
-class RunFolder:
-    """Files of a training.
-
-    Attributes:
-        path: the folder.
-        checkpoints: Ray's folder of checkpoints in it.
-        adapter: the trained adapter, there only once the training has ended.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path.absolute()
-        self.checkpoints = self.path / "checkpoints"
-        self.adapter = self.path / ADAPTER
-        self._begun = self.path / "run.json"
-
-    @property
-    def finished(self) -> bool:
-        """Whether the training has ended."""
-        return self.adapter.is_dir()
-
-    def begin(self, manifest: TrainingManifest, job: TrainJob) -> TrainingManifest:
-        """Claim the folder for this training, or find that it is its own already.
-
-        Raises:
-            ValueError: another training has been here; the message names the fields that differ.
-        """
-        if self._begun.is_file():
-            begun = TrainingManifest.model_validate_json(self._begun.read_text("utf-8"))
-            if differing := begun.differences(manifest):
-                raise ValueError(
-                    f"{self.path} holds another training (there != this one):\n  " + "\n  ".join(differing) + "\n"
-                    "Give another --output, or the same settings to go on with it."
-                )
-            return begun
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_text(self.path / "train.yaml", job.to_yaml())
-        write_text(self._begun, manifest.model_dump_json(indent=2) + "\n")
-        return manifest
-
-    def with_dtype(self, retriever: BackboneRetriever) -> BackboneRetriever:
-        """Return the retriever in the precision that the training here was begun in, if its own is `auto`."""
-        if retriever.backbone.dtype != "auto" or not self._begun.is_file():
-            return retriever
-        begun = TrainingManifest.model_validate_json(self._begun.read_text("utf-8")).retriever
-        assert is_trainable(begun), "only these are trained"
-        place = retriever.backbone.model_copy(update={"dtype": begun.backbone.dtype})
-        return retriever.model_copy(update={"backbone": place})
-
-    def finish(self, checkpoint: Path) -> TrainingManifest:
-        """Copy the adapter of the last checkpoint, and write `retriever.yaml`, which encodes with it.
-
-        Raises:
-            ValueError: the copy is not a trained adapter.
-        """
-        with whole_folder(self.adapter) as folder:
-            shutil.copytree(checkpoint / ADAPTER, folder, dirs_exist_ok=True)
-            check_trained(folder, self._manifest(folder).step)
-        manifest = self._manifest(self.adapter)
-        retriever = manifest.retriever.model_dump(mode="json", exclude_defaults=True) | {
-            "method": manifest.retriever.method
-        }
-        retriever["backbone"]["adapter"] = str(self.adapter)
-        write_text(self.path / "retriever.yaml", yaml.safe_dump(retriever, sort_keys=False))
-        return manifest
-
-    def result(self) -> TrainingManifest:
-        """Return what the finished training says of itself."""
-        return self._manifest(self.adapter)
-
-    def _manifest(self, adapter: Path) -> TrainingManifest:
-        return TrainingManifest.model_validate_json((adapter / MANIFEST_FILE).read_text("utf-8"))

@@ -1,4 +1,8 @@
-"""What is known of a training before any weights are loaded: whether it can be, and its manifest."""
+"""One worker's training, whoever started it: which it is, what it needs, and the work to its end.
+
+`describe_training` finds out before any weights are loaded; `work` takes up a checkpoint, trains, validates and leaves
+checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +22,20 @@ from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.training.adapters import ADAPTER, describe_start, read_start, save_adapter
 from diffretriever.training.batches import Batches, TrainingData
-from diffretriever.training.engine import Engine, PlainEngine
+from diffretriever.training.engine import open_engine
 from diffretriever.training.gather import Workers
-from diffretriever.training.loop import Trainer
+from diffretriever.training.loop import Record, Trainer
 from diffretriever.training.lora import attach_lora, trainable_parameters
 from diffretriever.training.teacher import open_teacher, teacher_config
 from diffretriever.training.trainable import trainable, with_training_lengths
 from schemas.retriever import BackboneRetriever, RetrieverConfig, has_slots, is_trainable
 from schemas.training import Recipe, TrainingManifest, TrainJob
+
+Log = Callable[[Record], None]
+"""Takes the figures of a step or a validation."""
+
+SaveCheckpoint = Callable[[int, Path], None]
+"""Takes a step and a folder with this worker's files of its checkpoint, which may be none."""
 
 
 def describe_training(
@@ -34,6 +44,13 @@ def describe_training(
     """Return the manifest of a training that has not begun, without loading weights; run it where training will.
 
     Where the retriever has an adapter, training goes on from that.
+
+    Args:
+        retriever: what is trained.
+        recipe: how.
+        data: the training set.
+        workers: how many will train.
+        device: of each of them.
 
     Raises:
         ValueError: the backbone cannot be found, or the training set is too small or lacks a teacher's scores.
@@ -104,6 +121,73 @@ def _check_slot_embeddings(retriever: BackboneRetriever, recipe: Recipe) -> None
         raise ValueError(f"slot_embeddings: {recipe.slot_embeddings}, but texts have up to {largest} slots: raise it")
 
 
+def work(
+    job: TrainJob,
+    manifest: TrainingManifest,
+    data: TrainingData,
+    *,
+    device: str,
+    workers: Workers,
+    resume: Path | None,
+    log: Log,
+    save_checkpoint: SaveCheckpoint,
+) -> None:
+    """Train to the end, on one worker of several.
+
+    Args:
+        job: as the user gave it.
+        manifest: of this training.
+        data: the training set.
+        device: of this worker.
+        workers: its place.
+        resume: checkpoint to go on from, whose files are all there; None to begin.
+        log: called on the first worker with the figures of each step and validation.
+        save_checkpoint: called on every worker at each checkpoint, the last one at the end.
+    """
+    torch.set_num_threads(job.threads_per_worker)
+    session = open_session(data, manifest, device, workers)
+    if resume is not None:
+        session.trainer.load(resume)
+    validate = _validation(job, session, log) if workers.rank == 0 else _nothing
+    if session.trainer.step == 0:
+        validate()
+    for metrics in session.trainer.run():
+        is_last = metrics.step == manifest.total_steps
+        if workers.rank == 0:
+            log(asdict(metrics))
+        if is_last or (job.validate_every and metrics.step % job.validate_every == 0):
+            validate()
+        if is_last or metrics.step % job.checkpoint_every == 0:
+            _save(session, workers, save_checkpoint)
+
+
+def _validation(job: TrainJob, session: Session, log: Log) -> Callable[[], None]:
+    if job.validation is None:
+        return _nothing
+    from diffretriever.training.validation import Validator
+
+    validator = Validator(job.validation, job.validation_split)
+
+    def validate() -> None:
+        measured = validator.measure(session.encoder)
+        log({"step": session.trainer.step} | {f"validation/{mode}": value for mode, value in measured.items()})
+
+    return validate
+
+
+def _nothing() -> None:
+    return
+
+
+def _save(session: Session, workers: Workers, save_checkpoint: SaveCheckpoint) -> None:
+    with tempfile.TemporaryDirectory(prefix="checkpoint-") as place:
+        folder = Path(place)
+        session.trainer.save(folder)
+        if workers.rank == 0:
+            session.save_adapter(folder / ADAPTER)
+        save_checkpoint(session.trainer.step, folder)
+
+
 @dataclass(frozen=True)
 class Session:
     """What a worker trains with."""
@@ -116,13 +200,19 @@ class Session:
     """As at the start, with the number of trainable parameters."""
 
     def save_adapter(self, target: Path) -> TrainingManifest:
-        """Write the adapter as it is now; see `saving.save_adapter`."""
+        """Write the adapter as it is now; see `adapters.save_adapter`."""
         manifest = self.manifest.model_copy(update={"step": self.trainer.step})
         return save_adapter(self.encoder.backbone, self.lora, manifest, target)
 
 
 def open_session(data: TrainingData, manifest: TrainingManifest, device: str, workers: Workers) -> Session:
     """Load the backbone, put a new adapter on it, with the values of the one to go on from, and get ready for step 0.
+
+    Args:
+        data: the training set.
+        manifest: of the training.
+        device: of this worker.
+        workers: this one among all.
 
     Raises:
         ValueError: the backbone, that adapter or the teacher cannot be loaded, or the training set does not suffice.
@@ -138,96 +228,7 @@ def open_session(data: TrainingData, manifest: TrainingManifest, device: str, wo
     teacher = open_teacher(recipe, encoder.facts.hidden_size, device)
     preparer = load_preparer(with_training_lengths(retriever, recipe))
     batches = Batches(data, preparer, recipe, workers, None if teacher is None else teacher.preparer)
-    engine = _engine(encoder.backbone.model, parameters, recipe, workers)
+    engine = open_engine(encoder.backbone.model, parameters, recipe, workers)
     trainer = Trainer(trainable(encoder), batches, engine, recipe, workers, teacher)
     count = sum(parameter.numel() for parameter in parameters.values())
     return Session(encoder, lora, trainer, manifest.model_copy(update={"trainable": count}))
-
-
-def _engine(
-    module: torch.nn.Module, parameters: dict[str, torch.nn.Parameter], recipe: Recipe, workers: Workers
-) -> Engine:
-    if recipe.strategy == "ddp":
-        return PlainEngine(parameters, recipe, workers)
-    try:
-        from diffretriever.training.engine import DeepSpeedEngine
-    except ImportError as error:
-        raise ValueError("strategy: deepspeed needs `pip install 'diffretriever[train]'`, or take ddp") from error
-    return DeepSpeedEngine(module, parameters, recipe)
-
-
-Record = dict[str, float]
-
-
-Tell = Callable[[Record], None]
-
-
-Keep = Callable[[int, Path], None]
-"""Takes a step and a folder with this worker's files of its checkpoint, which may be none."""
-
-
-def work(
-    job: TrainJob,
-    manifest: TrainingManifest,
-    data: TrainingData,
-    *,
-    device: str,
-    workers: Workers,
-    resume: Path | None,
-    tell: Tell,
-    keep: Keep,
-) -> None:
-    """Train to the end, on one worker of several.
-
-    Args:
-        job: as the user gave it.
-        manifest: of this training.
-        data: the training set.
-        device: of this worker.
-        workers: its place.
-        resume: checkpoint to go on from, whose files are all there; None to begin.
-        tell: called on the first worker with the figures of each step and validation.
-        keep: called on every worker at each checkpoint, the last one at the end.
-    """
-    torch.set_num_threads(job.threads_per_worker)
-    session = open_session(data, manifest, device, workers)
-    if resume is not None:
-        session.trainer.load(resume)
-    validate = _validation(job, session, tell) if workers.rank == 0 else _nothing
-    if session.trainer.step == 0:
-        validate()
-    for metrics in session.trainer.run():
-        is_last = metrics.step == manifest.total_steps
-        if workers.rank == 0:
-            tell(asdict(metrics))
-        if is_last or (job.validate_every and metrics.step % job.validate_every == 0):
-            validate()
-        if is_last or metrics.step % job.checkpoint_every == 0:
-            _save(session, workers, keep)
-
-
-def _validation(job: TrainJob, session: Session, tell: Tell) -> Callable[[], None]:
-    if job.validation is None:
-        return _nothing
-    from diffretriever.training.validation import Validator
-
-    validator = Validator(job.validation, job.validation_split)
-
-    def validate() -> None:
-        measured = validator.measure(session.encoder)
-        tell({"step": session.trainer.step} | {f"validation/{mode}": value for mode, value in measured.items()})
-
-    return validate
-
-
-def _nothing() -> None:
-    return
-
-
-def _save(session: Session, workers: Workers, keep: Keep) -> None:
-    with tempfile.TemporaryDirectory(prefix="checkpoint-") as place:
-        folder = Path(place)
-        session.trainer.save(folder)
-        if workers.rank == 0:
-            session.save_adapter(folder / ADAPTER)
-        keep(session.trainer.step, folder)

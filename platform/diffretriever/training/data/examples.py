@@ -1,4 +1,8 @@
-"""When two texts are the same for training: the same words in the same order, whatever their case and spaces."""
+"""What training is made of: a query with its judged passages as files hold it, and what a step takes of it.
+
+A record of a file becomes an example, or an error that names the field. Two texts are the same for training if their
+keys are equal: the same words in the same order, whatever their case and spaces.
+"""
 
 from __future__ import annotations
 
@@ -23,39 +27,8 @@ from diffretriever.collections.validation import (
     checked_query,
 )
 
-
-def text_key(text: str) -> int:
-    """Return 64 bits of BLAKE2b of the text in NFKC, case folded, runs of whitespace as one space."""
-    normal = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
-    return int.from_bytes(hashlib.blake2b(normal.encode(), digest_size=8).digest(), "little")
-
-
-def passage_key(passage: Passage) -> int:
-    """Return the key of the passage's text, of its title where it has no text.
-
-    The title does not count beside a text: collections differ in whether they have titles at all.
-    """
-    return text_key(passage.text if passage.text.strip() else passage.title)
-
-
-def keys_of(collections: Iterable[Collection]) -> np.ndarray:
-    """Return the keys of all passages and of all splits' queries, uint64, ascending, none twice."""
-    keys: list[np.ndarray] = [np.empty(0, np.uint64)]
-    for collection in collections:
-        passages = (record for record in collection.records() if not isinstance(record, BadRecord))
-        keys.append(np.fromiter((passage_key(passage) for passage in passages), np.uint64))
-        queries = (query for split in collection.splits() for query in collection.queries(split))
-        keys.append(np.fromiter((text_key(query.text) for query in queries), np.uint64))
-    return np.unique(np.concatenate(keys))
-
-
-def are_in(keys: Iterable[int], known: np.ndarray) -> np.ndarray:
-    """Return for each key whether it is in `known`, ascending uint64; a bool array."""
-    wanted = np.fromiter(keys, np.uint64)
-    if not len(known):
-        return np.zeros(len(wanted), bool)
-    places = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-    return known[places] == wanted
+_POSITIVES = ("positive_passages", "positives", "positive")
+_NEGATIVES = ("negative_passages", "negatives")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +59,7 @@ class Group:
     scores: tuple[float, ...] | None
     """The teacher's scores of `passages`; None where the example has none or a passage is borrowed from another."""
     answers: tuple[int, ...] = ()
-    """`text_keys.passage_key` of all passages known to answer the query; the positive need not be listed."""
-
-
-_POSITIVES = ("positive_passages", "positives", "positive")
-
-
-_NEGATIVES = ("negative_passages", "negatives")
+    """`passage_key` of all passages known to answer the query; the positive need not be listed."""
 
 
 class Checked(NamedTuple):
@@ -132,7 +99,7 @@ def example_from_fields(fields: dict[str, Any]) -> Checked:
     in `docid`, `id` or `_id`. An absent id is made from the contents. A teacher's scores: `scores`, of the positives
     and then the negatives, or a `score` in every passage.
 
-    Of passages with the same id or the same text (`text_keys.passage_key`) the first is kept, so no positive is among
+    Of passages with the same id or the same text (`passage_key`) the first is kept, so no positive is among
     the negatives.
 
     Raises:
@@ -157,18 +124,6 @@ def example_from_fields(fields: dict[str, Any]) -> Checked:
         scores=tuple(scores[i] for i in kept) if scores is not None else None,
     )
     return Checked(example, tuple(keys[i] for i in kept), len(keys) - len(kept))
-
-
-def _query(fields: dict[str, Any], positives: list[Passage]) -> tuple[str, str]:
-    if "query" not in fields:
-        raise RefusedError("no query field: 'query' is absent")
-    text = _string("query", fields["query"])
-    query_id = _id(fields, QUERY_ID_FIELDS)
-    if query_id is None:
-        parts = "\x1f".join([text, *(passage.id for passage in positives)])
-        query_id = "q" + hashlib.blake2b(parts.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-    query = checked_query(query_id, text)
-    return query.id, query.text
 
 
 def _passages(fields: dict[str, Any], names: tuple[str, ...]) -> Iterator[tuple[Passage, Any]]:
@@ -199,6 +154,18 @@ def _passage(item: Any) -> Passage:
         contents = f"{title}\x1f{text}".encode("utf-8", "surrogatepass")
         passage_id = "p" + hashlib.blake2b(contents, digest_size=8).hexdigest()
     return checked_passage(passage_id, title, text)
+
+
+def _query(fields: dict[str, Any], positives: list[Passage]) -> tuple[str, str]:
+    if "query" not in fields:
+        raise RefusedError("no query field: 'query' is absent")
+    text = _string("query", fields["query"])
+    query_id = _id(fields, QUERY_ID_FIELDS)
+    if query_id is None:
+        parts = "\x1f".join([text, *(passage.id for passage in positives)])
+        query_id = "q" + hashlib.blake2b(parts.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    query = checked_query(query_id, text)
+    return query.id, query.text
 
 
 def _id(fields: dict[str, Any], names: tuple[str, ...]) -> str | None:
@@ -235,6 +202,40 @@ def _without_repeated(passages: list[Passage], keys: list[int]) -> list[int]:
             kept.append(number)
             seen |= {passage.id, key}
     return kept
+
+
+def passage_key(passage: Passage) -> int:
+    """Return the key of the passage's text, of its title where it has no text.
+
+    The title does not count beside a text: collections differ in whether they have titles at all.
+    """
+    return text_key(passage.text if passage.text.strip() else passage.title)
+
+
+def text_key(text: str) -> int:
+    """Return 64 bits of BLAKE2b of the text in NFKC, case folded, runs of whitespace as one space."""
+    normal = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    return int.from_bytes(hashlib.blake2b(normal.encode(), digest_size=8).digest(), "little")
+
+
+def keys_of(collections: Iterable[Collection]) -> np.ndarray:
+    """Return the keys of all passages and of all splits' queries, uint64, ascending, none twice."""
+    keys: list[np.ndarray] = [np.empty(0, np.uint64)]
+    for collection in collections:
+        passages = (record for record in collection.records() if not isinstance(record, BadRecord))
+        keys.append(np.fromiter((passage_key(passage) for passage in passages), np.uint64))
+        queries = (query for split in collection.splits() for query in collection.queries(split))
+        keys.append(np.fromiter((text_key(query.text) for query in queries), np.uint64))
+    return np.unique(np.concatenate(keys))
+
+
+def are_in(keys: Iterable[int], known: np.ndarray) -> np.ndarray:
+    """Return for each key whether it is in `known`, ascending uint64; a bool array."""
+    wanted = np.fromiter(keys, np.uint64)
+    if not len(known):
+        return np.zeros(len(wanted), bool)
+    places = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    return known[places] == wanted
 
 
 def example_digest(example: Example, passages: Sequence[bytes]) -> bytes:

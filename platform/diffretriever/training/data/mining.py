@@ -46,7 +46,7 @@ class Corpus:
         self._keys = np.concatenate(keys)
 
     def key_of(self, passage_id: str) -> int:
-        """Return the key of what a passage says; see `text_keys`."""
+        """Return the key of what a passage says; see `examples.passage_key`."""
         return int(self._keys[self._rows[passage_id]])
 
     def fields(self, ids: Iterable[str]) -> dict[str, str]:
@@ -64,7 +64,7 @@ class Corpus:
         return found | read
 
 
-def mined(record: Checked, hits: Sequence[Hit], corpus: Corpus, job: MineNegativesJob) -> Mined:
+def choose_negatives(record: Checked, hits: Sequence[Hit], corpus: Corpus, job: MineNegativesJob) -> Mined:
     """Choose the negatives of a query among its best passages.
 
     Left out are the positives, whatever says the same as one of them, as the query itself or as a better passage, and

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from diffretriever.collections import BadInputError, BadInputPolicy, BadRecord, Collection, open_collection
 from diffretriever.collections.quarantine import quarantine_line, refuse_other_files
 from diffretriever.files import whole_file
+from diffretriever.ledger import refuse_another
 from diffretriever.training.data.examples import keys_of
 from diffretriever.training.data.sources import ExampleSource, RawPiece, checked, open_source
 from diffretriever.training.data.training_set import MANIFEST_FILE, read_manifest
@@ -17,8 +18,6 @@ from diffretriever.training.data.training_set_writer import ExampleBlock, Traini
 from schemas.training_data import PrepareTrainingJob, TrainingCounts, TrainingSetManifest, TrainingSource
 
 QUARANTINE_FILE = "quarantine.jsonl"
-
-
 _LISTED = 5
 
 
@@ -56,6 +55,36 @@ def open_inputs(job: PrepareTrainingJob) -> Inputs:
     return Inputs(sources, tuple(open_collection(name) for name in job.hold_out))
 
 
+def finished(job: PrepareTrainingJob, inputs: Inputs) -> TrainingSetManifest | None:
+    """Return the manifest of the training set that this very job has made before, None where none is there.
+
+    Raises:
+        ValueError: another one is there.
+    """
+    if not (job.output / MANIFEST_FILE).exists():
+        return None
+    there = read_manifest(job.output)
+    sources, hold_out = inputs.described()
+    refuse_another(
+        job.output,
+        "another training set",
+        _made_from(there.sources, there.hold_out, there.split, there.on_bad_input),
+        _made_from(sources, hold_out, job.split, job.on_bad_input),
+    )
+    return there
+
+
+def _made_from(
+    sources: Sequence[TrainingSource], hold_out: Sequence[TrainingSource], split: str, policy: BadInputPolicy
+) -> dict[str, object]:
+    return {
+        "sources": [(source.name, source.state) for source in sources],
+        "hold_out": [(source.name, source.state) for source in hold_out],
+        "split": split,
+        "on_bad_input": policy,
+    }
+
+
 def pieces_of(sources: Sequence[ExampleSource]) -> Iterator[NumberedPiece]:
     """Stream the sources, one after another."""
     for number, source in enumerate(sources):
@@ -70,36 +99,16 @@ def checked_blocks(inputs: Inputs) -> Iterator[NumberedBlock]:
         yield NumberedBlock(number, make_block(checked(piece), held_out))
 
 
-def finished(job: PrepareTrainingJob, inputs: Inputs) -> TrainingSetManifest | None:
-    """Return the manifest of the training set that this very job has made before, None where none is there.
-
-    Raises:
-        ValueError: another one is there.
-    """
-    if not (job.output / MANIFEST_FILE).exists():
-        return None
-    there = read_manifest(job.output)
-    sources, hold_out = inputs.described()
-    pairs = {
-        "sources": ([(s.name, s.state) for s in there.sources], [(s.name, s.state) for s in sources]),
-        "hold_out": ([(s.name, s.state) for s in there.hold_out], [(s.name, s.state) for s in hold_out]),
-        "split": (there.split, job.split),
-        "on_bad_input": (there.on_bad_input, job.on_bad_input),
-    }
-    differing = [f"{name}: {theirs} != {ours}" for name, (theirs, ours) in pairs.items() if theirs != ours]
-    if differing:
-        listed = "\n  ".join(differing)
-        raise ValueError(
-            f"{job.output} holds another training set (that one != this one):\n  {listed}\n"
-            "give another --output, or remove it"
-        )
-    return there
-
-
 def write_training_set(
     job: PrepareTrainingJob, inputs: Inputs, blocks: Iterable[NumberedBlock], progress: Callable[[int], object]
 ) -> TrainingSetManifest:
-    """Write what `blocks` bring, in their order; call `progress` with the number of examples of each.
+    """Write what `blocks` bring, in their order.
+
+    Args:
+        job: where to, and what becomes of bad records.
+        inputs: what the blocks are read from.
+        blocks: in the order of the sources.
+        progress: called with the number of examples of each block.
 
     Raises:
         BadInputError: a record cannot be used and the job does not set such records aside.

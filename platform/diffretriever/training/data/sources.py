@@ -1,4 +1,10 @@
-"""Pieces of training sources as they are read, and the checking of their records: one is cheap, the other is not."""
+"""Where training examples come from: files of records, folders of them, collections with judgements, docstrings.
+
+Reading a source in pieces is cheap and cannot be split; checking the records of a piece takes the time and can be done
+anywhere. The docstrings are those of installed libraries: a summary line is the query, the rest its passage. The
+standard library gives none: all of its documentation that has a text is in the built-in collection, as a passage if not
+as a question too, and that collection is there to measure on.
+"""
 
 from __future__ import annotations
 
@@ -39,20 +45,97 @@ from diffretriever.training.data.examples import (
 )
 
 RawKind: TypeAlias = Literal["jsonl", "tsv", "rows", "bad"]
+"""What the records of a piece are: lines of a file, rows of a table, or unusable."""
+
+_Documented: TypeAlias = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+DOCSTRINGS = "docstrings"
+"""The source that is made of the documentation of installed libraries."""
 
 MAX_RECORD_BYTES = 16_000_000
 """A longer line is refused unparsed."""
 
-
-_PIECE_BYTES = 4_000_000
-
-
-_PIECE_RECORDS = 1024
-
-
+# A piece ends at whichever comes first; of a collection it has so many queries.
+_PIECE_BYTES, _PIECE_RECORDS = 4_000_000, 1024
+_QUERIES_AT_ONCE = 512
+# Of an unusable record, for the quarantine.
 _RAW_CHARACTERS = 200
-
 _LINES = pa.schema([("number", pa.int64()), ("data", pa.large_binary()), ("complete", pa.bool_())])
+
+_KINDS: dict[str, RawKind] = {
+    ".jsonl": "jsonl",
+    ".jsonl.gz": "jsonl",
+    ".tsv": "tsv",
+    ".tsv.gz": "tsv",
+    ".parquet": "rows",
+}
+
+_COLLECTION_FILES = ("corpus.jsonl", "collection.tsv")
+
+_DOCSTRINGS_FORMAT = 1
+"""Raise when the pairs change."""
+
+_DISTRIBUTIONS = {
+    "bm25s": "bm25s",
+    "huggingface_hub": "huggingface-hub",
+    "lance": "pylance",
+    "lancedb": "lancedb",
+    "matplotlib": "matplotlib",
+    "numba": "numba",
+    "numpy": "numpy",
+    "peft": "peft",
+    "pyarrow": "pyarrow",
+    "pydantic": "pydantic",
+    "ray": "ray",
+    "scipy": "scipy",
+    "torch": "torch",
+    "tqdm": "tqdm",
+    "transformers": "transformers",
+}
+"""Package → distribution: what this project requires, and is therefore installed wherever it runs."""
+
+_SKIPPED_FOLDERS = frozenset({"__pycache__", "_vendor", "test", "testing", "tests", "thirdparty_files"})
+
+
+def open_source(source: str, split: str) -> ExampleSource:
+    """Open a training source: a file, a folder of files, a collection, or `docstrings`.
+
+    Raises:
+        ValueError: nothing there can be trained on; the message says what can be.
+    """
+    path = Path(source).expanduser().absolute()
+    if source and path.is_file() and path.suffix != ".zip":
+        if _kind_of(path) is None:
+            raise ValueError(f"{source}: a training file must end in {', '.join(_KINDS)}; a collection in .zip")
+        return FilesSource(source, (TextFile(path, source),))
+    if path.is_dir() and not any(find_file(path, name, source) for name in _COLLECTION_FILES):
+        return _folder(path, source.rstrip("/"), split)
+    if source == DOCSTRINGS:
+        return FilesSource(source, (TextFile(_docstrings_file(), source),))
+    collection = open_collection(source)
+    if split not in collection.splits():
+        there = ", ".join(collection.splits()) or "none"
+        raise ValueError(f"{source}: no split '{split}' to train on: say --split. Splits: {there}.")
+    return CollectionSource(source, collection, split)
+
+
+def _folder(path: Path, shown: str, split: str) -> FilesSource:
+    files = [p for p in sorted(path.iterdir()) if p.is_file() and p.name.startswith(split) and _kind_of(p)]
+    if not files:
+        raise ValueError(
+            f"{shown}: neither a collection nor a file there whose name begins with the split '{split}' and ends in "
+            f"{', '.join(_KINDS)}: give such a file itself, or another --split"
+        )
+    return FilesSource(shown, tuple(TextFile(file, f"{shown}/{file.name}") for file in files))
+
+
+def _kind_of(path: Path) -> RawKind | None:
+    return next((kind for end, kind in _KINDS.items() if path.name.endswith(end)), None)
+
+
+def _state_of(path: Path) -> str:
+    status = path.stat()
+    return f"{path.name}:{status.st_size}:{status.st_mtime_ns}"
 
 
 class RawPiece(NamedTuple):
@@ -67,7 +150,107 @@ class RawPiece(NamedTuple):
     records: pa.Table
 
 
-def lines_of(file: TextFile, kind: RawKind) -> Iterator[RawPiece]:
+class ExampleSource(ABC):
+    """Where examples come from. Picklable; opening one reads no record."""
+
+    name: str
+
+    @abstractmethod
+    def pieces(self) -> Iterator[RawPiece]:
+        """Stream the records as they are, in a fixed order.
+
+        Raises:
+            ValueError: a file cannot be read at all.
+        """
+
+    @abstractmethod
+    def state(self) -> str:
+        """Return a short string that changes when a file behind it changes."""
+
+    def records(self) -> Iterator[Checked | BadRecord]:
+        """Stream the records, each checked by itself."""
+        for piece in self.pieces():
+            yield from checked(piece)
+
+
+@dataclass(frozen=True, slots=True)
+class FilesSource(ExampleSource):
+    """Files of records, one after another; what each holds is said by the end of its name."""
+
+    name: str
+    files: tuple[TextFile, ...]
+
+    def pieces(self) -> Iterator[RawPiece]:
+        """Stream the files in their order."""
+        for file in self.files:
+            kind = _kind_of(file.path)
+            assert kind is not None, "only files of a known kind are opened"
+            yield from _row_pieces(file) if kind == "rows" else _line_pieces(file, kind)
+
+    def state(self) -> str:
+        """Return name, size and modification time of every file."""
+        return "; ".join(_state_of(file.path) for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionSource(ExampleSource):
+    """The judged queries of a collection's split: what is judged 1 or more is a positive, and nothing a negative.
+
+    Queries without a positive are no examples. The positives' texts are held in memory while it is read.
+    """
+
+    name: str
+    collection: Collection
+    split: str
+
+    def pieces(self) -> Iterator[RawPiece]:
+        """Read the judgements, then the corpus, then stream the queries in their order."""
+        qrels = self.collection.qrels(self.split)
+        wanted = {passage for judged in qrels.values() for passage, relevance in judged.items() if relevance >= 1}
+        texts: dict[str, Passage] = {}
+        for record in self.collection.records():
+            if isinstance(record, BadRecord):
+                yield _bad_piece([record])
+            elif record.id in wanted:
+                texts.setdefault(record.id, record)
+        queries = iter(enumerate(self.collection.queries(self.split), start=1))
+        while some := list(islice(queries, _QUERIES_AT_ONCE)):
+            yield from self._pieces_of(some, qrels, texts)
+
+    def _pieces_of(
+        self, queries: list[tuple[int, Query]], qrels: Qrels, texts: dict[str, Passage]
+    ) -> Iterator[RawPiece]:
+        file = f"{self.name}, queries of split {self.split}"
+        good: dict[int, dict[str, object]] = {}
+        bad: list[BadRecord] = []
+        for number, query in queries:
+            positives = [passage for passage, relevance in qrels[query.id].items() if relevance >= 1]
+            missing = [passage for passage in positives if passage not in texts]
+            if missing:
+                reason = f"missing passage: '{missing[0]}' is judged relevant to '{query.id}' and not in the corpus"
+                bad.append(BadRecord(file, number, reason, query.text[:_RAW_CHARACTERS]))
+            elif positives:
+                good[number] = _fields(query, [texts[passage] for passage in positives])
+        if good:
+            yield _rows_piece(file, good, pa.array(good.values()))
+        if bad:
+            yield _bad_piece(bad)
+
+    def state(self) -> str:
+        """Return the states of corpus, queries and judgements."""
+        states = [self.collection.source_state()]
+        if isinstance(self.collection, FileCollection):
+            split = self.collection.split_files[self.split]
+            states += [_state_of(split.queries.path), _state_of(split.qrels.path)]
+        return "; ".join(states)
+
+
+def _fields(query: Query, positives: list[Passage]) -> dict[str, object]:
+    passages = [{"docid": p.id, "title": p.title, "text": p.text} for p in positives]
+    return {"query_id": query.id, "query": query.text, "positive_passages": passages}
+
+
+def _line_pieces(file: TextFile, kind: RawKind) -> Iterator[RawPiece]:
     """Stream a text file in pieces of some megabytes."""
     waiting: list[Line] = []
     size = 0
@@ -86,7 +269,7 @@ def _piece(file: TextFile, kind: RawKind, lines: list[Line]) -> RawPiece:
     return RawPiece(file.shown, kind, pa.Table.from_arrays(columns, schema=_LINES))
 
 
-def rows_of(file: TextFile) -> Iterator[RawPiece]:
+def _row_pieces(file: TextFile) -> Iterator[RawPiece]:
     """Stream a parquet file's rows.
 
     Raises:
@@ -96,18 +279,18 @@ def rows_of(file: TextFile) -> Iterator[RawPiece]:
     try:
         with pq.ParquetFile(file.path) as source:
             for batch in source.iter_batches(batch_size=_PIECE_RECORDS):
-                yield rows_piece(file.shown, range(first, first + len(batch)), batch.to_struct_array())
+                yield _rows_piece(file.shown, range(first, first + len(batch)), batch.to_struct_array())
                 first += len(batch)
     except pa.ArrowException as error:
         raise ValueError(f"{file.shown}: cannot be read as parquet after row {first - 1}: {error}") from error
 
 
-def rows_piece(file: str, numbers: Iterable[int], fields: pa.Array) -> RawPiece:
+def _rows_piece(file: str, numbers: Iterable[int], fields: pa.Array) -> RawPiece:
     """Return a piece of records that are given as structs, with their numbers."""
     return RawPiece(file, "rows", pa.table({"number": pa.array(numbers, pa.int64()), "fields": fields}))
 
 
-def bad_piece(bad: list[BadRecord]) -> RawPiece:
+def _bad_piece(bad: list[BadRecord]) -> RawPiece:
     """Return a piece of records that reading itself has found unusable."""
     fields = [{"file": b.file, "line": b.line, "reason": b.reason, "raw": b.raw} for b in bad]
     return RawPiece("", "bad", pa.Table.from_pylist(fields))
@@ -146,50 +329,21 @@ _PARSERS: dict[RawKind, Callable[[dict[str, Any]], Checked]] = {
     "rows": _from_row,
 }
 
-DOCSTRINGS = "docstrings"
 
-_FORMAT = 1
-"""Raise when the pairs change."""
-
-_DISTRIBUTIONS = {
-    "bm25s": "bm25s",
-    "huggingface_hub": "huggingface-hub",
-    "lance": "pylance",
-    "lancedb": "lancedb",
-    "matplotlib": "matplotlib",
-    "numba": "numba",
-    "numpy": "numpy",
-    "peft": "peft",
-    "pyarrow": "pyarrow",
-    "pydantic": "pydantic",
-    "ray": "ray",
-    "scipy": "scipy",
-    "torch": "torch",
-    "tqdm": "tqdm",
-    "transformers": "transformers",
-}
-"""Package → distribution: what this project requires, and is therefore installed wherever it runs."""
-
-_SKIPPED_FOLDERS = frozenset({"__pycache__", "_vendor", "test", "testing", "tests", "thirdparty_files"})
-
-
-_Documented: TypeAlias = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-
-
-def docstrings_file() -> Path:
+def _docstrings_file() -> Path:
     """Return a file of records in Tevatron's layout; the first call with these versions of the libraries writes it."""
     versions = [sys.version, *(f"{name} {metadata.version(name)}" for name in _DISTRIBUTIONS.values())]
     key = hashlib.blake2b("\n".join(versions).encode(), digest_size=8).hexdigest()
-    target = cache_dir() / f"{DOCSTRINGS}-{key}-format{_FORMAT}.jsonl"
+    target = cache_dir() / f"{DOCSTRINGS}-{key}-format{_DOCSTRINGS_FORMAT}.jsonl"
     if not target.is_file():
         logging.getLogger(__name__).info("reading the docstrings of %s", ", ".join(_DISTRIBUTIONS))
         with whole_file(target) as stream:
             docs = {name: doc for package in _DISTRIBUTIONS for name, doc in documented_in(_folder_of(package))}
-            stream.writelines(json.dumps(pair, ensure_ascii=False).encode() + b"\n" for pair in pairs(docs))
+            stream.writelines(json.dumps(pair, ensure_ascii=False).encode() + b"\n" for pair in docstring_pairs(docs))
     return target
 
 
-def pairs(docs: dict[str, str]) -> Iterator[dict[str, object]]:
+def docstring_pairs(docs: dict[str, str]) -> Iterator[dict[str, object]]:
     """Yield a record for each docstring, of those by qualified name, whose summary asks for its rest alone.
 
     Which do is decided as for the built-in collection, and none of that collection's texts is among them.
@@ -239,159 +393,3 @@ def _folder_of(package: str) -> Path:
     assert spec is not None, f"{package} is required and installed"
     assert spec.submodule_search_locations, f"{package} is a package"
     return Path(spec.submodule_search_locations[0])
-
-
-_KINDS: dict[str, RawKind] = {
-    ".jsonl": "jsonl",
-    ".jsonl.gz": "jsonl",
-    ".tsv": "tsv",
-    ".tsv.gz": "tsv",
-    ".parquet": "rows",
-}
-
-
-_COLLECTION_FILES = ("corpus.jsonl", "collection.tsv")
-
-
-_QUERIES_AT_ONCE = 512
-
-
-class ExampleSource(ABC):
-    """Where examples come from. Picklable; opening one reads no record."""
-
-    name: str
-
-    @abstractmethod
-    def pieces(self) -> Iterator[RawPiece]:
-        """Stream the records as they are, in a fixed order.
-
-        Raises:
-            ValueError: a file cannot be read at all.
-        """
-
-    @abstractmethod
-    def state(self) -> str:
-        """Return a short string that changes when a file behind it changes."""
-
-    def records(self) -> Iterator[Checked | BadRecord]:
-        """Stream the records, each checked by itself."""
-        for piece in self.pieces():
-            yield from checked(piece)
-
-
-@dataclass(frozen=True, slots=True)
-class FilesSource(ExampleSource):
-    """Files of records, one after another; what each holds is said by the end of its name."""
-
-    name: str
-    files: tuple[TextFile, ...]
-
-    def pieces(self) -> Iterator[RawPiece]:
-        """Stream the files in their order."""
-        for file in self.files:
-            kind = _kind_of(file.path)
-            assert kind is not None, "only files of a known kind are opened"
-            yield from rows_of(file) if kind == "rows" else lines_of(file, kind)
-
-    def state(self) -> str:
-        """Return name, size and modification time of every file."""
-        return "; ".join(_state_of(file.path) for file in self.files)
-
-
-@dataclass(frozen=True, slots=True)
-class CollectionSource(ExampleSource):
-    """The judged queries of a collection's split: what is judged 1 or more is a positive, and nothing a negative.
-
-    Queries without a positive are no examples. The positives' texts are held in memory while it is read.
-    """
-
-    name: str
-    collection: Collection
-    split: str
-
-    def pieces(self) -> Iterator[RawPiece]:
-        """Read the judgements, then the corpus, then stream the queries in their order."""
-        qrels = self.collection.qrels(self.split)
-        wanted = {passage for judged in qrels.values() for passage, relevance in judged.items() if relevance >= 1}
-        texts: dict[str, Passage] = {}
-        for record in self.collection.records():
-            if isinstance(record, BadRecord):
-                yield bad_piece([record])
-            elif record.id in wanted:
-                texts.setdefault(record.id, record)
-        queries = iter(enumerate(self.collection.queries(self.split), start=1))
-        while some := list(islice(queries, _QUERIES_AT_ONCE)):
-            yield from self._pieces_of(some, qrels, texts)
-
-    def _pieces_of(
-        self, queries: list[tuple[int, Query]], qrels: Qrels, texts: dict[str, Passage]
-    ) -> Iterator[RawPiece]:
-        file = f"{self.name}, queries of split {self.split}"
-        good: dict[int, dict[str, object]] = {}
-        bad: list[BadRecord] = []
-        for number, query in queries:
-            positives = [passage for passage, relevance in qrels[query.id].items() if relevance >= 1]
-            missing = [passage for passage in positives if passage not in texts]
-            if missing:
-                reason = f"missing passage: '{missing[0]}' is judged relevant to '{query.id}' and not in the corpus"
-                bad.append(BadRecord(file, number, reason, query.text[:200]))
-            elif positives:
-                good[number] = _fields(query, [texts[passage] for passage in positives])
-        if good:
-            yield rows_piece(file, good, pa.array(good.values()))
-        if bad:
-            yield bad_piece(bad)
-
-    def state(self) -> str:
-        """Return the states of corpus, queries and judgements."""
-        states = [self.collection.source_state()]
-        if isinstance(self.collection, FileCollection):
-            split = self.collection.split_files[self.split]
-            states += [_state_of(split.queries.path), _state_of(split.qrels.path)]
-        return "; ".join(states)
-
-
-def open_source(source: str, split: str) -> ExampleSource:
-    """Open a training source: a file, a folder of files, a collection, or `docstrings`.
-
-    Raises:
-        ValueError: nothing there can be trained on; the message says what can be.
-    """
-    path = Path(source).expanduser().absolute()
-    if source and path.is_file() and path.suffix != ".zip":
-        if _kind_of(path) is None:
-            raise ValueError(f"{source}: a training file must end in {', '.join(_KINDS)}; a collection in .zip")
-        return FilesSource(source, (TextFile(path, source),))
-    if path.is_dir() and not any(find_file(path, name, source) for name in _COLLECTION_FILES):
-        return _folder(path, source.rstrip("/"), split)
-    if source == DOCSTRINGS:
-        return FilesSource(source, (TextFile(docstrings_file(), source),))
-    collection = open_collection(source)
-    if split not in collection.splits():
-        there = ", ".join(collection.splits()) or "none"
-        raise ValueError(f"{source}: no split '{split}' to train on: say --split. Splits: {there}.")
-    return CollectionSource(source, collection, split)
-
-
-def _folder(path: Path, shown: str, split: str) -> FilesSource:
-    files = [p for p in sorted(path.iterdir()) if p.is_file() and p.name.startswith(split) and _kind_of(p)]
-    if not files:
-        raise ValueError(
-            f"{shown}: neither a collection nor a file there whose name begins with the split '{split}' and ends in "
-            f"{', '.join(_KINDS)}: give such a file itself, or another --split"
-        )
-    return FilesSource(shown, tuple(TextFile(file, f"{shown}/{file.name}") for file in files))
-
-
-def _kind_of(path: Path) -> RawKind | None:
-    return next((kind for end, kind in _KINDS.items() if path.name.endswith(end)), None)
-
-
-def _state_of(path: Path) -> str:
-    status = path.stat()
-    return f"{path.name}:{status.st_size}:{status.st_mtime_ns}"
-
-
-def _fields(query: Query, positives: list[Passage]) -> dict[str, object]:
-    passages = [{"docid": p.id, "title": p.title, "text": p.text} for p in positives]
-    return {"query_id": query.id, "query": query.text, "positive_passages": passages}

@@ -1,4 +1,9 @@
-"""Columns of memory-mapped Arrow files, read a row at a time without Arrow's cost for a value."""
+"""The prepared form of training data: memory-mapped, immutable, and sampled by counters instead of states.
+
+A folder of `passages.arrow`, `examples.arrow` (schemas/training_data.py) and `manifest.json`, which is written last.
+What a row, an epoch and a seed give depends on nothing else, so any number of workers, in any order, see the same.
+Columns are read a row at a time from the mapped files, without Arrow's cost for a value.
+"""
 
 from __future__ import annotations
 
@@ -16,77 +21,11 @@ from diffretriever.training.data.examples import Example, Group, passage_key
 from diffretriever.training.seeds import draws, permutation
 from schemas.training_data import TRAINING_SET_FORMAT, TrainingSetManifest
 
-
-def open_batches(path: Path) -> list[pa.RecordBatch]:
-    """Map an Arrow IPC file and return its batches, none of them empty.
-
-    Raises:
-        ValueError: it is no such file, or a damaged one.
-    """
-    try:
-        reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        return [reader.get_batch(number) for number in range(reader.num_record_batches)]
-    except pa.ArrowException as error:
-        raise ValueError(f"{path}: damaged ({error}): remove its folder and prepare the training set again") from error
-
-
-class Rows:
-    """Where each row of a file is: in which batch, and where in that."""
-
-    def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
-        self._starts = [0]
-        for batch in batches:
-            self._starts.append(self._starts[-1] + len(batch))
-
-    def __len__(self) -> int:
-        return self._starts[-1]
-
-    def find(self, row: int) -> tuple[int, int]:
-        """Return batch and place of a row; raises `IndexError` for one that is not there."""
-        if not 0 <= row < self._starts[-1]:
-            raise IndexError(f"row {row} of {self._starts[-1]}")
-        batch = bisect_right(self._starts, row) - 1
-        return batch, row - self._starts[batch]
-
-
-class TextColumn:
-    """A column of large strings without nulls."""
-
-    def __init__(self, batches: Sequence[pa.RecordBatch], name: str) -> None:
-        self._offsets, self._bytes = [], []
-        for batch in batches:
-            _, offsets, data = batch.column(name).buffers()
-            self._offsets.append(np.frombuffer(offsets, np.int64, len(batch) + 1))
-            self._bytes.append(memoryview(data if data is not None else b""))
-
-    def __getitem__(self, place: tuple[int, int]) -> str:
-        batch, row = place
-        start, end = self._offsets[batch][row : row + 2]
-        return str(self._bytes[batch][start:end], "utf-8")
-
-
-class ListColumn:
-    """A column of lists of numbers without nulls."""
-
-    def __init__(self, batches: Sequence[pa.RecordBatch], name: str) -> None:
-        columns = [batch.column(name) for batch in batches]
-        self._offsets = [column.offsets.to_numpy() for column in columns]
-        self._values = [column.values.to_numpy() for column in columns]
-
-    def __getitem__(self, place: tuple[int, int]) -> np.ndarray[Any, Any]:
-        batch, row = place
-        start, end = self._offsets[batch][row : row + 2]
-        return self._values[batch][start:end]
-
-
 MANIFEST_FILE = "manifest.json"
-
-
 EXAMPLES_FILE = "examples.arrow"
-
-
 PASSAGES_FILE = "passages.arrow"
 
+# After so many draws in vain, all rows are tried in turn.
 _ROWS_DRAWN = 64
 
 
@@ -98,12 +37,12 @@ class TrainingSet:
         self.folder = folder
         self.manifest = manifest
         self.digest = manifest.digest
-        examples, passages = open_batches(folder / EXAMPLES_FILE), open_batches(folder / PASSAGES_FILE)
-        self._rows, self._passage_rows = Rows(examples), Rows(passages)
-        self._query_ids, self._queries = TextColumn(examples, "query_id"), TextColumn(examples, "query")
+        examples, passages = _open_batches(folder / EXAMPLES_FILE), _open_batches(folder / PASSAGES_FILE)
+        self._rows, self._passage_rows = _Rows(examples), _Rows(passages)
+        self._query_ids, self._queries = _TextColumn(examples, "query_id"), _TextColumn(examples, "query")
         self._n_positives = [batch.column("n_positives").to_numpy() for batch in examples]
-        self._lists, self._scores = ListColumn(examples, "passages"), ListColumn(examples, "scores")
-        self._ids, self._titles, self._texts = (TextColumn(passages, name) for name in ("id", "title", "text"))
+        self._lists, self._scores = _ListColumn(examples, "passages"), _ListColumn(examples, "scores")
+        self._ids, self._titles, self._texts = (_TextColumn(passages, name) for name in ("id", "title", "text"))
 
     @classmethod
     def open(cls, folder: Path) -> TrainingSet:
@@ -226,3 +165,65 @@ def read_manifest(folder: Path) -> TrainingSetManifest:
             f"{folder} has layout {manifest.format}; this version reads up to {TRAINING_SET_FORMAT}: upgrade"
         )
     return manifest
+
+
+def _open_batches(path: Path) -> list[pa.RecordBatch]:
+    """Map an Arrow IPC file and return its batches, none of them empty.
+
+    Raises:
+        ValueError: it is no such file, or a damaged one.
+    """
+    try:
+        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        return [reader.get_batch(number) for number in range(reader.num_record_batches)]
+    except pa.ArrowException as error:
+        raise ValueError(f"{path}: damaged ({error}): remove its folder and prepare the training set again") from error
+
+
+class _Rows:
+    """Where each row of a file is: in which batch, and where in that."""
+
+    def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
+        self._starts = [0]
+        for batch in batches:
+            self._starts.append(self._starts[-1] + len(batch))
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def find(self, row: int) -> tuple[int, int]:
+        """Return batch and place of a row; raises `IndexError` for one that is not there."""
+        if not 0 <= row < self._starts[-1]:
+            raise IndexError(f"row {row} of {self._starts[-1]}")
+        batch = bisect_right(self._starts, row) - 1
+        return batch, row - self._starts[batch]
+
+
+class _TextColumn:
+    """A column of large strings without nulls."""
+
+    def __init__(self, batches: Sequence[pa.RecordBatch], name: str) -> None:
+        self._offsets, self._bytes = [], []
+        for batch in batches:
+            _, offsets, data = batch.column(name).buffers()
+            self._offsets.append(np.frombuffer(offsets, np.int64, len(batch) + 1))
+            self._bytes.append(memoryview(data if data is not None else b""))
+
+    def __getitem__(self, place: tuple[int, int]) -> str:
+        batch, row = place
+        start, end = self._offsets[batch][row : row + 2]
+        return str(self._bytes[batch][start:end], "utf-8")
+
+
+class _ListColumn:
+    """A column of lists of numbers without nulls."""
+
+    def __init__(self, batches: Sequence[pa.RecordBatch], name: str) -> None:
+        columns = [batch.column(name) for batch in batches]
+        self._offsets = [column.offsets.to_numpy() for column in columns]
+        self._values = [column.values.to_numpy() for column in columns]
+
+    def __getitem__(self, place: tuple[int, int]) -> np.ndarray[Any, Any]:
+        batch, row = place
+        start, end = self._offsets[batch][row : row + 2]
+        return self._values[batch][start:end]

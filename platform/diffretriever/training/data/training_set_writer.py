@@ -1,6 +1,9 @@
-"""The inner loop of numbering 128-bit digests, by open addressing: Python objects would take four times the memory.
+"""Writing a training set: blocks of checked examples in, every passage stored once, the manifest last.
 
-Legend: N digests looked up, R rows, S slots (a power of two, at least twice R).
+A block is what travels from the workers that check to the one that writes. Texts are known by 128-bit digests, which
+are numbered by open addressing in compiled loops: Python objects would take four times the memory.
+
+Legend: N digests looked up, R rows, S slots of the hash table (a power of two, at least twice R).
 """
 
 from __future__ import annotations
@@ -33,77 +36,7 @@ from schemas.training_data import (
     TrainingSource,
 )
 
-
-@njit(nogil=True, cache=True)
-def number(digests_N2: np.ndarray, slots_S: np.ndarray, stored_R2: np.ndarray, count: int, rows_N: np.ndarray) -> int:
-    """Look digests up, those that are not there get the next rows; return how many rows there are then.
-
-    Args:
-        digests_N2: uint64.
-        slots_S: int32, a row or -1; written.
-        stored_R2: uint64, the digest of each row; written from `count` on.
-        count: rows that there are.
-        rows_N: int64; written.
-    """
-    mask = np.uint64(len(slots_S) - 1)
-    for n in range(len(digests_N2)):
-        first, second = digests_N2[n, 0], digests_N2[n, 1]
-        slot = first & mask
-        while slots_S[slot] >= 0 and (stored_R2[slots_S[slot], 0] != first or stored_R2[slots_S[slot], 1] != second):
-            slot = (slot + np.uint64(1)) & mask
-        if slots_S[slot] < 0:
-            slots_S[slot] = count
-            stored_R2[count, 0] = first
-            stored_R2[count, 1] = second
-            count += 1
-        rows_N[n] = slots_S[slot]
-    return count
-
-
-@njit(nogil=True, cache=True)
-def place(stored_R2: np.ndarray, count: int, slots_S: np.ndarray) -> None:
-    """Fill empty slots (int32, all -1) with the first `count` rows."""
-    mask = np.uint64(len(slots_S) - 1)
-    for row in range(count):
-        slot = stored_R2[row, 0] & mask
-        while slots_S[slot] >= 0:
-            slot = (slot + np.uint64(1)) & mask
-        slots_S[slot] = row
-
-
 _FIRST_ROWS = 1 << 14
-
-
-class DigestRows:
-    """Numbers 16-byte digests; 24 to 48 bytes of memory each."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._stored_R2 = np.empty((_FIRST_ROWS, 2), np.uint64)
-        self._slots_S = np.full(2 * _FIRST_ROWS, -1, np.int32)
-
-    def __len__(self) -> int:
-        return self._count
-
-    def add(self, digests: Sequence[bytes]) -> np.ndarray:
-        """Return the row of each digest, int64 [N]; rows from the former length on are new, in the order given."""
-        digests_N2 = np.frombuffer(b"".join(digests), np.uint64).reshape(-1, 2)
-        assert len(digests_N2) == len(digests), "a digest has 16 bytes"
-        self._make_room(self._count + len(digests))
-        rows_N = np.empty(len(digests), np.int64)
-        self._count = number(digests_N2, self._slots_S, self._stored_R2, self._count, rows_N)
-        return rows_N
-
-    def _make_room(self, wanted: int) -> None:
-        if wanted <= len(self._stored_R2):
-            return
-        capacity = 1 << (wanted - 1).bit_length()
-        stored_R2 = np.empty((capacity, 2), np.uint64)
-        stored_R2[: self._count] = self._stored_R2[: self._count]
-        self._stored_R2 = stored_R2
-        self._slots_S = np.full(2 * capacity, -1, np.int32)
-        place(self._stored_R2, self._count, self._slots_S)
-
 
 _DIGEST = pa.field("digest", pa.binary(16), nullable=False)
 
@@ -310,3 +243,71 @@ def _with_rows(examples: pa.Table, rows: np.ndarray) -> pa.Table:
     return (
         pa.Table.from_arrays(list(columns.values()), names=EXAMPLES_SCHEMA.names).cast(EXAMPLES_SCHEMA).combine_chunks()
     )
+
+
+class DigestRows:
+    """Numbers 16-byte digests; 24 to 48 bytes of memory each."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._stored_R2 = np.empty((_FIRST_ROWS, 2), np.uint64)
+        self._slots_S = np.full(2 * _FIRST_ROWS, -1, np.int32)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, digests: Sequence[bytes]) -> np.ndarray:
+        """Return the row of each digest, int64 [N]; rows from the former length on are new, in the order given."""
+        digests_N2 = np.frombuffer(b"".join(digests), np.uint64).reshape(-1, 2)
+        assert len(digests_N2) == len(digests), "a digest has 16 bytes"
+        self._make_room(self._count + len(digests))
+        rows_N = np.empty(len(digests), np.int64)
+        self._count = _number(digests_N2, self._slots_S, self._stored_R2, self._count, rows_N)
+        return rows_N
+
+    def _make_room(self, wanted: int) -> None:
+        if wanted <= len(self._stored_R2):
+            return
+        capacity = 1 << (wanted - 1).bit_length()
+        stored_R2 = np.empty((capacity, 2), np.uint64)
+        stored_R2[: self._count] = self._stored_R2[: self._count]
+        self._stored_R2 = stored_R2
+        self._slots_S = np.full(2 * capacity, -1, np.int32)
+        _place(self._stored_R2, self._count, self._slots_S)
+
+
+@njit(nogil=True, cache=True)
+def _number(digests_N2: np.ndarray, slots_S: np.ndarray, stored_R2: np.ndarray, count: int, rows_N: np.ndarray) -> int:
+    """Look digests up, those that are not there get the next rows; return how many rows there are then.
+
+    Args:
+        digests_N2: uint64.
+        slots_S: int32, a row or -1; written.
+        stored_R2: uint64, the digest of each row; written from `count` on.
+        count: rows that there are.
+        rows_N: int64; written.
+    """
+    mask = np.uint64(len(slots_S) - 1)
+    for n in range(len(digests_N2)):
+        first, second = digests_N2[n, 0], digests_N2[n, 1]
+        slot = first & mask
+        while slots_S[slot] >= 0 and (stored_R2[slots_S[slot], 0] != first or stored_R2[slots_S[slot], 1] != second):
+            slot = (slot + np.uint64(1)) & mask
+        if slots_S[slot] < 0:
+            slots_S[slot] = count
+            stored_R2[count, 0] = first
+            stored_R2[count, 1] = second
+            count += 1
+        rows_N[n] = slots_S[slot]
+    return count
+
+
+@njit(nogil=True, cache=True)
+def _place(stored_R2: np.ndarray, count: int, slots_S: np.ndarray) -> None:
+    """Fill empty slots (int32, all -1) with the first `count` rows."""
+    mask = np.uint64(len(slots_S) - 1)
+    for row in range(count):
+        slot = stored_R2[row, 0] & mask
+        while slots_S[slot] >= 0:
+            slot = (slot + np.uint64(1)) & mask
+        slots_S[slot] = row

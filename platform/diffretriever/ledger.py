@@ -1,0 +1,126 @@
+"""Finished pieces of long jobs: a job that was killed goes on from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pyarrow import fs
+
+from diffretriever.files import filesystem_of, write_bytes
+from schemas.base import differing_fields
+from schemas.places import plain_place
+
+IDENTITY_FILE = "identity"
+"""Entry that says which job a ledger belongs to."""
+
+
+class Ledger:
+    """Entries by name in a folder, local or on an object store; each is a file that is whole or not there.
+
+    A job puts an entry when a piece of its work is done, and looks for it before it does that piece. So that nothing is
+    taken over from other work, one of these says what a piece was made from: the identity of the ledger, the name of
+    the ledger's folder, the name of the entry, or the entry itself.
+
+    Entries outlast the process that put them. Several threads or processes may put entries of different names.
+    """
+
+    def __init__(self, folder: str | Path, identity: Mapping[str, Any] | None = None) -> None:
+        """Open the ledger in `folder`, which need not be there.
+
+        Args:
+            folder: path or object-store URI.
+            identity: of the only job that may use the ledger, as JSON values; None where any may.
+
+        Raises:
+            ValueError: the ledger belongs to a job of another identity; the message names the fields that differ.
+        """
+        self._place = plain_place(str(folder)).rstrip("/")
+        self._files, self._path = filesystem_of(self._place)
+        if identity is not None:
+            self._claim(json.loads(json.dumps(identity)))
+
+    def has(self, name: str) -> bool:
+        """Return whether the entry is there."""
+        return bool(self._info(name).type == fs.FileType.File)
+
+    def get(self, name: str) -> bytes | None:
+        """Return an entry, None where it is not there."""
+        if not self.has(name):
+            return None
+        with self._files.open_input_stream(f"{self._path}/{name}") as stream:
+            return bytes(stream.read())
+
+    def get_json(self, name: str) -> Any:
+        """Return what `put_json` put, None where it is not there.
+
+        Raises:
+            ValueError: the file was changed by something else and is no JSON any more.
+        """
+        data = self.get(name)
+        if data is None:
+            return None
+        try:
+            return json.loads(data)
+        except ValueError as error:
+            raise ValueError(
+                f"{self._place}/{name}: damaged ({error}): remove it, and its work is done again"
+            ) from error
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write or replace an entry; folders in its name are made. Any buffer will do for `data`."""
+        write_bytes(f"{self._place}/{name}", data)
+
+    def put_json(self, name: str, value: Any) -> None:
+        """Write or replace an entry that `get_json` reads."""
+        self.put(name, f"{json.dumps(value)}\n".encode())
+
+    def remove(self, name: str) -> None:
+        """Delete an entry, or all entries whose names begin with `NAME/`; there may be none."""
+        kind = self._info(name).type
+        if kind == fs.FileType.Directory:
+            self._files.delete_dir(f"{self._path}/{name}")
+        elif kind == fs.FileType.File:
+            self._files.delete_file(f"{self._path}/{name}")
+
+    def clear(self) -> None:
+        """Delete the folder with all that is in it, if it is there: the job is done."""
+        if self._files.get_file_info(self._path).type == fs.FileType.Directory:
+            self._files.delete_dir(self._path)
+
+    def _info(self, name: str) -> fs.FileInfo:
+        return self._files.get_file_info(f"{self._path}/{name}")
+
+    def _claim(self, identity: dict[str, Any]) -> None:
+        # It is put before any other entry: where there is none, there is nothing of another job.
+        if not self.has(IDENTITY_FILE):
+            self.put_json(IDENTITY_FILE, identity)
+            return
+        try:
+            found = json.loads(self.get(IDENTITY_FILE) or b"")
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise ValueError(f"{self._place} was not begun by this version: give another --output, or remove it")
+        refuse_another(self._place, "an attempt at another job", found, identity)
+
+
+def refuse_another(place: str | Path, what: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    """Refuse a folder that holds the work of another job.
+
+    Args:
+        place: the folder.
+        what: it holds, if the two differ: "another sweep".
+        theirs: what the work there was made from.
+        ours: what it would be made from now.
+
+    Raises:
+        ValueError: the two differ; the message names the fields.
+    """
+    differing = differing_fields(dict(theirs), dict(ours))
+    if not differing:
+        return
+    listed = "\n  ".join(differing)
+    raise ValueError(f"{place} holds {what} (that one != this one):\n  {listed}\ngive another --output, or remove it")

@@ -1,0 +1,169 @@
+"""The ledger of finished work: entries whole or absent, on a disk or an object store, of one job."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import diffretriever.files
+from diffretriever.ledger import IDENTITY_FILE, Ledger, refuse_another
+
+JOB = {"source": "a.jsonl", "settings": {"depth": 100, "modes": ("dense", "sparse")}}
+
+
+@pytest.fixture(params=["path", "file URI", "store"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Give a place for a ledger: a folder, the same as a URI, or a store in memory."""
+    if request.param == "store":
+        yield f"fsspec+memory://bucket/{uuid.uuid4().hex}/ledger"
+        return
+    place = tmp_path / "a b%20c" / "ledger"
+    yield str(place) if request.param == "path" else place.as_uri()
+
+
+def test_what_is_put_is_found_again(folder: str) -> None:
+    ledger = Ledger(folder)
+    assert not ledger.has("one")
+    assert ledger.get("one") is None
+    assert ledger.get_json("one") is None
+    ledger.put("one", b"\x00\xff")
+    ledger.put("deep/er/two", b"")
+    ledger.put_json("three.json", {"a": [1, 0.1, None, "ü"]})
+    again = Ledger(folder)
+    assert all(map(again.has, ("one", "deep/er/two", "three.json")))
+    assert again.get("one") == b"\x00\xff"
+    assert again.get("deep/er/two") == b""
+    assert again.get_json("three.json") == {"a": [1, 0.1, None, "ü"]}
+    assert again.get("three.json") == b'{"a": [1, 0.1, null, "\\u00fc"]}\n'
+
+
+def test_a_folder_is_no_entry(folder: str) -> None:
+    ledger = Ledger(folder)
+    ledger.put("deep/two", b"2")
+    assert not ledger.has("deep")
+    assert ledger.get("deep") is None
+
+
+def test_an_entry_is_replaced(folder: str) -> None:
+    ledger = Ledger(folder)
+    ledger.put("one", b"a long one")
+    ledger.put("one", b"short")
+    assert ledger.get("one") == b"short"
+
+
+def test_any_buffer_is_put(folder: str) -> None:
+    ledger = Ledger(folder)
+    ledger.put("one", memoryview(b"12"))  # type: ignore[arg-type]
+    assert ledger.get("one") == b"12"
+
+
+def test_what_is_done_is_removed(folder: str) -> None:
+    ledger = Ledger(folder)
+    for name in ("one", "1/a", "1/b", "2/a"):
+        ledger.put(name, b"")
+    for name in ("one", "1", "was never there"):
+        ledger.remove(name)
+    assert [ledger.has(name) for name in ("one", "1/a", "1/b", "2/a")] == [False, False, False, True]
+    ledger.clear()
+    assert not ledger.has("2/a")
+    ledger.clear()
+
+
+def test_a_ledger_that_was_cleared_begins_anew(folder: str) -> None:
+    Ledger(folder, JOB).clear()
+    assert not Ledger(folder, {"source": "another"}).has("one")
+
+
+def test_a_job_finds_its_own_ledger(folder: str) -> None:
+    Ledger(folder, JOB).put("one", b"1")
+    assert Ledger(folder, JOB).get("one") == b"1"
+
+
+def test_another_job_is_refused_by_what_differs(folder: str) -> None:
+    Ledger(folder, JOB).put("one", b"1")
+    other = {"source": "a.jsonl", "settings": {"depth": 50, "modes": ("dense", "sparse")}, "seed": 1}
+    with pytest.raises(ValueError, match="another job") as refused:
+        Ledger(folder, other)
+    lines = str(refused.value).splitlines()
+    assert lines[1:3] == ["  seed: None != 1", "  settings.depth: 100 != 50"]
+    assert len(lines) == 4
+    assert "--output" in lines[3]
+    assert Ledger(folder, JOB).get("one") == b"1", "nothing was touched"
+
+
+@pytest.mark.parametrize("found", [b"0123456789abcdef", b"", b"[]", b"\xff"])
+def test_an_identity_that_cannot_be_compared_is_refused(found: bytes, folder: str) -> None:
+    Ledger(folder).put(IDENTITY_FILE, found)
+    with pytest.raises(ValueError, match="give another --output, or remove it"):
+        Ledger(folder, JOB)
+
+
+def test_a_damaged_entry_is_named(folder: str) -> None:
+    ledger = Ledger(folder)
+    ledger.put("one.json", b'{"cut sho')
+    with pytest.raises(ValueError, match=r"ledger/one\.json: damaged .*: remove it"):
+        ledger.get_json("one.json")
+
+
+class Killed(BaseException):
+    """Stands for a signal."""
+
+
+class DyingFile(FileIO):
+    """Dies when half of the data is written."""
+
+    def write(self, data: Any, /) -> int:
+        """Write half of the data."""
+        super().write(data[: len(data) // 2])
+        raise Killed
+
+
+@pytest.mark.parametrize("before", [None, b"the old one"])
+@pytest.mark.parametrize("cleans_up", [True, False])
+def test_a_put_that_is_killed_leaves_what_was_there(
+    before: bytes | None, cleans_up: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(tmp_path / "ledger")
+    if before is not None:
+        ledger.put("one", before)
+    with monkeypatch.context() as patched:
+        _die_while_writing(patched, cleans_up=cleans_up)
+        with pytest.raises(Killed):
+            ledger.put("one", b"the new one")
+    again = Ledger(tmp_path / "ledger")
+    assert again.get("one") == before
+    again.put("one", b"the new one")
+    assert again.get("one") == b"the new one"
+
+
+def _die_while_writing(patched: pytest.MonkeyPatch, *, cleans_up: bool) -> None:
+    """Kill every write half-way, as an exception does, or as a signal does that leaves no time to clean up."""
+    unlink = Path.unlink
+
+    def opened(path: Path, mode: str) -> DyingFile:
+        return DyingFile(path, mode)
+
+    patched.setattr(Path, "open", opened)
+    if not cleans_up:
+        patched.setattr(Path, "unlink", lambda path, **_: None if path.suffix == ".tmp" else unlink(path))
+
+
+def test_threads_put_entries_side_by_side(folder: str) -> None:
+    ledger = Ledger(folder)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: ledger.put(f"{number}", f"{number}".encode() * 100), range(64)))
+    assert all(ledger.get(f"{number}") == f"{number}".encode() * 100 for number in range(64))
+
+
+def test_the_same_work_is_not_refused() -> None:
+    refuse_another("here", "another sweep", JOB, dict(reversed(JOB.items())))
+
+
+def test_the_digest_of_a_json_value_never_changes() -> None:
+    assert diffretriever.files.json_digest(["a", 1, {"b": None}]) == "d0e1216b46c28840"
