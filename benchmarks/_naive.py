@@ -12,8 +12,8 @@ import torch
 
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.preparer import PreparedText
-from diffretriever.encoders.representations import Representations
-from diffretriever.encoders.tensors import offsets_of, pad_right, unit_float16
+from diffretriever.encoders.representations import Representations, offsets_of
+from diffretriever.encoders.tensors import pad_right, unit_float16
 from diffretriever.scoring.sparse import impact_matrix
 
 NAIVE_BATCH = 16

@@ -23,7 +23,7 @@ from diffretriever.training.gather import Workers
 from diffretriever.training.loop import Trainer
 from diffretriever.training.lora import attach_lora, trainable_parameters
 from diffretriever.training.teacher import open_teacher, teacher_config
-from diffretriever.training.trainable import trainable, with_training_lengths
+from diffretriever.training.trainable import TrainableEncoder, with_training_lengths
 from schemas.retriever import BackboneRetriever, MaskedRetriever, PooledRetriever, RetrieverConfig
 from schemas.training import Recipe, TrainingManifest, TrainJob
 
@@ -139,7 +139,7 @@ def open_session(data: TrainingData, manifest: TrainingManifest, device: str, wo
     preparer = load_preparer(with_training_lengths(retriever, recipe))
     batches = Batches(data, preparer, recipe, workers, None if teacher is None else teacher.preparer)
     engine = _engine(encoder.backbone.model, parameters, recipe, workers)
-    trainer = Trainer(trainable(encoder), batches, engine, recipe, workers, teacher)
+    trainer = Trainer(TrainableEncoder(encoder), batches, engine, recipe, workers, teacher)
     count = sum(parameter.numel() for parameter in parameters.values())
     return Session(encoder, lora, trainer, manifest.model_copy(update={"trainable": count}))
 
