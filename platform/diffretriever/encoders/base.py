@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from diffretriever.backbones import Backbone, Vocabulary
     from diffretriever.encoders.impacts import ContentIds
 
-TOKENS_PER_BATCH_CPU = 2048
-TOKENS_PER_BATCH_GPU = 65536
+_TOKENS_PER_BATCH_CPU = 2048
+_TOKENS_PER_BATCH_GPU = 65536
+# Texts of a group have at least this share of the longest one's tokens.
 _SIMILAR = 0.8
 
 
@@ -74,7 +75,7 @@ class Encoder(ABC):
         self.config = config
         self.preparer = preparer
         self.facts = facts
-        self.tokens_per_batch = TOKENS_PER_BATCH_CPU if facts.device.type == "cpu" else TOKENS_PER_BATCH_GPU
+        self.tokens_per_batch = tokens_per_batch(facts.device)
         self.cost = BatchCost(0, 0)
 
     @classmethod
@@ -157,15 +158,15 @@ class BackboneEncoder(Encoder):
 
     @classmethod
     def load_preparer(cls, config: BackboneRetriever) -> Preparer:
-        """Read the tokenizer, and what an adapter's folder says of its training; see `released.check_released`."""
+        """Read the tokenizer, and what an adapter's folder says of its training; see `trained_for`."""
         from diffretriever.backbones import load_vocabulary
         from diffretriever.backbones.slot_layers import most_slots
         from diffretriever.backbones.source import resolve_adapter
-        from diffretriever.encoders.released import check_released
+        from diffretriever.encoders.trained_for import check_trained_for
 
         vocabulary = load_vocabulary(config.backbone.source, revision=config.backbone.revision)
         preparer = cls.make_preparer(config, vocabulary)
-        check_released(config, preparer)
+        check_trained_for(config, preparer)
         place = config.backbone
         if place.adapter is not None:
             preparer.most_slots = most_slots(resolve_adapter(place.adapter, place.adapter_revision, weights=False))
@@ -180,6 +181,11 @@ class BackboneEncoder(Encoder):
         preparer = cls.load_preparer(config)
         backbone = load_backbone(**config.backbone.model_dump(), device=device)
         return cls(config, backbone, preparer)
+
+
+def tokens_per_batch(device: torch.device) -> int:
+    """Return how many tokens, padding included, a batch has room for on a device."""
+    return _TOKENS_PER_BATCH_CPU if device.type == "cpu" else _TOKENS_PER_BATCH_GPU
 
 
 def token_budget_batches(lengths: np.ndarray, max_tokens: int) -> Iterator[np.ndarray]:

@@ -45,7 +45,7 @@ class GeneratedPreparer(PromptedPreparer):
         return Following(slots - 1, f"{slots - 1} generated tokens", "fewer generated tokens (max_tokens)")
 
     def _place(self, text: str, row: list[int], side: Side, slots: int) -> PreparedText:
-        left, right = self._frame(side, slots)
+        left, right = self.frame_ids(side, slots)
         # A bare frame makes nothing of an empty text: a pad then stands for it, as every text has a vector.
         ids = [*left, *row, *right] or [self.vocabulary.pad_token_id]
         content_ids, variant_ids = self._content_words(text)

@@ -69,7 +69,7 @@ class MaskedPreparer(PromptedPreparer):
         return Following(slots + len(self.tail), description, remedy="a smaller budget")
 
     def _place(self, text: str, row: list[int], side: Side, slots: int) -> PreparedText:
-        left, right = self._frame(side, slots)
+        left, right = self.frame_ids(side, slots)
         mask = self.vocabulary.mask_token_id
         assert mask is not None
         ids = np.array([*left, *row, *right, *[mask] * slots, *self.tail], np.int32)
