@@ -48,10 +48,10 @@ class GeneratedPreparer(PromptedPreparer):
         left, right = self.frame_ids(side, slots)
         # A bare frame makes nothing of an empty text: a pad then stands for it, as every text has a vector.
         ids = [*left, *row, *right] or [self.vocabulary.pad_token_id]
-        content_ids, variant_ids = self._content_words(text)
+        own_ids, variant_ids = self._content_words(text)
         # At least one token is left to run after the prefix.
         shared = min(len(left), len(ids) - 1)
-        return PreparedText(np.array(ids, np.int32), slots, content_ids, variant_ids, len(row), shared)
+        return PreparedText(np.array(ids, np.int32), slots, own_ids, variant_ids, len(row), shared)
 
 
 class GeneratedEncoder(BackboneEncoder):
