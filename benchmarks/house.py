@@ -194,9 +194,8 @@ def _encoding(folder: Path, retriever: Any, uris: list[str]) -> Callable[[], obj
     def work() -> None:
         index, encode = next(places)
         collection = open_collection(str(corpus))
-        selection = PassageSelection(
-            EncodeJob(collection=str(corpus), retriever="", index=index.uri), [index.digests()]
-        )
+        job = EncodeJob(collection=str(corpus), retriever="", index=index.uri)
+        selection = PassageSelection(job, [index.digests()])
         scanned = scan(collection, "error", None, keep=selection)
         prepared = (rows for block in passage_blocks(collection, scanned, 4) for rows in prepare_blocks(block, text))
         receipts = (row for rows in prepared for done in encode(rows) for row in done.to_pylist())

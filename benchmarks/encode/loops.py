@@ -23,8 +23,9 @@ from diffretriever.encoders import load_encoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.representations import Representations
-from diffretriever.encoders.tensors import offsets_of, pad_right, unit_float16
+from diffretriever.encoders.tensors import pad_right, unit_float16
 from diffretriever.presets import load_retriever
+from diffretriever.ragged import offsets_of
 from diffretriever.scoring.sparse import impact_matrix
 from schemas.retriever import MaskedRetriever
 

@@ -19,7 +19,7 @@ def words_of(encoder: Encoder, text: str) -> list[int]:
 def test_a_huge_text_leaves_prompt_slots_and_tail_whole(masked: MaskedEncoder) -> None:
     (ids,) = sequences(masked, [HUGE])
     slots = masked.preparer.default_slots("query")
-    left, right = masked.preparer._frame("query", slots)
+    left, right = masked.preparer.frame_ids("query", slots)
     ending = [*right, *[masked.backbone.vocabulary.mask_token_id] * slots, *masked.preparer.tail]
     limit = min(masked.preparer._limit("query"), masked.backbone.max_length - len(left) - len(ending))
     assert ids == [*left, *words_of(masked, HUGE[: limit * 12])[:limit], *ending]

@@ -17,7 +17,7 @@ pytest.importorskip("sentence_transformers", reason="the extra `models` is not i
 
 from diffretriever.collections import Passage
 from diffretriever.consent import VARIABLE, check_trusted, trust_code, trusted_sources
-from diffretriever.encoders import library_source, load_encoder, load_preparer
+from diffretriever.encoders import library_files, load_encoder, load_preparer
 from diffretriever.encoders.library_files import LibraryFiles
 from diffretriever.evaluation.evaluate import evaluate_job
 from diffretriever.index.table import PassageIndex, manifest_of
@@ -296,7 +296,7 @@ def test_nothing_is_fetched_before_consent(monkeypatch: pytest.MonkeyPatch) -> N
         raise OSError("the hub is not there")
 
     monkeypatch.setattr("diffretriever.backbones.source.snapshot_download", fetch)
-    monkeypatch.setattr(library_source, "snapshot_download", fetch)
+    monkeypatch.setattr(library_files, "snapshot_download", fetch)
     config = LibraryRetriever(backbone=BackboneConfig(source="some/model"), remote_code=True)
     with pytest.raises(ValueError, match="--trust-code some/model"):
         load_preparer(config)

@@ -14,7 +14,7 @@ import yaml
 pytest.importorskip("sentence_transformers", reason="the extra `models` is not installed")
 
 from diffretriever.consent import VARIABLE
-from diffretriever.encoders import library_source, load_preparer
+from diffretriever.encoders import library_files, load_preparer
 from diffretriever.encoders.library_files import LibraryFiles
 from schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, LibraryRetriever
 from tests.encoders.library_cases import change_json, encoder_of, late_interaction, published
@@ -141,7 +141,7 @@ def test_what_is_fetched_from_the_hub(code: bool, model: Path, tmp_path: Path, m
         return str(cache)
 
     monkeypatch.setattr("diffretriever.backbones.source.snapshot_download", fetch)
-    monkeypatch.setattr(library_source, "snapshot_download", fetch)
+    monkeypatch.setattr(library_files, "snapshot_download", fetch)
     monkeypatch.setenv(VARIABLE, "some/model@main" if code else "")
     place = BackboneConfig(source="some/model", revision="main")
     found = LibraryFiles.open(LibraryRetriever(backbone=place, remote_code=code), weights=True)

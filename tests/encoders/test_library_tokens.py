@@ -83,7 +83,7 @@ def test_queries_are_filled_up_and_cut_to_one_number_of_vectors(
 def test_skipped_words_have_no_vector_in_passages(name: str, kept: list[str], folders: dict[str, Path]) -> None:
     encoder = encoder_of(folders[name], vectors="token")
     (prepared,) = encoder.preparer.prepare_passages([""], ["river, honey!"])
-    with_vector = prepared.input_ids[prepared.content_ids].tolist()
+    with_vector = prepared.input_ids[prepared.vector_positions].tolist()
     words = encoder.preparer.vocabulary.tokenizer.convert_ids_to_tokens(with_vector)
     assert words == ["[CLS]", *kept, "[SEP]"]
     # Nothing is skipped in queries.

@@ -69,10 +69,10 @@ def test_what_comes_from_arrow_can_be_taken_and_joined(found: Representations) -
     assert_identical(Representations.concatenate([read, read]).take(np.array([4, 1])), found.take(np.array([1, 2])))
 
 
-def fields(text: PreparedText) -> tuple[list[int], int, list[int], list[int], int]:
-    ids = (text.input_ids, text.content_ids, text.variant_ids)
-    assert {array.dtype for array in ids} == {np.dtype(np.int32)}
-    return ids[0].tolist(), text.slots, ids[1].tolist(), ids[2].tolist(), text.n_tokens
+def fields(text: PreparedText) -> list[int | list[int]]:
+    arrays = (text.input_ids, text.content_ids, text.variant_ids, text.vector_positions)
+    assert {array.dtype for array in arrays} == {np.dtype(np.int32)}
+    return [text.slots, text.n_tokens, text.prefix_tokens, *(array.tolist() for array in arrays)]
 
 
 def test_prepared_texts_in_arrow(encoder: Encoder) -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from diffretriever.presets import load_retriever
-from diffretriever.rerank import RERANKERS
-from diffretriever.rerank.run import reranker_config, reranker_names
+from diffretriever.rerank import RERANKERS, reranker_config, reranker_names
 from schemas.rerank import LikelihoodReranker, RerankJob
 from schemas.retriever import MaskedRetriever
 

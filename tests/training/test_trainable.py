@@ -12,7 +12,7 @@ from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.training.lora import attach_lora, trainable_parameters
-from diffretriever.training.trainable import TextVectors, trainable
+from diffretriever.training.trainable import TextVectors, TrainableEncoder
 from tests.training.trainer_cases import CASES, WORDS, FolderOf, config_of, quick_recipe
 
 TEXTS = [
@@ -43,7 +43,7 @@ def changed(encoder: BackboneEncoder, **recipe: object) -> BackboneEncoder:
 
 def assert_same(encoder: BackboneEncoder, texts: list[PreparedText]) -> TextVectors:
     expected = encoder.encode_batch(texts)
-    found = trainable(encoder).encode(texts)
+    found = TrainableEncoder(encoder).encode(texts)
     assert found.vectors_BKH.dtype == found.weights_BT.dtype == torch.float32
     np.testing.assert_array_equal(found.valid_BK.sum(1), np.diff(expected.offsets))
     vectors_MH = found.vectors_BKH[found.valid_BK].detach().numpy()
@@ -73,7 +73,7 @@ def test_texts_of_other_lengths_go_through_passes_of_their_own(
 ) -> None:
     monkeypatch.setattr("diffretriever.training.trainable._LEAST_TOKENS_CPU", 1)
     encoder = changed(load(case, folder_of))
-    side = trainable(encoder)
+    side = TrainableEncoder(encoder)
     encode_batch, passes = side.encode_batch, list[int]()
 
     def counted(texts: Sequence[PreparedText]) -> TextVectors:
@@ -117,7 +117,7 @@ def test_budgets_of_their_own(folder_of: FolderOf) -> None:
 def test_gradients_reach_every_matrix(case: str, folder_of: FolderOf) -> None:
     encoder = changed(load(case, folder_of), gradient_checkpointing=True)
     encoder.backbone.model.train()
-    found = trainable(encoder).encode(encoder.preparer.prepare_queries(TEXTS))
+    found = TrainableEncoder(encoder).encode(encoder.preparer.prepare_queries(TEXTS))
     generator = torch.Generator().manual_seed(1)
     directions_BKH = torch.randn(found.vectors_BKH.shape, generator=generator)
     loss = (found.vectors_BKH * directions_BKH).sum() + found.weights_BT.sum()
@@ -134,7 +134,7 @@ def test_checkpointing_changes_no_gradient(folder_of: FolderOf) -> None:
         encoder = changed(load("masked-dream", folder_of), gradient_checkpointing=checkpointing)
         encoder.backbone.model.train()
         torch.manual_seed(3)
-        trainable(encoder).encode(encoder.preparer.prepare_queries(TEXTS)).vectors_BKH[..., 0].sum().backward()
+        TrainableEncoder(encoder).encode(encoder.preparer.prepare_queries(TEXTS)).vectors_BKH[..., 0].sum().backward()
         gradients.append([parameter.grad for parameter in trainable_parameters(encoder.backbone).values()])
     for without, with_it in zip(*gradients, strict=True):
         assert without is not None

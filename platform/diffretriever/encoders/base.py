@@ -1,11 +1,16 @@
-"""Batches of texts sorted by length: little padding."""
+"""The encoder interface: texts are prepared on the CPU, then represented on the backbone's device.
+
+The two halves are separate objects so that a pipeline can prepare texts in tasks that load no weights.
+
+Legend: B texts of a batch, K most vectors of a text in the batch, G ids whose logits are read, H hidden size, N texts.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -17,53 +22,12 @@ if TYPE_CHECKING:
     import torch
 
     from diffretriever.backbones import Backbone, Vocabulary
+    from diffretriever.encoders.impacts import ContentIds
 
-
+_TOKENS_PER_BATCH_CPU = 2048
+_TOKENS_PER_BATCH_GPU = 65536
+# Texts of a group have at least this share of the longest one's tokens.
 _SIMILAR = 0.8
-
-
-def token_budget_batches(lengths: np.ndarray, max_tokens: int) -> Iterator[np.ndarray]:
-    """Yield index arrays, longest texts first, each batch at most `max_tokens` after padding.
-
-    A single text longer than the budget makes a batch of its own. Longest first, so that a batch that does not fit
-    in memory fails at once rather than at the end.
-
-    Args:
-        lengths: int array [N], tokens of each text.
-        max_tokens: budget, rows times the longest row.
-    """
-    order = np.argsort(-lengths, kind="stable")
-    start = 0
-    while start < len(order):
-        rows = max(1, max_tokens // max(1, int(lengths[order[start]])))
-        yield order[start : start + rows]
-        start += rows
-
-
-def similar_lengths(lengths: np.ndarray, least_tokens: int) -> Iterator[np.ndarray]:
-    """Yield index arrays, longest texts first: groups of texts with four fifths of the longest one's tokens or more.
-
-    Shorter texts fill up a group that has fewer than `least_tokens`, for a small pass takes as long as a larger one.
-
-    Args:
-        lengths: int array [N], tokens of each text.
-        least_tokens: rows times the longest row; only the last group may have fewer.
-    """
-    order = np.argsort(-lengths, kind="stable")
-    descending = -lengths[order]
-    start = 0
-    while start < len(order):
-        longest = max(1, -int(descending[start]))
-        similar = int(np.searchsorted(descending, -_SIMILAR * longest, side="right"))
-        end = max(similar, start + -(-least_tokens // longest))
-        yield order[start:end]
-        start = end
-
-
-TOKENS_PER_BATCH_CPU = 2048
-
-
-TOKENS_PER_BATCH_GPU = 65536
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +55,19 @@ class ModelFacts:
     """Digest of the weights, adapter included."""
 
 
+class TextStates(NamedTuple):
+    """What a backbone's one pass says of B texts, before anything is normalised, rounded or stored."""
+
+    hidden_BKH: torch.Tensor
+    """floating, on the device; anything where a text has fewer vectors."""
+    valid_BK: torch.Tensor
+    """bool on the CPU, the vectors that a text has: its first ones, at least one."""
+    content: ContentIds | None = None
+    """None for methods without sparse scores."""
+    logits_BKG: torch.Tensor | None = None
+    """floating, on the device, of the ids `content.gathered_BG`."""
+
+
 class Encoder(ABC):
     """Texts to representations. A text's result does not depend on its batch."""
 
@@ -98,7 +75,7 @@ class Encoder(ABC):
         self.config = config
         self.preparer = preparer
         self.facts = facts
-        self.tokens_per_batch = TOKENS_PER_BATCH_CPU if facts.device.type == "cpu" else TOKENS_PER_BATCH_GPU
+        self.tokens_per_batch = tokens_per_batch(facts.device)
         self.cost = BatchCost(0, 0)
 
     @classmethod
@@ -150,9 +127,7 @@ class Encoder(ABC):
         """Represent one batch."""
 
     def _empty(self) -> Representations:
-        none, zero = np.zeros(0, np.int32), np.zeros(1, np.int64)
-        vectors = np.zeros((0, self.facts.hidden_size), np.float16)
-        return Representations(vectors, zero, none, none, np.zeros(0, np.float32), zero, none)
+        return Representations.of_vectors(np.zeros((0, self.facts.hidden_size), np.float16), [], [])
 
 
 class BackboneEncoder(Encoder):
@@ -169,6 +144,13 @@ class BackboneEncoder(Encoder):
         super().__init__(config, preparer, facts)
         self.backbone = backbone
 
+    @abstractmethod
+    def forward(self, texts: Sequence[PreparedText]) -> TextStates:
+        """Return the states of one batch, from which `encode_batch` makes representations.
+
+        Gradients flow to the backbone's parameters unless the caller forbids them: training reads texts by this.
+        """
+
     @classmethod
     @abstractmethod
     def make_preparer(cls, config: Any, vocabulary: Vocabulary) -> Preparer:
@@ -176,15 +158,15 @@ class BackboneEncoder(Encoder):
 
     @classmethod
     def load_preparer(cls, config: BackboneRetriever) -> Preparer:
-        """Read the tokenizer, and what an adapter's folder says of its training; see `released.check_released`."""
+        """Read the tokenizer, and what an adapter's folder says of its training; see `trained_for`."""
         from diffretriever.backbones import load_vocabulary
         from diffretriever.backbones.slot_layers import most_slots
         from diffretriever.backbones.source import resolve_adapter
-        from diffretriever.encoders.released import check_released
+        from diffretriever.encoders.trained_for import check_trained_for
 
         vocabulary = load_vocabulary(config.backbone.source, revision=config.backbone.revision)
         preparer = cls.make_preparer(config, vocabulary)
-        check_released(config, preparer)
+        check_trained_for(config, preparer)
         place = config.backbone
         if place.adapter is not None:
             preparer.most_slots = most_slots(resolve_adapter(place.adapter, place.adapter_revision, weights=False))
@@ -199,3 +181,46 @@ class BackboneEncoder(Encoder):
         preparer = cls.load_preparer(config)
         backbone = load_backbone(**config.backbone.model_dump(), device=device)
         return cls(config, backbone, preparer)
+
+
+def tokens_per_batch(device: torch.device) -> int:
+    """Return how many tokens, padding included, a batch has room for on a device."""
+    return _TOKENS_PER_BATCH_CPU if device.type == "cpu" else _TOKENS_PER_BATCH_GPU
+
+
+def token_budget_batches(lengths: np.ndarray, max_tokens: int) -> Iterator[np.ndarray]:
+    """Yield index arrays, longest texts first, each batch at most `max_tokens` after padding.
+
+    A single text longer than the budget makes a batch of its own. Longest first, so that a batch that does not fit
+    in memory fails at once rather than at the end.
+
+    Args:
+        lengths: int array [N], tokens of each text.
+        max_tokens: budget, rows times the longest row.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    start = 0
+    while start < len(order):
+        rows = max(1, max_tokens // max(1, int(lengths[order[start]])))
+        yield order[start : start + rows]
+        start += rows
+
+
+def similar_lengths(lengths: np.ndarray, least_tokens: int) -> Iterator[np.ndarray]:
+    """Yield index arrays, longest texts first: groups of texts with four fifths of the longest one's tokens or more.
+
+    Shorter texts fill up a group that has fewer than `least_tokens`, for a small pass takes as long as a larger one.
+
+    Args:
+        lengths: int array [N], tokens of each text.
+        least_tokens: rows times the longest row; only the last group may have fewer.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    descending = -lengths[order]
+    start = 0
+    while start < len(order):
+        longest = max(1, -int(descending[start]))
+        similar = int(np.searchsorted(descending, -_SIMILAR * longest, side="right"))
+        end = max(similar, start + -(-least_tokens // longest))
+        yield order[start:end]
+        start = end

@@ -1,11 +1,16 @@
-"""The tokenizer's part of PromptReps: a text inside its prompt, and the tokens that end a generated answer.
+"""PromptReps: the states from which an autoregressive model would answer, one a decoded token (paper §3.2, end).
 
-Legend: V vocabulary.
+Vector 0 is the state at the prompt's last token, the opening quote; each further one is the state after a token that
+was decoded greedily (reference §1.6, §2.6).
+
+Legend: B texts with one prefix, A of them still decoding, L padded length, N most vectors of a text (K where they are
+read in one pass), H hidden size, G ids whose logits are needed, P tokens of a prefix, V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -14,12 +19,12 @@ import torch
 
 from diffretriever.backbones.base import chosen_logits
 from diffretriever.backbones.decoding import Decoder, Prefix
-from diffretriever.encoders.base import BackboneEncoder
+from diffretriever.encoders.base import BackboneEncoder, TextStates
 from diffretriever.encoders.framing import Following, PromptedPreparer
-from diffretriever.encoders.impacts import content_ids, pooled_impacts, strongest_words
+from diffretriever.encoders.impacts import content_ids, represent
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.representations import Representations
-from diffretriever.encoders.tensors import offsets_of, pad_right, unit_float16
+from diffretriever.encoders.tensors import pad_right
 from schemas.retriever import GeneratedRetriever, Side
 
 if TYPE_CHECKING:
@@ -40,41 +45,13 @@ class GeneratedPreparer(PromptedPreparer):
         return Following(slots - 1, f"{slots - 1} generated tokens", "fewer generated tokens (max_tokens)")
 
     def _place(self, text: str, row: list[int], side: Side, slots: int) -> PreparedText:
-        left, right = self._frame(side, slots)
+        left, right = self.frame_ids(side, slots)
         # A bare frame makes nothing of an empty text: a pad then stands for it, as every text has a vector.
         ids = [*left, *row, *right] or [self.vocabulary.pad_token_id]
-        content_ids, variant_ids = self._content_words(text)
+        own_ids, variant_ids = self._content_words(text)
         # At least one token is left to run after the prefix.
         shared = min(len(left), len(ids) - 1)
-        return PreparedText(np.array(ids, np.int32), slots, content_ids, variant_ids, len(row), shared)
-
-
-def closing_tokens(vocabulary: Vocabulary, vocab_size: int) -> torch.Tensor:
-    """Return bool [V]: the tokens that close an answer, before they are fed.
-
-    These are all whose text has a `"` in it, such as `".`, the end of the turn and the end of the sequence
-    (paper §3.2, "until either a closing quote is produced"; so also the first PromptReps, reference §2.6).
-    """
-    tokenizer = vocabulary.tokenizer
-    texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
-    quotes = [token for token, text in enumerate(texts) if '"' in text]
-    ends = [token for token in (vocabulary.eos_token_id, vocabulary.turn_end_id) if token is not None]
-    return _table([*quotes, *ends], vocab_size)
-
-
-def cut_tokens(vocabulary: Vocabulary, vocab_size: int) -> torch.Tensor:
-    """Return bool [V]: the tokens from which on the authors' zero-shot code leaves vectors out, after all are fed.
-
-    These are the tokenizer's special tokens and the bare quote, but no other token with a quote (reference §2.6).
-    """
-    quote = [] if vocabulary.quote_id is None else [vocabulary.quote_id]
-    return _table([*vocabulary.tokenizer.all_special_ids, *quote], vocab_size)
-
-
-def _table(tokens: list[int], vocab_size: int) -> torch.Tensor:
-    table_V = torch.zeros(vocab_size, dtype=torch.bool)
-    table_V[tokens] = True
-    return table_V
+        return PreparedText(np.array(ids, np.int32), slots, own_ids, variant_ids, len(row), shared)
 
 
 class GeneratedEncoder(BackboneEncoder):
@@ -98,7 +75,7 @@ class GeneratedEncoder(BackboneEncoder):
         return GeneratedPreparer(vocabulary, config)
 
     def encode_batch(self, texts: Sequence[PreparedText]) -> Representations:
-        """One pass over the texts, then at most N - 1 steps of one token, each over the texts still decoding."""
+        """Represent one batch: a pass over its texts, then at most N - 1 steps of a token over those still decoding."""
         groups: dict[bytes, list[int]] = {}
         for row, text in enumerate(texts):
             groups.setdefault(_prefix_of(text).tobytes(), []).append(row)
@@ -107,45 +84,55 @@ class GeneratedEncoder(BackboneEncoder):
         order = np.argsort([row for rows in groups.values() for row in rows])
         return Representations.concatenate(parts).take(order)
 
+    def forward(self, texts: Sequence[PreparedText]) -> TextStates:
+        """Return all states of each text, read in one pass over text and answer; see the base class.
+
+        The answers are decoded first, without gradients and dropout. The states are those that `encode_batch` reads
+        while it decodes, up to the rounding of sums.
+        """
+        answers, valid_BK = self._answers(texts)
+        rows = [np.concatenate([text.input_ids, answer]) for text, answer in zip(texts, answers, strict=True)]
+        ids_BL, mask_BL = pad_right(rows, self.backbone.vocabulary.pad_token_id)
+        prompts_B = torch.tensor([len(text.input_ids) for text in texts])
+        # Where a text has fewer vectors any position of its own will do.
+        steps_BK = torch.arange(valid_BK.shape[1]) * valid_BK
+        content = content_ids(texts, self.config)
+        positions_BK = prompts_B[:, None] - 1 + steps_BK
+        hidden_BKH, logits_BKG = self.backbone.forward(ids_BL, mask_BL, positions_BK, content.gathered_BG)
+        return TextStates(hidden_BKH, valid_BK, content, logits_BKG)
+
     def _encode_group(self, texts: Sequence[PreparedText]) -> Representations:
-        hidden_BNH, valid_BN = self._decode(texts)
-        content = content_ids(texts, fold_space_variants=self.config.content_words.fold_space_variants)
+        """Represent texts of one prefix."""
+        states, fed_BN = self._decode(texts)
+        hidden_BNH = _placed(states, fed_BN)
+        content = content_ids(texts, self.config)
         logits_BNG = chosen_logits(
             self.backbone.output_projection,
             self.backbone.head_input(hidden_BNH),
             content.gathered_BG.to(self.backbone.device),
         )
-        logits_BNT = content.fold(logits_BNG.float().cpu())
-        impacts = pooled_impacts(
-            content, logits_BNT, valid_BN, topk=self.config.sparse_topk, rounding=self.config.sparse_rounding
-        )
-        return Representations(
-            vectors_MH=unit_float16(hidden_BNH.cpu()[valid_BN]),
-            offsets=offsets_of(valid_BN.sum(1).numpy()),
-            slot_tokens=strongest_words(content, logits_BNT)[valid_BN].numpy(),
-            impact_ids=impacts[0],
-            impact_weights=impacts[1],
-            impact_offsets=impacts[2],
-            n_tokens=np.array([text.n_tokens for text in texts], np.int32),
-        )
+        return represent(texts, self.config, hidden_BNH.cpu(), self._valid(fed_BN), content, logits_BNG.float().cpu())
 
-    def decoded_tokens(self, texts: Sequence[PreparedText]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return which tokens are fed one after the other, and which states are vectors, both [B, N] on the CPU.
+    def _answers(self, texts: Sequence[PreparedText]) -> tuple[list[np.ndarray], torch.Tensor]:
+        """Return the tokens whose states are vectors, of each text, and which states are vectors, bool [B, K]."""
+        model = self.backbone.model
+        was_training = model.training
+        model.eval()
+        # Not inference_mode: what the model keeps from one pass for the next must be usable with gradients.
+        with torch.no_grad():
+            # A prefix kept from an earlier step would be of other weights.
+            _, fed_BN = self._decode([replace(text, prefix_tokens=0) for text in texts])
+        model.train(was_training)
+        valid_BN = self._valid(fed_BN)
+        answers = [fed_N[valid_N][1:].numpy() for fed_N, valid_N in zip(fed_BN, valid_BN, strict=True)]
+        return answers, valid_BN[:, : int(valid_BN.sum(1).max())]
 
-        Column i is the token, int64, that is fed for state i: -1 in column 0, whose state is that of the prompt's last
-        token, and where a text has ended. Texts share their prefix, which is kept; see `encode_batch`.
+    def _decode(self, texts: Sequence[PreparedText]) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """Return the states [A, H] of each step on the device, and the tokens that led there, int64 [B, N] on the CPU.
+
+        Column i is the token that is fed for state i: -1 in column 0, whose state is that of the prompt's last token,
+        and where a text has ended. Texts share their prefix, which is kept.
         """
-        states, fed_BN = self._follow(texts)
-        fed_BN = fed_BN[:, : len(states)]
-        return fed_BN, self._valid(fed_BN)
-
-    def _decode(self, texts: Sequence[PreparedText]) -> tuple[torch.Tensor, torch.Tensor]:
-        """States [B, N, H] on the device, and which of them are vectors of the text, bool [B, N] on the CPU."""
-        states, fed_BN = self._follow(texts)
-        return _placed(states, fed_BN), self._valid(fed_BN[:, : len(states)])
-
-    def _follow(self, texts: Sequence[PreparedText]) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """The states [A, H] of each step, and the tokens that led there, int64 [B, N] on the CPU."""
         decoding = self._decoder.start(self._prefix(_prefix_of(texts[0])), *_pad_left(texts))
         cap_B = torch.tensor([text.slots for text in texts])
         states = [decoding.hidden_BH]
@@ -162,9 +149,10 @@ class GeneratedEncoder(BackboneEncoder):
                 active_A, tokens_A = active_A[kept_A], tokens_A[kept_A]
             fed_BN[active_A, step] = tokens_A
             states.append(decoding.feed(tokens_A))
-        return states, fed_BN
+        return states, fed_BN[:, : len(states)]
 
     def _valid(self, fed_BN: torch.Tensor) -> torch.Tensor:
+        """Return which states are vectors, bool [B, N]."""
         valid_BN = fed_BN >= 0
         cut_BN = self._cut[fed_BN.clamp(min=0)] & valid_BN
         valid_BN[:, 0] = True
@@ -209,3 +197,31 @@ def _placed(states: Sequence[torch.Tensor], fed_BN: torch.Tensor) -> torch.Tenso
     for step in range(1, len(states)):
         hidden_BNH[(fed_BN[:, step] >= 0).to(hidden_BNH.device), step] = states[step]
     return hidden_BNH
+
+
+def closing_tokens(vocabulary: Vocabulary, vocab_size: int) -> torch.Tensor:
+    """Return bool [V]: the tokens that close an answer, before they are fed.
+
+    These are all whose text has a `"` in it, such as `".`, the end of the turn and the end of the sequence
+    (paper §3.2, "until either a closing quote is produced"; so also the first PromptReps, reference §2.6).
+    """
+    tokenizer = vocabulary.tokenizer
+    texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
+    quotes = [token for token, text in enumerate(texts) if '"' in text]
+    ends = [token for token in (vocabulary.eos_token_id, vocabulary.turn_end_id) if token is not None]
+    return _table([*quotes, *ends], vocab_size)
+
+
+def cut_tokens(vocabulary: Vocabulary, vocab_size: int) -> torch.Tensor:
+    """Return bool [V]: the tokens from which on the authors' zero-shot code leaves vectors out, after all are fed.
+
+    These are the tokenizer's special tokens and the bare quote, but no other token with a quote (reference §2.6).
+    """
+    quote = [] if vocabulary.quote_id is None else [vocabulary.quote_id]
+    return _table([*vocabulary.tokenizer.all_special_ids, *quote], vocab_size)
+
+
+def _table(tokens: list[int], vocab_size: int) -> torch.Tensor:
+    table_V = torch.zeros(vocab_size, dtype=torch.bool)
+    table_V[tokens] = True
+    return table_V

@@ -1,7 +1,8 @@
-"""From logits at slots to impacts: the sparse side of every method that has one (paper Eq. 3).
+"""From states and logits at slots to representations: what every method with a retrieval prompt has in common.
 
-Legend: B texts of a batch, K most slots of the batch, T most content ids of the batch, G ids whose logits are needed:
-T, or 2T where variants with a leading space count.
+Impacts are the sparse side (paper Eq. 3). Legend: B texts of a batch, K most slots of the batch, T most content ids of
+the batch, G ids whose logits are needed: T, or 2T where variants with a leading space count; M slots of all texts, H
+hidden size.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ import numpy as np
 import torch
 
 from diffretriever.encoders.preparer import PreparedText
-from diffretriever.encoders.tensors import offsets_of, pad_right
-from diffretriever.scoring.sparse import Rounding, keep_topk, log_relu, max_pool, quantise
+from diffretriever.encoders.representations import Representations
+from diffretriever.encoders.tensors import pad_right, unit_float16
+from diffretriever.ragged import offsets_of
+from diffretriever.scoring.sparse import keep_topk, log_relu, max_pool, quantise
+from schemas.retriever import PromptedRetriever
 
 
 class ContentIds(NamedTuple):
-    """The content ids of a batch."""
+    """The content ids of a batch, on the CPU."""
 
     ids_BT: torch.Tensor
     """int64."""
@@ -34,38 +38,58 @@ class ContentIds(NamedTuple):
         return torch.maximum(*logits_BKG.chunk(2, dim=-1))
 
 
-def content_ids(texts: Sequence[PreparedText], *, fold_space_variants: bool) -> ContentIds:
-    """Return the content ids of `texts`, on the CPU."""
+def content_ids(texts: Sequence[PreparedText], config: PromptedRetriever) -> ContentIds:
+    """Return the content ids of `texts`."""
     ids_BT, mask_BT = pad_right([text.content_ids for text in texts], 0)
     gathered_BG = ids_BT
-    if fold_space_variants:
+    if config.content_words.fold_space_variants:
         gathered_BG = torch.cat([ids_BT, pad_right([text.variant_ids for text in texts], 0)[0]], dim=1)
     return ContentIds(ids_BT, mask_BT.bool(), gathered_BG)
 
 
-def pooled_impacts(
-    content: ContentIds, logits_BKT: torch.Tensor, valid_BK: torch.Tensor, *, topk: int | None, rounding: Rounding
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Max-pooled log(1 + ReLU) over slots (paper Eq. 3), zeros left out.
+def represent(
+    texts: Sequence[PreparedText],
+    config: PromptedRetriever,
+    hidden_BKH: torch.Tensor,
+    valid_BK: torch.Tensor,
+    content: ContentIds,
+    logits_BKG: torch.Tensor,
+) -> Representations:
+    """Return what slots say of texts, in the form at rest.
 
     Args:
-        content: of the batch.
-        logits_BKT: float32 on the CPU, what `ContentIds.fold` returns.
-        valid_BK: bool, False for slots that a text does not have.
-        topk: most impacts of a text; None for all.
-        rounding: see `quantise`.
-
-    Returns:
-        ids int32 and weights float32, of all texts together, and offsets int64 [B + 1].
+        texts: the batch.
+        config: says how many impacts are kept, and how they are rounded.
+        hidden_BKH: floating, on the CPU.
+        valid_BK: bool, the slots whose vectors and impacts count.
+        content: the batch's content ids.
+        logits_BKG: float32 on the CPU, of `content.gathered_BG`.
     """
+    logits_BKT = content.fold(logits_BKG)
+    impact_ids, impact_weights, impact_offsets = _pooled_impacts(config, logits_BKT, valid_BK, content)
+    return Representations(
+        vectors_MH=unit_float16(hidden_BKH[valid_BK]),
+        offsets=offsets_of(valid_BK.sum(1).numpy()),
+        slot_tokens=_strongest_words(content, logits_BKT)[valid_BK].numpy(),
+        impact_ids=impact_ids,
+        impact_weights=impact_weights,
+        impact_offsets=impact_offsets,
+        n_tokens=np.array([text.n_tokens for text in texts], np.int32),
+    )
+
+
+def _pooled_impacts(
+    config: PromptedRetriever, logits_BKT: torch.Tensor, valid_BK: torch.Tensor, content: ContentIds
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Max-pooled log(1 + ReLU) over slots (paper Eq. 3): ids and weights of all texts, and offsets; zeros left out."""
     pooled_BT = max_pool(log_relu(logits_BKT), valid_BK)
-    weights_BT = quantise(pooled_BT.numpy(), rounding)
+    weights_BT = quantise(pooled_BT.numpy(), config.sparse_rounding)
     # NaN is kept, to be refused by who stores or searches: without it the text would only seem to lack the word.
     keep_BT = ~(weights_BT <= 0) & content.mask_BT.numpy()
     ids_BT = content.ids_BT.numpy().astype(np.int32)
     rows = [(ids[keep], weights[keep]) for ids, weights, keep in zip(ids_BT, weights_BT, keep_BT, strict=True)]
-    if topk is not None:
-        rows = [keep_topk(ids, weights, topk) for ids, weights in rows]
+    if config.sparse_topk is not None:
+        rows = [keep_topk(ids, weights, config.sparse_topk) for ids, weights in rows]
     return (
         np.concatenate([ids for ids, _ in rows]),
         np.concatenate([weights for _, weights in rows]),
@@ -73,7 +97,7 @@ def pooled_impacts(
     )
 
 
-def strongest_words(content: ContentIds, logits_BKT: torch.Tensor) -> torch.Tensor:
+def _strongest_words(content: ContentIds, logits_BKT: torch.Tensor) -> torch.Tensor:
     """The content id each slot predicts most strongly, int32 [B, K]; -1 for a text without content words."""
     if content.ids_BT.shape[1] == 0:
         return torch.full(logits_BKT.shape[:2], -1, dtype=torch.int32)

@@ -8,23 +8,27 @@ Legend: B texts of a batch, L padded length, M vectors of the batch, H size of a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, Self
 
 import numpy as np
 import torch
 
-from diffretriever.backbones.device import resolve_device, resolve_dtype
+from diffretriever.backbones.device import resolve_attention, resolve_device, resolve_dtype
 from diffretriever.encoders.base import Encoder, ModelFacts
 from diffretriever.encoders.library_files import LibraryFiles
-from diffretriever.encoders.library_model import check_tokens, load_model
-from diffretriever.encoders.library_preparer import NO_IDS, LibraryPreparer
+from diffretriever.encoders.library_preparer import TASKS, LibraryPreparer, TokenPreparer
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.representations import Representations
-from diffretriever.encoders.tensors import offsets_of, pad_right, unit_float16
-from schemas.retriever import LibraryRetriever
+from diffretriever.encoders.tensors import pad_right, unit_float16
+from schemas.retriever import LibraryRetriever, TextConfig
 
-SINGLE = "SentenceTransformer"
+_SINGLE = "SentenceTransformer"
 """What the library calls a model of one vector a text."""
+_SAMPLE = "A sample: it's 1 text, with punctuation (and a few words)!"
+_NO_LIMIT = 1 << 30
+_POOLING = {"mean": "mean", "cls": "cls", "last": "lasttoken"}
+_STATES = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
 
 
 class LibraryEncoder(Encoder):
@@ -34,6 +38,7 @@ class LibraryEncoder(Encoder):
     preparer: LibraryPreparer
 
     def __init__(self, config: LibraryRetriever, model: Any, preparer: LibraryPreparer, weights: str) -> None:
+        """Run `model`, the library's; `weights` is the digest of its files."""
         facts = ModelFacts(
             device=model.device,
             dtype=str(model.dtype).removeprefix("torch."),
@@ -49,11 +54,9 @@ class LibraryEncoder(Encoder):
         """Read the tokenizer and the library's config files only."""
         files = LibraryFiles.open(config, weights=False)
         if config.vectors == "token":
-            from diffretriever.encoders.library_tokens import TokenPreparer
-
             return TokenPreparer(config, files)
-        kind = "ColBERT" if files.is_stanford_colbert else files.library_config.get("model_type", SINGLE)
-        if kind != SINGLE:
+        kind = "ColBERT" if files.is_stanford_colbert else files.library_config.get("model_type", _SINGLE)
+        if kind != _SINGLE:
             # The library would make another model of it, with the same weights.
             raise ValueError(f"{files.folder} is a {kind}, not a model of one vector a text")
         return LibraryPreparer(config, files)
@@ -64,22 +67,15 @@ class LibraryEncoder(Encoder):
         preparer = cls.load_preparer(config)
         files = LibraryFiles.open(config, weights=True)
         place = resolve_device(device)
-        model = load_model(config, files, place, resolve_dtype(config.backbone.dtype, place))
-        check_tokens(model, preparer, files)
+        model = _load_model(config, files, place, resolve_dtype(config.backbone.dtype, place))
+        _check_preparation(model, preparer, files)
         return cls(config, model, preparer, files.digest())
 
     def encode_batch(self, texts: Sequence[PreparedText]) -> Representations:
-        """One forward pass through the library's modules."""
+        """Represent one batch by one forward pass through the library's modules."""
         vectors_MH, counts = self.vectors(texts)
-        return Representations(
-            vectors_MH=unit_float16(vectors_MH) if self.config.similarity == "cosine" else _float16(vectors_MH),
-            offsets=offsets_of(counts),
-            slot_tokens=np.full(len(vectors_MH), -1, np.int32),
-            impact_ids=NO_IDS,
-            impact_weights=np.zeros(0, np.float32),
-            impact_offsets=np.zeros(len(texts) + 1, np.int64),
-            n_tokens=np.array([text.n_tokens for text in texts], np.int32),
-        )
+        stored_MH = unit_float16(vectors_MH) if self.config.similarity == "cosine" else _float16(vectors_MH)
+        return Representations.of_vectors(stored_MH, counts, [text.n_tokens for text in texts])
 
     def vectors(self, texts: Sequence[PreparedText]) -> tuple[torch.Tensor, np.ndarray]:
         """Return the library's vectors [M, H] as they are, and the number [B] that each text has of them."""
@@ -89,9 +85,9 @@ class LibraryEncoder(Encoder):
             return pooled_BH[:, : self.facts.hidden_size], np.ones(len(texts), np.int64)
         attended_BL = (torch.arange(ids_BL.shape[1]) < torch.tensor([[text.n_tokens] for text in texts])).long()
         states_BLH = self._run(texts, ids_BL, attended_BL)["token_embeddings"]
-        counts = np.array([len(text.content_ids) for text in texts])
+        counts = np.array([len(text.vector_positions) for text in texts])
         rows_M = torch.from_numpy(np.repeat(np.arange(len(texts)), counts))
-        places_M = torch.from_numpy(np.concatenate([text.content_ids for text in texts])).long()
+        places_M = torch.from_numpy(np.concatenate([text.vector_positions for text in texts])).long()
         return states_BLH[rows_M.to(states_BLH.device), places_M.to(states_BLH.device)], counts
 
     def _run(self, texts: Sequence[PreparedText], ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> dict[str, Any]:
@@ -113,3 +109,112 @@ def _float16(vectors_MH: torch.Tensor) -> np.ndarray:
             "use similarity: cosine"
         )
     return vectors_MH.to(torch.float16).cpu().numpy()
+
+
+def _load_model(config: LibraryRetriever, files: LibraryFiles, device: torch.device, dtype: torch.dtype) -> Any:
+    """Return the library's model of `files` in evaluation mode.
+
+    Raises:
+        ValueError: The model has parts that differ between queries and passages, no pooling to leave a prompt out of,
+            or a causal mask that `bidirectional` does not lift; or the attention kernel cannot run here.
+    """
+    from sentence_transformers import MultiVectorEncoder, SentenceTransformer
+    from sentence_transformers.base.modules import Router
+
+    options: dict[str, Any] = {"dtype": dtype}
+    if config.backbone.attention != "auto":
+        kernel = resolve_attention(config.backbone.attention, device, dtype, prefer_flash=False)
+        options["attn_implementation"] = kernel
+    # Code may lie in yet another repository.
+    trust = {"trust_remote_code": files.remote_code, "local_files_only": not files.remote_code}
+    common = {"device": str(device), **trust}
+    if config.vectors == "token":
+        model = MultiVectorEncoder(str(files.folder), model_kwargs=options, **common)
+    elif files.modules:
+        model = SentenceTransformer(str(files.folder), model_kwargs=options, **common)
+    else:
+        model = SentenceTransformer(modules=_plain_modules(config, files, options, trust), device=str(device))
+    if any(isinstance(module, Router) for module in model):
+        raise ValueError(f"{files.folder} runs queries and passages through different modules, which is not supported")
+    if not config.pool_prompt:
+        _leave_prompt_out(model, files)
+    if config.bidirectional:
+        _lift_causal_mask(model, files)
+    return model.eval()
+
+
+def _check_preparation(model: Any, preparer: LibraryPreparer, files: LibraryFiles) -> None:
+    """Raise ValueError if the library prepares a sample text otherwise: it has settings that are not followed here."""
+    unlimited = copy(preparer)
+    unlimited.text = TextConfig(max_query_tokens=_NO_LIMIT, max_passage_tokens=_NO_LIMIT)
+    for side, task in TASKS.items():
+        (ours,) = unlimited.prepare([_SAMPLE], side, [0])
+        ids = ours.input_ids.tolist()
+        theirs = model.preprocess([_SAMPLE], prompt=preparer.prompts[side].text or None, task=task)
+        expected = theirs["input_ids"][0].tolist()
+        same = ids == [*expected, *preparer.end]
+        if ours.prefix_tokens:
+            same = same and ours.prefix_tokens == theirs["prompt_length"]
+        if preparer.config.vectors == "token":
+            attended = int(theirs["attention_mask"].sum())
+            same = same and (ours.n_tokens, ours.vector_positions.tolist()) == (attended, _scored(model, theirs, task))
+        if not same:
+            raise ValueError(
+                f"{files.folder}: sentence-transformers prepares a {task} in a way that is not supported here "
+                f"(token ids {expected}, here {ids})"
+            )
+
+
+def _scored(model: Any, features: dict[str, Any], task: str) -> list[int]:
+    """Positions of the tokens that the library would score."""
+    from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+
+    for module in model:
+        if isinstance(module, MultiVectorMask):
+            features = module(features, task=task)
+    return features["attention_mask"][0].bool().nonzero().flatten().tolist()
+
+
+def _plain_modules(
+    config: LibraryRetriever, files: LibraryFiles, options: dict[str, Any], trust: dict[str, bool]
+) -> list[Any]:
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    transformer = Transformer(
+        str(files.folder),
+        model_kwargs={**options, **trust},
+        processor_kwargs=dict(trust),
+        config_kwargs=dict(trust),
+        # Said here, as the library would put texts into the chat template of a checkpoint that has one.
+        modality_config=_STATES,
+        module_output_name="token_embeddings",
+    )
+    return [transformer, Pooling(transformer.get_embedding_dimension(), _pooling_of(config, files))]
+
+
+def _pooling_of(config: LibraryRetriever, files: LibraryFiles) -> str:
+    if config.pooling != "auto":
+        return _POOLING[config.pooling]
+    architectures = files.config.get("architectures") or [""]
+    causal = architectures[0].endswith("ForCausalLM") and files.config.get("is_causal", True)
+    return "lasttoken" if causal and not config.bidirectional else "mean"
+
+
+def _leave_prompt_out(model: Any, files: LibraryFiles) -> None:
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    if not any(isinstance(module, Pooling) for module in model):
+        raise ValueError(f"{files.folder} has no pooling module to leave the prompt out of: leave pool_prompt out")
+    model.set_pooling_include_prompt(include_prompt=False)
+
+
+def _lift_causal_mask(model: Any, files: LibraryFiles) -> None:
+    network = model.transformers_model
+    network.config.is_causal = False
+    # A family that ignores the setting would give plausible vectors, only worse ones: so it is tried.
+    ids = torch.tensor([[0, 1, 2], [0, 1, 3]], device=network.device)
+    with torch.inference_mode():
+        first_H, other_H = network(ids, attention_mask=torch.ones_like(ids)).last_hidden_state[:, 0]
+    if torch.equal(first_H, other_H):
+        raise ValueError(f"{files.folder}: transformers runs this family with its causal mask: leave bidirectional out")

@@ -1,41 +1,49 @@
-"""The files of a published embedding model: what they ask for, whether that is allowed, and their digest.
+"""The files of a published embedding model: where they are, what they ask for, whether that is allowed, their digest.
 
-Weights are read from safetensors only. Python code of a model's repository runs only where the config asks for it and
-the person at hand has named the model; see `diffretriever.consent`.
+They are in a local folder, on the hub, or those of the embedded model. Beside a transformers checkpoint such a folder
+may hold `modules.json`, the list of what follows the transformer (pooling, projection, normalisation) with a folder
+for each. Weights are read from safetensors only. Python code of a model's repository runs only where the config asks
+for it and the person at hand has named the model; see `diffretriever.consent`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 
 import yaml
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError
 
 from diffretriever.backbones.adapter_files import CONFIG_FILE as ADAPTER_CONFIG
 from diffretriever.backbones.checkpoint import Checkpoint, read_json
+from diffretriever.backbones.source import resolve_source
 from diffretriever.consent import VARIABLE, check_trusted
-from diffretriever.encoders.library_source import (
-    CODE_FILES,
-    MODULE_FILES,
-    ROOT_FILES,
-    WEIGHT_FILES,
-    Module,
-    find_folder,
-    read_modules,
-)
 from schemas.retriever import LibraryRetriever
 
-EXTRA = "sentence_transformers"
+_EXTRA = "sentence_transformers"
+_ROOT_FILES = ["*.json", "*.txt", "*.model", "*.jinja", "artifact.metadata"]
+_MODULE_FILES = ["*.json", "*.txt", "*.model"]
+_CODE_FILES = ["*.py"]
+_WEIGHT_FILES = ["*.safetensors"]
 _LIBRARY_TYPES = re.compile(r"sentence_transformers(\.\w+)*\.[A-Z]\w*|pylate\.models\.Dense\.Dense")
 """Modules that the library itself has; the second it replaces with its own."""
 _KERNEL_OPTIONS = {"allow_all_kernels", "kernel_config", "use_kernels"}
 """Options of transformers that make it fetch and import kernels."""
+
+
+class Module(NamedTuple):
+    """One entry of `modules.json`."""
+
+    type: str
+    folder: Path
 
 
 @dataclass(frozen=True)
@@ -57,14 +65,14 @@ class LibraryFiles:
                 its repository that `config` does not ask for, or that nobody has consented to; it has its weights in
                 pickles only; or `config` contradicts its files.
         """
-        if importlib.util.find_spec(EXTRA) is None:
+        if importlib.util.find_spec(_EXTRA) is None:
             raise ValueError("the library method needs an extra: pip install 'diffretriever[models]'")
         if config.backbone.adapter is not None:
             raise ValueError("the library method takes no adapter: merge it into the weights, and leave adapter out")
         if config.remote_code:
             # Before anything is fetched: the one place where it is asked.
             check_trusted(config.backbone.source, config.backbone.revision)
-        files = cls(find_folder(config, weights=weights), config.remote_code)
+        files = cls(_find_folder(config, weights=weights), config.remote_code)
         _check_adapter(files)
         _check_code(files, config)
         if config.pooling != "auto" and files.modules:
@@ -76,7 +84,7 @@ class LibraryFiles:
     @cached_property
     def modules(self) -> tuple[Module, ...]:
         """The modules in order; none where the folder is a plain transformers checkpoint."""
-        return read_modules(self.folder)
+        return _read_modules(self.folder)
 
     @property
     def transformer(self) -> Path:
@@ -116,14 +124,59 @@ class LibraryFiles:
         """
         checkpoint = Checkpoint.open(self.transformer)
         digest = hashlib.sha256(checkpoint.digest().encode())
-        own = MODULE_FILES + WEIGHT_FILES
-        patterns = ROOT_FILES + (CODE_FILES if self.remote_code else [])
+        own = _MODULE_FILES + _WEIGHT_FILES
+        patterns = _ROOT_FILES + (_CODE_FILES if self.remote_code else [])
         found = {file for pattern in patterns for file in self.folder.glob(pattern)}
         found |= {file for module in self.modules for pattern in own for file in module.folder.glob(pattern)}
         for file in sorted(found - set(checkpoint.files)):
             digest.update(f"\n{file.relative_to(self.folder).as_posix()} {file.stat().st_size}\n".encode())
             digest.update(file.read_bytes())
         return digest.hexdigest()
+
+
+def _read_modules(folder: Path) -> tuple[Module, ...]:
+    """Return the modules in order; none where `folder` is a plain transformers checkpoint.
+
+    Raises:
+        ValueError: a module lies outside of `folder`.
+    """
+    file = folder / "modules.json"
+    if not file.is_file():
+        return ()
+    entries = json.loads(file.read_text("utf-8"))
+    for entry in entries:
+        path = PurePosixPath(entry["path"])
+        if path.is_absolute() or ".." in path.parts:
+            raise ValueError(f"{file}: the module at '{path}' lies outside of the model's folder")
+    return tuple(Module(entry["type"], folder / entry["path"]) for entry in entries)
+
+
+def _find_folder(config: LibraryRetriever, *, weights: bool) -> Path:
+    """Return the model's folder, fetching from the hub what is missing; `weights` False leaves the weights there.
+
+    Raises:
+        ValueError: The source cannot be found or fetched.
+    """
+    source = config.backbone.source
+    folder = resolve_source(source, config.backbone.revision, weights=False)
+    if source == "minilm" or Path(source).expanduser().is_dir():
+        return folder
+    # Only the folders that modules.json names: others hold the same weights in other formats, or adapters.
+    below = [module.folder.relative_to(folder) for module in _read_modules(folder)]
+    weight_files = _WEIGHT_FILES if weights else []
+    inside = [f"{path.as_posix()}/{name}" for path in below if path.parts for name in _MODULE_FILES + weight_files]
+    at_root = _ROOT_FILES + weight_files + (_CODE_FILES if config.remote_code else [])
+    try:
+        # `*` also matches what lies deeper, so that the root needs a call of its own. The folder is named after the
+        # commit, which stays the same when the branch moves on.
+        for wanted, unwanted in ((at_root, ["*/*"]), (inside, None)):
+            if wanted:
+                snapshot_download(
+                    source, revision=folder.name, allow_patterns=wanted, ignore_patterns=unwanted, etag_timeout=10
+                )
+    except (HfHubHTTPError, OSError) as error:
+        raise ValueError(f"the files of '{source}' could not be fetched ({type(error).__name__}: {error})") from error
+    return folder
 
 
 def _check_code(files: LibraryFiles, config: LibraryRetriever) -> None:

@@ -1,4 +1,12 @@
-"""Texts to sequences with slots: prompt, text, prompt, slots, tail (paper Eq. 1)."""
+"""DiffRetriever: K mask slots after a retrieval prompt, read in one bidirectional pass (paper §3.2, Eq. 1) or several.
+
+Several passes fill the slots: each reads those that are masks, keeps the ones it is surest of, and writes their tokens
+for the next (paper App. A).
+
+Legend: B texts of a batch, L padded length, K most slots of the batch, G content ids whose logits are read, H hidden
+size, V vocabulary, M slots of all texts; of a pass R texts that have masks left, P slots looked at. Of a schedule P are
+the passes.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +17,34 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeAlias
 import numpy as np
 import torch
 
-from diffretriever.encoders.base import BackboneEncoder
+from diffretriever.encoders.base import BackboneEncoder, TextStates
 from diffretriever.encoders.framing import Following, PromptedPreparer
-from diffretriever.encoders.impacts import ContentIds, content_ids, pooled_impacts, strongest_words
+from diffretriever.encoders.impacts import content_ids, represent
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.representations import Representations
-from diffretriever.encoders.tensors import offsets_of, pad_right, unit_float16
+from diffretriever.encoders.tensors import pad_right
 from schemas.retriever import BackboneRetriever, MaskedRetriever, Side
 
 if TYPE_CHECKING:
-    from diffretriever.backbones import Backbone, Vocabulary
+    from diffretriever.backbones import Vocabulary
 
+Schedule: TypeAlias = Literal["time-grid", "even"]
+Confidence: TypeAlias = Literal["entropy", "max-probability"]
 
 # Spread slots lie this far apart and from the end of the position table. Measured on the embedded backbone, which
 # never saw a run of masks: neighbouring slots at natural positions all give the same vector.
-SPREAD_STEP = 16
-
-
-SPREAD_MARGIN = 12
+_SPREAD_STEP = 16
+_SPREAD_MARGIN = 12
+_LAST_TIME = 0.001
+# In the logarithm of the entropy, so that a probability of zero counts nothing (reference §2.4).
+_TINY = 1e-10
+# Slots whose probabilities are held in fp32 at a time: 0.6 GB for a vocabulary of 150,000.
+_SLOTS_AT_ONCE = 1024
+_SHOWN_CHARACTERS = 300
 
 
 class MaskedPreparer(PromptedPreparer):
-    """Appends slots and tail to the framed text."""
+    """Prompt, text, prompt, slots, tail (paper Eq. 1)."""
 
     config: MaskedRetriever
 
@@ -45,7 +59,7 @@ class MaskedPreparer(PromptedPreparer):
         return self.config.budget.query if side == "query" else self.config.budget.passage
 
     def _following(self, slots: int) -> Following:
-        spread = SPREAD_MARGIN + SPREAD_STEP * (slots - 1)
+        spread = _SPREAD_MARGIN + _SPREAD_STEP * (slots - 1)
         if self.config.slot_positions == "spread" and spread > self.vocabulary.max_length:
             raise ValueError(
                 f"{slots} spread slots need {spread} positions, the model has {self.vocabulary.max_length}: "
@@ -55,7 +69,7 @@ class MaskedPreparer(PromptedPreparer):
         return Following(slots + len(self.tail), description, remedy="a smaller budget")
 
     def _place(self, text: str, row: list[int], side: Side, slots: int) -> PreparedText:
-        left, right = self._frame(side, slots)
+        left, right = self.frame_ids(side, slots)
         mask = self.vocabulary.mask_token_id
         assert mask is not None
         ids = np.array([*left, *row, *right, *[mask] * slots, *self.tail], np.int32)
@@ -77,20 +91,230 @@ def _tail(vocabulary: Vocabulary, length: int) -> list[int]:
     return (tail + [end] * length)[:length]
 
 
-Schedule: TypeAlias = Literal["time-grid", "even"]
+class MaskedEncoder(BackboneEncoder):
+    """Reads hidden states and the logits of content ids at the slots."""
+
+    config: MaskedRetriever
+    preparer: MaskedPreparer
+
+    @classmethod
+    def make_preparer(cls, config: MaskedRetriever, vocabulary: Vocabulary) -> MaskedPreparer:
+        """Return the preparer that puts slots after the prompt."""
+        return MaskedPreparer(vocabulary, config)
+
+    @classmethod
+    def load(cls, config: BackboneRetriever, device: str) -> Self:
+        """Load as every encoder over a backbone.
+
+        Raises:
+            ValueError: the adapter has vectors for fewer slots than the budget asks for.
+        """
+        encoder = super().load(config, device)
+        layers = encoder.backbone.slot_layers
+        budget = encoder.config.budget
+        if layers is not None and layers.slots is not None and layers.slots < max(budget.query, budget.passage):
+            raise ValueError(
+                f"budget {budget}: the adapter {config.backbone.adapter} was trained with vectors for "
+                f"{layers.slots} slots; take a budget up to that"
+            )
+        return encoder
+
+    def encode_batch(self, texts: Sequence[PreparedText]) -> Representations:
+        """Represent one batch: one forward pass, or S of them; slots that come after a stop are left out if asked.
+
+        Raises:
+            ValueError: a logit that decides on tokens is not a finite number.
+        """
+        return self._encode_cut(texts, [None])[0]
+
+    def encode_cut(self, texts: Sequence[PreparedText], budgets: Sequence[int]) -> list[Representations]:
+        """Represent prepared texts once for several budgets of nested slots: for each, by their first slots.
+
+        Args:
+            texts: prepared with the largest budget.
+            budgets: numbers of slots to keep; a text that has fewer keeps those.
+
+        Returns:
+            For each of `budgets` what encoding with that budget gives, up to the rounding of sums.
+        """
+        assert self.config.nested_slots, "other slots depend on the number of slots"
+        if not texts:
+            return [self._empty() for _ in budgets]
+        return self._in_batches(texts, lambda batch: self._encode_cut(batch, budgets))
+
+    def forward(self, texts: Sequence[PreparedText]) -> TextStates:
+        """Return the states of all slots, read in one pass whatever the config's steps; see the base class."""
+        content = content_ids(texts, self.config)
+        batch = self.masked_batch(texts, content.gathered_BG)
+        hidden_BKH, logits_BKG = self._read_columns(batch, batch.columns_BK, batch.gathered_BG)
+        return TextStates(hidden_BKH, batch.valid_BK, content, logits_BKG)
+
+    def _encode_cut(self, texts: Sequence[PreparedText], budgets: Sequence[int | None]) -> list[Representations]:
+        content = content_ids(texts, self.config)
+        batch = self.masked_batch(texts, content.gathered_BG)
+        with torch.inference_mode():
+            hidden_BKH, logits_BKG, tokens_BK = self._fill_slots(batch)
+        found = []
+        for budget in budgets:
+            kept_BK = batch.valid_BK
+            if budget is not None:
+                kept_BK = kept_BK & (torch.arange(kept_BK.shape[1]) < budget)
+            if self.config.stop_truncation != "none":
+                kept_BK = before_stop(tokens_BK, kept_BK, self._stop_ids)
+            found.append(represent(texts, self.config, hidden_BKH, kept_BK, content, logits_BKG))
+        return found
+
+    def _fill_slots(self, batch: MaskedBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Read every slot in the pass that fills it, while it is still a mask.
+
+        A pass before the last fills the slots it is surest of. Texts without masks left drop out.
+
+        Returns:
+            The states, float32 [B, K, H], and the logits of `gathered_BG`, float32 [B, K, G], zeros for slots that a
+            text does not have; and what was written into the slots, int64 [B, K]. With stop truncation that is each
+            slot's token; else the slots of the last pass still hold the mask, for nobody asks what they would be.
+            All on the CPU.
+
+        Raises:
+            ValueError: a logit that decides on tokens is not a finite number.
+        """
+        batch = batch._replace(ids_BL=batch.ids_BL.clone())
+        masked_BK = batch.valid_BK.clone()
+        hidden_BKH = torch.zeros(*masked_BK.shape, self.backbone.hidden_size)
+        logits_BKG = torch.zeros(*masked_BK.shape, batch.gathered_BG.shape[1])
+        for count_B in reveal_counts(masked_BK.sum(1), self.config.steps, self.config.schedule).unbind(1):
+            rows_R = count_B.nonzero().squeeze(1)
+            slots_RP, masked_RP = still_masked(masked_BK[rows_R])
+            is_last = torch.equal(count_B, masked_BK.sum(1))
+            passed = self._pass(batch.take(rows_R), slots_RP, is_last=is_last)
+            chosen_RP = masked_RP
+            if passed.confidences_RP is not None:
+                chosen_RP = choose(passed.confidences_RP, masked_RP, count_B[rows_R])
+            row_M, slot_M = rows_R[:, None].expand_as(slots_RP)[chosen_RP], slots_RP[chosen_RP]
+            hidden_BKH[row_M, slot_M] = passed.hidden_RPH[chosen_RP]
+            logits_BKG[row_M, slot_M] = passed.logits_RPG[chosen_RP]
+            masked_BK[row_M, slot_M] = False
+            if passed.tokens_RP is not None:
+                batch.ids_BL[row_M, batch.columns_BK[row_M, slot_M]] = passed.tokens_RP[chosen_RP]
+        return hidden_BKH, logits_BKG, batch.ids_BL.gather(1, batch.columns_BK)
+
+    def _pass(self, batch: MaskedBatch, slots_RP: torch.Tensor, *, is_last: bool) -> _Pass:
+        """Run the model once; logits of the whole vocabulary only if tokens are asked for."""
+        predicting = not is_last or self.config.stop_truncation != "none"
+        columns_RP = batch.columns_BK.gather(1, slots_RP)
+        hidden_RPH, logits = self._read_columns(batch, columns_RP, None if predicting else batch.gathered_BG)
+        if not predicting:
+            return _Pass(hidden_RPH.cpu().float(), logits.cpu().float(), None, None)
+        tokens_RP, finite_RP = predict(logits)
+        self._check_finite(batch, finite_RP.cpu())
+        surest_RP = None if is_last else confidences(logits, self.config.confidence).cpu()
+        index_RPG = batch.gathered_BG[:, None, :].expand(-1, slots_RP.shape[1], -1)
+        logits_RPG = logits.gather(-1, index_RPG.to(logits.device))
+        return _Pass(hidden_RPH.cpu().float(), logits_RPG.cpu().float(), tokens_RP.cpu(), surest_RP)
+
+    def _read_columns(
+        self, batch: MaskedBatch, columns_BP: torch.Tensor, gathered_BG: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Run the model once, and return states [B, P, H] and logits [B, P, G] at slots, on the device.
+
+        `gathered_BG` None: logits of the whole vocabulary. Gradients flow unless the caller forbids them.
+        """
+        return self.backbone.forward(
+            batch.ids_BL,
+            batch.mask_BL,
+            (columns_BP + self.config.read_offset).clamp(min=0),
+            gathered_BG,
+            position_ids=batch.position_ids_BL,
+            slots=batch.slots_BL,
+            nested=self.config.nested_slots,
+        )
+
+    def _check_finite(self, batch: MaskedBatch, finite_RP: torch.Tensor) -> None:
+        broken_R = (~finite_RP).any(1)
+        if not broken_R.any():
+            return
+        row = int(broken_R.nonzero()[0])
+        text = self.backbone.vocabulary.tokenizer.decode(batch.ids_BL[row][batch.mask_BL[row].bool()])
+        raise ValueError(
+            f"the model's logits are not finite numbers, so no slot can be filled, in the text that begins "
+            f"{text[:_SHOWN_CHARACTERS]!r}: the weights are broken, or overflow in {self.backbone.dtype}. "
+            "Check the checkpoint, or set the retriever's backbone.dtype to bfloat16 or float32."
+        )
+
+    @cached_property
+    def _stop_ids(self) -> torch.Tensor:
+        """The stop set that the config names, int64 (reference §2.5)."""
+        vocabulary = self.preparer.vocabulary
+        stops = set(vocabulary.tokenizer.all_special_ids)
+        if self.config.stop_truncation != "special":
+            stops.add(vocabulary.turn_end_id)
+        if self.config.stop_truncation == "quote":
+            stops.add(vocabulary.quote_id)
+        return torch.tensor(sorted(stops - {vocabulary.mask_token_id, None}))
+
+    def masked_batch(self, texts: Sequence[PreparedText], gathered_BG: torch.Tensor) -> MaskedBatch:
+        """Return the sequences of `texts`, and where their slots are; `gathered_BG` are the ids to read logits of."""
+        ids_BL, mask_BL = pad_right([text.input_ids for text in texts], self.backbone.vocabulary.pad_token_id)
+        slots_B = torch.tensor([text.slots for text in texts])
+        first_B = mask_BL.sum(1) - slots_B - len(self.preparer.tail)
+        index_K = torch.arange(int(slots_B.max()))
+        valid_BK = index_K < slots_B[:, None]
+        columns_BK = first_B[:, None] + torch.where(valid_BK, index_K, 0)
+        index_BL = torch.arange(mask_BL.shape[1]) - first_B[:, None]
+        slots_BL = torch.where(index_BL < slots_B[:, None], index_BL, -1).clamp(min=-1)
+        position_ids_BL = self._position_ids(slots_BL, mask_BL)
+        return MaskedBatch(ids_BL, mask_BL, position_ids_BL, columns_BK, valid_BK, gathered_BG, slots_BL)
+
+    def _position_ids(self, slots_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor | None:
+        if self.config.slot_positions == "natural":
+            return None
+        # What follows the slots stands where it would without them.
+        natural_BL = (mask_BL.bool() & (slots_BL < 0)).cumsum(1) - 1
+        spread_BL = self.backbone.max_length - _SPREAD_MARGIN - _SPREAD_STEP * slots_BL
+        return torch.where(slots_BL >= 0, spread_BL, natural_BL).clamp(min=0)
 
 
-Confidence: TypeAlias = Literal["entropy", "max-probability"]
+class MaskedBatch(NamedTuple):
+    """Sequences with slots, on the CPU."""
 
-_LAST_TIME = 0.001
+    ids_BL: torch.Tensor
+    """int64, a mask token in every slot."""
+    mask_BL: torch.Tensor
+    """int64, 1 for a token, 0 for a pad."""
+    position_ids_BL: torch.Tensor | None
+    columns_BK: torch.Tensor
+    """int64, where in `ids_BL` a slot is; for slots that the text does not have, where its first one is."""
+    valid_BK: torch.Tensor
+    """bool, the slots that a text has: its first ones."""
+    gathered_BG: torch.Tensor
+    """int64, the ids whose logits are read."""
+    slots_BL: torch.Tensor
+    """int64, which slot of its text a token is, from 0 on; -1 for one that is no slot."""
+
+    def take(self, rows_R: torch.Tensor) -> MaskedBatch:
+        """Return the batch of the texts `rows_R`."""
+        return MaskedBatch(
+            self.ids_BL[rows_R],
+            self.mask_BL[rows_R],
+            None if self.position_ids_BL is None else self.position_ids_BL[rows_R],
+            self.columns_BK[rows_R],
+            self.valid_BK[rows_R],
+            self.gathered_BG[rows_R],
+            self.slots_BL[rows_R],
+        )
 
 
-# In the logarithm of the entropy, so that a probability of zero counts nothing (reference §2.4).
-_TINY = 1e-10
+class _Pass(NamedTuple):
+    """What one pass reads, on the CPU."""
 
-
-# Slots whose probabilities are held in fp32 at a time: 0.6 GB for a vocabulary of 150,000.
-_SLOTS_AT_ONCE = 1024
+    hidden_RPH: torch.Tensor
+    """float32."""
+    logits_RPG: torch.Tensor
+    """float32."""
+    tokens_RP: torch.Tensor | None
+    """int64, None if nobody asks for them."""
+    confidences_RP: torch.Tensor | None
+    """float32, None in the last pass, which fills all that is left."""
 
 
 def reveal_counts(slots_B: torch.Tensor, steps: int, schedule: Schedule) -> torch.Tensor:
@@ -150,6 +374,13 @@ def confidences(logits_BKV: torch.Tensor, kind: Confidence) -> torch.Tensor:
     return torch.cat([_confidences(part_MV, kind) for part_MV in parts]).view(logits_BKV.shape[:2])
 
 
+def _confidences(logits_MV: torch.Tensor, kind: Confidence) -> torch.Tensor:
+    probabilities_MV = logits_MV.softmax(-1, dtype=torch.float32)
+    if kind == "max-probability":
+        return probabilities_MV.amax(-1)
+    return (probabilities_MV * (probabilities_MV + _TINY).log_()).sum(-1)
+
+
 def choose(confidences_BK: torch.Tensor, masked_BK: torch.Tensor, count_B: torch.Tensor) -> torch.Tensor:
     """Return the `count_B` most confident of each text's masked slots, bool [B, K]; ties go to the earlier slot."""
     open_BK = confidences_BK.masked_fill(~masked_BK, -torch.inf)
@@ -171,253 +402,3 @@ def before_stop(tokens_BK: torch.Tensor, valid_BK: torch.Tensor, stop_ids: torch
     stops_BK = torch.isin(tokens_BK, stop_ids)
     before_BK = stops_BK.cumsum(1) == 0
     return valid_BK & (before_BK | stops_BK[:, :1])
-
-
-def _confidences(logits_MV: torch.Tensor, kind: Confidence) -> torch.Tensor:
-    probabilities_MV = logits_MV.softmax(-1, dtype=torch.float32)
-    if kind == "max-probability":
-        return probabilities_MV.amax(-1)
-    return (probabilities_MV * (probabilities_MV + _TINY).log_()).sum(-1)
-
-
-_SHOWN_CHARACTERS = 300
-
-
-class MaskedBatch(NamedTuple):
-    """Sequences with slots, on the CPU."""
-
-    ids_BL: torch.Tensor
-    """int64, a mask token in every slot."""
-    mask_BL: torch.Tensor
-    """int64, 1 for a token, 0 for a pad."""
-    position_ids_BL: torch.Tensor | None
-    columns_BK: torch.Tensor
-    """int64, where in `ids_BL` a slot is; for slots that the text does not have, where its first one is."""
-    valid_BK: torch.Tensor
-    """bool, the slots that a text has: its first ones."""
-    gathered_BG: torch.Tensor
-    """int64, the ids whose logits are read."""
-    slots_BL: torch.Tensor
-    """int64, which slot of its text a token is, from 0 on; -1 for one that is no slot."""
-
-    def take(self, rows_R: torch.Tensor) -> MaskedBatch:
-        """Return the batch of the texts `rows_R`."""
-        return MaskedBatch(
-            self.ids_BL[rows_R],
-            self.mask_BL[rows_R],
-            None if self.position_ids_BL is None else self.position_ids_BL[rows_R],
-            self.columns_BK[rows_R],
-            self.valid_BK[rows_R],
-            self.gathered_BG[rows_R],
-            self.slots_BL[rows_R],
-        )
-
-
-class SlotReadings(NamedTuple):
-    """What slots say, on the CPU; zeros for slots that a text does not have."""
-
-    hidden_BKH: torch.Tensor
-    """float32."""
-    logits_BKG: torch.Tensor
-    """float32, of the ids `gathered_BG`."""
-    tokens_BK: torch.Tensor
-    """int64, what was written into the slots. With stop truncation that is each slot's token; else the slots of the
-    last pass still hold the mask, for nobody asks what they would be."""
-
-
-class _Pass(NamedTuple):
-    """What one pass reads, on the CPU."""
-
-    hidden_RPH: torch.Tensor
-    """float32."""
-    logits_RPG: torch.Tensor
-    """float32."""
-    tokens_RP: torch.Tensor | None
-    """int64, None if nobody asks for them."""
-    confidences_RP: torch.Tensor | None
-    """float32, None in the last pass, which fills all that is left."""
-
-
-class SlotReader:
-    """Reads slots as a config says: passes, their schedule, and the position read for a slot."""
-
-    def __init__(self, backbone: Backbone, config: MaskedRetriever) -> None:
-        self.backbone = backbone
-        self.config = config
-
-    @torch.inference_mode()
-    def read(self, batch: MaskedBatch) -> SlotReadings:
-        """Read every slot in the pass that fills it, while it is still a mask.
-
-        A pass before the last fills the slots it is surest of. Texts without masks left drop out.
-
-        Raises:
-            ValueError: a logit that decides on tokens is not a finite number.
-        """
-        batch = batch._replace(ids_BL=batch.ids_BL.clone())
-        masked_BK = batch.valid_BK.clone()
-        hidden_BKH = torch.zeros(*masked_BK.shape, self.backbone.hidden_size)
-        logits_BKG = torch.zeros(*masked_BK.shape, batch.gathered_BG.shape[1])
-        for count_B in reveal_counts(masked_BK.sum(1), self.config.steps, self.config.schedule).unbind(1):
-            rows_R = count_B.nonzero().squeeze(1)
-            slots_RP, masked_RP = still_masked(masked_BK[rows_R])
-            is_last = torch.equal(count_B, masked_BK.sum(1))
-            passed = self._pass(batch.take(rows_R), slots_RP, is_last=is_last)
-            chosen_RP = masked_RP
-            if passed.confidences_RP is not None:
-                chosen_RP = choose(passed.confidences_RP, masked_RP, count_B[rows_R])
-            row_M, slot_M = rows_R[:, None].expand_as(slots_RP)[chosen_RP], slots_RP[chosen_RP]
-            hidden_BKH[row_M, slot_M] = passed.hidden_RPH[chosen_RP]
-            logits_BKG[row_M, slot_M] = passed.logits_RPG[chosen_RP]
-            masked_BK[row_M, slot_M] = False
-            if passed.tokens_RP is not None:
-                batch.ids_BL[row_M, batch.columns_BK[row_M, slot_M]] = passed.tokens_RP[chosen_RP]
-        return SlotReadings(hidden_BKH, logits_BKG, batch.ids_BL.gather(1, batch.columns_BK))
-
-    def _pass(self, batch: MaskedBatch, slots_RP: torch.Tensor, *, is_last: bool) -> _Pass:
-        """Run the model once; logits of the whole vocabulary only if tokens are asked for."""
-        predicting = not is_last or self.config.stop_truncation != "none"
-        positions_RP = batch.columns_BK.gather(1, slots_RP) + self.config.read_offset
-        hidden_RPH, logits = self.backbone.forward(
-            batch.ids_BL,
-            batch.mask_BL,
-            positions_RP.clamp(min=0),
-            None if predicting else batch.gathered_BG,
-            position_ids=batch.position_ids_BL,
-            slots=batch.slots_BL,
-            nested=self.config.nested_slots,
-        )
-        if not predicting:
-            return _Pass(hidden_RPH.cpu().float(), logits.cpu().float(), None, None)
-        tokens_RP, finite_RP = predict(logits)
-        self._check_finite(batch, finite_RP.cpu())
-        surest_RP = None if is_last else confidences(logits, self.config.confidence).cpu()
-        index_RPG = batch.gathered_BG[:, None, :].expand(-1, slots_RP.shape[1], -1)
-        logits_RPG = logits.gather(-1, index_RPG.to(logits.device))
-        return _Pass(hidden_RPH.cpu().float(), logits_RPG.cpu().float(), tokens_RP.cpu(), surest_RP)
-
-    def _check_finite(self, batch: MaskedBatch, finite_RP: torch.Tensor) -> None:
-        broken_R = (~finite_RP).any(1)
-        if not broken_R.any():
-            return
-        row = int(broken_R.nonzero()[0])
-        text = self.backbone.vocabulary.tokenizer.decode(batch.ids_BL[row][batch.mask_BL[row].bool()])
-        raise ValueError(
-            f"the model's logits are not finite numbers, so no slot can be filled, in the text that begins "
-            f"{text[:_SHOWN_CHARACTERS]!r}: the weights are broken, or overflow in {self.backbone.dtype}. "
-            "Check the checkpoint, or set the retriever's backbone.dtype to bfloat16 or float32."
-        )
-
-
-class MaskedEncoder(BackboneEncoder):
-    """Reads hidden states and the logits of content ids at the slots."""
-
-    config: MaskedRetriever
-    preparer: MaskedPreparer
-
-    @classmethod
-    def make_preparer(cls, config: MaskedRetriever, vocabulary: Vocabulary) -> MaskedPreparer:
-        """Return the preparer that puts slots after the prompt."""
-        return MaskedPreparer(vocabulary, config)
-
-    @classmethod
-    def load(cls, config: BackboneRetriever, device: str) -> Self:
-        """Load as every encoder over a backbone.
-
-        Raises:
-            ValueError: the adapter has vectors for fewer slots than the budget asks for.
-        """
-        encoder = super().load(config, device)
-        layers = encoder.backbone.slot_layers
-        budget = encoder.config.budget
-        if layers is not None and layers.slots is not None and layers.slots < max(budget.query, budget.passage):
-            raise ValueError(
-                f"budget {budget}: the adapter {config.backbone.adapter} was trained with vectors for "
-                f"{layers.slots} slots; take a budget up to that"
-            )
-        return encoder
-
-    def encode_batch(self, texts: Sequence[PreparedText]) -> Representations:
-        """Represent one batch: one forward pass, or S of them; slots that come after a stop are left out if asked.
-
-        Raises:
-            ValueError: a logit that decides on tokens is not a finite number.
-        """
-        return self._encode_batch_cut(texts, [None])[0]
-
-    def encode_cut(self, texts: Sequence[PreparedText], budgets: Sequence[int]) -> list[Representations]:
-        """Represent prepared texts once for several budgets of nested slots: for each, by their first slots.
-
-        Args:
-            texts: prepared with the largest budget.
-            budgets: numbers of slots to keep; a text that has fewer keeps those.
-
-        Returns:
-            For each of `budgets` what encoding with that budget gives, up to the rounding of sums.
-        """
-        assert self.config.nested_slots, "other slots depend on the number of slots"
-        if not texts:
-            return [self._empty() for _ in budgets]
-        return self._in_batches(texts, lambda batch: self._encode_batch_cut(batch, budgets))
-
-    def _encode_batch_cut(self, texts: Sequence[PreparedText], budgets: Sequence[int | None]) -> list[Representations]:
-        content = content_ids(texts, fold_space_variants=self.config.content_words.fold_space_variants)
-        batch = self.masked_batch(texts, content.gathered_BG)
-        found = SlotReader(self.backbone, self.config).read(batch)
-        return [self._represented(texts, content, found, _first(batch.valid_BK, budget)) for budget in budgets]
-
-    def _represented(
-        self, texts: Sequence[PreparedText], content: ContentIds, found: SlotReadings, kept_BK: torch.Tensor
-    ) -> Representations:
-        """Return what the slots `kept_BK` say, less those after a stop."""
-        if self.config.stop_truncation != "none":
-            kept_BK = before_stop(found.tokens_BK, kept_BK, self._stop_ids)
-        logits_BKT = content.fold(found.logits_BKG)
-        impact_ids, impact_weights, impact_offsets = pooled_impacts(
-            content, logits_BKT, kept_BK, topk=self.config.sparse_topk, rounding=self.config.sparse_rounding
-        )
-        return Representations(
-            vectors_MH=unit_float16(found.hidden_BKH[kept_BK]),
-            offsets=offsets_of(kept_BK.sum(1).numpy()),
-            slot_tokens=strongest_words(content, logits_BKT)[kept_BK].numpy(),
-            impact_ids=impact_ids,
-            impact_weights=impact_weights,
-            impact_offsets=impact_offsets,
-            n_tokens=np.array([text.n_tokens for text in texts], np.int32),
-        )
-
-    @cached_property
-    def _stop_ids(self) -> torch.Tensor:
-        """The stop set that the config names, int64 (reference §2.5)."""
-        vocabulary = self.preparer.vocabulary
-        stops = set(vocabulary.tokenizer.all_special_ids)
-        if self.config.stop_truncation != "special":
-            stops.add(vocabulary.turn_end_id)
-        if self.config.stop_truncation == "quote":
-            stops.add(vocabulary.quote_id)
-        return torch.tensor(sorted(stops - {vocabulary.mask_token_id, None}))
-
-    def masked_batch(self, texts: Sequence[PreparedText], gathered_BG: torch.Tensor) -> MaskedBatch:
-        """Return the sequences of `texts`, and where their slots are; `gathered_BG` are the ids to read logits of."""
-        ids_BL, mask_BL = pad_right([text.input_ids for text in texts], self.backbone.vocabulary.pad_token_id)
-        slots_B = torch.tensor([text.slots for text in texts])
-        first_B = mask_BL.sum(1) - slots_B - len(self.preparer.tail)
-        index_K = torch.arange(int(slots_B.max()))
-        valid_BK = index_K < slots_B[:, None]
-        columns_BK = first_B[:, None] + torch.where(valid_BK, index_K, 0)
-        index_BL = torch.arange(mask_BL.shape[1]) - first_B[:, None]
-        slots_BL = torch.where(index_BL < slots_B[:, None], index_BL, -1).clamp(min=-1)
-        position_ids_BL = self._position_ids(slots_BL, mask_BL)
-        return MaskedBatch(ids_BL, mask_BL, position_ids_BL, columns_BK, valid_BK, gathered_BG, slots_BL)
-
-    def _position_ids(self, slots_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor | None:
-        if self.config.slot_positions == "natural":
-            return None
-        # What follows the slots stands where it would without them.
-        natural_BL = (mask_BL.bool() & (slots_BL < 0)).cumsum(1) - 1
-        spread_BL = self.backbone.max_length - SPREAD_MARGIN - SPREAD_STEP * slots_BL
-        return torch.where(slots_BL >= 0, spread_BL, natural_BL).clamp(min=0)
-
-
-def _first(valid_BK: torch.Tensor, budget: int | None) -> torch.Tensor:
-    return valid_BK if budget is None else valid_BK & (torch.arange(valid_BK.shape[1]) < budget)

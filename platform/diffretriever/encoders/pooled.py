@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from diffretriever.encoders.base import BackboneEncoder
-from diffretriever.encoders.preparer import PreparedText, Preparer
+from diffretriever.encoders.base import BackboneEncoder, TextStates
+from diffretriever.encoders.preparer import NO_IDS, PreparedText, Preparer
 from diffretriever.encoders.representations import Representations
-from diffretriever.encoders.tensors import offsets_of, pad_right, unit_float16
+from diffretriever.encoders.tensors import pad_right, unit_float16
 from schemas.retriever import PooledRetriever, Side
 
 if TYPE_CHECKING:
     from diffretriever.backbones import Vocabulary
-
-_NO_IDS = np.zeros(0, np.int32)
 
 
 class PooledPreparer(Preparer):
@@ -42,12 +40,15 @@ class PooledPreparer(Preparer):
         return 0
 
     def prepare(self, texts: Sequence[str], side: Side, slots: Sequence[int]) -> list[PreparedText]:
-        """Tokenise; `length_semantics: total` counts prefix and special tokens, `text` does not."""
+        """Tokenise; `length_semantics: total` counts prefix and special tokens, `text` does not.
+
+        Raises:
+            ValueError: prefix and special tokens leave no room for a text.
+        """
         prefix = self.config.query_prefix if side == "query" else self.config.passage_prefix
         # The space that ends a prefix becomes part of the text's first word.
-        framing = len(self.vocabulary.tokenise([prefix.rstrip()], [self.vocabulary.max_length], special=True)[0]) + len(
-            self._end
-        )
+        (framed,) = self.vocabulary.tokenise([prefix.rstrip()], [self.vocabulary.max_length], special=True)
+        framing = len(framed) + len(self._end)
         limit = self._limit(side) + (framing if self.text.length_semantics == "text" else 0)
         limit = min(limit, self.vocabulary.max_length)
         if limit <= framing:
@@ -55,15 +56,14 @@ class PooledPreparer(Preparer):
                 f"no room for the text: prefix and special tokens take {framing} of {limit} tokens. "
                 f"Raise the {side} limit."
             )
-        rows = self.vocabulary.tokenise(
-            [prefix + t for t in texts], [limit - len(self._end)] * len(texts), special=True
-        )
+        limits = [limit - len(self._end)] * len(texts)
+        rows = self.vocabulary.tokenise([prefix + text for text in texts], limits, special=True)
         # A tokenizer without special tokens makes nothing of an empty text: a pad then stands for it, as every text
         # has a vector.
         nothing = [self.vocabulary.pad_token_id]
         ids = [row + self._end or nothing for row in rows]
         counts = [len(row) + len(self._end) for row in rows]
-        return [PreparedText(np.array(i, np.int32), 0, _NO_IDS, _NO_IDS, n) for i, n in zip(ids, counts, strict=True)]
+        return [PreparedText(np.array(i, np.int32), 0, NO_IDS, NO_IDS, n) for i, n in zip(ids, counts, strict=True)]
 
 
 class PooledEncoder(BackboneEncoder):
@@ -77,27 +77,19 @@ class PooledEncoder(BackboneEncoder):
         return PooledPreparer(vocabulary, config)
 
     def encode_batch(self, texts: Sequence[PreparedText]) -> Representations:
-        """One forward pass; no logits are computed."""
+        """Represent one batch by one forward pass; no logits are computed."""
         with torch.inference_mode():
-            pooled_BH = self.pool(texts)
-        one_each = offsets_of(np.ones(len(texts), np.int64))
-        n_tokens = np.array([text.n_tokens for text in texts], np.int32)
-        return Representations(
-            vectors_MH=unit_float16(pooled_BH),
-            offsets=one_each,
-            slot_tokens=np.full(len(texts), -1, np.int32),
-            impact_ids=_NO_IDS,
-            impact_weights=np.zeros(0, np.float32),
-            impact_offsets=np.zeros(len(texts) + 1, np.int64),
-            n_tokens=n_tokens,
-        )
+            states = self.forward(texts)
+        vectors_BH = unit_float16(states.hidden_BKH[:, 0])
+        return Representations.of_vectors(vectors_BH, [1] * len(texts), [text.n_tokens for text in texts])
 
-    def pool(self, texts: Sequence[PreparedText]) -> torch.Tensor:
-        """Return the pooled states of one batch, float32 [B, H]. Gradients flow unless the caller forbids them."""
+    def forward(self, texts: Sequence[PreparedText]) -> TextStates:
+        """Return the pooled states, float32 [B, 1, H]; see the base class."""
         ids_BL, mask_BL = pad_right([text.input_ids for text in texts], self.backbone.vocabulary.pad_token_id)
         mean = self.config.pooling == "mean"
         positions_BP = torch.arange(ids_BL.shape[1]).expand(ids_BL.shape) if mean else mask_BL.sum(1, keepdim=True) - 1
         no_tokens = torch.zeros(0, dtype=torch.int64)
         hidden_BPH, _ = self.backbone.forward(ids_BL, mask_BL, positions_BP, no_tokens)
         weights_BP1 = mask_BL.gather(1, positions_BP)[..., None].to(hidden_BPH.device, torch.float32)
-        return (hidden_BPH.float() * weights_BP1).sum(1) / weights_BP1.sum(1).clamp(min=1)
+        pooled_BH = (hidden_BPH.float() * weights_BP1).sum(1) / weights_BP1.sum(1).clamp(min=1)
+        return TextStates(pooled_BH[:, None], torch.ones(len(texts), 1, dtype=torch.bool))

@@ -1,13 +1,13 @@
-"""Texts made ready for a forward pass: token ids with slots and tail in place, and content ids. CPU work, Arrow form.
+"""The CPU half of an encoder: texts to `PreparedText` values, ready for a forward pass, with no weights.
 
-Legend: N texts.
+Legend: L tokens of a sequence, T content ids of a text, K vectors of a text.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from schemas.retriever import Bm25Retriever, Side, TextConfig
 if TYPE_CHECKING:
     from diffretriever.backbones import Vocabulary
 
-
+NO_IDS = np.zeros(0, np.int32)
 PREPARED_SCHEMA = pa.schema(
     [
         ("input_ids", pa.list_(pa.int32())),
@@ -27,8 +27,10 @@ PREPARED_SCHEMA = pa.schema(
         ("variant_ids", pa.list_(pa.int32())),
         ("n_tokens", pa.int32()),
         ("prefix_tokens", pa.int32()),
+        ("vector_positions", pa.list_(pa.int32())),
     ]
 )
+"""The columns of `PreparedText` values that travel as a table, one row a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +39,14 @@ class PreparedText:
 
     Attributes:
         input_ids: int32 [L], everything the model sees.
-        slots: K, the most vectors of a generated text, 0 for pooled encoders.
-        content_ids: int32 [T], ascending; see `ContentWords`.
-        variant_ids: int32 [T].
-        n_tokens: tokens of the text; of a pooled text the special tokens count, of others the prompt does not.
+        slots: K, the most vectors of a generated text, 0 for encoders of one vector a text.
+        content_ids: int32 [T], vocabulary entries, ascending; see `ContentWords`.
+        variant_ids: int32 [T], the same words' entries with a leading space; see `ContentWords`.
+        n_tokens: tokens of the text; of a pooled text the special tokens count, of others the prompt does not, of a
+            late-interaction text all that are attended to.
         prefix_tokens: tokens at the start that every text of this side shares, where the method can use that.
-
-    Of a late-interaction text `content_ids` are the positions whose states become vectors, `slots` is how many these
-    are, and `n_tokens` the tokens attended to.
+        vector_positions: int32 [K], where in `input_ids` the tokens are that have a vector, ascending; empty except
+            for late interaction.
     """
 
     input_ids: np.ndarray
@@ -53,21 +55,13 @@ class PreparedText:
     variant_ids: np.ndarray
     n_tokens: int
     prefix_tokens: int = 0
+    vector_positions: np.ndarray = field(default_factory=lambda: NO_IDS)
 
 
 def to_arrow(texts: Sequence[PreparedText]) -> pa.Table:
     """Return `PREPARED_SCHEMA`, one row a text."""
-    return pa.table(
-        {
-            "input_ids": [t.input_ids for t in texts],
-            "slots": [t.slots for t in texts],
-            "content_ids": [t.content_ids for t in texts],
-            "variant_ids": [t.variant_ids for t in texts],
-            "n_tokens": [t.n_tokens for t in texts],
-            "prefix_tokens": [t.prefix_tokens for t in texts],
-        },
-        schema=PREPARED_SCHEMA,
-    )
+    columns = {name: [getattr(text, name) for text in texts] for name in PREPARED_SCHEMA.names}
+    return pa.table(columns, schema=PREPARED_SCHEMA)
 
 
 def from_arrow(table: pa.Table) -> list[PreparedText]:

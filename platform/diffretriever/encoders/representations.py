@@ -1,18 +1,26 @@
 """What an encoder says about texts: ragged vectors, impacts, and their lossless Arrow form.
 
-Legend: N texts, M slots of all texts together, H hidden size, T impacts of all texts together.
+NaN and infinity in them make every ranking wrong: `not_finite` and `refuse_queries` keep them from being stored or
+searched.
+
+Legend: N texts, M vectors of all texts together, H hidden size, T impacts of all texts together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
 
 from diffretriever.ragged import offsets_of, rows_of
 from schemas.index import representation_fields
+
+_INFINITY, _NEGATIVE_INFINITY = 0x7C00, 0xFC00
+"""Bits of the two infinities of fp16; those of NaN are above them, those of all other numbers of a sign below."""
+_SHOWN_CHARACTERS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +69,34 @@ class Representations:
         )
 
     @classmethod
+    def of_vectors(cls, vectors_MH: np.ndarray, counts: Sequence[int] | np.ndarray, n_tokens: Sequence[int]) -> Self:
+        """Return the representations of N texts that have vectors alone: no slots, no impacts.
+
+        Args:
+            vectors_MH: float16.
+            counts: [N], vectors of each text.
+            n_tokens: [N], tokens of each text.
+        """
+        return cls(
+            vectors_MH=vectors_MH,
+            offsets=offsets_of(counts),
+            slot_tokens=np.full(len(vectors_MH), -1, np.int32),
+            impact_ids=np.zeros(0, np.int32),
+            impact_weights=np.zeros(0, np.float32),
+            impact_offsets=np.zeros(len(n_tokens) + 1, np.int64),
+            n_tokens=np.array(n_tokens, np.int32),
+        )
+
+    @classmethod
     def concatenate(cls, parts: Sequence[Representations]) -> Representations:
         """Join `parts` (at least one) in order."""
         return cls(
             np.concatenate([p.vectors_MH for p in parts]),
-            _join_offsets([p.offsets for p in parts]),
+            offsets_of(np.concatenate([np.diff(p.offsets) for p in parts])),
             np.concatenate([p.slot_tokens for p in parts]),
             np.concatenate([p.impact_ids for p in parts]),
             np.concatenate([p.impact_weights for p in parts]),
-            _join_offsets([p.impact_offsets for p in parts]),
+            offsets_of(np.concatenate([np.diff(p.impact_offsets) for p in parts])),
             np.concatenate([p.n_tokens for p in parts]),
         )
 
@@ -126,6 +153,28 @@ def read_weights(table: pa.Table | pa.RecordBatch) -> tuple[np.ndarray, np.ndarr
     return weights.flatten().to_numpy(zero_copy_only=False), _offsets(weights)
 
 
+def not_finite(texts: Representations) -> np.ndarray:
+    """Return the texts, int64 ascending, whose vectors or impact weights hold NaN or infinity."""
+    return _with_not_finite((texts.vectors_MH, texts.offsets), (texts.impact_weights, texts.impact_offsets))
+
+
+def rows_not_finite(table: pa.Table | pa.RecordBatch) -> np.ndarray:
+    """Return the same of a table's rows, by whichever of the columns `reps` and `impact_weights` it has."""
+    columns = {"reps": read_vectors, "impact_weights": read_weights}
+    return _with_not_finite(*(read(table) for name, read in columns.items() if name in table.schema.names))
+
+
+def refuse_queries(queries: Representations, texts: Sequence[str] | None = None) -> None:
+    """Raise ValueError for the first query that holds NaN or infinity, by its number and, if given, its text."""
+    wrong = not_finite(queries)
+    if len(wrong):
+        text = "" if texts is None else f" ('{texts[wrong[0]][:_SHOWN_CHARACTERS]}')"
+        raise ValueError(
+            f"query number {wrong[0]}{text} is encoded as NaN or infinity, so nothing can be found for it: "
+            "look for damaged weights, or encode in float32"
+        )
+
+
 def _combined(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
     column = table.column(name)
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
@@ -137,40 +186,7 @@ def _offsets(column: pa.ListArray) -> np.ndarray:
     return offsets - offsets[0]
 
 
-def _join_offsets(parts: Sequence[np.ndarray]) -> np.ndarray:
-    return offsets_of(np.concatenate([np.diff(part) for part in parts]))
-
-
-_ENDLESS, _ENDLESS_NEGATIVE = 0x7C00, 0xFC00
-"""Bits of the two infinities of fp16; those of NaN are above them, those of all other numbers of a sign below."""
-
-
-_SHOWN = 60
-
-
-def not_finite(texts: Representations) -> np.ndarray:
-    """Return the texts, int64 [T] ascending, whose vectors or impact weights hold NaN or infinity."""
-    return _either((texts.vectors_MH, texts.offsets), (texts.impact_weights, texts.impact_offsets))
-
-
-def rows_not_finite(table: pa.Table | pa.RecordBatch) -> np.ndarray:
-    """Return the same of a table's rows, by whichever of the columns `reps` and `impact_weights` it has."""
-    columns = {"reps": read_vectors, "impact_weights": read_weights}
-    return _either(*(read(table) for name, read in columns.items() if name in table.schema.names))
-
-
-def refuse_queries(queries: Representations, texts: Sequence[str] | None = None) -> None:
-    """Raise ValueError for the first query that holds NaN or infinity, by its number and, if given, its text."""
-    wrong_T = not_finite(queries)
-    if len(wrong_T):
-        text = "" if texts is None else f" ('{texts[wrong_T[0]][:_SHOWN]}')"
-        raise ValueError(
-            f"query number {wrong_T[0]}{text} is encoded as NaN or infinity, so nothing can be found for it: "
-            "look for damaged weights, or encode in float32"
-        )
-
-
-def _either(*parts: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+def _with_not_finite(*parts: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     """Return the texts that own NaN or infinity in any of the parts: values [M, ...], and the texts' offsets."""
     wrong = [_owners(values_M, offsets) for values_M, offsets in parts if not _all_finite(values_M)]
     return np.unique(np.concatenate(wrong)) if wrong else np.empty(0, np.int64)
@@ -178,8 +194,8 @@ def _either(*parts: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
 
 def _owners(values_M: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     wrong_M = ~np.isfinite(values_M.reshape(len(values_M), -1)).all(axis=1)
-    owners_T: np.ndarray = np.searchsorted(offsets, np.flatnonzero(wrong_M), side="right") - 1
-    return owners_T
+    owners: np.ndarray = np.searchsorted(offsets, np.flatnonzero(wrong_M), side="right") - 1
+    return owners
 
 
 def _all_finite(values_N: np.ndarray) -> bool:
@@ -188,4 +204,4 @@ def _all_finite(values_N: np.ndarray) -> bool:
         return bool(np.isfinite(values_N).all())
     # numpy widens halves one by one to look at them: the largest of their bits takes a tenth of the time.
     bits_N = values_N.view(np.uint16)
-    return bool(values_N.view(np.int16).max(initial=0) < _ENDLESS and bits_N.max(initial=0) < _ENDLESS_NEGATIVE)
+    return bool(values_N.view(np.int16).max(initial=0) < _INFINITY and bits_N.max(initial=0) < _NEGATIVE_INFINITY)

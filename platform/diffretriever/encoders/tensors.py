@@ -1,6 +1,6 @@
 """Small tensor helpers that the encoders share.
 
-Legend: B texts of a batch, L padded length, T padded number of ids, P positions, H hidden size, M all vectors.
+Legend: B texts of a batch, L padded length, H hidden size, M vectors of all texts.
 """
 
 from __future__ import annotations
@@ -9,10 +9,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-
-from diffretriever.ragged import offsets_of
-
-__all__ = ["offsets_of", "pad_right", "unit_float16"]
 
 
 def pad_right(rows: Sequence[np.ndarray], fill: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -26,7 +22,11 @@ def pad_right(rows: Sequence[np.ndarray], fill: int) -> tuple[torch.Tensor, torc
     return ids_BL, mask_BL
 
 
+def unit(vectors: torch.Tensor) -> torch.Tensor:
+    """L2-normalise the last dimension in fp32."""
+    return torch.nn.functional.normalize(vectors.float(), dim=-1, eps=1e-12)
+
+
 def unit_float16(vectors_MH: torch.Tensor) -> np.ndarray:
-    """L2-normalise in fp32 and round to float16 [M, H], the form at rest."""
-    unit_MH = torch.nn.functional.normalize(vectors_MH.float(), dim=-1, eps=1e-12)
-    return unit_MH.to(torch.float16).cpu().numpy()
+    """L2-normalise and round to float16 [M, H], the form at rest."""
+    return unit(vectors_MH).to(torch.float16).cpu().numpy()

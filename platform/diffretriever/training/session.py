@@ -27,7 +27,7 @@ from diffretriever.training.gather import Workers
 from diffretriever.training.loop import Record, Trainer
 from diffretriever.training.lora import attach_lora, trainable_parameters
 from diffretriever.training.teacher import open_teacher, teacher_config
-from diffretriever.training.trainable import trainable, with_training_lengths
+from diffretriever.training.trainable import TrainableEncoder, with_training_lengths
 from schemas.retriever import BackboneRetriever, RetrieverConfig, has_slots, is_trainable
 from schemas.training import Recipe, TrainingManifest, TrainJob
 
@@ -229,6 +229,6 @@ def open_session(data: TrainingData, manifest: TrainingManifest, device: str, wo
     preparer = load_preparer(with_training_lengths(retriever, recipe))
     batches = Batches(data, preparer, recipe, workers, None if teacher is None else teacher.preparer)
     engine = open_engine(encoder.backbone.model, parameters, recipe, workers)
-    trainer = Trainer(trainable(encoder), batches, engine, recipe, workers, teacher)
+    trainer = Trainer(TrainableEncoder(encoder), batches, engine, recipe, workers, teacher)
     count = sum(parameter.numel() for parameter in parameters.values())
     return Session(encoder, lora, trainer, manifest.model_copy(update={"trainable": count}))

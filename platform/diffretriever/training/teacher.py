@@ -14,7 +14,7 @@ import torch
 from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.presets import load_retriever
 from diffretriever.training.gather import Workers, gather
-from diffretriever.training.trainable import Taught, join, trainable, with_training_lengths
+from diffretriever.training.trainable import Taught, TrainableEncoder, join, with_training_lengths
 from schemas.retriever import BackboneRetriever, is_trainable
 from schemas.training import Recipe
 
@@ -33,7 +33,7 @@ class Teacher:
     def __init__(self, config: BackboneRetriever, device: str) -> None:
         """Load it; raises what `load_encoder` raises."""
         self.preparer = load_preparer(config)
-        self._encoder = trainable(cast("BackboneEncoder", load_encoder(config, device)))
+        self._encoder = TrainableEncoder(cast("BackboneEncoder", load_encoder(config, device)))
 
     @property
     def hidden_size(self) -> int:

@@ -1,7 +1,8 @@
-"""An adapter of ours says how it was trained: held against the retriever that is to run it.
+"""What an adapter was trained for, held against the retriever that is to run it.
 
-A retriever that frames its texts or places its slots otherwise runs, and gives vectors the adapter was never trained
-for.
+Our own training leaves a manifest in the adapter's folder; the authors' leaves `retriever_config.json` or one like it,
+with the prompt as token ids (reference §6.1). A retriever that frames its texts or places its slots otherwise runs, and
+gives vectors that the adapter was never trained for.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from diffretriever.encoders.masked import MaskedPreparer
     from diffretriever.encoders.preparer import Preparer
 
-
 _FREE = frozenset(
     {
         "backbone",
@@ -38,28 +38,7 @@ _FREE = frozenset(
     }
 )
 """What may differ from training: how much is read and stored, not what the backbone sees of a text."""
-
-
-def check_trained_for(config: BackboneRetriever, folder: Path) -> None:
-    """Hold `config` against the manifest in an adapter's folder, if there is one.
-
-    Raises:
-        ValueError: the adapter was trained for another method, prompt or place of the slots; names the field.
-    """
-    file = folder / MANIFEST_FILE
-    if not file.is_file():
-        return
-    trained = read_json(file)["retriever"]
-    here = config.model_dump(mode="json", exclude=set(_FREE))
-    for name, value in here.items():
-        if name in trained and trained[name] != value:
-            raise ValueError(
-                f"{file}: the adapter was trained with {name} {trained[name]!r}, the retriever has {value!r}: use the "
-                "former, or another adapter"
-            )
-
-
-TRAINED_FOR = {
+_METHODS = {
     "retriever_config.json": "masked",
     "matryoshka_config.json": "masked",
     "ar_retriever_config.json": "generated",
@@ -67,8 +46,6 @@ TRAINED_FOR = {
     "repllama_config.json": "pooled",
 }
 """File in an adapter's folder → the method whose training writes it; the second is the first's old name."""
-
-
 _PARTS: tuple[tuple[str, Side, int], ...] = (
     ("query_prefix_ids", "query", 0),
     ("query_suffix_ids", "query", 1),
@@ -78,7 +55,7 @@ _PARTS: tuple[tuple[str, Side, int], ...] = (
 """Field → the side it is of, and whether it stands left (0) or right (1) of the text."""
 
 
-def check_released(config: BackboneRetriever, preparer: Preparer) -> None:
+def check_trained_for(config: BackboneRetriever, preparer: Preparer) -> None:
     """Hold `config` against what the adapter's folder says of its training, where it says anything.
 
     Another budget or number of steps than trained is a `UserWarning`: the config's count.
@@ -92,18 +69,33 @@ def check_released(config: BackboneRetriever, preparer: Preparer) -> None:
     if place.adapter is None:
         return
     folder = resolve_adapter(place.adapter, place.adapter_revision, weights=False)
-    check_trained_for(config, folder)
-    file = next((folder / name for name in TRAINED_FOR if (folder / name).is_file()), None)
+    _check_manifest(config, folder)
+    file = next((folder / name for name in _METHODS if (folder / name).is_file()), None)
     if file is None:
         return
     trained = {name: value for name, value in read_json(file).items() if value is not None}
-    if TRAINED_FOR[file.name] != config.method:
+    if _METHODS[file.name] != config.method:
         raise ValueError(
             f"{file}: this adapter (model_type {trained.get('model_type')!r}) was trained for method "
-            f"'{TRAINED_FOR[file.name]}', the retriever's is '{config.method}': use the former, or another adapter."
+            f"'{_METHODS[file.name]}', the retriever's is '{config.method}': use the former, or another adapter."
         )
     if has_slots(config):
         _check_masked(trained, file, config, preparer)  # type: ignore[arg-type] # a masked config makes a masked preparer
+
+
+def _check_manifest(config: BackboneRetriever, folder: Path) -> None:
+    """Hold `config` against the manifest that our training wrote, if there is one."""
+    file = folder / MANIFEST_FILE
+    if not file.is_file():
+        return
+    trained = read_json(file)["retriever"]
+    here = config.model_dump(mode="json", exclude=set(_FREE))
+    for name, value in here.items():
+        if name in trained and trained[name] != value:
+            raise ValueError(
+                f"{file}: the adapter was trained with {name} {trained[name]!r}, the retriever has {value!r}: use the "
+                "former, or another adapter"
+            )
 
 
 def _check_masked(trained: dict[str, Any], file: Path, config: MaskedRetriever, preparer: MaskedPreparer) -> None:
@@ -159,10 +151,7 @@ def _check_prompt(trained: Mapping[str, Any], file: Path, config: MaskedRetrieve
 
 
 def _frames(config: MaskedRetriever, preparer: MaskedPreparer) -> dict[str, list[int]]:
-    return {
-        name: preparer._frame(side, config.max_vectors(side))[where]  # noqa: SLF001 (what goes around every text)
-        for name, side, where in _PARTS
-    }
+    return {name: preparer.frame_ids(side, config.max_vectors(side))[where] for name, side, where in _PARTS}
 
 
 def _remedy(theirs: Mapping[str, list[int]], config: MaskedRetriever, preparer: MaskedPreparer) -> str:
