@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -12,6 +13,16 @@ import pytest
 import torch
 
 from diffretriever.random_models.checkpoints import write_random_checkpoint
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="more kills and larger corpora, which make no new assertions")
+
+
+@pytest.fixture(scope="session")
+def full(request: pytest.FixtureRequest) -> bool:
+    """Whether tests are to run in their long form."""
+    return bool(request.config.getoption("--full"))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -36,19 +47,29 @@ def _own_ray() -> Iterator[None]:
         patch.setenv("RAY_TMPDIR", str(folder))
         patch.setenv("RAY_worker_niceness", "0")
         yield
+        if "ray" in sys.modules:
+            sys.modules["ray"].shutdown()
     shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    """A local Ray of two CPUs for this module."""
+def cluster() -> None:
+    """A local Ray of two CPUs: started by the first module that needs it, kept for those that follow."""
     import ray
 
     from diffretriever.pipelines.cluster import python_path
 
+    if ray.is_initialized():
+        return
     environment = {"env_vars": {"PYTHONPATH": python_path()}}
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment)
-    yield
+
+
+@pytest.fixture
+def no_cluster() -> None:
+    """No Ray in this process, as a job begins."""
+    import ray
+
     ray.shutdown()
 
 

@@ -56,7 +56,7 @@ JOBS: dict[str, type[JobConfig]] = {
 
 def job(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "jobs" / f"{name}.py"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_a_run_is_scored_by_itself(tmp_path: Path) -> None:
 )
 def test_mistakes_are_one_line_and_status_1(name: str, arguments: list[str], message: str, tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "jobs" / f"{name}.py"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 1
     assert message in done.stderr
     assert "Traceback" not in done.stderr
