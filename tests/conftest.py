@@ -34,18 +34,28 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+RAY_IS_PATIENT = {
+    # Ray runs its workers at the lowest priority but four: beside the tests of another session they would take
+    # minutes to start.
+    "RAY_worker_niceness": "0",
+    # It gives up on processes that a busy machine is slow to start, or to let answer.
+    "RAY_raylet_start_wait_time_s": "3600",
+    "RAY_worker_register_timeout_seconds": "3600",
+    "RAY_agent_register_timeout_ms": "2000000",
+    "RAY_health_check_timeout_ms": "2000000",
+    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "3600",
+}
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_ray() -> Iterator[None]:
-    """A place for Ray's files that no other session has: jobs use the cluster whose address lies there.
-
-    Ray runs its workers at the lowest priority but four: beside the tests of another session they would take minutes
-    to start.
-    """
+    """A place for Ray's files that no other session has: jobs use the cluster whose address lies there."""
     # Ray's sockets lie below it, and their paths may have a hundred characters.
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", str(folder))
-        patch.setenv("RAY_worker_niceness", "0")
+        for name, value in RAY_IS_PATIENT.items():
+            patch.setenv(name, value)
         yield
         if "ray" in sys.modules:
             sys.modules["ray"].shutdown()

@@ -20,12 +20,12 @@ DEATHS = [
     ("driver", "before the first commit", 0),
     ("machine", "in the middle", 5),
 ]
-"""Who dies when, and after how many commits of its own; moments as in dying_driver.py."""
+"""Who dies when, and after how many commits of its own; moments as in dying_driver.py. A machine takes its Ray along."""
 MORE_DEATHS = [
     ("driver", "once the index is made", 0),
     ("machine", "after the first commit", 1),
 ]
-"""Before these, with --full."""
+"""Before these, with --full; and then every job has a Ray of its own."""
 
 pytestmark = pytest.mark.cluster
 
@@ -35,7 +35,15 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_corpus(tmp_path_factory.mktemp("corpus"), [line(i, f"passage {i} " + "text " * 60) for i in range(N)])
 
 
-def command(corpus: Path, checkpoint: Path, index: Path) -> list[str]:
+@pytest.fixture(scope="module")
+def running(cluster: None) -> str:
+    """The address of a Ray that outlives the job, which starts sooner than one of its own."""
+    import ray
+
+    return str(ray.get_runtime_context().gcs_address)
+
+
+def command(corpus: Path, checkpoint: Path, index: Path, address: str) -> list[str]:
     options = {
         "--collection": corpus,
         "--index": index,
@@ -43,7 +51,7 @@ def command(corpus: Path, checkpoint: Path, index: Path) -> list[str]:
         "--backbone": checkpoint,
         "--encoders": 1,
         "--rows-per-block": ROWS_PER_BLOCK,
-        "--ray-address": "local",
+        "--ray-address": address,
     }
     flags = [str(part) for pair in options.items() for part in pair]
     return [sys.executable, str(ROOT / "jobs" / "encode_beir.py"), *flags]
@@ -53,22 +61,26 @@ def rows(index: Path) -> int:
     return len(PassageIndex.open(str(index))) if PassageIndex.exists(str(index)) else -1
 
 
-def test_killed_again_and_again(corpus: Path, checkpoint: Path, tmp_path: Path, full: bool) -> None:
+def test_killed_again_and_again(
+    corpus: Path, checkpoint: Path, tmp_path: Path, full: bool, request: pytest.FixtureRequest
+) -> None:
     """Each death finds the index as the one before left it; the last comes at no exact moment, wherever workers are."""
     index, log = tmp_path / "index", tmp_path / "log"
+    alone = command(corpus, checkpoint, index, "local")
+    again = alone if full else command(corpus, checkpoint, index, request.getfixturevalue("running"))
     committed = 0
     for victim, moment, commits in [*MORE_DEATHS * full, *DEATHS]:
-        die(command(corpus, checkpoint, index), victim, moment, log)
+        die(alone if victim == "machine" else again, victim, moment, log)
         committed += commits
         assert rows(index) == committed * ROWS_PER_BLOCK, moment
     with log.open("w") as stream:
-        job = subprocess.Popen(command(corpus, checkpoint, index), stdout=stream, stderr=subprocess.STDOUT)
+        job = subprocess.Popen(again, stdout=stream, stderr=subprocess.STDOUT)
     while rows(index) <= committed * ROWS_PER_BLOCK:
         assert job.poll() is None, log.read_text()
         time.sleep(0.05)
     job.kill()
     job.wait()
-    finish(corpus, checkpoint, index)
+    finish(again, index)
 
 
 def die(flags: list[str], victim: str, moment: str, log: Path) -> None:
@@ -81,10 +93,10 @@ def die(flags: list[str], victim: str, moment: str, log: Path) -> None:
     assert killed.returncode == -signal.SIGKILL, log.read_text()
 
 
-def finish(corpus: Path, checkpoint: Path, index: Path) -> None:
+def finish(command: list[str], index: Path) -> None:
     """Run the same command again: it encodes what is missing and nothing else."""
     committed = rows(index)
-    again = subprocess.run(command(corpus, checkpoint, index), capture_output=True, text=True, check=False)
+    again = subprocess.run(command, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr
     assert f"{N - committed:,} encoded now" in again.stdout
     stored = PassageIndex.open(str(index))
