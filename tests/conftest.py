@@ -16,7 +16,7 @@ from diffretriever.random_models.checkpoints import write_random_checkpoint
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--full", action="store_true", help="more kills and larger corpora, which make no new assertions")
+    parser.addoption("--full", action="store_true", help="the long forms of tests: they kill a job more often")
 
 
 @pytest.fixture(scope="session")

@@ -20,12 +20,12 @@ DEATHS = [
     ("driver", "before the first commit", 0),
     ("machine", "in the middle", 5),
 ]
-"""Who dies when, and after how many commits of its own; moments as in dying_driver.py. A machine takes its Ray along."""
+"""Who dies when, and after how many commits of its own; moments as in dying_driver.py."""
 MORE_DEATHS = [
     ("driver", "once the index is made", 0),
     ("machine", "after the first commit", 1),
 ]
-"""Before these, with --full; and then every job has a Ray of its own."""
+"""With --full, before these. Every job has a Ray of its own then; else only that which takes its Ray along."""
 
 pytestmark = pytest.mark.cluster
 
