@@ -105,7 +105,7 @@ def test_the_encode_job_leaves_them_out_and_says_so(
         bad = damaged(bad, text, number, where)
     budgets = {index.uri: 3 for index in indexes}
     with (
-        patch("diffretriever.pipelines.encoders.load_in_actor"),
+        patch("diffretriever.pipelines.encode.load_in_actor"),
         patch.object(EncodeBlocks, "_encoded", _Made(sound, bad)),
     ):
         stage = EncodeBlocks("", budgets, "cpu", 1)
