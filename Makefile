@@ -1,15 +1,16 @@
-# `make demo`: a meaningful result from nothing. `make test`: lint, types, tests.
+# `make demo`: a meaningful result from nothing. `make test`: lint, types, tests. `make test-full`: tests in long forms too.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install demo serve test lint types tests clean
+.PHONY: help install demo serve test test-full lint types tests clean
 
 help:
 	@echo "make install   create $(VENV) and install everything, pinned"
 	@echo "make demo      encode the built-in collection, search it, compare three retrievers"
 	@echo "make serve     search page and HTTP interface over the demo's index, on http://localhost:8000"
 	@echo "make test      lint, types, tests"
+	@echo "make test-full the same, with the tests in their long forms"
 	@echo "make clean     remove $(VENV), demo results and caches"
 
 install: $(VENV)/.installed
@@ -33,6 +34,9 @@ serve: install
 
 test: lint types tests
 
+test-full: PYTEST_FLAGS = --full
+test-full: test
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -42,7 +46,7 @@ types: install
 
 # In the order of the files: by default those of few tests, which are the long ones here, would come last.
 tests: install
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
 
 clean:
 	rm -rf $(VENV) demo build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -14,6 +15,16 @@ import torch
 from diffretriever.random_models.checkpoints import write_random_checkpoint
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="the long forms of tests: they kill a job more often")
+
+
+@pytest.fixture(scope="session")
+def full(request: pytest.FixtureRequest) -> bool:
+    """Whether tests are to run in their long form."""
+    return bool(request.config.getoption("--full"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> Iterator[None]:
     """Models as small as the tests' only wait for their threads on a busy machine."""
@@ -23,32 +34,52 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+RAY_IS_PATIENT = {
+    # Ray runs its workers at the lowest priority but four: beside the tests of another session they would take
+    # minutes to start.
+    "RAY_worker_niceness": "0",
+    # It gives up on processes that a busy machine is slow to start, or to let answer.
+    "RAY_raylet_start_wait_time_s": "3600",
+    "RAY_worker_register_timeout_seconds": "3600",
+    "RAY_agent_register_timeout_ms": "2000000",
+    "RAY_health_check_timeout_ms": "2000000",
+    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "3600",
+}
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_ray() -> Iterator[None]:
-    """A place for Ray's files that no other session has: jobs use the cluster whose address lies there.
-
-    Ray runs its workers at the lowest priority but four: beside the tests of another session they would take minutes
-    to start.
-    """
+    """A place for Ray's files that no other session has: jobs use the cluster whose address lies there."""
     # Ray's sockets lie below it, and their paths may have a hundred characters.
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", str(folder))
-        patch.setenv("RAY_worker_niceness", "0")
+        for name, value in RAY_IS_PATIENT.items():
+            patch.setenv(name, value)
         yield
+        if "ray" in sys.modules:
+            sys.modules["ray"].shutdown()
     shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    """A local Ray of two CPUs for this module."""
+def cluster() -> None:
+    """A local Ray of two CPUs: started by the first module that needs it, kept for those that follow."""
     import ray
 
     from diffretriever.pipelines.cluster import python_path
 
+    if ray.is_initialized():
+        return
     environment = {"env_vars": {"PYTHONPATH": python_path()}}
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment)
-    yield
+
+
+@pytest.fixture
+def no_cluster() -> None:
+    """No Ray in this process, as a job begins."""
+    import ray
+
     ray.shutdown()
 
 

@@ -99,10 +99,11 @@ def test_mining_by_an_encoder_goes_through_batch_search(tmp_path: Path) -> None:
         assert not own & {p.id for p in example.negatives}
 
 
+@pytest.mark.usefixtures("cluster")
 def test_a_killed_job_leaves_nothing_that_opens_and_is_done_again(tmp_path: Path) -> None:
     """`kill -9` by itself once examples are on disk."""
     (tmp_path / "x.jsonl").write_text(jsonl(map(tevatron, MADE)), "utf-8")
-    flags = ["--source", tmp_path / "x.jsonl", "--output", tmp_path / "out", "--ray-address", "local"]
+    flags = ["--source", tmp_path / "x.jsonl", "--output", tmp_path / "out"]
     dying = (
         "import os, signal, sys; from unittest import mock\n"
         f"sys.path.insert(0, {str(ROOT / 'jobs')!r}); import _entry, prepare_training\n"
@@ -114,15 +115,15 @@ def test_a_killed_job_leaves_nothing_that_opens_and_is_done_again(tmp_path: Path
         "_entry.run(prepare_training.PrepareTrainingJob, prepare_training.main)"
     )
     with (tmp_path / "log").open("w") as log:
-        command = [sys.executable, "-c", dying, *map(str, flags)]
-        killed = subprocess.run(command, stdout=log, stderr=log, check=False, timeout=300, start_new_session=True)
+        command = [sys.executable, "-c", dying, *map(str, flags), "--ray-address", "local"]
+        killed = subprocess.run(command, stdout=log, stderr=log, check=False, start_new_session=True)
     assert killed.returncode == -signal.SIGKILL, (tmp_path / "log").read_text()
     assert (tmp_path / "out" / EXAMPLES_FILE).stat().st_size > 1000
     assert (tmp_path / "out" / PASSAGES_FILE).stat().st_size > 1000
     with pytest.raises(ValueError, match="incomplete"):
         TrainingSet.open(tmp_path / "out")
     command = [sys.executable, str(ROOT / "jobs" / "prepare_training.py"), *map(str, flags)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     made = TrainingSet.open(tmp_path / "out")
     assert [made.example(row) for row in (0, 599)] == [MADE[0], MADE[599]]

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import threading
-import time
 from pathlib import Path
 
 import psutil
@@ -117,24 +114,27 @@ def _without_embedding(checkpoint: Path, folder: Path, letter: str) -> Path:
 
 def test_a_killed_encoder_process_costs_nothing(tmp_path: Path, make_job: JobMaker) -> None:
     corpus = write_corpus(tmp_path / "corpus", [line(i, "long text " * 100) for i in range(400)])
-    killed = threading.Event()
-    killer = threading.Thread(target=_kill_an_encoder, args=(make_job(corpus).index, killed))
+    job, killed, ended = make_job(corpus), threading.Event(), threading.Event()
+    killer = threading.Thread(target=_kill_an_encoder, args=(job.index, killed, ended))
     killer.start()
-    summary = encode_collection(make_job(corpus))
-    killer.join()
+    try:
+        summary = encode_collection(job)
+    finally:
+        ended.set()
+        killer.join()
     assert killed.is_set()
     assert (summary.encoded, summary.rows) == (400, 400)
     assert len(PassageIndex.open(summary.index).digests()) == 400
 
 
-def _kill_an_encoder(index: str, killed: threading.Event) -> None:
-    for _ in range(600):
-        time.sleep(0.1)
+def _kill_an_encoder(index: str, killed: threading.Event, ended: threading.Event) -> None:
+    """Kill one of this process's encoders once something is committed."""
+    while not ended.wait(0.1):
         if not PassageIndex.exists(index) or not len(PassageIndex.open(index)):
             continue
-        for process in psutil.process_iter(["cmdline"]):
-            if "MapWorker" in " ".join(process.info["cmdline"] or []):
-                os.kill(process.pid, signal.SIGKILL)
+        for process in psutil.Process().children(recursive=True):
+            if "MapWorker" in " ".join(process.cmdline()):
+                process.kill()
                 killed.set()
                 return
 

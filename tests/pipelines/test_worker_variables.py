@@ -13,6 +13,7 @@ from diffretriever.pipelines.cluster import ray_session
 from schemas.settings import RayConfig
 
 
+@pytest.mark.usefixtures("no_cluster")
 def test_workers_trust_what_the_command_trusts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "some/model@main")
     monkeypatch.chdir(tmp_path)

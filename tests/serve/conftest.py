@@ -37,10 +37,12 @@ def address(index: PassageIndex) -> Iterator[str]:
     from serve.app import search_app
 
     # Proxies that are slow to start on a busy machine would be killed, and started again.
-    os.environ["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"] = "60"
+    os.environ["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"] = str(LIMIT_S)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
+    # That of other modules has too few CPUs.
+    ray.shutdown()
     ray.init(
         address="local",
         num_cpus=8,
@@ -55,7 +57,7 @@ def address(index: PassageIndex) -> Iterator[str]:
     together = search_app({"index": index.uri, **SETTINGS, "max_ongoing": 16})
     del os.environ["DIFFRETRIEVER_API_KEY"]
     parts = {"layout": "apart", "shards": 2, "encoder.min_replicas": 2, "encoder.max_replicas": 2}
-    apart = search_app({"index": index.uri, **SETTINGS, **parts, "limits.timeout_s": LIMIT_S})
+    apart = search_app({"index": index.uri, **SETTINGS, **parts})
     serve.run_many(
         [
             serve.RunTarget(together, name="together", route_prefix="/together"),
@@ -70,5 +72,5 @@ def address(index: PassageIndex) -> Iterator[str]:
 
 @pytest.fixture(params=["together", "apart"])
 def client(request: pytest.FixtureRequest, address: str) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=f"{address}/{request.param}", headers=BEARER, timeout=30) as made:
+    with httpx2.Client(base_url=f"{address}/{request.param}", headers=BEARER, timeout=LIMIT_S) as made:
         yield made

@@ -17,7 +17,7 @@ from serve.remote import RemoteBackend, Replicas
 DEAD = ActorDiedError()
 NOBODY = DeploymentUnavailableError(DeploymentID("Encoder", "apart"))
 FULL = BackPressureError(num_queued_requests=9, max_queued_requests=9)
-LONG_S = 60.0
+LONG_S = 3600.0
 """What a request would wait for the next replica, far longer than a test may take."""
 
 

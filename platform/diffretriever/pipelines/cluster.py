@@ -50,6 +50,8 @@ def ray_session(config: RayConfig) -> Iterator[None]:
     ray.init(
         address=_running_cluster() if config.ray_address == "auto" else config.ray_address,
         runtime_env={"env_vars": worker_variables()},
+        # Of a local Ray, nobody is told where it would be, and it takes as long to start as all the rest.
+        include_dashboard=False,
         log_to_driver=False,
         logging_level=logging.WARNING,
     )
