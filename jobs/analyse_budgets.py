@@ -13,8 +13,8 @@ from schemas.analyse import AnalyseBudgetsJob
 
 def main(config: AnalyseBudgetsJob) -> None:
     """Analyse, and say where the report is."""
+    from diffretriever.evaluation.budgets.oracle_gains import OracleSection
     from diffretriever.evaluation.budgets.report import analyse
-    from diffretriever.evaluation.budgets.sections.oracles import OracleSection
 
     output = Path(absolute_place(config.output, "--output"))
     report = analyse(config.model_copy(update={"output": output}), shlex.join(["python", *sys.argv]))

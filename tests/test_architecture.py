@@ -108,7 +108,7 @@ def test_platform_is_no_package() -> None:
     [
         ("diffretriever", ["torch", "ray", "lance", "lancedb", "transformers", "pyarrow"]),
         ("diffretriever.ledger", ["torch", "ray", "lance"]),
-        ("diffretriever.training.seeds", ["torch"]),
+        ("diffretriever.training.data.seeds", ["torch"]),
         ("diffretriever.training.data.training_set", ["torch"]),
         ("diffretriever.training.engine", ["deepspeed"]),
     ],

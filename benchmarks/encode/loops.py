@@ -17,13 +17,13 @@ import numpy as np
 import torch
 
 from benchmarks.measuring import Sample, peak_mb, serve_child, watched
-from diffretriever.backbones.base import BackboneOutput
+from diffretriever.backbones.base import BackboneOutput, pad_right
 from diffretriever.collections import Passage, open_collection
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.preparer import PreparedText
+from diffretriever.encoders.readout import unit_float16
 from diffretriever.encoders.representations import Representations
-from diffretriever.encoders.tensors import pad_right, unit_float16
 from diffretriever.presets import load_retriever
 from diffretriever.ragged import offsets_of
 from diffretriever.scoring.sparse import impact_matrix

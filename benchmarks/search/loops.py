@@ -21,10 +21,9 @@ from benchmarks.search.vectors import MadeUpVectors, name
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.topk import Hits
-from diffretriever.search.dense import PROPOSERS
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.calibrate import choose_count, counts_to_try
-from diffretriever.search.dense.candidates import CandidateSearch
+from diffretriever.search.dense.candidates import PROPOSERS, CandidateSearch
 from diffretriever.search.dense.coded import CodedPassages, CodedScan
 from diffretriever.search.dense.codes import build_codes, open_segments
 from diffretriever.search.dense.stream import StreamingScan

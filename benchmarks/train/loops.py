@@ -32,9 +32,9 @@ from diffretriever.encoders.preparer import PreparedText
 from diffretriever.presets import load_retriever
 from diffretriever.training.batches import Batches
 from diffretriever.training.data.examples import Group, passage_key
+from diffretriever.training.data.seeds import seed_torch
 from diffretriever.training.gather import Workers
 from diffretriever.training.lora import lora_config, target_modules
-from diffretriever.training.seeds import seed_torch
 from diffretriever.training.session import Session, describe_training, open_session
 from diffretriever.training.trainable import with_training_lengths
 from schemas.retriever import MaskedRetriever

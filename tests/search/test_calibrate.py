@@ -12,7 +12,6 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.search.accelerate import accelerate
-from diffretriever.search.dense import PROPOSERS
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.calibrate import (
     choose_count,
@@ -21,7 +20,7 @@ from diffretriever.search.dense.calibrate import (
     sample_queries,
     wanted_numbers,
 )
-from diffretriever.search.dense.candidates import CandidateSearch
+from diffretriever.search.dense.candidates import PROPOSERS, CandidateSearch
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import build_codes, open_segments
 from diffretriever.search.dense.mean import MeanProposer

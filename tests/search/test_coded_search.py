@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
-from diffretriever.scoring.coded import CodedQueries, Codes
-from diffretriever.scoring.maxsim import maxsim
+from diffretriever.scoring.maxsim import CodedQueries, Codes, maxsim
 from diffretriever.search.dense.coded import CodedPassages, CodedScan
 from diffretriever.search.dense.codes import FragmentCodes, build_codes, open_segments, quantise
 from diffretriever.search.dense.stream import StreamingScan
@@ -142,7 +141,7 @@ def test_a_device_that_is_no_cpu_gets_large_blocks_and_the_same_hits(
     assert_same_hits(search.search(queries, 10), streamed(own_index, queries, 10))
     assert devices == [(16, "cuda")] * 3, "a block for each of three small fragments, however many queries there are"
     # The same where a fragment takes several blocks.
-    monkeypatch.setattr("diffretriever.scoring.coded._BLOCK_CELLS", 7 * queries.hidden_size)
+    monkeypatch.setattr("diffretriever.scoring.maxsim._CODED_BLOCK_CELLS", 7 * queries.hidden_size)
     assert_same_hits(search.search(queries, 10), streamed(own_index, queries, 10))
 
 

@@ -14,8 +14,7 @@ from diffretriever.codecs import codec_from_bytes
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_of
-from diffretriever.search.dense import PROPOSERS
-from diffretriever.search.dense.candidates import CandidateSearch
+from diffretriever.search.dense.candidates import PROPOSERS, CandidateSearch
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import build_codes, open_segments
 from diffretriever.search.dense.compressed import CompressedScan

@@ -15,11 +15,11 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.maxsim import maxsim
 from diffretriever.search.accelerate import accelerate
-from diffretriever.search.dense import PROPOSERS
-from diffretriever.search.dense.candidates import CandidateSearch, Proposer, settings_file
+from diffretriever.search.dense.candidates import PROPOSERS, CandidateSearch, settings_file
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import build_codes, open_segments
 from diffretriever.search.dense.mean import highest
+from diffretriever.search.dense.proposer import Proposer
 from diffretriever.search.inspection import inspect
 from schemas.accelerate import AccelerateJob, FormerProposerName, ProposerName
 from tests.search.conftest import PASSAGES, QUERIES, fill

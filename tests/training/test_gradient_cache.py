@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 
 from diffretriever.training.batches import Part
+from diffretriever.training.data.seeds import seed_torch
 from diffretriever.training.gather import Workers
 from diffretriever.training.lora import trainable_parameters
 from diffretriever.training.objective import objective
-from diffretriever.training.seeds import seed_torch
 from diffretriever.training.session import Session
 from diffretriever.training.trainable import join
 from schemas.retriever import BackboneRetriever

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from diffretriever.training.data.examples import passage_key
+from diffretriever.training.data.seeds import draws
 from diffretriever.training.data.training_set import TrainingSet
-from diffretriever.training.seeds import draws
 from schemas.training_data import PrepareTrainingJob
 from tests.training.example_cases import examples, jsonl, prepared, tevatron
 

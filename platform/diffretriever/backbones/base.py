@@ -8,8 +8,10 @@ Legend: B batch, L padded length, P positions read in a row, H hidden size, V vo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -359,3 +361,14 @@ def _check_lengths(mask_BL: Tensor, max_length: int) -> None:
 
 def _shape(tensor: Tensor) -> list[int]:
     return list(tensor.shape)
+
+
+def pad_right(rows: Sequence[np.ndarray], fill: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return int64 [B, L] with `fill` after each row's end, and the mask int64 [B, L] of real entries."""
+    lengths = torch.tensor([len(row) for row in rows])
+    width = int(lengths.max()) if len(rows) else 0
+    mask_BL = (torch.arange(width)[None, :] < lengths[:, None]).long()
+    ids_BL = torch.full((len(rows), width), fill, dtype=torch.int64)
+    if width:
+        ids_BL[mask_BL.bool()] = torch.from_numpy(np.concatenate(rows)).long()
+    return ids_BL, mask_BL

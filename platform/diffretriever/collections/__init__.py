@@ -16,8 +16,8 @@ from diffretriever.collections.base import (
 )
 from diffretriever.collections.beir import FOLDERS, open_dataset
 from diffretriever.collections.files import FileCollection, read_queries
-from diffretriever.collections.lines import TextFile, find_file
 from diffretriever.collections.pydoc import PYDOC, open_pydoc
+from diffretriever.collections.records import TextFile, find_file
 from diffretriever.collections.scan import BadInputPolicy, ScanResult, scan, set_aside
 from diffretriever.collections.trec import read_qrels, read_run, write_qrels, write_run
 from schemas.base import suggest

@@ -20,7 +20,7 @@ from urllib.request import urlopen
 
 from diffretriever.collections.base import Passage, Qrels, Query
 from diffretriever.collections.files import FileCollection, Split
-from diffretriever.collections.lines import find_file
+from diffretriever.collections.records import find_file
 from diffretriever.files import cache_dir, whole_file, whole_folder
 
 CORPUS = "corpus.jsonl"

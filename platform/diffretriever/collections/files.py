@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffretriever.collections.base import BadRecord, Collection, Passage, Qrels, Query
-from diffretriever.collections.lines import TextFile, read_lines
-from diffretriever.collections.trec import read_qrels_file
-from diffretriever.collections.validation import (
+from diffretriever.collections.records import (
     MAX_PASSAGE_BYTES,
+    TextFile,
     judge,
     passage_from_json,
     passage_from_tsv,
     query_from_json,
     query_from_tsv,
+    read_lines,
 )
+from diffretriever.collections.trec import read_qrels_file
 
 
 @dataclass(frozen=True, slots=True)

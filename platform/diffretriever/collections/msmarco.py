@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from diffretriever.collections.files import FileCollection, Split
-from diffretriever.collections.lines import find_file
+from diffretriever.collections.records import find_file
 
 CORPUS = "collection.tsv"
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from diffretriever.collections.base import Qrels, Run
-from diffretriever.collections.lines import TextFile, read_lines
-from diffretriever.collections.validation import MAX_PASSAGE_BYTES, RefusedError, check_id, decode
+from diffretriever.collections.records import MAX_PASSAGE_BYTES, RefusedError, TextFile, check_id, decode, read_lines
 from diffretriever.files import whole_file
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,9}")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
     from diffretriever.backbones import Backbone, Vocabulary
-    from diffretriever.encoders.impacts import ContentIds
+    from diffretriever.encoders.readout import ContentIds
 
 _TOKENS_PER_BATCH_CPU = 2048
 _TOKENS_PER_BATCH_GPU = 65536

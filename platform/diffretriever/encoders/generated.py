@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from diffretriever.backbones.base import chosen_logits
+from diffretriever.backbones.base import chosen_logits, pad_right
 from diffretriever.backbones.decoding import Decoder, Prefix
 from diffretriever.encoders.base import BackboneEncoder, TextStates
 from diffretriever.encoders.framing import Following, PromptedPreparer
-from diffretriever.encoders.impacts import content_ids, represent
 from diffretriever.encoders.preparer import PreparedText
+from diffretriever.encoders.readout import content_ids, represent
 from diffretriever.encoders.representations import Representations
-from diffretriever.encoders.tensors import pad_right
 from schemas.retriever import GeneratedRetriever, Side
 
 if TYPE_CHECKING:

@@ -14,13 +14,14 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from diffretriever.backbones.base import pad_right
 from diffretriever.backbones.device import resolve_attention, resolve_device, resolve_dtype
 from diffretriever.encoders.base import Encoder, ModelFacts
 from diffretriever.encoders.library_files import LibraryFiles
 from diffretriever.encoders.library_preparer import TASKS, LibraryPreparer, TokenPreparer
 from diffretriever.encoders.preparer import PreparedText
+from diffretriever.encoders.readout import unit_float16
 from diffretriever.encoders.representations import Representations
-from diffretriever.encoders.tensors import pad_right, unit_float16
 from schemas.retriever import LibraryRetriever, TextConfig
 
 _SINGLE = "SentenceTransformer"

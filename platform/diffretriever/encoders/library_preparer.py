@@ -21,9 +21,9 @@ from tokenizers import normalizers
 from transformers import AddedToken, AutoConfig, AutoTokenizer
 
 from diffretriever.backbones import Vocabulary
+from diffretriever.backbones.base import pad_right
 from diffretriever.encoders.library_files import LibraryFiles
 from diffretriever.encoders.preparer import NO_IDS, PreparedText, Preparer
-from diffretriever.encoders.tensors import pad_right
 from schemas.retriever import LibraryRetriever, Side
 
 TASKS: dict[Side, str] = {"query": "query", "passage": "document"}

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeAlias
 import numpy as np
 import torch
 
+from diffretriever.backbones.base import pad_right
 from diffretriever.encoders.base import BackboneEncoder, TextStates
 from diffretriever.encoders.framing import Following, PromptedPreparer
-from diffretriever.encoders.impacts import content_ids, represent
 from diffretriever.encoders.preparer import PreparedText
+from diffretriever.encoders.readout import content_ids, represent
 from diffretriever.encoders.representations import Representations
-from diffretriever.encoders.tensors import pad_right
 from schemas.retriever import BackboneRetriever, MaskedRetriever, Side
 
 if TYPE_CHECKING:

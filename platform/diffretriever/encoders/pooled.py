@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from diffretriever.backbones.base import pad_right
 from diffretriever.encoders.base import BackboneEncoder, TextStates
 from diffretriever.encoders.preparer import NO_IDS, PreparedText, Preparer
+from diffretriever.encoders.readout import unit_float16
 from diffretriever.encoders.representations import Representations
-from diffretriever.encoders.tensors import pad_right, unit_float16
 from schemas.retriever import PooledRetriever, Side
 
 if TYPE_CHECKING:

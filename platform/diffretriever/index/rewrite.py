@@ -19,9 +19,8 @@ from lance.fragment import FragmentMetadata, write_fragments
 
 from diffretriever.encoders.representations import Representations, read_vectors
 from diffretriever.files import filesystem_of
-from diffretriever.index.finite import finite_rows
 from diffretriever.index.table import PassageIndex, changed_by_another, refused_if_changed, table_schema, table_uri
-from diffretriever.index.vectors import with_packed
+from diffretriever.index.vectors import finite_rows, with_packed
 from diffretriever.index.writer import Committer, WriterLock, beside, write_block
 from schemas.index import TEXT_SCHEMA, IndexManifest
 

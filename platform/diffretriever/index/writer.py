@@ -22,7 +22,6 @@ from lance.fragment import FragmentMetadata, write_fragments
 
 from diffretriever.collections import Passage
 from diffretriever.files import is_local
-from diffretriever.index.finite import refuse_to_write
 from diffretriever.index.table import (
     PassageIndex,
     changed_by_another,
@@ -31,7 +30,7 @@ from diffretriever.index.table import (
     refused_if_changed,
     table_uri,
 )
-from diffretriever.index.vectors import with_packed
+from diffretriever.index.vectors import refuse_to_write, with_packed
 from schemas.index import TEXT_SCHEMA
 from schemas.places import plain_place
 

@@ -25,8 +25,8 @@ from diffretriever.collections.quarantine import refuse_other_files
 from diffretriever.encoders.base import BatchCost
 from diffretriever.encoders.representations import not_finite
 from diffretriever.files import is_local, write_text
-from diffretriever.index.finite import named
 from diffretriever.index.table import PassageIndex, bm25_manifest, check_same
+from diffretriever.index.vectors import named
 from diffretriever.index.writer import Committer, WriterLock, beside, write_block
 from diffretriever.pipelines.cluster import PREPARE_CPUS, EncoderPool, ray_session, size_pool
 from diffretriever.pipelines.encoders import describe_encoder, load_in_actor

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 
 from diffretriever.backbones import Backbone, Vocabulary, load_backbone
+from diffretriever.backbones.base import pad_right
 from diffretriever.collections import Passage
 from diffretriever.encoders.base import token_budget_batches, tokens_per_batch
 from diffretriever.encoders.framing import Prompt, frame
 from diffretriever.encoders.preparer import join_title
-from diffretriever.encoders.tensors import pad_right
 from diffretriever.rerank.base import Reranker
 from schemas.rerank import LikelihoodReranker
 from schemas.retriever import TextConfig

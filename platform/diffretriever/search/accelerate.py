@@ -16,10 +16,9 @@ from diffretriever.encoders.representations import Representations
 from diffretriever.files import is_local
 from diffretriever.index.table import PassageIndex, fragment_key
 from diffretriever.scoring.topk import Hits
-from diffretriever.search.dense import AUTO, PROPOSERS
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.calibrate import choose_count, counts_to_try, milliseconds, sample_queries
-from diffretriever.search.dense.candidates import CandidateSearch, write_settings
+from diffretriever.search.dense.candidates import AUTO, PROPOSERS, CandidateSearch, write_settings
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import build_fragment_codes, codes_folder, open_segments
 from diffretriever.search.neural import NeuralSearcher

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from diffretriever.budgets.selectors import Selector
-from diffretriever.collections.validation import RefusedError, checked_query
+from diffretriever.collections.records import RefusedError, checked_query
 from diffretriever.encoders.preparer import PreparedText, Preparer
 from diffretriever.encoders.representations import Representations, not_finite
 from diffretriever.index.table import PassageIndex

@@ -8,10 +8,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from diffretriever.collections import Passage
-from diffretriever.collections.validation import RefusedError, checked_passage
+from diffretriever.collections.records import RefusedError, checked_passage
 from diffretriever.encoders.representations import Representations, not_finite
-from diffretriever.index.finite import named
 from diffretriever.index.table import PassageIndex
+from diffretriever.index.vectors import named
 from diffretriever.index.writer import Committer, WriterLock, beside, text_table, write_block
 from diffretriever.serving.problems import InvalidError, NotFoundError, UnavailableError
 from schemas.index import IndexManifest

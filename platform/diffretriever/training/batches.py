@@ -25,8 +25,8 @@ from torch import Tensor
 from diffretriever.collections.base import Passage
 from diffretriever.encoders.preparer import PreparedText, Preparer, join_title
 from diffretriever.training.data.examples import Group, passage_key
+from diffretriever.training.data.seeds import draw
 from diffretriever.training.gather import Workers, gather_rows
-from diffretriever.training.seeds import draw
 from schemas.retriever import Side
 from schemas.training import Recipe
 

@@ -24,10 +24,10 @@ from torch import Tensor
 
 from diffretriever.training.batches import Batches, Part, known_answers
 from diffretriever.training.compression import Compression
+from diffretriever.training.data.seeds import seed_torch
 from diffretriever.training.engine import Engine
 from diffretriever.training.gather import Workers, gather, gather_rows
 from diffretriever.training.objective import Outcome, objective
-from diffretriever.training.seeds import seed_torch
 from diffretriever.training.teacher import Teacher
 from diffretriever.training.trainable import TextVectors, TrainableEncoder, join
 from schemas.training import Recipe

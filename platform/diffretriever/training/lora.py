@@ -14,7 +14,7 @@ from torch import nn
 
 from diffretriever.backbones import Backbone
 from diffretriever.backbones.slot_layers import MODULE, SlotLayers, attach_slot_layers
-from diffretriever.training.seeds import seed_torch
+from diffretriever.training.data.seeds import seed_torch
 from schemas.training import Recipe
 
 

@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 from diffretriever.backbones import Backbone
 from diffretriever.encoders.base import BackboneEncoder, TextStates, similar_lengths
 from diffretriever.encoders.preparer import PreparedText
-from diffretriever.encoders.tensors import unit
+from diffretriever.encoders.readout import unit
 from diffretriever.scoring.sparse import log_relu, max_pool
 from schemas.retriever import BackboneRetriever
 from schemas.training import Recipe

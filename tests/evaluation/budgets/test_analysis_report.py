@@ -14,12 +14,12 @@ from pyarrow import parquet
 
 from diffretriever.evaluation.budgets import report as report_module
 from diffretriever.evaluation.budgets.analysis import AnalysisData, AnalysisFacts, Section, read_data
+from diffretriever.evaluation.budgets.features import FeatureSection
+from diffretriever.evaluation.budgets.grids import GridSection
+from diffretriever.evaluation.budgets.oracle_gains import OracleSection
 from diffretriever.evaluation.budgets.report import AnalysisReport, analyse
-from diffretriever.evaluation.budgets.sections.features import FeatureSection
-from diffretriever.evaluation.budgets.sections.grids import GridSection
-from diffretriever.evaluation.budgets.sections.oracles import OracleSection
-from diffretriever.evaluation.budgets.sections.scoring import ScoringSection
-from diffretriever.evaluation.budgets.sections.significance import SignificanceSection
+from diffretriever.evaluation.budgets.scoring import ScoringSection
+from diffretriever.evaluation.budgets.significance import SignificanceSection
 from diffretriever.evaluation.budgets.sweeps import Outcomes
 from schemas.analyse import AnalyseBudgetsJob
 from schemas.budget import Budget

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from diffretriever.evaluation.budgets.sections.features import binned_means
+from diffretriever.evaluation.budgets.features import binned_means
 
 
 def test_bins_of_equal_size_by_hand() -> None:

@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from diffretriever.evaluation.budgets.sections.slots import mean_pairwise_cosines, slots_in_use, winning_slots
+from diffretriever.evaluation.budgets.slots import mean_pairwise_cosines, slots_in_use, winning_slots
 
 
 def test_cosines_are_means_over_pairs() -> None:

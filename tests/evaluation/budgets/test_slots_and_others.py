@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from diffretriever.evaluation.budgets.against import AgainstSection, AgainstTest
+from diffretriever.evaluation.budgets.features import FeatureSection
 from diffretriever.evaluation.budgets.report import AnalysisReport, analyse
-from diffretriever.evaluation.budgets.sections.against import AgainstSection, AgainstTest
-from diffretriever.evaluation.budgets.sections.features import FeatureSection
-from diffretriever.evaluation.budgets.sections.slots import SlotSection
 from diffretriever.evaluation.budgets.selector_report import fit_selector
+from diffretriever.evaluation.budgets.slots import SlotSection
 from diffretriever.evaluation.budgets.sweeps import Outcomes, open_splits, query_features
 from schemas.analyse import AnalyseBudgetsJob
 from schemas.selector import FitSelectorJob

@@ -22,8 +22,8 @@ from diffretriever.evaluation.budgets.sweeps import SweptSplit, open_splits
 from diffretriever.evaluation.measures import evaluate
 from diffretriever.evaluation.statistics import bootstrap_interval, holm, t_test_p
 from diffretriever.evaluation.tables import Interval
-from diffretriever.index.finite import finite_rows
 from diffretriever.index.table import PassageIndex, check_same, manifest_of
+from diffretriever.index.vectors import finite_rows
 from diffretriever.presets import with_places
 from diffretriever.ragged import offsets_of
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest, maxsim

@@ -12,15 +12,15 @@ import pyarrow as pa
 from pyarrow import parquet
 from pydantic import SerializeAsAny, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from diffretriever.evaluation.budgets.against import AgainstSection
 from diffretriever.evaluation.budgets.analysis import AnalysisData, AnalysisFacts, Section, read_data
+from diffretriever.evaluation.budgets.features import FeatureSection
+from diffretriever.evaluation.budgets.grids import GridSection
+from diffretriever.evaluation.budgets.oracle_gains import OracleSection
 from diffretriever.evaluation.budgets.oracles import SIDES, best_query_budgets
-from diffretriever.evaluation.budgets.sections.against import AgainstSection
-from diffretriever.evaluation.budgets.sections.features import FeatureSection
-from diffretriever.evaluation.budgets.sections.grids import GridSection
-from diffretriever.evaluation.budgets.sections.oracles import OracleSection
-from diffretriever.evaluation.budgets.sections.scoring import ScoringSection
-from diffretriever.evaluation.budgets.sections.significance import SignificanceSection
-from diffretriever.evaluation.budgets.sections.slots import SlotSection
+from diffretriever.evaluation.budgets.scoring import ScoringSection
+from diffretriever.evaluation.budgets.significance import SignificanceSection
+from diffretriever.evaluation.budgets.slots import SlotSection
 from diffretriever.evaluation.tables import Cell, command_blocks, listed, markdown_table
 from diffretriever.files import whole_file, write_bytes, write_text
 from schemas.analyse import AnalyseBudgetsJob

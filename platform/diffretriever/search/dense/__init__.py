@@ -4,29 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diffretriever.search.dense.candidates import CandidateSearch, Proposer
+from diffretriever.search.dense.candidates import CandidateSearch
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.compressed import CompressedScan
-from diffretriever.search.dense.mean import MeanProposer
-from diffretriever.search.dense.plaid import PlaidProposer
 from diffretriever.search.dense.stream import StreamingScan
-from schemas.accelerate import ProposerName
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import torch
 
     from diffretriever.index.table import PassageIndex
     from diffretriever.search.dense.base import DenseSearch
     from schemas.search import SearchOptions
 
-
-PROPOSERS: Mapping[str, type[Proposer]] = {"mean": MeanProposer, "plaid": PlaidProposer}
-"""Candidate indexes by name. Adding one is a file here, a name in `schemas.accelerate` and an entry."""
-
-AUTO: tuple[ProposerName, ...] = ("mean", "plaid")
-"""What a calibration chooses from where none is named: those that are made in seconds."""
 
 SEARCHES: tuple[type[DenseSearch], ...] = (CandidateSearch, CodedScan, CompressedScan, StreamingScan)
 """The ways to search by MaxSim, the fastest first. Adding one is a file here and an entry."""

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from diffretriever.encoders.representations import Representations, read_vectors, refuse_queries
-from diffretriever.index.finite import finite_rows
 from diffretriever.index.table import PassageIndex
+from diffretriever.index.vectors import finite_rows
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest
 from diffretriever.scoring.pooled_slots import mean_slots
 from diffretriever.scoring.topk import Hits, TopK

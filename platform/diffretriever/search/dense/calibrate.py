@@ -19,7 +19,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.ragged import offsets_of
 from diffretriever.scoring.topk import Hits
 from diffretriever.search.dense.base import DenseSearch
-from diffretriever.search.dense.candidates import Proposer
+from diffretriever.search.dense.proposer import Proposer
 
 _QUERY_WORDS = 12
 _ONE_SIDED_95 = 1.645

@@ -10,8 +10,7 @@ Legend: C candidates of a query.
 from __future__ import annotations
 
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -21,43 +20,23 @@ import torch
 from diffretriever.encoders.representations import Representations, refuse_queries
 from diffretriever.files import write_text
 from diffretriever.index.table import PassageIndex
-from diffretriever.scoring.coded import CodedQueries
+from diffretriever.scoring.maxsim import CodedQueries
 from diffretriever.scoring.topk import Hits, TopK
 from diffretriever.search.dense.base import DenseSearch
-from diffretriever.search.dense.coded import CodedPassages
-from diffretriever.search.dense.codes import Segment, open_segments
+from diffretriever.search.dense.codes import open_segments
+from diffretriever.search.dense.mean import MeanProposer
+from diffretriever.search.dense.plaid import PlaidProposer
+from diffretriever.search.dense.proposer import Proposer
 from diffretriever.search.dense.stream import StreamingScan, asks_for_the_authors_score
 from schemas.accelerate import CandidateSettings, ProposerName
 from schemas.search import SearchOptions
 from schemas.serve import Way
 
+PROPOSERS: Mapping[str, type[Proposer]] = {"mean": MeanProposer, "plaid": PlaidProposer}
+"""Candidate indexes by name. Adding one is a file here, a name in `schemas.accelerate` and an entry."""
 
-class Proposer(ABC):
-    """A candidate index over segments of one index version."""
-
-    name: ClassVar[ProposerName]
-
-    def __init__(self, segments: Sequence[Segment]) -> None:
-        """`segments` are those that the candidate index knows."""
-        self.passages = CodedPassages(segments)
-
-    @classmethod
-    @abstractmethod
-    def build(cls, index: PassageIndex, segments: Sequence[Segment]) -> None:
-        """Make what the candidate index lacks to know all of an index's segments.
-
-        Raises:
-            ValueError: a passage's vectors hold NaN or infinity.
-        """
-
-    @classmethod
-    @abstractmethod
-    def open(cls, index: PassageIndex, segments: Sequence[Segment]) -> Self:
-        """Open it over those of an index's segments that it knows."""
-
-    @abstractmethod
-    def propose(self, queries: Representations, n: int) -> list[np.ndarray]:
-        """Return at most n passages a query as numbers into `passages`, int64 [C], most promising first, none twice."""
+AUTO: tuple[ProposerName, ...] = ("mean", "plaid")
+"""What a calibration chooses from where none is named: those that are made in seconds."""
 
 
 class CandidateSearch(DenseSearch):
@@ -87,9 +66,6 @@ class CandidateSearch(DenseSearch):
         An index made before may be calibrated with a candidate index that is there no longer: a warning says what to
         run.
         """
-        # The registry imports this module.
-        from diffretriever.search.dense import PROPOSERS
-
         if options.search_budget == "exact" or asks_for_the_authors_score(options):
             return None
         settings = read_settings(index)

@@ -17,12 +17,11 @@ import pyarrow.compute as pc
 import torch
 
 from diffretriever.encoders.representations import Representations, refuse_queries
-from diffretriever.index.finite import stored_not_finite
 from diffretriever.index.table import PassageIndex
+from diffretriever.index.vectors import stored_not_finite
 from diffretriever.ragged import offsets_of
-from diffretriever.scoring.coded import CodedQueries
 from diffretriever.scoring.kernels import chosen_to_float32
-from diffretriever.scoring.maxsim import can_be_best, exact_scores
+from diffretriever.scoring.maxsim import CodedQueries, can_be_best, exact_scores
 from diffretriever.scoring.topk import Hits, TopK
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.codes import Segment, open_segments
@@ -63,6 +62,7 @@ class CodedScan(DenseSearch):
         self.stream = stream
         """What fragments without codes are scanned by."""
         self._device = device
+        self._uri = stream.uri
         self._queries_at_once = max(1, (options.memory_mb << 19) // (4 * max(1, len(passages))))
         self.rescored = 0
         """Passages whose stored vectors were read since the search was opened, summed over queries."""
@@ -81,7 +81,7 @@ class CodedScan(DenseSearch):
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages: the same as `StreamingScan`, faster."""
         refuse_queries(queries)
-        self._passages.refuse_not_finite(self.stream.uri)
+        self._passages.refuse_not_finite(self._uri)
         hits: Hits = []
         for start in range(0, len(queries), self._queries_at_once):
             stop = min(len(queries), start + self._queries_at_once)

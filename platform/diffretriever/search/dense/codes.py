@@ -20,12 +20,12 @@ import pyarrow as pa
 
 from diffretriever.encoders.representations import read_vectors
 from diffretriever.files import is_local, whole_folder
-from diffretriever.index.finite import finite_rows
+from diffretriever.index.mapped_files import ids_from, letters_of, read_header, with_files, write_header
 from diffretriever.index.table import PassageIndex, fragment_key, live_rows, rows_written
+from diffretriever.index.vectors import finite_rows
 from diffretriever.ragged import offsets_of
-from diffretriever.scoring.coded import Codes
 from diffretriever.scoring.kernels import encode, to_float32
-from diffretriever.search.mapped_files import ids_from, letters_of, read_header, with_files, write_header
+from diffretriever.scoring.maxsim import Codes
 
 FORMAT = 2
 """Of these files."""

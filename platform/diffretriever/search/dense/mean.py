@@ -13,9 +13,9 @@ import torch
 
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
-from diffretriever.scoring.coded import CodedQueries
-from diffretriever.search.dense.candidates import Proposer
+from diffretriever.scoring.maxsim import CodedQueries
 from diffretriever.search.dense.codes import Segment
+from diffretriever.search.dense.proposer import Proposer
 from schemas.accelerate import ProposerName
 
 _CPU = torch.device("cpu")

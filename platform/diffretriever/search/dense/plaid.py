@@ -25,9 +25,9 @@ from diffretriever.encoders.representations import Representations
 from diffretriever.files import write_bytes
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.kernels import to_float32
-from diffretriever.search.dense.candidates import Proposer
 from diffretriever.search.dense.coded import CodedPassages
 from diffretriever.search.dense.codes import Segment
+from diffretriever.search.dense.proposer import Proposer
 from schemas.accelerate import ProposerName
 
 _TRAINING_VECTORS = 16

@@ -13,8 +13,8 @@ import pyarrow as pa
 import torch
 
 from diffretriever.encoders.representations import Representations, read_vectors, refuse_queries
-from diffretriever.index.finite import refuse_rows
 from diffretriever.index.table import PassageIndex
+from diffretriever.index.vectors import refuse_rows
 from diffretriever.scoring.kernels import to_float32
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest, maxsim
 from diffretriever.scoring.topk import Hits, TopK

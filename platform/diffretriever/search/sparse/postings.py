@@ -21,11 +21,11 @@ import torch
 
 from diffretriever.encoders.representations import Representations, read_impacts, refuse_queries
 from diffretriever.files import is_local, whole_folder
-from diffretriever.index.finite import NotFiniteError, finite_rows
+from diffretriever.index.mapped_files import ids_from, letters_of, read_header, with_files, write_header
 from diffretriever.index.table import PassageIndex, fragment_key, live_rows, rows_written
+from diffretriever.index.vectors import NotFiniteError, finite_rows
 from diffretriever.ragged import offsets_of
 from diffretriever.scoring.topk import Hits, TopK
-from diffretriever.search.mapped_files import ids_from, letters_of, read_header, with_files, write_header
 from diffretriever.search.sparse.base import SparseSearch
 from diffretriever.search.sparse.segment import Impacts, PostingsSegment, write_segment
 from diffretriever.search.sparse.segment_search import Found, search_many

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Self
 import pyarrow as pa
 
 from diffretriever.encoders.representations import Representations, read_impacts, refuse_queries
-from diffretriever.index.finite import finite_rows
 from diffretriever.index.table import PassageIndex
+from diffretriever.index.vectors import finite_rows
 from diffretriever.scoring.sparse import impact_matrix, sparse_scores
 from diffretriever.scoring.topk import Hits, TopK
 from diffretriever.search.sparse.base import SparseSearch

@@ -18,7 +18,7 @@ import numpy as np
 
 from diffretriever.collections import BadRecord, Collection
 from diffretriever.collections.base import Passage
-from diffretriever.collections.validation import (
+from diffretriever.collections.records import (
     ID_FIELDS,
     QUERY_ID_FIELDS,
     TEXT_FIELDS,

@@ -29,9 +29,8 @@ import pyarrow.parquet as pq
 
 from diffretriever.collections import BadRecord, Collection, Passage, Qrels, Query, open_collection
 from diffretriever.collections.files import FileCollection
-from diffretriever.collections.lines import Line, TextFile, find_file, read_lines
 from diffretriever.collections.pydoc import PYDOC, passages_and_summaries
-from diffretriever.collections.validation import RefusedError, decode
+from diffretriever.collections.records import Line, RefusedError, TextFile, decode, find_file, read_lines
 from diffretriever.files import cache_dir, whole_file
 from diffretriever.training.data.examples import (
     Checked,

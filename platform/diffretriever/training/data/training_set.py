@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from diffretriever.collections.base import Passage
 from diffretriever.training.data.examples import Example, Group, passage_key
-from diffretriever.training.seeds import draws, permutation
+from diffretriever.training.data.seeds import draws, permutation
 from schemas.training_data import TRAINING_SET_FORMAT, TrainingSetManifest
 
 MANIFEST_FILE = "manifest.json"

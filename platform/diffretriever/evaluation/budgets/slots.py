@@ -29,8 +29,14 @@ from schemas.budget import Budget
 _Side: TypeAlias = Literal["query", "passage"]
 
 _TOP_PASSAGES = 10
+
+
 _MOST_TEXTS = 500
+
+
 _BATCH_ROWS = 1024
+
+
 _COLOURS: dict[_Side, str] = {"query": BLUE, "passage": RED}
 
 

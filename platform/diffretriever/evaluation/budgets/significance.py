@@ -18,6 +18,8 @@ from schemas.budget import Budget
 from schemas.sweep import SweepMode
 
 _DAGGER, _DOUBLE = "†", "‡"
+
+
 _STRICT = 0.01
 """Level of the double dagger."""
 

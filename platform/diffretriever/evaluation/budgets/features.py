@@ -24,6 +24,8 @@ from schemas.base import Model
 from schemas.sweep import SweepMode
 
 _COLOURS: dict[SweepMode, str] = {"dense": BLUE, "sparse": ORANGE, "hybrid": GREEN}
+
+
 _PANEL_WIDTH, _PANEL_HEIGHT = 3.3, 2.35
 
 

@@ -22,7 +22,11 @@ from schemas.budget import Budget
 from schemas.sweep import SweepMode
 
 _COLUMNS = 4
+
+
 _CELL_WIDTH, _CELL_HEIGHT = 0.52, 0.40
+
+
 _MAP = colormaps["YlGnBu"]
 
 

@@ -1,8 +1,7 @@
-"""From states and logits at slots to representations: what every method with a retrieval prompt has in common.
+"""What a pass of the model says, as representations: unit vectors of states, impacts of logits (paper Eq. 3).
 
-Impacts are the sparse side (paper Eq. 3). Legend: B texts of a batch, K most slots of the batch, T most content ids of
-the batch, G ids whose logits are needed: T, or 2T where variants with a leading space count; M slots of all texts, H
-hidden size.
+Legend: B texts of a batch, K most slots of the batch, H hidden size, M vectors of all texts, T most content ids of the
+batch, G ids whose logits are needed: T, or 2T where variants with a leading space count.
 """
 
 from __future__ import annotations
@@ -13,12 +12,22 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from diffretriever.backbones.base import pad_right
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.representations import Representations
-from diffretriever.encoders.tensors import pad_right, unit_float16
 from diffretriever.ragged import offsets_of
 from diffretriever.scoring.sparse import keep_topk, log_relu, max_pool, quantise
 from schemas.retriever import PromptedRetriever
+
+
+def unit(vectors: torch.Tensor) -> torch.Tensor:
+    """L2-normalise the last dimension in fp32."""
+    return torch.nn.functional.normalize(vectors.float(), dim=-1, eps=1e-12)
+
+
+def unit_float16(vectors_MH: torch.Tensor) -> np.ndarray:
+    """L2-normalise and round to float16 [M, H], the form at rest."""
+    return unit(vectors_MH).to(torch.float16).cpu().numpy()
 
 
 class ContentIds(NamedTuple):

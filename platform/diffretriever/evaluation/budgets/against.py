@@ -17,6 +17,8 @@ from schemas.sweep import SweepMode
 _Side: TypeAlias = Literal["fixed", "query", "passage", "joint"]
 
 _SIDES: tuple[_Side, ...] = ("fixed", *SIDES)
+
+
 _SIDE_NAMES: dict[_Side, str] = {
     "fixed": "fixed budget",
     "query": "oracle K_q",

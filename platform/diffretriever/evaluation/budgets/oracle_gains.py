@@ -26,8 +26,14 @@ from schemas.base import Model
 from schemas.sweep import SweepMode
 
 _SIDE_NAMES: dict[Side, str] = {"query": "K_q", "passage": "K_p", "joint": "both"}
+
+
 _TICKS: dict[Side, str] = {"query": "$K_q$", "passage": "$K_p$", "joint": "joint"}
+
+
 _COLOURS: dict[Side, str] = {"query": BLUE, "passage": RED, "joint": GREEN}
+
+
 _COLUMNS = [
     "mode", "queries", "adapts", "fixed", "oracle", "gain", "carries over", "data set", "luck", "luck share",
 ]  # fmt: skip
