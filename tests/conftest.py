@@ -39,7 +39,8 @@ RAY_IS_PATIENT = {
     # minutes to start.
     "RAY_worker_niceness": "0",
     # It gives up on processes that a busy machine is slow to start, or to let answer.
-    "RAY_raylet_start_wait_time_s": "3600",
+    # Where Ray's own processes are too late, all of it starts again: not after an hour.
+    "RAY_raylet_start_wait_time_s": "60",
     "RAY_worker_register_timeout_seconds": "3600",
     "RAY_agent_register_timeout_ms": "2000000",
     "RAY_health_check_timeout_ms": "2000000",
@@ -67,12 +68,10 @@ def cluster() -> None:
     """A local Ray of two CPUs: started by the first module that needs it, kept for those that follow."""
     import ray
 
-    from diffretriever.pipelines.cluster import python_path
+    from diffretriever.pipelines.cluster import connect
 
-    if ray.is_initialized():
-        return
-    environment = {"env_vars": {"PYTHONPATH": python_path()}}
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment)
+    if not ray.is_initialized():
+        connect("local", num_cpus=2)
 
 
 @pytest.fixture

@@ -139,9 +139,9 @@ def test_mistakes_are_one_line_and_status_1(tmp_path: Path) -> None:
         assert done.status == 1, name
         assert message in done.stderr
         assert len(done.stderr.splitlines()) == 1, done.stderr
-    done = job("search", "--index", tmp_path / "nowhere", "--query", "x")
-    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
-    assert f"no index at {tmp_path / 'nowhere'}" in done.stderr
+    alone = job("search", "--index", tmp_path / "nowhere", "--query", "x")
+    assert (alone.returncode, "Traceback" in alone.stderr) == (1, False)
+    assert f"no index at {tmp_path / 'nowhere'}" in alone.stderr
 
 
 class Ended(NamedTuple):

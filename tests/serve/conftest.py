@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from collections.abc import Iterator
@@ -33,7 +32,7 @@ def address(index: PassageIndex) -> Iterator[str]:
     import ray
     from ray import serve
 
-    from diffretriever.pipelines.cluster import python_path
+    from diffretriever.pipelines.cluster import connect
     from serve.app import search_app
 
     # Proxies that are slow to start on a busy machine would be killed, and started again.
@@ -43,15 +42,7 @@ def address(index: PassageIndex) -> Iterator[str]:
         port = int(probe.getsockname()[1])
     # That of other modules has too few CPUs.
     ray.shutdown()
-    ray.init(
-        address="local",
-        num_cpus=8,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.WARNING,
-        _system_config={"metrics_report_interval_ms": 1000},
-        runtime_env={"env_vars": {"PYTHONPATH": python_path()}},
-    )
+    connect("local", num_cpus=8, _system_config={"metrics_report_interval_ms": 1000})
     serve.start(http_options={"host": "127.0.0.1", "port": port})
     os.environ["DIFFRETRIEVER_API_KEY"] = KEY
     together = search_app({"index": index.uri, **SETTINGS, "max_ongoing": 16})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ READER_CPUS = 0.1
 PREPARE_CPUS = 0.15
 _CPUS_WITHOUT_GPU = 0.75
 _SECONDS_TO_ANSWER = 3.0
+_STARTS = 4
+_TOO_LATE = "timed out during startup"
+"""What Ray says then."""
 _ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -46,19 +50,41 @@ def ray_session(config: RayConfig) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ray.init(
-        address=_running_cluster() if config.ray_address == "auto" else config.ray_address,
-        runtime_env={"env_vars": worker_variables()},
-        # Of a local Ray, nobody is told where it would be, and it takes as long to start as all the rest.
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.WARNING,
-    )
+    connect(_running_cluster() if config.ray_address == "auto" else config.ray_address)
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def connect(address: str, **options: Any) -> None:
+    """Connect to the cluster at `address`, or start one on this machine if that is `local`.
+
+    Ray gives its own processes 15 seconds to come up, whatever else the machine does: where they were too late, a local
+    Ray is started anew.
+
+    Args:
+        address: of the cluster; `local` for a new one.
+        options: further ones of `ray.init`.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    for attempt in range(_STARTS):
+        try:
+            ray.init(
+                address=address,
+                runtime_env={"env_vars": worker_variables()},
+                # Of a local Ray, nobody is told where it would be, and it takes as long to start as all the rest.
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.WARNING,
+                **options,
+            )
+        except Exception as error:
+            if _TOO_LATE not in str(error) or attempt + 1 == _STARTS:
+                raise
+            sys.stderr.write("Ray's own processes came up too late: starting it again\n")
+        else:
+            return
 
 
 def _running_cluster() -> str:
