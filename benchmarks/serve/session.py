@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from collections.abc import Iterator
@@ -23,20 +22,13 @@ def serving(settings: dict[str, Any], *, haproxy: bool) -> Iterator[str]:
     import ray
     from ray import serve
 
-    from diffretriever.pipelines.cluster import python_path
+    from diffretriever.pipelines.cluster import connect
     from serve.app import search_app
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    ray.init(
-        address="local",
-        num_cpus=CLUSTER_CPUS,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.WARNING,
-        runtime_env={"env_vars": {"PYTHONPATH": python_path()}},
-    )
+    connect("local", num_cpus=CLUSTER_CPUS)
     try:
         serve.start(http_options={"host": "127.0.0.1", "port": port})
         serve.run(search_app(settings))
