@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,11 +15,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+import ray
 import yaml
 
 from diffretriever.encoders import load_encoder
+from diffretriever.pipelines.cluster import connect
 from diffretriever.pipelines.train import train
 from diffretriever.presets import load_retriever
 from diffretriever.random_models.checkpoints import write_random_checkpoint
@@ -77,15 +77,14 @@ def wait_for(output: Path, step: int, has_ended: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def killing_a_worker(output: Path, step: int) -> Iterator[None]:
-    """Kill one of the workers at a step of the training inside the block."""
+def killing_a_worker(output: Path, gate: Path, step: int) -> Iterator[None]:
+    """Let a worker die before a step of the training inside the block, once the step before it is recorded."""
     ended = threading.Event()
+    (gate / str(step)).touch()
 
     def kill() -> None:
-        wait_for(output, step, ended.is_set)
-        workers = [p for p in psutil.Process().children(recursive=True) if "RayTrainWorker" in "".join(p.cmdline())]
-        assert len(workers) == 2
-        workers[0].kill()
+        wait_for(output, step - 1, ended.is_set)
+        (gate / f"die-{step}").touch()
 
     killer = threading.Thread(target=kill)
     killer.start()
@@ -96,9 +95,10 @@ def killing_a_worker(output: Path, step: int) -> Iterator[None]:
         killer.join()
 
 
-def killed(flags: dict[str, Any], log: Path) -> list[int]:
-    """Run the job and kill all its processes after some steps; return the steps that it has recorded."""
-    output = Path(flags["output"])
+def killed(flags: dict[str, Any], gate: Path, log: Path) -> list[int]:
+    """Run the job and kill all its processes after a step; return the steps that it has recorded."""
+    output, last = Path(flags["output"]), EVERY + 2
+    (gate / str(last + 1)).touch()
     arguments = [text for name, value in flags.items() for text in (f"--{name.replace('_', '-')}", str(value))]
     with log.open("w") as stream:
         # A session of its own, so that the process group is the job's alone, Ray's processes included.
@@ -109,24 +109,38 @@ def killed(flags: dict[str, Any], log: Path) -> list[int]:
             start_new_session=True,
         )
         try:
-            wait_for(output, EVERY + 1, lambda: job.poll() is not None)
+            wait_for(output, last, lambda: job.poll() is not None)
         finally:
             os.killpg(job.pid, signal.SIGKILL)
             job.wait()
+    (gate / str(last + 1)).unlink()
     return steps(output)
 
 
-def test_killed_run_again_and_killed_in_part(flags: dict[str, Any], request: pytest.FixtureRequest) -> None:
-    output = Path(flags["output"])
-    # Where the kill comes so late that too little is left for the second one, all begins anew.
-    while (before := killed(flags, output.parent / "log"))[-1] > STEPS // 2:
-        shutil.rmtree(output)
-    assert not (output / "adapter").exists()
-    assert before == list(range(1, len(before) + 1))
+@pytest.fixture
+def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_cluster: None) -> Path:
+    """The folder by which workers are held; those of a Ray that begins from here on look into it."""
+    monkeypatch.setenv("TRAINING_GATE", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).with_name("training_gate")))
+    return tmp_path
 
-    request.getfixturevalue("cluster")
+
+@pytest.fixture
+def own_ray(gate: Path) -> Iterator[Callable[[], None]]:
+    """Starts a Ray whose workers look into the gate."""
+    yield lambda: connect("local", num_cpus=2)
+    ray.shutdown()
+
+
+def test_killed_run_again_and_killed_in_part(flags: dict[str, Any], gate: Path, own_ray: Callable[[], None]) -> None:
+    output = Path(flags["output"])
+    before = killed(flags, gate, output.parent / "log")
+    assert not (output / "adapter").exists()
+    assert before == list(range(1, EVERY + 3))
+
+    own_ray()
     config = TrainJob.model_validate(flags)
-    with killing_a_worker(output, max(before) + 2 * EVERY):
+    with killing_a_worker(output, gate, max(before) + 2 * EVERY):
         manifest = train(config)
     after = steps(output)[len(before) :]
     assert after[0] > 1, "it went on from a checkpoint"
