@@ -141,7 +141,7 @@ def test_a_device_that_is_no_cpu_gets_large_blocks_and_the_same_hits(
     assert_same_hits(search.search(queries, 10), streamed(own_index, queries, 10))
     assert devices == [(16, "cuda")] * 3, "a block for each of three small fragments, however many queries there are"
     # The same where a fragment takes several blocks.
-    monkeypatch.setattr("diffretriever.scoring.maxsim._CODED_BLOCK_CELLS", 7 * queries.hidden_size)
+    monkeypatch.setattr("diffretriever.scoring.maxsim._DECODED_NUMBERS", 7 * queries.hidden_size)
     assert_same_hits(search.search(queries, 10), streamed(own_index, queries, 10))
 
 
