@@ -118,3 +118,28 @@ def test_importing_a_module_loads_nothing_heavy(module: str, heavy: list[str]) -
     path = {"PYTHONPATH": f"{LIBRARY.parent}:{ROOT}"}
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=path)
     assert found.stdout.strip() == "[]"
+
+
+def test_functions_of_four_parameters_describe_them() -> None:
+    wrong = [
+        f"{file.relative_to(ROOT)}:{function.lineno} {function.name}"
+        for _, file in modules()
+        for function in public_functions(ast.parse(file.read_text("utf-8")))
+        if len(parameters(function)) >= 4 and "Args:" not in (ast.get_docstring(function) or "")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def public_functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Those of a module and of its public classes."""
+    holders: list[ast.Module | ast.ClassDef] = [tree]
+    holders += [node for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
+    for holder in holders:
+        for node in holder.body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+                yield node
+
+
+def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    named = function.args.posonlyargs + function.args.args + function.args.kwonlyargs
+    return [each.arg for each in named if each.arg not in {"self", "cls"}]

@@ -60,6 +60,12 @@ def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
 def resolve_attention(attention: str, device: torch.device, dtype: torch.dtype, *, prefer_flash: bool) -> str:
     """Return the attention kernel to use; `auto` is flash attention where it can run and is preferred.
 
+    Args:
+        attention: `auto`, or the name of a kernel.
+        device: where the backbone runs.
+        dtype: of its weights.
+        prefer_flash: whether `auto` is flash attention where that can run.
+
     Raises:
         ValueError: Another name, or flash attention where it cannot run.
     """

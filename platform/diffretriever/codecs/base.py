@@ -48,7 +48,14 @@ class Codec(ABC):
     @classmethod
     @abstractmethod
     def train(cls, bits: Bits, sample_MH: np.ndarray, n_vectors: int, seed: int) -> Self:
-        """Learn a codec; see `diffretriever.codecs.train_codec`."""
+        """Learn a codec; see `diffretriever.codecs.train_codec`.
+
+        Args:
+            bits: of a dimension.
+            sample_MH: float32 [M, H], unit vectors.
+            n_vectors: how many will be coded.
+            seed: of random beginnings.
+        """
 
     @classmethod
     @abstractmethod

@@ -69,7 +69,14 @@ def nearest_codewords(
 
 @njit(nogil=True, cache=True)
 def add_to_codewords(points_MD: np.ndarray, codes_MG: np.ndarray, sums_GVW: np.ndarray, counts_GV: np.ndarray) -> None:
-    """Add each vector's part to the sum (float64) and the count (int64) of the codeword it was given."""
+    """Add each vector's part to the sum (float64) and the count (int64) of the codeword it was given.
+
+    Args:
+        points_MD: float32, the vectors.
+        codes_MG: uint8, the codeword that each part of a vector was given.
+        sums_GVW: float64, added to.
+        counts_GV: int64, added to.
+    """
     width = sums_GVW.shape[2]
     for m in range(points_MD.shape[0]):
         for g in range(codes_MG.shape[1]):

@@ -41,7 +41,14 @@ class ProductCodec(Codec):
 
     @classmethod
     def train(cls, bits: Bits, sample_MH: np.ndarray, n_vectors: int, seed: int) -> Self:
-        """Learn rotation and codewords; the number of vectors to come does not matter."""
+        """Learn rotation and codewords; the number of vectors to come does not matter.
+
+        Args:
+            bits: of a dimension.
+            sample_MH: float32 [M, H], unit vectors.
+            n_vectors: how many will be coded.
+            seed: of random beginnings.
+        """
         width = 8 // bits
         variances_H, axes_HH = principal_axes(sample_MH)
         dealt_H = deal_out(variances_H ** (1 - _EVENED), width)

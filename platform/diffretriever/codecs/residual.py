@@ -44,7 +44,14 @@ class ResidualCodec(Codec):
 
     @classmethod
     def train(cls, bits: Bits, sample_MH: np.ndarray, n_vectors: int, seed: int) -> Self:
-        """Learn centroids on most of the sample, and the levels of residuals on the rest."""
+        """Learn centroids on most of the sample, and the levels of residuals on the rest.
+
+        Args:
+            bits: of a dimension.
+            sample_MH: float32 [M, H], unit vectors.
+            n_vectors: how many will be coded.
+            seed: of random beginnings.
+        """
         shuffled_MH = sample_MH[np.random.default_rng(seed).permutation(len(sample_MH))]
         held_out = min(max(1, int(len(sample_MH) * _HELD_OUT)), _MOST_HELD_OUT)
         rest_SH = shuffled_MH[held_out:] if len(sample_MH) > held_out else shuffled_MH

@@ -52,7 +52,14 @@ def columns_to_read(manifest: IndexManifest, wanted: Sequence[str]) -> list[str]
 
 
 def with_vectors(uri: str, manifest: IndexManifest, rows: T, wanted: Sequence[str]) -> T:
-    """Return rows with the columns `wanted`, `reps` decoded where that must be, and further ones such as `_rowaddr`."""
+    """Return rows with the columns `wanted`, `reps` decoded where that must be, and further ones such as `_rowaddr`.
+
+    Args:
+        uri: of the index, beside which the codec lies.
+        manifest: says whether vectors are stored packed.
+        rows: with the columns of `columns_to_read`.
+        wanted: names of columns.
+    """
     if not manifest.decodes or "reps" not in wanted:
         return rows
     packed_NW, offsets = read_packed(rows)

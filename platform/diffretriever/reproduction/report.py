@@ -234,7 +234,14 @@ class Results:
         self._read: dict[Path, dict[str, EvaluationResult]] = {}
 
     def sample(self, planned: PlannedRow, collection: str, mode: str, measure: str) -> Sample | None:
-        """Return what was measured for a cell, or None where nothing was."""
+        """Return what was measured for a cell, or None where nothing was.
+
+        Args:
+            planned: the row of the table.
+            collection: its column, or the average.
+            mode: score.
+            measure: as ir_measures writes it.
+        """
         if collection == AVERAGE:
             return self._average(planned, mode, measure)
         task = planned.tasks[collection]

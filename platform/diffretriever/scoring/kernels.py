@@ -61,7 +61,17 @@ def scan_chosen(
     query_scales_M: np.ndarray,
     out_C: np.ndarray,
 ) -> None:
-    """As `scan`, for the passages `chosen_C` (int64 [C]) only; writes float32 [C]."""
+    """As `scan`, for the passages `chosen_C` (int64 [C]) only; writes float32 [C].
+
+    Args:
+        codes_NH: int8, as for `scan`.
+        scales_N: float32.
+        offsets: int64 [P + 1].
+        chosen_C: int64 [C], the passages.
+        query_MH: codes of one query's vectors.
+        query_scales_M: float32.
+        out_C: float32 [C], overwritten.
+    """
     kernel = _scan_of(codes_NH.shape[1])
     kernel(codes_NH, scales_N, offsets[chosen_C], offsets[chosen_C + 1], query_MH, query_scales_M, out_C)
 

@@ -30,7 +30,14 @@ SCHEMA = pa.schema([("query", pa.int32()), ("id", pa.large_string()), ("score", 
 def search_lists(
     part: PassageIndex, queries: Representations, job: BatchSearchJob, device: str
 ) -> Iterator[tuple[ListName, pa.Table]]:
-    """Yield each list that the job's modes need, with each query's best passages of the part."""
+    """Yield each list that the job's modes need, with each query's best passages of the part.
+
+    Args:
+        part: of the index.
+        queries: encoded.
+        job: whose modes, depth and options count.
+        device: where vectors are scored.
+    """
     for name in lists_for(job.modes):
         search = open_dense(part, job, resolve_device(device)) if name == "dense" else open_sparse(part, job)
         yield name, to_table(search.search(queries, list_depth(job)))
@@ -47,7 +54,14 @@ def searched_depth(top_k: int, *, exclude_self: bool) -> int:
 
 
 def kept_hits(query_id: str, hits: Sequence[Hit], top_k: int, *, exclude_self: bool) -> list[Hit]:
-    """Return the best `top_k` hits, the query's own document (same id) left out if asked for."""
+    """Return the best `top_k` hits, the query's own document (same id) left out if asked for.
+
+    Args:
+        query_id: of the query.
+        hits: best first.
+        top_k: how many are kept.
+        exclude_self: whether the query's own document is left out.
+    """
     return [hit for hit in hits if not (exclude_self and hit[0] == query_id)][:top_k]
 
 

@@ -43,7 +43,14 @@ class TrainingData(Protocol):
         ...
 
     def group(self, row: int, *, epoch: int, negatives: int, seed: int) -> Group:
-        """What the query of a row brings to a step of an epoch."""
+        """What the query of a row brings to a step of an epoch.
+
+        Args:
+            row: of the set.
+            epoch: counted from 0.
+            negatives: how many passages besides the positive.
+            seed: of the training.
+        """
         ...
 
 

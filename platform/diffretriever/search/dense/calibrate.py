@@ -29,7 +29,14 @@ _TIMED = 20
 
 
 def sample_queries(index: PassageIndex, encoder: Encoder, size: int, seed: int = 0) -> Representations:
-    """Return up to `size` queries made from passages drawn at random."""
+    """Return up to `size` queries made from passages drawn at random.
+
+    Args:
+        index: whose passages are drawn.
+        encoder: of the queries.
+        size: how many, if there are so many.
+        seed: of the drawing.
+    """
     rows = np.random.default_rng(seed).choice(len(index), min(size, len(index)), replace=False)
     table = index.take(np.sort(rows), ["title", "text"])
     pairs = zip(table.column("title").to_pylist(), table.column("text").to_pylist(), strict=True)

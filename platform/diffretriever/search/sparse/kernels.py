@@ -147,7 +147,14 @@ def _append(
 
 @njit(nogil=True, cache=True)
 def keep_best(pool: tuple[np.ndarray, np.ndarray], state: np.ndarray, k: int, margin: int) -> None:
-    """Raise the threshold to where the k best bounds begin, less the margin; drop, in place, what lies below."""
+    """Raise the threshold to where the k best bounds begin, less the margin; drop, in place, what lies below.
+
+    Args:
+        pool: bounds int32 and places int64 of the candidates; changed.
+        state: int64 [3], see `new_state`; changed.
+        k: passages wanted.
+        margin: by how much a bound may be too high.
+    """
     bounds_C, places_C = pool
     count, threshold = state[0], np.int32(state[1])
     if count >= k:
@@ -222,7 +229,14 @@ def _add_weights(
 
 @njit(nogil=True, cache=True)
 def tally(ids_I: np.ndarray, weights_I: np.ndarray, counts_V: np.ndarray, peaks_V: np.ndarray) -> None:
-    """Count each term's impacts (int64 `counts_V`) and note its largest weight (float32 `peaks_V`)."""
+    """Count each term's impacts (int64 `counts_V`) and note its largest weight (float32 `peaks_V`).
+
+    Args:
+        ids_I: terms of the impacts.
+        weights_I: float32, their weights.
+        counts_V: int64, by term, added to.
+        peaks_V: float32, by term, raised.
+    """
     for i in range(len(ids_I)):
         term = ids_I[i]
         counts_V[term] += 1
@@ -279,7 +293,15 @@ def digest_impacts(ids_I: np.ndarray, bits_I: np.ndarray, offsets: np.ndarray, d
 def digest_postings(
     terms_D: np.ndarray, starts_DB: np.ndarray, rows_P: np.ndarray, bits_P: np.ndarray, digests_N: np.ndarray
 ) -> None:
-    """Do the same from postings; `digests_N` has room for whole blocks."""
+    """Do the same from postings; `digests_N` has room for whole blocks.
+
+    Args:
+        terms_D: the terms.
+        starts_DB: uint32 [D, B + 1], where the postings of a term begin in each block.
+        rows_P: uint16.
+        bits_P: uint32, the bits of the float32 weights.
+        digests_N: uint64, zeros; written. It has room for whole blocks.
+    """
     for d in range(len(terms_D)):
         for block in range(starts_DB.shape[1] - 1):
             for p in range(starts_DB[d, block], starts_DB[d, block + 1]):

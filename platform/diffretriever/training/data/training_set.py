@@ -89,6 +89,12 @@ class TrainingSet:
         Where there are fewer than asked for, positives of other rows fill up: none that this row has, none twice, none
         of a row with the same query.
 
+        Args:
+            row: of the set.
+            epoch: counted from 0.
+            negatives: how many passages besides the positive.
+            seed: of the training.
+
         Raises:
             ValueError: there are not enough passages in the whole training set.
         """
