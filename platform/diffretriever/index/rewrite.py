@@ -22,6 +22,7 @@ from diffretriever.files import filesystem_of
 from diffretriever.index.table import PassageIndex, changed_by_another, refused_if_changed, table_schema, table_uri
 from diffretriever.index.vectors import finite_rows, with_packed
 from diffretriever.index.writer import Committer, WriterLock, beside, write_block
+from diffretriever.ragged import offsets_of
 from schemas.index import TEXT_SCHEMA, IndexManifest
 
 SAMPLE_SIZE = 1 << 17
@@ -211,7 +212,7 @@ def _tables(index: PassageIndex, kept_N: np.ndarray) -> Iterator[pa.Table]:
         whole = Representations.from_arrow(table)
         own_M = kept_N[start : start + len(whole.vectors_MH)]
         start += len(whole.vectors_MH)
-        before = np.concatenate([[0], np.cumsum(own_M)]).astype(np.int64)
+        before = offsets_of(own_M)
         pruned = replace(
             whole,
             vectors_MH=whole.vectors_MH[own_M],

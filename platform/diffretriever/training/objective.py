@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy, kl_div, log_softmax, mse_loss, softmax
 
+from diffretriever.ragged import offsets_of
 from diffretriever.scoring.maxsim import maxsim
 from diffretriever.training.trainable import Taught, TextVectors
 from schemas.training import Recipe
@@ -95,8 +96,7 @@ def dense_scores(queries: TextVectors, passages: TextVectors) -> Tensor:
 
 
 def _offsets(valid_BK: Tensor) -> np.ndarray:
-    counts = valid_BK.sum(1).cpu().numpy()
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return offsets_of(valid_BK.sum(1).cpu().numpy())
 
 
 def sparse_scores(queries: TextVectors, passages: TextVectors) -> Tensor:

@@ -25,6 +25,7 @@ from numba import njit
 from diffretriever import __version__
 from diffretriever.collections.base import BadRecord, Passage
 from diffretriever.files import write_text
+from diffretriever.ragged import offsets_of
 from diffretriever.training.data.examples import Checked, Example, are_in, example_digest, stored_digest, text_key
 from diffretriever.training.data.training_set import EXAMPLES_FILE, MANIFEST_FILE, PASSAGES_FILE
 from schemas.training_data import (
@@ -237,7 +238,7 @@ def _with_rows(examples: pa.Table, rows: np.ndarray) -> pa.Table:
     lists = examples.column("passages").combine_chunks()
     flat = rows[lists.flatten().to_numpy()]
     passages = pa.ListArray.from_arrays(
-        pa.array(np.concatenate([[0], np.cumsum(lists.value_lengths().to_numpy())]).astype(np.int32)), pa.array(flat)
+        pa.array(offsets_of(lists.value_lengths().to_numpy()), pa.int32()), pa.array(flat)
     )
     columns = {name: examples.column(name) for name in EXAMPLES_SCHEMA.names} | {"passages": passages}
     return (
