@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from diffretriever.random_models.checkpoints import write_random_checkpoint
+from tests.warm.warm_python import warm_python
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,10 +35,12 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-RAY_IS_PATIENT = {
+RAY_SETTINGS = {
     # Ray runs its workers at the lowest priority but four: beside the tests of another session they would take
     # minutes to start.
     "RAY_worker_niceness": "0",
+    # A worker without work would end after a second, and the next task start another.
+    "RAY_idle_worker_killing_time_threshold_ms": "3600000",
     # It gives up on processes that a busy machine is slow to start, or to let answer.
     # Where Ray's own processes are too late, all of it starts again: not after an hour.
     "RAY_raylet_start_wait_time_s": "60",
@@ -55,7 +58,7 @@ def _own_ray() -> Iterator[None]:
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", str(folder))
-        for name, value in RAY_IS_PATIENT.items():
+        for name, value in RAY_SETTINGS.items():
             patch.setenv(name, value)
         yield
         if "ray" in sys.modules:
@@ -63,8 +66,18 @@ def _own_ray() -> Iterator[None]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture(scope="session")
+def warm() -> Iterator[None]:
+    """Workers of every Ray that begins from here on, and `python`, are forks of a process with torch loaded."""
+    with warm_python() as variables, pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(variables["PYTHONPATH"].split(":")[-1])
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        yield
+
+
 @pytest.fixture(scope="module")
-def cluster() -> None:
+def cluster(warm: None) -> None:
     """A local Ray of two CPUs: started by the first module that needs it, kept for those that follow."""
     import ray
 
@@ -75,7 +88,7 @@ def cluster() -> None:
 
 
 @pytest.fixture
-def no_cluster() -> None:
+def no_cluster(warm: None) -> None:
     """No Ray in this process, as a job begins."""
     import ray
 

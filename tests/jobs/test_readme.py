@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -48,11 +49,13 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def environment() -> Iterator[dict[str, str]]:
+def environment(warm: None) -> Iterator[dict[str, str]]:
+    """Where `python` is the warm one, and the project is found in the checkout alone."""
     tools = str(Path(sys.executable).parent)
     # No job finds a cluster of other tests.
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as place:
-        own = {"PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": "platform:.", "RAY_AUTH_MODE": "token"}
+        path, python_path = f"{os.environ['PATH']}:{tools}", f"platform:.:{os.environ['PYTHONPATH']}"
+        own = {"PATH": path, "PYTHONPATH": python_path, "RAY_AUTH_MODE": "token"}
         own["RAY_TMPDIR"] = place
         yield {**{k: v for k, v in os.environ.items() if k not in OTHERS}, **own}
 
@@ -68,7 +71,7 @@ class Cluster(NamedTuple):
 
 @pytest.fixture(scope="module")
 def cluster(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """`ray start --head` on ports of its own; ended by a signal, since `ray stop` would end every Ray there is."""
+    """`ray start --head` on ports of its own; ended by a signal, as `ray stop` would end every Ray there is."""
     port, dashboard, agent = _free_port(), _free_port(), _free_port()
     # Without a port of its own the agent that runs jobs would stay silent beside another Ray on this machine.
     ports = f"--port {port} --dashboard-port {dashboard} --dashboard-agent-listen-port {agent}"
@@ -76,12 +79,17 @@ def cluster(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactor
     log = tmp_path_factory.mktemp("ray") / "log"
     with log.open("w") as stream:
         head = subprocess.Popen(
-            ["bash", "-c", f"exec ray start --head {flags}"], env=environment, stdout=stream, stderr=subprocess.STDOUT
+            ["bash", "-c", f"exec ray start --head {flags}"],
+            env=environment,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
     submitting = {**environment, "RAY_ADDRESS": f"http://127.0.0.1:{dashboard}"}
     _wait_for(submitting, head, log)
     yield Cluster(submitting, {**environment, "RAY_ADDRESS": f"127.0.0.1:{port}"})
-    head.terminate()
+    # Told to end, it would wait for its workers for half a minute.
+    os.killpg(head.pid, signal.SIGKILL)
     head.wait()
 
 

@@ -121,7 +121,7 @@ def killed(flags: dict[str, Any], gate: Path, log: Path) -> list[int]:
 def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_cluster: None) -> Path:
     """The folder by which workers are held; those of a Ray that begins from here on look into it."""
     monkeypatch.setenv("TRAINING_GATE", str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).with_name("training_gate")))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).with_name("training_gate")), prepend=":")
     return tmp_path
 
 

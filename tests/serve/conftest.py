@@ -27,7 +27,7 @@ def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Passage
 
 
 @pytest.fixture(scope="module")
-def address(index: PassageIndex) -> Iterator[str]:
+def address(index: PassageIndex, warm: None) -> Iterator[str]:
     """Where the applications answer: `/together` asks for a key, `/apart` has two encoders and two shards."""
     import ray
     from ray import serve

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -234,6 +234,8 @@ def _run(
     manifest = indexes[0].manifest
     rows = job.rows_per_block or rows_per_block(manifest.retriever, manifest.hidden_size)
     blocks = read_on_driver(partial(passage_blocks, collection, scanned, rows))
+    # An encoder more than there are blocks would load its weights for nothing.
+    pool = replace(pool, encoders=min(pool.encoders, math.ceil(scanned.n_kept / rows)))
     receipts = _receipts(blocks, indexes, pool, job.threads_per_encoder)
     if job.on_bad_input == "error":
         receipts = _until_not_finite(receipts)

@@ -1,0 +1,47 @@
+"""Stands in for the interpreter: runs a file or a module in a fork of the server, anything else by itself."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+
+# They would have to be known when an interpreter starts.
+_NOT_IN_A_FORK = ("PYTHONHASHSEED", "PYTHONWARNINGS", "PYTHONDEVMODE")
+
+
+def main(server: str, python: str) -> None:
+    """Run a program as `python` would, and end as it ends.
+
+    Args:
+        server: address of the server.
+        python: the interpreter.
+    """
+    arguments = [text for text in sys.argv[1:] if text != "-u"]
+    kind = "module" if arguments[:1] == ["-m"] else "file"
+    program = arguments[1:] if kind == "module" else arguments
+    if not program or program[0].startswith("-") or any(name in os.environ for name in _NOT_IN_A_FORK):
+        os.execv(python, [python, *sys.argv[1:]])
+    stream = socket.socket(socket.AF_UNIX)
+    stream.connect(server)
+    folder = os.getcwd()  # noqa: PTH109 (a module less to load)
+    request = {"kind": kind, "arguments": program, "folder": folder, "environment": dict(os.environ)}
+    socket.send_fds(stream, [json.dumps(request).encode() + b"\n"], [0, 1, 2])
+    answers = stream.makefile()
+    child = int(answers.readline())
+
+    def pass_on(number: int, _: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, pass_on)
+    status = int(answers.readline())
+    if os.WIFEXITED(status):
+        os._exit(os.WEXITSTATUS(status))
+    if os.WTERMSIG(status) != signal.SIGKILL:
+        signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+    os.kill(os.getpid(), os.WTERMSIG(status))
