@@ -1,0 +1,232 @@
+"""What a machine of a cluster is made from: every package is declared, one script installs them, the image has all.
+
+No docker engine is needed: the Dockerfile is read, and with `--full` its steps run in a fresh environment.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+import pytest
+
+from tests.pipelines.corpora import line, write_corpus
+
+ROOT = Path(__file__).resolve().parents[1]
+IMAGE = "/opt/diffretriever"
+OURS = {"_entry", "diffretriever", "schemas", "serve"}
+
+
+class Instruction(NamedTuple):
+    """One of the Dockerfile."""
+
+    name: str
+    rest: str
+
+
+def declared() -> list[str]:
+    """The requirements of the project and of the extras that every machine has."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    return [*project["dependencies"], *extras["train"], *extras["models"]]
+
+
+def normal(requirement: str) -> str:
+    """The name of a distribution, as package indexes compare it."""
+    name = re.match(r"[\w.-]+", requirement)
+    assert name is not None
+    return re.sub(r"[-_.]+", "-", name[0]).lower()
+
+
+def imported() -> Iterator[tuple[str, Path]]:
+    """Top-level modules that the code imports anywhere, by name or by a string, and where."""
+    for folder in ("platform", "schemas", "jobs", "serve"):
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+                for name in names_in(node):
+                    yield name.split(".")[0], file
+
+
+def names_in(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [node.module] if node.module and not node.level else []
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "import_module" and node.args:
+        return [node.args[0].value] if isinstance(node.args[0], ast.Constant) else []  # type: ignore[list-item]
+    return []
+
+
+def instructions() -> list[Instruction]:
+    text = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text("utf-8"), flags=re.MULTILINE)
+    lines = [line for line in text.replace("\\\n", " ").splitlines() if line.strip()]
+    return [Instruction(*line.split(maxsplit=1)) for line in lines]
+
+
+def tracked() -> set[str]:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("no git checkout")
+    return set(listed.stdout.splitlines())
+
+
+def test_every_imported_package_is_declared() -> None:
+    minilm = (ROOT / "requirements-minilm.txt").read_text("utf-8").splitlines()[-1]
+    known = {normal(requirement) for requirement in [*declared(), minilm]}
+    distributions = packages_distributions()
+    missing = {
+        f"{module} in {file.relative_to(ROOT)}"
+        for module, file in imported()
+        if module not in sys.stdlib_module_names | OURS
+        and not known & {normal(name) for name in distributions.get(module, [module])}
+    }
+    assert not missing, f"add to the dependencies in pyproject.toml: {sorted(missing)}"
+
+
+def test_what_is_declared_is_pinned() -> None:
+    pins = {normal(pin) for pin in (ROOT / "constraints.txt").read_text("utf-8").splitlines()}
+    assert {normal(requirement) for requirement in declared()} <= pins
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Path:
+    """A Python that writes down what pip would install."""
+    fake = tmp_path / "python"
+    log = shlex.quote(str(tmp_path / "log"))
+    fake.write_text(
+        f'#!/bin/sh\n[ "$1" = -m ] || exec {shlex.quote(sys.executable)} "$@"\n'
+        f'echo "$@" >> {log}\ncase "$*" in *stdin) cat >> {log}.list;; esac\n'
+    )
+    fake.chmod(0o755)
+    return fake
+
+
+@pytest.mark.parametrize("build", ["cuda", "cpu"])
+def test_the_script_installs_what_is_declared(build: str, recorder: Path, tmp_path: Path) -> None:
+    subprocess.run([ROOT / "tools" / "install.sh", recorder, build], cwd=tmp_path, check=True)
+    first, second, third = (tmp_path / "log").read_text().splitlines()
+    assert first.endswith(" torch")
+    assert ("download.pytorch.org/whl/cpu" in first) == (build == "cpu")
+    assert all("constraints.txt" in command for command in (first, second))
+    assert (tmp_path / "log.list").read_text().splitlines() == declared()
+    assert "--no-deps --require-hashes" in third
+
+
+def test_the_script_refuses_other_builds(recorder: Path) -> None:
+    done = subprocess.run([ROOT / "tools" / "install.sh", recorder, "tpu"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "the builds of torch are cuda and cpu" in done.stderr
+
+
+def test_the_image_copies_what_git_has() -> None:
+    files = tracked()
+    for instruction in instructions():
+        if instruction.name == "COPY":
+            *sources, target = instruction.rest.split()
+            assert target.startswith(IMAGE)
+            assert all(source in files or any(file.startswith(f"{source}/") for file in files) for source in sources)
+
+
+def test_the_image_is_for_ray() -> None:
+    steps = instructions()
+    assert steps[0].name == "FROM"
+    assert {step.name for step in steps} <= {"FROM", "ARG", "ENV", "COPY", "RUN", "USER", "WORKDIR", "CMD"}
+    assert Instruction("ENV", f"PYTHONPATH={IMAGE}/platform:{IMAGE}") in steps
+    assert [step.rest for step in steps if step.name == "USER"] == ["1000"]
+    assert [step.rest for step in steps if "pip" in step.rest and step.name == "RUN"] == []
+    assert [step.rest for step in steps if "install.sh" in step.rest and step.name == "RUN"] == [
+        f'{IMAGE}/tools/install.sh /usr/local/bin/python "$TORCH"'
+    ]
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    assert f"diffretriever:{version} " in (ROOT / "Dockerfile").read_text("utf-8")
+
+
+@pytest.mark.cluster
+def test_the_image_runs_every_job(full: bool, tmp_path: Path) -> None:
+    """The Dockerfile's copies and its install step, with a fresh environment as the image's Python."""
+    if not full:
+        pytest.skip("installs everything, which takes minutes: --full")
+    image = Image.build(tmp_path)
+    assert "diffretriever" not in image.python("-m", "pip", "list", "--format", "freeze")
+    print(image.python("-c", _IMPORT_ALL, str(image.root / "jobs")))
+    write_corpus(tmp_path / "corpus", [line(i) for i in range(12)])
+    encode = (str(image.root / "jobs" / "encode_beir.py"), "--collection", str(tmp_path / "corpus"))
+    index = str(tmp_path / "index")
+    made = image.python(*encode, "--retriever", "minilm-pooled", "--index", index, "--ray-address", "local")
+    assert "12 passages, 12 encoded now" in made
+
+
+_IMPORT_ALL = """
+import importlib, pkgutil, runpy, sys
+from pathlib import Path
+import diffretriever, schemas, serve
+names = [m.name for package in (diffretriever, schemas, serve)
+         for m in pkgutil.walk_packages(package.__path__, package.__name__ + ".") if not m.name.endswith("__main__")]
+for name in names:
+    assert Path(importlib.import_module(name).__file__).is_relative_to(Path(sys.argv[1]).parent), name
+sys.path.insert(0, sys.argv[1])
+jobs = sorted(Path(sys.argv[1]).glob("*.py"))
+for job in jobs:
+    runpy.run_path(str(job), run_name="job")
+print(len(names), "modules and", len(jobs), "jobs")
+"""
+
+
+class Image(NamedTuple):
+    """A folder in the place of the image's file system, and an environment in the place of its Python."""
+
+    root: Path
+    interpreter: Path
+    environment: dict[str, str]
+
+    @classmethod
+    def build(cls, place: Path) -> Image:
+        """Run the steps that concern this project; those for the base system are left out."""
+        root, interpreter = place / "opt", place / "env" / "bin" / "python"
+        subprocess.run([sys.executable, "-m", "venv", place / "env"], check=True)
+        kept = ("PATH", "HOME", "TMPDIR", "LANG")
+        environment = {name: value for name, value in os.environ.items() if name in kept or name.startswith("PIP_")}
+        for name, written in instructions():
+            rest = written.replace(IMAGE, str(root)).replace("/usr/local/bin/python", str(interpreter))
+            if name == "COPY":
+                _copy(rest, root)
+            elif name in {"ARG", "ENV"}:
+                environment.update([rest.split("=", 1)])  # type: ignore[list-item]
+            elif name == "RUN" and "install.sh" in rest:
+                subprocess.run(["bash", "-c", rest], cwd=place, env=environment, check=True)
+        return cls(root, interpreter, {**environment, "RAY_TMPDIR": os.environ["RAY_TMPDIR"]})
+
+    def python(self, *arguments: str) -> str:
+        """Run the image's Python somewhere else than in a checkout; returns what it prints."""
+        done = subprocess.run(
+            [self.interpreter, *arguments],
+            cwd=self.root.parent,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+
+def _copy(rest: str, root: Path) -> None:
+    *sources, target = rest.split()
+    for source in sources:
+        goal = Path(target) / PurePosixPath(source).name if target.endswith("/") else Path(target)
+        goal.parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / source).is_dir():
+            shutil.copytree(ROOT / source, goal, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(ROOT / source, goal)
+    assert root.is_dir()
