@@ -15,7 +15,9 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.serve import Application
 from ray.serve.schema import ServeDeploySchema
 
+from diffretriever.index.planning import make_plan, page
 from schemas.encode import EncodeJob
+from schemas.plan import PlanJob
 from schemas.serve_config import ReplicaConfig, ServeConfig
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -111,6 +113,17 @@ def test_the_commands_encode() -> None:
     assert job.gpus_per_encoder == 1
     assert job.encoders == load("cluster.yaml")["available_node_types"]["gpu_worker"]["max_workers"]
     assert job.index == serve_config().index
+
+
+def test_the_page_has_the_same_commands_and_figures() -> None:
+    text = (ROOT / "docs" / "cluster.md").read_text("utf-8")
+    blocks = [block.replace("\\\n", "") for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL)]
+    (submit,) = [line for block in blocks for line in block.splitlines() if "ray job submit" in line]
+    assert arguments_of(submit) == arguments_of(submitted())
+    (plan,) = [block for block in blocks if "jobs/plan.py" in block]
+    command, *figures = plan.splitlines()
+    job = PlanJob.from_command_line(shlex.split(command.partition("plan.py")[2]))
+    assert set(figures) <= set(page(make_plan(job, None, [])).splitlines())
 
 
 def serve_config() -> ServeConfig:
