@@ -1,6 +1,7 @@
 """What a machine of a cluster is made from: every package is declared, one script installs them, the image has all.
 
-No docker engine is needed: the Dockerfile is read, and with `--full` its steps run in a fresh environment.
+No docker engine is needed: the Dockerfile is read, and with `--full` its steps run in a fresh environment, where every
+module is imported, passages are encoded, and serve/config.yaml is deployed.
 """
 
 from __future__ import annotations
@@ -8,22 +9,28 @@ from __future__ import annotations
 import ast
 import os
 import re
+import secrets
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+import httpx2
 import pytest
+import yaml
 
 from tests.pipelines.corpora import line, write_corpus
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGE = "/opt/diffretriever"
+KEPT = {"PATH", "HOME", "TMPDIR", "LANG"}
 OURS = {"_entry", "diffretriever", "schemas", "serve"}
 
 
@@ -151,19 +158,79 @@ def test_the_image_is_for_ray() -> None:
     assert f"diffretriever:{version} " in (ROOT / "Dockerfile").read_text("utf-8")
 
 
-@pytest.mark.cluster
-def test_the_image_runs_every_job(full: bool, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def image(full: bool, tmp_path_factory: pytest.TempPathFactory) -> Image:
     """The Dockerfile's copies and its install step, with a fresh environment as the image's Python."""
     if not full:
         pytest.skip("installs everything, which takes minutes: --full")
-    image = Image.build(tmp_path)
+    return Image.build(tmp_path_factory.mktemp("image"))
+
+
+@pytest.fixture(scope="module")
+def index(image: Image) -> str:
+    """Twelve passages, encoded in the image."""
+    write_corpus(image.home / "corpus", [line(i) for i in range(12)])
+    job, made = str(image.root / "jobs" / "encode_beir.py"), str(image.home / "index")
+    arguments = ("--collection", str(image.home / "corpus"), "--retriever", "minilm-pooled", "--ray-address", "local")
+    assert "12 passages, 12 encoded now" in image.python(job, *arguments, "--index", made)
+    return made
+
+
+@pytest.mark.cluster
+def test_the_image_has_all_that_is_imported(image: Image) -> None:
     assert "diffretriever" not in image.python("-m", "pip", "list", "--format", "freeze")
     print(image.python("-c", _IMPORT_ALL, str(image.root / "jobs")))
-    write_corpus(tmp_path / "corpus", [line(i) for i in range(12)])
-    encode = (str(image.root / "jobs" / "encode_beir.py"), "--collection", str(tmp_path / "corpus"))
-    index = str(tmp_path / "index")
-    made = image.python(*encode, "--retriever", "minilm-pooled", "--index", index, "--ray-address", "local")
-    assert "12 passages, 12 encoded now" in made
+
+
+@pytest.mark.cluster
+def test_the_image_serves_by_the_config_as_it_stands(image: Image, index: str, tmp_path: Path) -> None:
+    """Two shards and an encoder, with nothing changed but the index, the ports and what a replica takes."""
+    config = yaml.safe_load((ROOT / "serve" / "config.yaml").read_text("utf-8"))
+    (application,) = config["applications"]
+    application["args"].update({"index": index, "limits.timeout_s": 3600.0})
+    for part in ("ingress", "encoder", "shard"):
+        application["args"][part] |= {"cpus": 0.1, "gpus": 0, "max_replicas": 1}
+    port, gcs, dashboard, agent = (free_port() for _ in range(4))
+    config["http_options"] = {"host": "127.0.0.1", "port": port}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    ports = f"--port {gcs} --dashboard-port {dashboard} --dashboard-agent-listen-port {agent}"
+    start = ["-m", "ray.scripts.scripts", "start", "--head", *ports.split(), "--num-cpus", "4", "--block"]
+    variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "DIFFRETRIEVER_API_KEY": "a-key"}
+    there = image._replace(environment={**image.environment, **variables})
+    with (tmp_path / "log").open("w") as log:
+        head = subprocess.Popen(
+            [there.interpreter, *start], cwd=there.home, env=there.environment, stdout=log, stderr=subprocess.STDOUT
+        )
+    try:
+        address = ("-a", f"http://127.0.0.1:{dashboard}")
+        while not answers(address[1]):
+            assert head.poll() is None, (tmp_path / "log").read_text()
+        there.python("-m", "ray.serve.scripts", "deploy", *address, str(tmp_path / "config.yaml"))
+        while "status: RUNNING" not in (status := there.python("-m", "ray.serve.scripts", "status", *address)):
+            assert "FAILED" not in status, status
+        url, body = f"http://127.0.0.1:{port}/search", {"query": "passage 3", "k": 2}
+        assert httpx2.post(url, json=body, timeout=3600).status_code == 401
+        answer = httpx2.post(url, json=body, timeout=3600, headers={"Authorization": "Bearer a-key"})
+        assert answer.status_code == 200, answer.text
+        assert len(answer.json()["results"][0]["hits"]) == 2
+    finally:
+        head.terminate()
+        head.wait()
+
+
+def answers(url: str) -> bool:
+    try:
+        httpx2.get(url)
+    except httpx2.TransportError:
+        time.sleep(1)
+        return False
+    return True
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 _IMPORT_ALL = """
@@ -185,37 +252,37 @@ print(len(names), "modules and", len(jobs), "jobs")
 class Image(NamedTuple):
     """A folder in the place of the image's file system, and an environment in the place of its Python."""
 
+    home: Path
+    """Where commands run: not in a checkout."""
     root: Path
+    """Where the code is."""
     interpreter: Path
     environment: dict[str, str]
 
     @classmethod
-    def build(cls, place: Path) -> Image:
+    def build(cls, home: Path) -> Image:
         """Run the steps that concern this project; those for the base system are left out."""
-        root, interpreter = place / "opt", place / "env" / "bin" / "python"
-        subprocess.run([sys.executable, "-m", "venv", place / "env"], check=True)
-        kept = ("PATH", "HOME", "TMPDIR", "LANG")
-        environment = {name: value for name, value in os.environ.items() if name in kept or name.startswith("PIP_")}
+        root, interpreter = home / "opt", home / "env" / "bin" / "python"
+        subprocess.run([sys.executable, "-m", "venv", home / "env"], check=True)
+        environment = {
+            name: value for name, value in os.environ.items() if name in KEPT or name[:4] in {"PIP_", "RAY_"}
+        }
+        environment.pop("RAY_ADDRESS", None)
         for name, written in instructions():
             rest = written.replace(IMAGE, str(root)).replace("/usr/local/bin/python", str(interpreter))
             if name == "COPY":
                 _copy(rest, root)
             elif name in {"ARG", "ENV"}:
-                environment.update([rest.split("=", 1)])  # type: ignore[list-item]
+                variable, _, value = rest.partition("=")
+                environment[variable] = value
             elif name == "RUN" and "install.sh" in rest:
-                subprocess.run(["bash", "-c", rest], cwd=place, env=environment, check=True)
-        return cls(root, interpreter, {**environment, "RAY_TMPDIR": os.environ["RAY_TMPDIR"]})
+                subprocess.run(["bash", "-c", rest], cwd=home, env=environment, check=True)
+        return cls(home, root, interpreter, environment)
 
     def python(self, *arguments: str) -> str:
-        """Run the image's Python somewhere else than in a checkout; returns what it prints."""
-        done = subprocess.run(
-            [self.interpreter, *arguments],
-            cwd=self.root.parent,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        """Run the image's Python, which must succeed; returns what it prints."""
+        command = [str(self.interpreter), *arguments]
+        done = subprocess.run(command, cwd=self.home, env=self.environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
         return done.stdout
 
