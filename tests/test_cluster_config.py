@@ -1,20 +1,64 @@
-"""cluster.yaml is valid against Ray's own schema; the KubeRay manifest says the same."""
+"""What is handed to a cloud is valid, and says the same everywhere: cluster.yaml, the manifests, serve/config.yaml."""
 
 from __future__ import annotations
 
 import re
+import shlex
+import tomllib
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
+from ray.serve import Application
+from ray.serve.schema import ServeDeploySchema
+
+from diffretriever.index.planning import make_plan, page
+from schemas.encode import EncodeJob
+from schemas.plan import PlanJob
+from schemas.serve_config import ReplicaConfig, ServeConfig
 
 ROOT = Path(__file__).resolve().parents[1]
+JOB, SERVICE = "kubernetes/rayjob-encode.yaml", "kubernetes/rayservice-search.yaml"
+CODE = "/opt/diffretriever"
+"""Where the image has it; tests/test_delivery.py holds the Dockerfile to this."""
 
 
 def load(name: str) -> Any:
-    return yaml.safe_load((ROOT / name).read_text("utf-8"))
+    return next(yaml.safe_load_all((ROOT / name).read_text("utf-8")))
+
+
+def others(name: str) -> dict[str, Any]:
+    """What a manifest has beside its first document, by kind."""
+    return {one["kind"]: one for one in list(yaml.safe_load_all((ROOT / name).read_text("utf-8")))[1:]}
+
+
+def comment(name: str) -> str:
+    """The lines at the file's head, without their sign; lines that end in a backslash are joined."""
+    lines = (ROOT / name).read_text("utf-8").splitlines()
+    return "\n".join(line.removeprefix("#").strip() for line in lines if line.startswith("#")).replace("\\\n", "")
+
+
+def cluster_of(manifest: Any) -> Any:
+    return manifest["spec"]["rayClusterSpec" if manifest["kind"] == "RayJob" else "rayClusterConfig"]
+
+
+def container(group: Any) -> Any:
+    (found,) = group["template"]["spec"]["containers"]
+    return found
+
+
+def arguments_of(command: str) -> list[str]:
+    """Of the encode job."""
+    return shlex.split(command.partition("encode_beir.py")[2])
+
+
+def submitted() -> str:
+    found = re.search(r"ray job submit .*", comment("cluster.yaml"))
+    assert found is not None
+    return found[0]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -24,34 +68,152 @@ def test_cluster_config_is_valid() -> None:
 
 def test_workers_come_and_go_and_the_head_needs_no_gpu() -> None:
     config = load("cluster.yaml")
-    head, worker = (
-        config["available_node_types"][config["head_node_type"]],
-        config["available_node_types"]["gpu_worker"],
-    )
+    types = dict(config["available_node_types"])
+    head = types.pop(config["head_node_type"])
     assert head["resources"]["GPU"] == 0
-    assert worker["min_workers"] == 0
-    assert worker["resources"]["GPU"] > 0
+    assert {worker["min_workers"] for worker in types.values()} == {0}
+    assert types["gpu_worker"]["resources"]["GPU"] > 0
+    assert config["max_workers"] == sum(worker["max_workers"] for worker in types.values())
 
 
-def test_the_submit_command_in_the_comments_names_real_flags() -> None:
-    from schemas.encode import EncodeJob
+def test_every_machine_may_use_the_bucket() -> None:
+    """Ray gives a profile to the head alone."""
+    for machine in load("cluster.yaml")["available_node_types"].values():
+        assert machine["node_config"]["IamInstanceProfile"]["Name"]
 
-    comment = "\n".join(
-        line for line in (ROOT / "cluster.yaml").read_text("utf-8").splitlines() if line.startswith("#")
+
+def test_every_machine_has_what_the_script_and_the_service_read() -> None:
+    mounts = load("cluster.yaml")["file_mounts"]
+    home = "/home/ubuntu/diffretriever/"
+    ours = {place.removeprefix(home): source for place, source in mounts.items() if place.startswith(home)}
+    assert all(place == source and (ROOT / source).exists() for place, source in ours.items())
+    read = set(re.findall(r"\$root/([\w.-]+)", (ROOT / "tools" / "install.sh").read_text("utf-8")))
+    assert read | {"tools/install.sh", "platform", "schemas", "serve"} == set(ours)
+
+
+def test_every_machine_is_made_alike() -> None:
+    config = load("cluster.yaml")
+    setup = "\n".join(config["setup_commands"])
+    assert "/home/ubuntu/diffretriever/tools/install.sh /home/ubuntu/env/bin/python\n" in setup
+    assert f"AWS_REGION={config['provider']['region']}" in setup
+    assert "PYTHONPATH=/home/ubuntu/diffretriever/platform:/home/ubuntu/diffretriever" in setup
+    assert "RAY_AUTH_MODE=token" in setup
+    assert any("vm.max_map_count" in command for command in config["initialization_commands"])
+    for role in ("head", "worker"):
+        assert config[f"{role}_start_ray_commands"][-1].startswith("ulimit -n 65536; ray start")
+
+
+def test_the_commands_encode() -> None:
+    entrypoint = load(JOB)["spec"]["entrypoint"]
+    assert entrypoint.split()[:2] == ["python", f"{CODE}/jobs/encode_beir.py"]
+    arguments = arguments_of(entrypoint)
+    assert arguments_of(submitted()) == arguments
+    job = EncodeJob.from_command_line(arguments)
+    # Without it, encoders would go where there is room now: on the head.
+    assert job.gpus_per_encoder == 1
+    assert job.encoders == load("cluster.yaml")["available_node_types"]["gpu_worker"]["max_workers"]
+    assert job.index == serve_config().index
+
+
+def test_the_page_has_the_same_commands_and_figures() -> None:
+    text = (ROOT / "docs" / "cluster.md").read_text("utf-8")
+    blocks = [block.replace("\\\n", "") for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL)]
+    (submit,) = [line for block in blocks for line in block.splitlines() if "ray job submit" in line]
+    assert arguments_of(submit) == arguments_of(submitted())
+    (plan,) = [block for block in blocks if "jobs/plan.py" in block]
+    command, *figures = plan.splitlines()
+    job = PlanJob.from_command_line(shlex.split(command.partition("plan.py")[2]))
+    assert set(figures) <= set(page(make_plan(job, None, [])).splitlines())
+
+
+def serve_config() -> ServeConfig:
+    (application,) = load("serve/config.yaml")["applications"]
+    return ServeConfig.from_arguments(application["args"])
+
+
+def test_the_service_deploys_as_it_stands() -> None:
+    (application,) = ServeDeploySchema.model_validate(load("serve/config.yaml")).applications
+    assert not application.runtime_env, "every machine has the code"
+    module, _, name = application.import_path.partition(":")
+    assert isinstance(getattr(import_module(module), name)(application.args), Application)
+
+
+@pytest.mark.parametrize("name", [JOB, SERVICE])
+def test_manifests_are_of_this_project(name: str) -> None:
+    cluster = cluster_of(load(name))
+    ray = re.search(r"^ray==(\S+)$", (ROOT / "constraints.txt").read_text("utf-8"), re.M)
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    assert ray is not None
+    assert cluster["rayVersion"] == ray[1]
+    assert cluster["authOptions"] == {"mode": "token"}
+    assert cluster["enableInTreeAutoscaling"] is True
+    assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        assert container(group)["image"] == f"YOUR-REGISTRY/diffretriever:{version}"
+        assert container(group)["env"] == container(cluster["headGroupSpec"])["env"]
+        assert container(group)["resources"]["requests"] == container(group)["resources"]["limits"]
+        assert group["template"]["spec"]["serviceAccountName"] == "diffretriever"
+
+
+def test_the_job_grows_as_cluster_yaml_does() -> None:
+    groups = cluster_of(load(JOB))["workerGroupSpecs"]
+    types = load("cluster.yaml")["available_node_types"]
+    assert {group["groupName"].replace("-", "_"): group["maxReplicas"] for group in groups} == {
+        name: machine["max_workers"] for name, machine in types.items() if name != "head"
+    }
+    assert {group["minReplicas"] for group in groups} == {0}
+
+
+def test_a_lost_head_ends_neither_job_nor_service() -> None:
+    assert load(JOB)["spec"]["backoffLimit"] > 0
+    stored = cluster_of(load(SERVICE))["gcsFaultToleranceOptions"]
+    service, redis = others(SERVICE)["Service"], others(SERVICE)["Deployment"]
+    assert stored["redisAddress"] == f"{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
+    assert service["spec"]["selector"] == redis["spec"]["template"]["metadata"]["labels"]
+    assert redis["spec"]["selector"]["matchLabels"] == redis["spec"]["template"]["metadata"]["labels"]
+    assert container(redis["spec"])["env"][0]["valueFrom"] == stored["redisPassword"]["valueFrom"]
+
+
+def test_secrets_are_those_of_the_comment() -> None:
+    created = re.search(r"kubectl create secret generic (\S+) (.*)", comment(SERVICE))
+    assert created is not None
+    keys = set(re.findall(r"--from-literal=([\w-]+)=", created[2]))
+    used = re.findall(r"secretKeyRef: \{name: (\S+), key: (\S+)\}", (ROOT / SERVICE).read_text("utf-8"))
+    assert set(used) == {(created[1], key) for key in keys}
+
+
+def test_the_service_is_that_of_serve_config() -> None:
+    assert yaml.safe_load(load(SERVICE)["spec"]["serveConfigV2"]) == load("serve/config.yaml")
+
+
+@pytest.mark.parametrize("name", ["cluster.yaml", SERVICE])
+def test_machines_hold_all_replicas(name: str) -> None:
+    config = serve_config()
+    gpu, cpu = machines(name)
+    assert fits(config.encoder, gpu)
+    assert fits(config.shard, cpu)
+    assert fits(config.ingress, cpu)
+    assert config.encoder.max_replicas <= gpu["count"]
+    cpus = config.shards * config.shard.max_replicas * config.shard.cpus + (
+        config.ingress.max_replicas * config.ingress.cpus
     )
-    command = re.search(r"ray job submit .*?\n#\n|ray job submit (?:.|\n#)*?ray down", comment)
-    assert command is not None
-    flags = re.findall(r"--([a-z-]+)", command[0].partition("encode_beir.py")[2])
-    assert flags
-    assert set(flags) <= {name.replace("_", "-") for name in EncodeJob.model_fields}
+    assert cpus <= cpu["count"] * cpu["CPU"]
 
 
-def test_kuberay_says_the_same() -> None:
-    manifest = load("docs/kuberay.yaml")
-    worker = manifest["spec"]["workerGroupSpecs"][0]
-    assert manifest["kind"] == "RayCluster"
-    assert manifest["spec"]["enableInTreeAutoscaling"] is True
-    assert (worker["minReplicas"], worker["maxReplicas"]) == (0, load("cluster.yaml")["max_workers"])
-    pinned = re.search(r"^ray==(\S+)$", (ROOT / "constraints.txt").read_text("utf-8"), re.M)
-    assert pinned is not None
-    assert manifest["spec"]["rayVersion"] == pinned[1]
+def machines(name: str) -> tuple[dict[str, float], dict[str, float]]:
+    """What a GPU machine and a CPU machine have, and how many of each there may be."""
+    loaded = load(name)
+    if name == "cluster.yaml":
+        types = loaded["available_node_types"]
+        found = {kind: {**types[kind]["resources"], "count": types[kind]["max_workers"]} for kind in types}
+        return found["gpu_worker"], found["cpu_worker"]
+    groups = {}
+    for group in cluster_of(loaded)["workerGroupSpecs"]:
+        limits = container(group)["resources"]["limits"]
+        resources = {"CPU": float(limits["cpu"]), "GPU": float(limits.get("nvidia.com/gpu", 0))}
+        groups[group["groupName"]] = {**resources, "count": group["maxReplicas"]}
+    return groups["gpu-worker"], groups["cpu-worker"]
+
+
+def fits(replica: ReplicaConfig, machine: dict[str, float]) -> bool:
+    return replica.cpus <= machine["CPU"] and replica.gpus <= machine["GPU"]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
+import diffretriever
 from diffretriever.presets import load_retriever
 from diffretriever.training.run_folder import Journal, RunFolder
 from diffretriever.training.session import describe_training
@@ -53,6 +56,27 @@ def test_precision_stays_what_it_was_begun_in(folder_of: FolderOf, tmp_path: Pat
     assert folder.with_dtype(automatic) == automatic
     folder.begin(manifest_of(folder_of), job_for(tmp_path))
     assert folder.with_dtype(automatic).backbone.dtype == "float32"
+
+
+def test_a_checkpoint_needs_no_installed_package(
+    folder_of: FolderOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The code of `ray job submit --working-dir .` has no metadata beside it."""
+    found = metadata.Distribution.from_name
+
+    def from_name(name: str) -> metadata.Distribution:
+        if name == "diffretriever":
+            raise metadata.PackageNotFoundError(name)
+        return found(name)
+
+    monkeypatch.setattr(metadata.Distribution, "from_name", from_name)
+    session = session_of(config_of("masked-bert", folder_of), quick_recipe(max_steps=1))
+    assert session.save_adapter(tmp_path / "adapter").versions["diffretriever"] == diffretriever.__version__
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+    assert diffretriever.__version__ == project["version"]
 
 
 def test_the_result_is_a_retriever(folder_of: FolderOf, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import torch
 from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 
+from diffretriever import __version__
 from diffretriever.backbones import Backbone
 from diffretriever.backbones.adapter import LowRank, match_modules, module_names, outside_of_layers
 from diffretriever.backbones.adapter_files import WEIGHT_FILE, AdapterFiles
@@ -30,7 +31,7 @@ from schemas.training import MANIFEST_FILE, Recipe, Start, TrainingManifest
 ADAPTER = "adapter"
 """Folder of the adapter, in each checkpoint and in the end."""
 
-_LIBRARIES = ("torch", "transformers", "peft", "ray", "diffretriever")
+_LIBRARIES = ("torch", "transformers", "peft", "ray")
 _HEAD_REMEDY = "set --adapter-head include, or backbone.adapter_head: drop in the retriever's YAML file"
 
 
@@ -59,11 +60,16 @@ def save_adapter(backbone: Backbone, config: LoraConfig, manifest: TrainingManif
             update={
                 "adapter": file_digest(folder / WEIGHT_FILE),
                 "slots": None if backbone.slot_layers is None else file_digest(folder / SLOTS_FILE),
-                "versions": {library: version(library) for library in _LIBRARIES},
+                "versions": _versions(),
             }
         )
         (folder / MANIFEST_FILE).write_text(written.model_dump_json(indent=2) + "\n", "utf-8")
     return written
+
+
+def _versions() -> dict[str, str]:
+    # Code that a job brought along is not installed: our own version is in the package itself.
+    return {library: version(library) for library in _LIBRARIES} | {"diffretriever": __version__}
 
 
 def check_trained(folder: Path, step: int) -> None:
