@@ -195,9 +195,10 @@ def _encoding(folder: Path, retriever: Any, uris: list[str]) -> Callable[[], obj
         index, encode = next(places)
         collection = open_collection(str(corpus))
         job = EncodeJob(collection=str(corpus), retriever="", index=index.uri)
-        selection = PassageSelection(job, [index.digests()])
-        scanned = scan(collection, "error", None, keep=selection)
-        prepared = (rows for block in passage_blocks(collection, scanned, 4) for rows in prepare_blocks(block, text))
+        selection = PassageSelection(job, [index.keys()])
+        scanned = scan(collection, "error", None, choose=selection)
+        blocks = passage_blocks(scanned.kept(collection), collection.name, 4)
+        prepared = (rows for block in blocks for rows in prepare_blocks(block, text))
         receipts = (row for rows in prepared for done in encode(rows) for row in done.to_pylist())
         assert sum(len(receipt["ids"]) for receipt in committed(receipts, [index], selection.present)) == _PASSAGES
 

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diffretriever.collections import BadRecord, Collection, Passage, open_collection
+from diffretriever.collections.base import WHOLE
 from diffretriever.collections.records import MAX_PASSAGE_BYTES, TextFile, read_lines
 
 Corpus = Callable[[bytes], Collection]
@@ -114,7 +115,7 @@ def test_line_ends_blank_lines_and_byte_order_mark(corpus: Corpus) -> None:
     other = GOOD.replace(b'"a"', b'"b"')
     collection = corpus(b"\xef\xbb\xbf" + GOOD + b"\r\n\r\n  \n" + other + b"\r\n\n\n")
     assert list(collection.records()) == [Passage("a", "T", "x"), Passage("b", "T", "x")]
-    assert [line for _, line, _ in collection.located_records()] == [1, 4]
+    assert [line for line, _ in collection.read(WHOLE).records] == [1, 4]
 
 
 def test_an_empty_file_has_no_records(corpus: Corpus) -> None:
@@ -183,11 +184,11 @@ def test_every_line_is_a_passage_or_a_bad_record(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzz.jsonl"
     path.write_bytes(end.join(lines))
-    records = list(open_collection(str(path)).located_records())
+    records = list(open_collection(str(path)).read(WHOLE).records)
     read = list(read_lines(TextFile.at(path), MAX_PASSAGE_BYTES))
     whole = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
     assert len(records) == len(read) == sum(bool(line.strip()) for line in whole.split(b"\n"))
-    for (_, number, record), line in zip(records, read, strict=True):
+    for (number, record), line in zip(records, read, strict=True):
         assert number == line.number
         if isinstance(record, BadRecord):
             assert record.reason

@@ -3,8 +3,10 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,14 +19,28 @@ from diffretriever.collections import (
     Qrels,
     Query,
     ScanResult,
+    open_collection,
     scan,
 )
+from diffretriever.collections.base import WHOLE
+from diffretriever.collections.files import FileCollection
+from diffretriever.collections.keys import passage_key
+from diffretriever.collections.scanning import Choice, PartScan, scan_part
 
 Corpus = Callable[[bytes], Collection]
 
 
 def line(passage_id: str, text: str = "x") -> bytes:
     return json.dumps({"id": passage_id, "text": text}).encode() + b"\n"
+
+
+def only(*ids: str) -> Choice:
+    wanted = [passage_key(i, b"")[:10] for i in ids]
+    return lambda keys: np.array([key.tobytes()[:10] in wanted for key in keys], bool)
+
+
+def but(passage_id: str) -> Choice:
+    return lambda keys: ~only(passage_id)(keys)
 
 
 class Memory(Collection):
@@ -70,10 +86,11 @@ def test_error_lists_the_first_problems_and_what_to_do(corpus: Corpus) -> None:
 def test_quarantine_lists_every_bad_record(corpus: Corpus, tmp_path: Path) -> None:
     collection = corpus(line("a") + b"\n{ \xff\n" + line("b") + line("a", "é") + line("c"))
     path = tmp_path / "deep" / "bad.jsonl"
-    result = scan(collection, "quarantine", path, keep=lambda passage: passage.id != "b")
+    result = scan(collection, "quarantine", path, choose=but("b"))
     assert (result.n_records, result.n_good, result.n_bad, result.n_kept) == (5, 3, 2, 2)
     assert result.reasons == {"invalid UTF-8": 1, "duplicate id": 1}
-    assert result.kept_bitmap == bytes([0b10001])
+    (part,) = result.parts
+    assert (part.good_bitmap, part.kept_bitmap) == (bytes([0b10101]), bytes([0b10001]))
     assert [passage.id for passage in result.kept(collection)] == ["a", "c"]
     bad = [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()]
     assert [(entry["line"], entry["reason"]) for entry in bad] == [
@@ -96,12 +113,12 @@ def test_a_clean_scan_empties_the_quarantine_file(corpus: Corpus, tmp_path: Path
 
 
 def test_a_failing_scan_leaves_no_quarantine_file(corpus: Corpus, tmp_path: Path) -> None:
-    def fail(passage: Passage) -> bool:
-        raise KeyError(passage.id)
+    def fail(keys: np.ndarray) -> np.ndarray:
+        raise KeyError(len(keys))
 
     path = tmp_path / "out" / "bad.jsonl"
     with pytest.raises(KeyError):
-        scan(corpus(line("a")), "quarantine", path, keep=fail)
+        scan(corpus(line("a")), "quarantine", path, choose=fail)
     assert list(path.parent.iterdir()) == []
 
 
@@ -125,12 +142,12 @@ def test_kept_refuses_a_changed_file(corpus: Corpus) -> None:
 def test_scan_refuses_a_file_that_changes_meanwhile(corpus: Corpus) -> None:
     collection = corpus(line("a"))
 
-    def append(_: Passage) -> bool:
+    def change(most_bad: int | None) -> Iterator[PartScan]:
+        yield scan_part(collection, WHOLE, most_bad)
         corpus(line("a") + line("b"))
-        return True
 
     with pytest.raises(ValueError, match="changed while it was read"):
-        scan(collection, "error", None, keep=append)
+        scan(collection, "error", None, scan_parts=change)
 
 
 def test_a_collection_without_lines_counts_records() -> None:
@@ -150,13 +167,47 @@ def test_counts_add_up(tmp_path_factory: pytest.TempPathFactory, ids: list[str |
     ]
     path = tmp_path_factory.getbasetemp() / "fuzz-quarantine.jsonl"
     collection = Memory(records)
-    result: ScanResult = pickle.loads(
-        pickle.dumps(scan(collection, "quarantine", path, keep=lambda passage: passage.id in wanted))
-    )
+    result: ScanResult = pickle.loads(pickle.dumps(scan(collection, "quarantine", path, choose=only(*wanted))))
     good = list(dict.fromkeys(name for name in ids if name is not None))
     assert result.n_records == len(ids) == result.n_good + result.n_bad
     assert result.n_good == len(good)
     assert sum(result.reasons.values()) == result.n_bad == len(path.read_text().splitlines())
     assert [passage.id for passage in result.kept(collection)] == [name for name in good if name in wanted]
-    assert result.n_kept == sum(byte.bit_count() for byte in result.kept_bitmap)
-    assert len(result.kept_bitmap) == (len(ids) + 7) // 8
+    (part,) = result.parts
+    assert result.n_kept == sum(byte.bit_count() for byte in part.kept_bitmap)
+    assert sum(byte.bit_count() for byte in part.good_bitmap) == result.n_good
+    assert len(part.kept_bitmap) == len(part.good_bitmap) == (len(ids) + 7) // 8
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lines=st.lists(st.sampled_from([line("a"), line("b"), line("c", "é" * 9), b"\n", b"{\n", b"[]\r\n"]), max_size=20),
+    end=st.sampled_from([b"", line("d")[:-1], b"{"]),
+    part_bytes=st.integers(1, 60),
+)
+def test_parts_are_the_whole(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], end: bytes, part_bytes: int
+) -> None:
+    """Whatever the borders: each record is in one part, with its line; what is good, bad and kept is the same."""
+    root = tmp_path_factory.getbasetemp()
+    (root / "parts.jsonl").write_bytes(b"".join(lines) + end)
+    collection = open_collection(str(root / "parts.jsonl"))
+    assert isinstance(collection, FileCollection)
+    parts = collection.parts(part_bytes)
+
+    def each(most_bad: int | None) -> Iterator[PartScan]:
+        return (scan_part(collection, part, most_bad) for part in parts)
+
+    whole = scan(collection, "quarantine", root / "whole-bad.jsonl", choose=but("b"))
+    joined = scan(collection, "quarantine", root / "parts-bad.jsonl", choose=but("b"), scan_parts=each)
+    assert (root / "parts-bad.jsonl").read_bytes() == (root / "whole-bad.jsonl").read_bytes()
+    assert list(joined.kept(collection)) == list(whole.kept(collection))
+    assert list(joined.good(collection)) == list(whole.good(collection))
+    assert replace(joined, parts=()) == replace(whole, parts=())
+    if whole.n_bad:
+        messages = []
+        for way in (None, each):
+            with pytest.raises(BadInputError) as caught:
+                scan(collection, "error", None, scan_parts=way)
+            messages.append(str(caught.value))
+        assert messages[0] == messages[1]

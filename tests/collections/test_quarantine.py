@@ -68,7 +68,7 @@ def test_a_failing_scan_leaves_the_file_as_it_was(beir: Beir, tmp_path: Path) ->
     scan(beir("one", 2), "quarantine", path)
     before = path.read_bytes()
     with pytest.raises(ZeroDivisionError):
-        scan(beir("one", 1), "quarantine", path, keep=lambda _: bool(1 / 0))
+        scan(beir("one", 1), "quarantine", path, choose=lambda keys: keys[len(keys) // 0])
     assert path.read_bytes() == before
 
 
@@ -85,7 +85,7 @@ def test_an_input_is_never_overwritten(beir: Beir, tmp_path: Path, target: str, 
     else:
         path = wanted if way == "itself" else tmp_path / "one" / "qrels" / ".." / target
     with (
-        patch.object(type(collection), "located_records", side_effect=AssertionError("nothing is read")),
+        patch.object(type(collection), "read", side_effect=AssertionError("nothing is read")),
         pytest.raises(ValueError, match=r"quarantine file .* is an input"),
     ):
         scan(collection, "quarantine", path)

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from diffretriever.backbones import load_vocabulary
-from diffretriever.collections import BadInputError
+from diffretriever.collections import BadInputError, open_collection
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.encode import encode_collection
 from tests.pipelines.corpora import JobMaker, line, write_corpus
@@ -50,6 +50,22 @@ def test_encode_again_append_and_replace(tmp_path: Path, make_job: JobMaker) -> 
     index.refresh()
     assert index.passages(["p3"])["p3"]["text"] == "another text"
     assert len(index.digests()) == 90
+
+
+def test_a_large_file_is_read_in_parts(tmp_path: Path, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diffretriever.collections.files._PART_BYTES", 500)
+    corpus = write_corpus(tmp_path / "corpus", [line(i) for i in range(90)])
+    assert len(open_collection(str(corpus)).parts()) > 5
+    job = make_job(corpus, retriever="bm25", backbone=None)
+    assert encode_collection(job).encoded == 90
+    assert encode_collection(job).already_there == 90
+    assert sorted(PassageIndex.open(job.index).digests()) == sorted(f"p{i}" for i in range(90))
+    write_corpus(corpus, [line(i, "changed" if i in (3, 80) else None) for i in range(90)])
+    with pytest.raises(ValueError, match=r"2 passages are in .* with another text \('p3', 'p80'\)"):
+        encode_collection(job)
+    write_corpus(corpus, [*(line(i) for i in range(90)), line(0)])
+    with pytest.raises(ValueError, match=r"corpus.jsonl:91: duplicate id: 'p0' is first on line 1"):
+        encode_collection(job)
 
 
 def test_bad_input_is_refused_before_anything_is_encoded(tmp_path: Path, make_job: JobMaker) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from diffretriever.collections import beir, msmarco
 from diffretriever.collections.base import (
@@ -18,10 +20,12 @@ from diffretriever.collections.beir import FOLDERS, open_dataset
 from diffretriever.collections.files import FileCollection, read_queries
 from diffretriever.collections.pydoc import PYDOC, open_pydoc
 from diffretriever.collections.records import TextFile, find_file
-from diffretriever.collections.scan import BadInputPolicy, ScanResult, scan, set_aside
 from diffretriever.collections.trec import read_qrels, read_run, write_qrels, write_run
 from schemas.base import suggest
 from schemas.places import plain_place
+
+if TYPE_CHECKING:
+    from diffretriever.collections.scanning import BadInputPolicy, ScanResult, scan, set_aside
 
 __all__ = [
     "BadInputError",
@@ -43,6 +47,8 @@ __all__ = [
     "write_run",
 ]
 
+# They need NumPy: readers alone do not.
+_LAZY = ("BadInputPolicy", "ScanResult", "scan", "set_aside")
 _CORPUS_ENDS = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz")
 
 
@@ -84,6 +90,12 @@ def _open_folder(path: Path, name: str, shown: str) -> Collection:
     if find_file(path, msmarco.CORPUS, shown):
         return msmarco.open_msmarco_folder(path, name, shown)
     raise ValueError(f"{shown}: neither {beir.CORPUS} (BEIR) nor {msmarco.CORPUS} (MS MARCO), nor .gz of them, there")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.scanning"), name)
 
 
 def _names() -> list[str]:

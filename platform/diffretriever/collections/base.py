@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +62,29 @@ class BadRecord:
         return f"{self.file}:{self.line}: {self.reason}"
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stretch of a collection that can be read by itself: bytes of its file, up to the end where `end` is None."""
+
+    start: int = 0
+    end: int | None = None
+
+
+WHOLE = Part()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The records of a part."""
+
+    file: str
+    """Where they are, as shown to a user."""
+    records: Iterator[tuple[int, Passage | BadRecord]]
+    """In order, each with its line, counted from 1 at the start of the part."""
+    count_lines: Callable[[], int]
+    """How many lines the part has, once all records have been read; also blank ones."""
+
+
 class Collection(ABC):
     """Passages with, per split, queries and judgements. Picklable; opening one reads no passage."""
 
@@ -71,10 +94,14 @@ class Collection(ABC):
     def records(self) -> Iterator[Passage | BadRecord]:
         """Stream every record in a fixed order, each checked by itself (see `scan` for duplicate ids)."""
 
-    def located_records(self) -> Iterator[tuple[str, int, Passage | BadRecord]]:
-        """Yield `records()` with file and line of each; without lines, the name and the record's number."""
-        for number, record in enumerate(self.records(), start=1):
-            yield self.name, number, record
+    def parts(self) -> list[Part]:
+        """Return the parts that the collection can be read in, in order: one, unless it lies in a large file."""
+        return [WHOLE]
+
+    def read(self, part: Part) -> Reading:
+        """Read one of `parts()`; without lines, a record's line is its number."""
+        assert part == WHOLE, "other parts are known to those who have them"
+        return Reading(self.name, enumerate(self.records(), start=1), lambda: 0)
 
     @abstractmethod
     def splits(self) -> list[str]:

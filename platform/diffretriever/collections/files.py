@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from diffretriever.collections.base import BadRecord, Collection, Passage, Qrels, Query
+from diffretriever.collections.base import WHOLE, BadRecord, Collection, Part, Passage, Qrels, Query, Reading
 from diffretriever.collections.records import (
     MAX_PASSAGE_BYTES,
     TextFile,
@@ -18,6 +18,8 @@ from diffretriever.collections.records import (
     read_lines,
 )
 from diffretriever.collections.trec import read_qrels_file
+
+_PART_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +40,23 @@ class FileCollection(Collection):
 
     def records(self) -> Iterator[Passage | BadRecord]:
         """Stream the corpus file in its own order."""
-        for _, _, record in self.located_records():
-            yield record
+        return (record for _, record in self.read(WHOLE).records)
 
-    def located_records(self) -> Iterator[tuple[str, int, Passage | BadRecord]]:
-        """Stream the corpus file with the line of each record."""
+    def parts(self, part_bytes: int | None = None) -> list[Part]:
+        """Return parts of equal size; compressed data can only be read from the start."""
+        part_bytes = part_bytes or _PART_BYTES
+        size = self.corpus.path.stat().st_size
+        if size <= part_bytes or self.corpus.path.suffix == ".gz":
+            return [WHOLE]
+        starts = range(0, size, part_bytes)
+        return [Part(start, min(start + part_bytes, size)) for start in starts]
+
+    def read(self, part: Part) -> Reading:
+        """Stream the lines of the corpus file that begin in a part."""
         parse = passage_from_json if _is_json(self.corpus) else passage_from_tsv
-        for line in read_lines(self.corpus, MAX_PASSAGE_BYTES):
-            yield self.corpus.shown, line.number, judge(line, self.corpus, parse)
+        lines = read_lines(self.corpus, MAX_PASSAGE_BYTES, part)
+        records = ((line.number, judge(line, self.corpus, parse)) for line in lines)
+        return Reading(self.corpus.shown, records, lambda: lines.count)
 
     def splits(self) -> list[str]:
         """Return the splits found when the collection was opened."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from diffretriever.collections.base import BadRecord, Passage, Query
+from diffretriever.collections.base import WHOLE, BadRecord, Part, Passage, Query
 
 MAX_PASSAGE_BYTES = 1_000_000
 """Longest line that is parsed: no encoder reads that far, and a longer one is most often a broken file."""
@@ -52,27 +52,52 @@ class Line(NamedTuple):
     complete: bool
 
 
-def read_lines(file: TextFile, limit: int) -> Iterator[Line]:
-    """Yield the lines that are not blank, those of more than `limit` bytes cut to it.
+class Lines:
+    """The lines of a file, or of a part of it, that are not blank; those of more than `limit` bytes are cut to it.
 
-    Lines end in LF or CRLF; a byte order mark at the start is left out; `.gz` is decompressed.
-
-    Raises:
-        ValueError: The gzip data are damaged.
+    Lines end in LF or CRLF; a byte order mark at the start of the file is left out; `.gz` is decompressed. Of a part
+    are the lines that begin in it. Iterate once.
     """
-    number = 0
-    try:
-        with _open(file.path) as stream:
-            while chunk := stream.readline(limit + len(_BOM) + len(b"\r\n")):
-                number += 1
-                data = _content(chunk, first=number == 1)
-                complete = len(data) <= limit
-                if not complete and not chunk.endswith(b"\n"):
-                    _skip_to_next_line(stream)
-                if data.strip():
-                    yield Line(number, data[:limit], complete)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{file.shown}: damaged gzip data after line {number}: {error}") from error
+
+    def __init__(self, file: TextFile, limit: int, part: Part) -> None:
+        self._file, self._limit, self._part = file, limit, part
+        self.count = 0
+        """Lines so far, blank ones too."""
+
+    def __iter__(self) -> Iterator[Line]:
+        """Yield each line; it is numbered from the start of the part.
+
+        Raises:
+            ValueError: The gzip data are damaged.
+        """
+        try:
+            with _open(self._file.path) as stream:
+                yield from self._read(stream)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(f"{self._file.shown}: damaged gzip data after line {self.count}: {error}") from error
+
+    def _read(self, stream: BinaryIO | gzip.GzipFile) -> Iterator[Line]:
+        if self._part.start:
+            # To the end of the line that the byte before the part belongs to.
+            stream.seek(self._part.start - 1)
+            _skip_to_next_line(stream)
+        while self._part.end is None or stream.tell() < self._part.end:
+            at_start = stream.tell() == 0
+            chunk = stream.readline(self._limit + len(_BOM) + len(b"\r\n"))
+            if not chunk:
+                return
+            self.count += 1
+            data = _content(chunk, first=at_start)
+            complete = len(data) <= self._limit
+            if not complete and not chunk.endswith(b"\n"):
+                _skip_to_next_line(stream)
+            if data.strip():
+                yield Line(self.count, data[: self._limit], complete)
+
+
+def read_lines(file: TextFile, limit: int, part: Part = WHOLE) -> Lines:
+    """Return the lines of a file, or of a part of it; see `Lines`."""
+    return Lines(file, limit, part)
 
 
 def find_file(folder: Path, name: str, shown: str) -> TextFile | None:

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 from lance.commit import CommitConflictError
 
+from diffretriever.collections.keys import KEY, KeySet, keys_of
 from diffretriever.index.vectors import columns_to_read, with_vectors
 from schemas.index import MANIFEST_FORMAT, IndexContents, IndexManifest, passage_schema
 from schemas.places import plain_place
@@ -126,11 +127,21 @@ class PassageIndex:
         return with_vectors(self.uri, self.manifest, taken, columns)
 
     def digests(self) -> dict[str, bytes]:
-        """Return passage id to digest of all passages: about 200 bytes of memory each."""
+        """Return passage id to digest of all passages: about 200 bytes of memory each; `keys` takes 16."""
         pairs: dict[str, bytes] = {}
         for batch in self.batches(["id", "digest"], _ROWS_AT_ONCE):
             pairs.update(zip(batch.column("id").to_pylist(), batch.column("digest").to_pylist(), strict=True))
         return pairs
+
+    def keys(self) -> KeySet:
+        """Return the keys of all passages."""
+        keys = np.zeros(len(self), KEY)
+        start = 0
+        for batch in self.batches(["id", "digest"], _ROWS_AT_ONCE):
+            found = keys_of(batch.column("id").to_pylist(), batch.column("digest").to_pylist())
+            keys[start : start + len(found)] = found
+            start += len(found)
+        return KeySet(keys)
 
     def passages(self, ids: Sequence[str]) -> dict[str, dict[str, str]]:
         """Return id to its `title`, `text` and `collection`; ids that are not there are left out."""

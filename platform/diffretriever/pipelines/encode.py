@@ -13,22 +13,27 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache, partial, reduce
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import ray
 from ray.data import Dataset, TaskPoolStrategy
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from diffretriever.collections import Collection, Passage, ScanResult, open_collection, scan, set_aside
+from diffretriever.collections.keys import KeySet, keys_of
 from diffretriever.collections.quarantine import refuse_other_files
+from diffretriever.collections.scanning import PartScan, ScannedPart, scan_part
 from diffretriever.encoders.base import BatchCost
 from diffretriever.encoders.representations import not_finite
 from diffretriever.files import is_local, write_text
 from diffretriever.index.table import PassageIndex, bm25_manifest, check_same
 from diffretriever.index.vectors import named
 from diffretriever.index.writer import Committer, WriterLock, beside, write_block
-from diffretriever.pipelines.cluster import PREPARE_CPUS, EncoderPool, ray_session, size_pool
+from diffretriever.pipelines.cluster import PREPARE_CPUS, EncoderPool, ray_session, result_of, size_pool
 from diffretriever.pipelines.encoders import describe_encoder, load_in_actor
 from diffretriever.pipelines.progress import Progress
 from diffretriever.pipelines.streams import (
@@ -36,7 +41,7 @@ from diffretriever.pipelines.streams import (
     actor_options,
     pack,
     passage_blocks,
-    read_on_driver,
+    read_blocks,
     rows_per_block,
     tables_of,
     unpack,
@@ -67,6 +72,9 @@ _COMMIT_EVERY_SECONDS = 2.0
 _COMMIT_SHARE = 0.02
 _ENCODERS_PER_PREPARER = 4
 _CONFLICTS_NAMED = 5
+_SCAN_CPUS = 0.5
+# So that no more than these wait for an earlier one.
+_SCANS_AHEAD = 64
 _NOT_FINITE = "not finite"
 
 
@@ -96,9 +104,11 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
             locks.enter_context(WriterLock(uri))
         pool = size_pool(job)
         indexes = _open_indexes(job.index, smaller, retriever, pool)
-        selection = PassageSelection(job, [index.digests() for index in indexes])
-        scanned = scan(collection, job.on_bad_input, quarantine, keep=selection)
-        selection.refuse_conflicts()
+        selection = PassageSelection(job, [index.keys() for index in indexes])
+        scanned = scan(
+            collection, job.on_bad_input, quarantine, choose=selection, scan_parts=partial(_scan_parts, collection)
+        )
+        selection.refuse_conflicts(scanned.good(collection))
         for index in indexes:
             write_text(f"{index.uri.rstrip('/')}/encode.yaml", job.to_yaml())
         rate, left_out = 0.0, list[str]()
@@ -117,7 +127,7 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
         encoded=scanned.n_kept - len(left_out),
         already_there=selection.already_there,
         skipped=selection.skipped,
-        replaced=selection.replaced - sum(any(i in held for held in selection.present) for i in left_out),
+        replaced=selection.replaced - selection.count_held(left_out),
         bad=n_bad,
         bad_reasons=scanned.reasons | ({_NOT_FINITE: len(left_out)} if left_out else {}),
         quarantine=str(quarantine) if n_bad else None,
@@ -176,42 +186,72 @@ def _with_budget(manifest: IndexManifest, passage_budget: int) -> IndexManifest:
     return manifest.model_copy(update={"retriever": retriever.model_copy(update={"budget": budget})})
 
 
+def _scan_parts(collection: Collection, most_bad: int | None) -> Iterator[PartScan]:
+    """Scan the parts of a collection in Ray tasks on this machine, where its files are; a single part right here."""
+    parts = collection.parts()
+    if len(parts) == 1:
+        yield scan_part(collection, parts[0], most_bad)
+        return
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    task = ray.remote(scan_part).options(scheduling_strategy=here, num_cpus=_SCAN_CPUS)
+    left = iter(parts)
+    running = [task.remote(collection, part, most_bad) for part in islice(left, _SCANS_AHEAD)]
+    while running:
+        yield result_of(running.pop(0))
+        running += [task.remote(collection, part, most_bad) for part in islice(left, 1)]
+
+
 @dataclass
 class PassageSelection:
     """Decides on each passage of a collection: it is encoded if any of the indexes lacks it."""
 
     job: EncodeJob
-    present: Sequence[dict[str, bytes]]
-    """What each index holds: passage id → digest."""
+    present: Sequence[KeySet]
+    """What each index holds."""
     already_there: int = 0
     skipped: int = 0
     replaced: int = 0
     conflicts: int = 0
-    first_conflicts: list[str] = field(default_factory=list)
+    first_conflicts: list[int] = field(default_factory=list)
+    """Which of all passages that were asked about."""
+    asked: int = 0
 
-    def __call__(self, passage: Passage) -> bool:
-        """Return whether to encode the passage, and count it."""
-        digests = {held.get(passage.id) for held in self.present}
-        if digests == {passage.digest}:
-            self.already_there += 1
-            return False
-        if digests <= {None, passage.digest}:
-            return True
+    def __call__(self, keys_N: np.ndarray) -> np.ndarray:
+        """Return bool [N]: which passages to encode; and count them all."""
+        same_IN = np.array([held.hold(keys_N) for held in self.present])
+        changed_N = (np.array([held.hold_id(keys_N) for held in self.present]) & ~same_IN).any(0)
+        missing_N = ~same_IN.all(0)
+        self.already_there += int((~missing_N).sum())
+        n_changed = int(changed_N.sum())
         if self.job.on_existing == "replace":
-            self.replaced += 1
-            return True
-        if self.job.on_existing == "skip":
-            self.skipped += 1
-            return False
-        self.conflicts += 1
-        self.first_conflicts += [passage.id] if self.conflicts <= _CONFLICTS_NAMED else []
-        return False
+            self.replaced += n_changed
+            wanted_N = missing_N
+        else:
+            wanted_N = missing_N & ~changed_N
+            self.skipped += n_changed if self.job.on_existing == "skip" else 0
+        if self.job.on_existing == "error":
+            self.conflicts += n_changed
+            room = _CONFLICTS_NAMED - len(self.first_conflicts)
+            self.first_conflicts += (np.flatnonzero(changed_N)[:room] + self.asked).tolist()
+        self.asked += len(keys_N)
+        return wanted_N
 
-    def refuse_conflicts(self) -> None:
-        """Raise `ValueError` if passages changed and the job does not say what to do with them."""
+    def count_held(self, ids: Sequence[str]) -> int:
+        """Return how many of some passages any index held, with whatever text."""
+        held_IN = np.array([held.hold_id(keys_of(ids, [b""] * len(ids))) for held in self.present])
+        return int(held_IN.any(0).sum())
+
+    def refuse_conflicts(self, asked: Iterator[Passage]) -> None:
+        """Raise `ValueError` if passages changed and the job does not say what to do with them.
+
+        Args:
+            asked: the passages that were asked about, in order.
+        """
         if self.conflicts == 0:
             return
-        names = ", ".join(f"'{i}'" for i in self.first_conflicts) + (", …" if self.conflicts > _CONFLICTS_NAMED else "")
+        wanted = set(self.first_conflicts)
+        ids = [passage.id for number, passage in enumerate(islice(asked, max(wanted) + 1)) if number in wanted]
+        names = ", ".join(f"'{i}'" for i in ids) + (", …" if self.conflicts > _CONFLICTS_NAMED else "")
         raise ValueError(
             f"{self.conflicts} passages are in {self.job.index} with another text ({names}): say --on-existing replace "
             "to replace such passages, or --on-existing skip to leave them as they are"
@@ -233,7 +273,7 @@ def _run(
     """
     manifest = indexes[0].manifest
     rows = job.rows_per_block or rows_per_block(manifest.retriever, manifest.hidden_size)
-    blocks = read_on_driver(partial(passage_blocks, collection, scanned, rows))
+    blocks = read_blocks([partial(_read_part, collection, part, rows) for part in scanned.parts if part.n_kept])
     # An encoder more than there are blocks would load its weights for nothing.
     pool = replace(pool, encoders=min(pool.encoders, math.ceil(scanned.n_kept / rows)))
     receipts = _receipts(blocks, indexes, pool, job.threads_per_encoder)
@@ -257,6 +297,10 @@ def _run(
     if done != scanned.n_kept:
         raise RuntimeError(f"{scanned.n_kept} passages went in and {done} came out: run the same command again")
     return _steady_rate(finished), left_out
+
+
+def _read_part(collection: Collection, part: ScannedPart, rows: int) -> Iterator[pa.Table]:
+    return passage_blocks(part.kept(collection), collection.name, rows)
 
 
 def _receipts(
@@ -402,14 +446,14 @@ def _receipt(
 
 
 def committed(
-    receipts: Iterable[dict[str, Any]], indexes: Sequence[PassageIndex], present: Sequence[dict[str, bytes]]
+    receipts: Iterable[dict[str, Any]], indexes: Sequence[PassageIndex], present: Sequence[KeySet]
 ) -> Iterator[dict[str, Any]]:
     """Commit blocks as they come, and yield their receipts; all of them are committed when the last one is yielded.
 
     Args:
         receipts: rows of `RECEIPT_SCHEMA`.
         indexes: where their blocks were written, in the order of each receipt's own.
-        present: ids that each index held before. A new row replaces the old one in the same commit.
+        present: what each index held before. A new row replaces the old one in the same commit.
     """
     clock = _CommitClock()
     pending = [_Pending(index, held) for index, held in zip(indexes, present, strict=True)]
@@ -428,14 +472,15 @@ def committed(
 class _Pending:
     """What was written to an index and is not committed yet."""
 
-    def __init__(self, index: PassageIndex, present: dict[str, bytes]) -> None:
+    def __init__(self, index: PassageIndex, present: KeySet) -> None:
         self._committer, self._present = Committer(index), present
         self._receipts: dict[str, str] = {}
         self._replaced: list[str] = []
 
     def add(self, key: str, receipt: str, ids: Sequence[str]) -> None:
         self._receipts[key] = receipt
-        self._replaced += [i for i in ids if i in self._present]
+        held = self._present.hold_id(keys_of(ids, [b""] * len(ids)))
+        self._replaced += [i for i, is_held in zip(ids, held.tolist(), strict=True) if is_held]
 
     def commit(self) -> None:
         self._committer.commit(self._receipts, self._replaced)

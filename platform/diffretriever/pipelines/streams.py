@@ -19,7 +19,7 @@ from pyarrow import feather
 from ray.data import ActorPoolStrategy, DataContext, Dataset, Datasource, ReadTask
 from ray.data.block import BlockMetadata
 
-from diffretriever.collections import Collection, Passage, ScanResult
+from diffretriever.collections import Passage
 from diffretriever.index.writer import text_table
 from diffretriever.ledger import Ledger
 from diffretriever.pipelines.cluster import READER_CPUS, EncoderPool
@@ -41,11 +41,11 @@ def rows_per_block(retriever: RetrieverConfig, hidden_size: int | None) -> int:
     return max(_MIN_ROWS, min(_MAX_ROWS, _BLOCK_BYTES // row_bytes))
 
 
-def passage_blocks(collection: Collection, scanned: ScanResult, rows: int) -> Iterator[pa.Table]:
-    """Yield the wanted passages of a scanned collection, a packed block at a time."""
-    passages = scanned.kept(collection)
+def passage_blocks(passages: Iterable[Passage], collection: str, rows: int) -> Iterator[pa.Table]:
+    """Yield passages of a collection, a packed block at a time."""
+    passages = iter(passages)
     while chunk := list(islice(passages, rows)):
-        yield pack(_block_key(chunk), text_table(chunk, collection.name))
+        yield pack(_block_key(chunk), text_table(chunk, collection))
 
 
 def _block_key(passages: Iterable[Passage]) -> str:
@@ -75,12 +75,20 @@ def dataset_of(rows: Sequence[pa.Table]) -> Dataset:
     return ray.data.from_arrow(list(rows))
 
 
-def read_on_driver(source: Callable[[], Iterable[pa.Table]]) -> Dataset:
-    """Return a dataset of what `source` yields, read on the driver's machine, where its files are."""
+def read_blocks(sources: Sequence[Callable[[], Iterable[pa.Table]]]) -> Dataset:
+    """Return a dataset of what the sources yield, a task each, on the driver's machine, where their files are.
+
+    A block that is lost with its machine is read again with its own source and no other.
+    """
     _configure_ray_data()
     here = ray.get_runtime_context().get_node_id()
     return ray.data.read_datasource(
-        _OneTask(source), override_num_blocks=1, num_cpus=READER_CPUS, label_selector={"ray.io/node-id": here}
+        _Sources(sources),
+        override_num_blocks=len(sources),
+        num_cpus=READER_CPUS,
+        # One keeps hundreds of encoders busy; of more, each would hold blocks before their turn.
+        concurrency=1,
+        label_selector={"ray.io/node-id": here},
     )
 
 
@@ -92,19 +100,19 @@ def _configure_ray_data() -> None:
     logging.getLogger("ray.data").setLevel(logging.ERROR)
 
 
-class _OneTask(Datasource):
-    """Streams all that a source yields in one long-running read."""
+class _Sources(Datasource):
+    """Streams what each source yields in a read of its own."""
 
-    def __init__(self, source: Callable[[], Iterable[pa.Table]]) -> None:
+    def __init__(self, sources: Sequence[Callable[[], Iterable[pa.Table]]]) -> None:
         super().__init__()
-        self._source = source
+        self._sources = sources
 
     def get_read_tasks(
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
     ) -> list[ReadTask]:
-        """Return the one task that reads everything."""
+        """Return a task for each source."""
         metadata = BlockMetadata(num_rows=None, size_bytes=None, exec_stats=None, input_files=None)
-        return [ReadTask(self._source, metadata)]
+        return [ReadTask(source, metadata) for source in self._sources]
 
     def estimate_inmemory_data_size(self) -> int | None:
         """Not known, and not needed: the stream is read at the pace of what follows."""

@@ -21,7 +21,7 @@ from diffretriever.collections import BadRecord
 from diffretriever.index.writer import WriterLock
 from diffretriever.pipelines.cluster import ray_session
 from diffretriever.pipelines.progress import bar
-from diffretriever.pipelines.streams import AS_ARROW, pack, read_on_driver, tables_of, unpack
+from diffretriever.pipelines.streams import AS_ARROW, pack, read_blocks, tables_of, unpack
 from diffretriever.training.data.examples import keys_of
 from diffretriever.training.data.preparation import (
     Inputs,
@@ -60,7 +60,7 @@ def prepare_training(job: PrepareTrainingJob) -> TrainingSetManifest:
 def blocks_on_ray(inputs: Inputs) -> Iterator[NumberedBlock]:
     """Read and check on Ray; yield the blocks in the order of the sources."""
     held_out = ray.put(keys_of(inputs.hold_out))
-    pieces = read_on_driver(partial(_read, inputs.sources))
+    pieces = read_blocks([partial(_read, inputs.sources)])
     # The dataset's own copy of the settings: others keep theirs.
     pieces.context.execution_options.preserve_order = True
     blocks = pieces.map_batches(_check, fn_kwargs={"held_out": held_out}, num_cpus=_CHECK_CPUS, **AS_ARROW)
