@@ -20,10 +20,9 @@ def keys(pairs: list[tuple[str, str]]) -> np.ndarray:
 def test_a_set_knows_what_it_holds(held: dict[str, str], asked: list[tuple[str, str]]) -> None:
     known = KeySet(keys(list(held.items())).copy())
     assert len(known) == len(held)
-    assert known.hold(keys(asked)).tolist() == [held.get(i) == text for i, text in asked]
-    assert known.hold_id(keys(asked)).tolist() == [i in held for i, _ in asked]
-    without_text = keys_of([i for i, _ in asked], [b""] * len(asked))
-    assert known.hold_id(without_text).tolist() == [i in held for i, _ in asked]
+    has_id, same = known.compare(keys(asked))
+    assert same.tolist() == [held.get(i) == text for i, text in asked]
+    assert has_id.tolist() == known.has_ids([i for i, _ in asked]).tolist() == [i in held for i, _ in asked]
 
 
 @given(st.lists(st.lists(st.tuples(IDS, TEXTS)), max_size=4))
@@ -35,7 +34,8 @@ def test_repeated_ids_name_the_first(parts: list[list[tuple[str, str]]]) -> None
 
 
 def test_keys_that_end_in_nul_stay_what_they_are() -> None:
-    endings = np.frombuffer(b"".join(bytes([7] * 14 + [a, b]) for a, b in [(0, 0), (0, 1), (1, 0)]), KEY)
-    known = KeySet(endings[[0, 2]])
-    assert known.hold(endings).tolist() == [True, False, True]
-    assert known.hold_id(endings).all()
+    ends = [(7, 7, 0), (0, 7, 0), (7, 0, 0), (7, 0, 1)]
+    given = np.frombuffer(b"".join(bytes([*[7] * 8, a, b, *[7] * 5, c]) for a, b, c in ends), KEY)
+    has_id, same = KeySet(given[:3].copy()).compare(given)
+    assert has_id.tolist() == [True] * 4
+    assert same.tolist() == [True, True, True, False]

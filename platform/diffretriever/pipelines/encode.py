@@ -24,7 +24,7 @@ from ray.data import Dataset, TaskPoolStrategy
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from diffretriever.collections import Collection, Passage, ScanResult, open_collection, scan, set_aside
-from diffretriever.collections.keys import KeySet, keys_of
+from diffretriever.collections.keys import KeySet
 from diffretriever.collections.quarantine import refuse_other_files
 from diffretriever.collections.scanning import PartScan, ScannedPart, scan_part
 from diffretriever.encoders.base import BatchCost
@@ -218,8 +218,10 @@ class PassageSelection:
 
     def __call__(self, keys_N: np.ndarray) -> np.ndarray:
         """Return bool [N]: which passages to encode; and count them all."""
-        same_IN = np.array([held.hold(keys_N) for held in self.present])
-        changed_N = (np.array([held.hold_id(keys_N) for held in self.present]) & ~same_IN).any(0)
+        has_id_IN, same_IN = (
+            np.array(each) for each in zip(*(held.compare(keys_N) for held in self.present), strict=True)
+        )
+        changed_N = (has_id_IN & ~same_IN).any(0)
         missing_N = ~same_IN.all(0)
         self.already_there += int((~missing_N).sum())
         n_changed = int(changed_N.sum())
@@ -238,8 +240,7 @@ class PassageSelection:
 
     def count_held(self, ids: Sequence[str]) -> int:
         """Return how many of some passages any index held, with whatever text."""
-        held_IN = np.array([held.hold_id(keys_of(ids, [b""] * len(ids))) for held in self.present])
-        return int(held_IN.any(0).sum())
+        return int(np.array([held.has_ids(ids) for held in self.present]).any(0).sum())
 
     def refuse_conflicts(self, asked: Iterator[Passage]) -> None:
         """Raise `ValueError` if passages changed and the job does not say what to do with them.
@@ -479,7 +480,7 @@ class _Pending:
 
     def add(self, key: str, receipt: str, ids: Sequence[str]) -> None:
         self._receipts[key] = receipt
-        held = self._present.hold_id(keys_of(ids, [b""] * len(ids)))
+        held = self._present.has_ids(ids)
         self._replaced += [i for i, is_held in zip(ids, held.tolist(), strict=True) if is_held]
 
     def commit(self) -> None:
