@@ -70,6 +70,19 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         device.resolve_device("tpu")
 
 
+def test_fp32_products_are_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_float32_matmul_precision("high")
+    device.resolve_device("cpu")
+    assert torch.get_float32_matmul_precision() == "highest"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    device.resolve_device("cuda")
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    with pytest.raises(ValueError, match="NVIDIA_TF32_OVERRIDE=1 lets the GPU round"):
+        device.resolve_device("cuda")
+    device.resolve_device("cpu")
+
+
 def test_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     assert device.resolve_dtype("float16", cpu) == torch.float16
