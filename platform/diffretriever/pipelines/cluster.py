@@ -157,6 +157,17 @@ def cluster_resource(name: str) -> float:
     return float(ray.cluster_resources().get(name, 0.0))
 
 
+def cpus_here(wanted: float) -> float:
+    """Return the CPUs to ask Ray for on the driver's machine: `wanted`, or none where it offers fewer.
+
+    Heads are often started with `--num-cpus 0`, to keep work away from them; what must run beside the driver would
+    wait there for ever.
+    """
+    here = ray.get_runtime_context().get_node_id()
+    offered = next(node["Resources"] for node in ray.nodes() if node["NodeID"] == here)
+    return wanted if offered.get("CPU", 0.0) >= wanted else 0.0
+
+
 def result_of(reference: Any) -> Any:
     """Return what a Ray task gives; a `ValueError` of the task is raised as such, without Ray's traceback."""
     try:

@@ -22,7 +22,7 @@ from ray.data.block import BlockMetadata
 from diffretriever.collections import Collection, Passage, ScanResult
 from diffretriever.index.writer import text_table
 from diffretriever.ledger import Ledger
-from diffretriever.pipelines.cluster import READER_CPUS, EncoderPool
+from diffretriever.pipelines.cluster import READER_CPUS, EncoderPool, cpus_here
 from schemas.retriever import RetrieverConfig
 
 AS_ARROW: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
@@ -80,7 +80,10 @@ def read_on_driver(source: Callable[[], Iterable[pa.Table]]) -> Dataset:
     _configure_ray_data()
     here = ray.get_runtime_context().get_node_id()
     return ray.data.read_datasource(
-        _OneTask(source), override_num_blocks=1, num_cpus=READER_CPUS, label_selector={"ray.io/node-id": here}
+        _OneTask(source),
+        override_num_blocks=1,
+        num_cpus=cpus_here(READER_CPUS),
+        label_selector={"ray.io/node-id": here},
     )
 
 
