@@ -13,6 +13,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 
 from diffretriever.backbones import checkpoint, device, load_backbone, source
 from diffretriever.random_models.checkpoints import main, write_random_checkpoint
+from schemas.retriever import BackboneConfig
 from tests.backbones.helpers import FolderOf
 
 
@@ -58,6 +59,21 @@ def test_a_revision_needs_the_hub(folder_of: FolderOf) -> None:
     for local in ("minilm", folder_of("dream")):
         with pytest.raises(ValueError, match="revision 'main' has no meaning"):
             load_backbone(local, revision="main")
+
+
+def test_revisions_are_pinned_to_commits(monkeypatch: pytest.MonkeyPatch, folder_of: FolderOf, tmp_path: Path) -> None:
+    commits = {None: "a" * 40, "v1": "b" * 40, "b" * 40: "b" * 40}
+
+    def fetch(_hub_id: str, *, revision: str | None, **_: Any) -> str:
+        return str(tmp_path / "snapshots" / commits[revision])
+
+    monkeypatch.setattr(source, "snapshot_download", fetch)
+    place = BackboneConfig(source="org/model", adapter="org/adapter", adapter_revision="v1")
+    pinned = source.pinned(place)
+    assert (pinned.revision, pinned.adapter_revision) == ("a" * 40, "b" * 40)
+    assert source.pinned(BackboneConfig(source="org/model", revision="b" * 40)).revision == "b" * 40
+    for local in (BackboneConfig(source="minilm", adapter="minilm"), BackboneConfig(source=str(folder_of("dream")))):
+        assert source.pinned(local) == local
 
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from diffretriever.scoring.fusion import lists_for, ranked
 from diffretriever.scoring.topk import Hit
 from diffretriever.search.base import check_modes
 from diffretriever.search.batch import kept_hits, list_depth, merge, searched_depth, to_hits
+from schemas.index import IndexManifest
 from schemas.retriever import Mode, NeuralRetriever, is_neural
 from schemas.search import BatchSearchJob, BatchSearchSummary
 
@@ -61,9 +62,10 @@ def search_batch(job: BatchSearchJob) -> BatchSearchSummary:
     retriever = _retriever(job, index)
     with ray_session(job):
         pool = size_pool(job.model_copy(update={"encoders": job.searchers or job.encoders}))
-        check_same(index.manifest, describe_encoder(retriever, pool), index.uri)
+        encoder = describe_encoder(retriever, pool)
+        check_same(index.manifest, encoder, index.uri)
         search = _BatchSearch(job, index, queries, pool)
-        search.encode(retriever)
+        search.encode(encoder)
         for start, stop in search.rounds():
             search.search(start, stop)
     write_text(job.output / "search.yaml", job.to_yaml())
@@ -128,8 +130,8 @@ class _BatchSearch:
         size, count = self._job.queries_at_once, len(self._queries)
         return [(start, min(start + size, count)) for start in range(0, count, size)]
 
-    def encode(self, retriever: NeuralRetriever) -> None:
-        """Encode the queries that no attempt has encoded yet."""
+    def encode(self, encoder: IndexManifest) -> None:
+        """Encode the queries that no attempt has encoded yet; `encoder` is what `describe_encoder` gave."""
         blocks = {
             _block_name(start): self._queries[start : min(start + QUERIES_PER_BLOCK, stop)]
             for first, stop in self.rounds()
@@ -138,7 +140,7 @@ class _BatchSearch:
         budget = self._job.query_budget
         missing = {name: query_block(block, budget) for name, block in blocks.items() if not self.ledger.has(name)}
         with bar("encoding queries", "query", sum(map(len, missing.values()))) as progress:
-            for name, table in encode_queries(missing, retriever, self._pool, self._job.threads_per_encoder):
+            for name, table in encode_queries(missing, encoder, self._pool, self._job):
                 put_table(self.ledger, name, table)
                 progress.update(len(table))
 

@@ -26,6 +26,8 @@ _SECONDS_TO_ANSWER = 3.0
 _STARTS = 4
 _TOO_LATE = "timed out during startup"
 """What Ray says then."""
+_HOW_TO_RETRY = "\nFailed to apply UDF transform after"
+"""How the advice begins that Ray Data appends to the message of what a function raised."""
 _ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -173,6 +175,11 @@ def result_of(reference: Any) -> Any:
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, ValueError):
-            raise ValueError(str(error.cause)) from None
+        raise_mistake(error)
         raise
+
+
+def raise_mistake(error: ray.exceptions.RayTaskError) -> None:
+    """Raise the `ValueError` that a task ended with, as it was raised there; return if it ended otherwise."""
+    if isinstance(error.cause, ValueError):
+        raise ValueError(str(error.cause).partition(_HOW_TO_RETRY)[0]) from None

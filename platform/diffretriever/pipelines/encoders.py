@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -12,7 +14,8 @@ from diffretriever.collections import Query
 from diffretriever.pipelines.cluster import EncoderPool, result_of
 from diffretriever.pipelines.streams import actor_options, blocks_of, dataset_of, pack, unpack
 from schemas.index import IndexManifest
-from schemas.retriever import RETRIEVER_ADAPTER, NeuralRetriever
+from schemas.retriever import RETRIEVER_ADAPTER, LibraryRetriever, NeuralRetriever
+from schemas.settings import RayConfig
 
 if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder
@@ -22,18 +25,75 @@ QUERIES_PER_BLOCK = 256
 _BUDGET = "budget"
 
 
-def load_in_actor(retriever_json: str, device: str, threads: int) -> Encoder:
-    """Load the encoder of an actor, which works with so many threads from then on."""
+@dataclass(frozen=True, slots=True)
+class EncoderStart:
+    """What the encoder actors of a job start with."""
+
+    retriever_json: str
+    """The encoder, every choice made."""
+    weights: str | None
+    """Digest of the weights that an actor must find."""
+    device: str
+    """Where they go."""
+    threads: int
+    """Of torch."""
+
+    @classmethod
+    def of(cls, manifest: IndexManifest, pool: EncoderPool, config: RayConfig) -> EncoderStart:
+        """Return the start of the encoder that `describe_encoder` described."""
+        return cls(manifest.retriever.model_dump_json(), manifest.weights, pool.device, config.threads_per_encoder)
+
+
+class StartedEncoder:
+    """The encoder of an actor, which loads it as it starts.
+
+    An actor that cannot start is replaced by another, and for a user's mistake that would go on for ever: so a mistake
+    is kept, and raised when the first block is to be encoded.
+    """
+
+    def __init__(self, start: EncoderStart) -> None:
+        self._encoder: Encoder | None = None
+        self._mistake = ""
+        try:
+            self._encoder = load_in_actor(start)
+        except ValueError as error:
+            self._mistake = str(error)
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder.
+
+        Raises:
+            ValueError: it could not be loaded, or its weights are others than the job's.
+        """
+        if self._encoder is None:
+            raise ValueError(self._mistake)
+        return self._encoder
+
+
+def load_in_actor(start: EncoderStart) -> Encoder:
+    """Load the encoder of an actor, which works with so many threads from then on.
+
+    Raises:
+        ValueError: it cannot be loaded, or its weights are others than the job's.
+    """
     import torch
 
     from diffretriever.encoders import load_encoder
 
-    torch.set_num_threads(threads)
-    return load_encoder(_retriever_from(retriever_json), device)
+    torch.set_num_threads(start.threads)
+    encoder = load_encoder(_retriever_from(start.retriever_json), start.device)
+    if encoder.facts.weights != start.weights:
+        raise ValueError(
+            f"machine {socket.gethostname()} has other weights than the job began with: {encoder.config.title} has "
+            f"digest {encoder.facts.weights} there, {start.weights} was expected. Give every machine the same files, "
+            "or name a commit of the hub as the backbone's revision; what was committed stays"
+        )
+    return encoder
 
 
 def describe_encoder(retriever: NeuralRetriever, pool: EncoderPool) -> IndexManifest:
-    """Load the encoder in a Ray worker and return its manifest.
+    """Load the encoder in a Ray worker and return its manifest, in which revisions on the hub are commits.
 
     Raises:
         ValueError: it cannot be loaded, with the reason.
@@ -47,7 +107,33 @@ def _describe(retriever_json: str, device: str) -> str:
     from diffretriever.encoders import load_encoder
     from diffretriever.index.table import manifest_of
 
-    return manifest_of(load_encoder(_retriever_from(retriever_json), device)).model_dump_json()
+    retriever = _pinned(_retriever_from(retriever_json))
+    return manifest_of(load_encoder(retriever, device)).model_dump_json()
+
+
+def _pinned(retriever: NeuralRetriever) -> NeuralRetriever:
+    from diffretriever.backbones.source import pinned
+
+    if isinstance(retriever, LibraryRetriever) and retriever.remote_code:
+        # Whose code may run is said of the revision as it is written.
+        return retriever
+    return retriever.model_copy(update={"backbone": pinned(retriever.backbone)})
+
+
+def as_begun(retriever: NeuralRetriever, before: NeuralRetriever) -> NeuralRetriever:
+    """Return a retriever in the precision, and of the commits on the hub, in which work with it was begun.
+
+    Only what the retriever leaves open is taken over: a probe may choose otherwise today, and a branch may have moved.
+    """
+    place, begun = retriever.backbone, before.backbone
+    kept: dict[str, str | None] = {}
+    if place.dtype == "auto":
+        kept["dtype"] = begun.dtype
+    if place.source == begun.source and place.revision is None:
+        kept["revision"] = begun.revision
+    if place.adapter == begun.adapter and place.adapter_revision is None:
+        kept["adapter_revision"] = begun.adapter_revision
+    return retriever.model_copy(update={"backbone": place.model_copy(update=kept)})
 
 
 def _retriever_from(text: str) -> NeuralRetriever:
@@ -63,22 +149,25 @@ def query_block(queries: Sequence[Query], budget: int | None) -> pa.Table:
 
 
 def encode_queries(
-    blocks: Mapping[str, pa.Table], retriever: NeuralRetriever, pool: EncoderPool, threads: int
+    blocks: Mapping[str, pa.Table], manifest: IndexManifest, pool: EncoderPool, config: RayConfig
 ) -> Iterator[tuple[str, pa.Table]]:
     """Encode blocks of queries; each actor loads the model once.
 
     Args:
         blocks: name → `query_block`.
-        retriever: the encoder.
+        manifest: the encoder, as `describe_encoder` gave it.
         pool: how many actors there may be, and what each takes.
-        threads: of each actor.
+        config: what each works with.
 
     Yields:
         The name of a block and its representations as a table, in no order.
+
+    Raises:
+        ValueError: an actor found other weights.
     """
     if not blocks:
         return
-    constructor = {"retriever_json": retriever.model_dump_json(), "device": pool.device, "threads": threads}
+    constructor = {"start": EncoderStart.of(manifest, pool, config)}
     rows = dataset_of([pack(name, block) for name, block in blocks.items()])
     options = actor_options(pool, len(blocks))
     yield from blocks_of(rows.map_batches(EncodeQueries, fn_constructor_kwargs=constructor, **options))
@@ -87,11 +176,12 @@ def encode_queries(
 class EncodeQueries:
     """An encoder actor: blocks of query texts in, their representations out."""
 
-    def __init__(self, retriever_json: str, device: str, threads: int) -> None:
-        self._encoder = load_in_actor(retriever_json, device, threads)
+    def __init__(self, start: EncoderStart) -> None:
+        self._started = StartedEncoder(start)
 
     def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
         """Encode each block."""
+        encoder = self._started.encoder
         for key, table in unpack(rows):
             budgets = table.column(_BUDGET).to_pylist() if _BUDGET in table.column_names else None
-            yield pack(key, self._encoder.encode_queries(table.column("text").to_pylist(), budgets).to_arrow())
+            yield pack(key, encoder.encode_queries(table.column("text").to_pylist(), budgets).to_arrow())

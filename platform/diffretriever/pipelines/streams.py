@@ -22,7 +22,7 @@ from ray.data.block import BlockMetadata
 from diffretriever.collections import Collection, Passage, ScanResult
 from diffretriever.index.writer import text_table
 from diffretriever.ledger import Ledger
-from diffretriever.pipelines.cluster import READER_CPUS, EncoderPool, cpus_here
+from diffretriever.pipelines.cluster import READER_CPUS, EncoderPool, cpus_here, raise_mistake
 from schemas.retriever import RetrieverConfig
 
 AS_ARROW: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
@@ -122,8 +122,16 @@ def actor_options(pool: EncoderPool, blocks: int | None = None) -> dict[str, Any
 
 
 def tables_of(dataset: Dataset) -> Iterator[pa.Table]:
-    """Yield what comes out of a graph as soon as it is done, in no order."""
-    yield from dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
+    """Yield what comes out of a graph as soon as it is done, in no order.
+
+    Raises:
+        ValueError: one of the graph's functions raised it; without Ray's traceback.
+    """
+    try:
+        yield from dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
+    except ray.exceptions.RayTaskError as error:
+        raise_mistake(error)
+        raise
 
 
 def blocks_of(dataset: Dataset) -> Iterator[tuple[str, pa.Table]]:
