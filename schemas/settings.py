@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, Self, get_args
+from typing import Annotated, Any, Literal, NoReturn, Self, get_args
 
 import yaml
 from pydantic import (
@@ -112,6 +112,9 @@ class RayConfig(ModelOptions):
     """GPUs of an encoder, fractions allowed; default: 1 if the cluster has any, else 0."""
     threads_per_encoder: PositiveInt = 1
     """CPU threads that compute in an encoder."""
+    tokens_per_batch: PositiveInt | Literal["auto"] = "auto"
+    """Tokens, padding included, that an encoder puts through the model at once; `auto`: 65536 on a GPU, 2048 on a CPU.
+    An encoder whose device has no memory for as many goes on with half of them."""
     autoscale: bool = False
     """The cluster can add machines: grow the pool from 1 to `encoders` as they come, and do not check the request
     against what is there now."""

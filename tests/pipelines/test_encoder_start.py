@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pyarrow as pa
 import pytest
 
 from diffretriever.backbones import source
+from diffretriever.backbones.source import FetchError
 from diffretriever.encoders import load_encoder
 from diffretriever.index.table import manifest_of
 from diffretriever.pipelines import encoders
 from diffretriever.pipelines.cluster import EncoderPool
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.encoders import EncoderStart, StartedEncoder, as_begun
+from diffretriever.pipelines.streams import actor_options, blocks_of, dataset_of, pack
 from schemas.index import IndexManifest
 from schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, LibraryRetriever, MaskedRetriever
 from schemas.settings import RayConfig
@@ -85,6 +88,44 @@ def test_work_goes_on_with_the_commit_it_was_begun_with() -> None:
     assert as_begun(left_open, before) == before
     elsewhere = MaskedRetriever(backbone=BackboneConfig(source="c/d", revision="v1", dtype="float32"))
     assert as_begun(elsewhere, before) == elsewhere
+
+
+def test_a_model_that_cannot_be_fetched_is_asked_for_again(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = start_of(described(str(checkpoint)))
+    away = [FetchError("the hub is away")] * 3
+    pauses: list[float] = []
+    monkeypatch.setattr(encoders.time, "sleep", pauses.append)
+    with patch("diffretriever.pipelines.encoders.load_in_actor", side_effect=[*away, "an encoder"]):
+        assert StartedEncoder(start).encoder == "an encoder"
+    assert len(pauses) == 3
+    # Now it is for another machine to try.
+    with (
+        patch("diffretriever.pipelines.encoders.load_in_actor", side_effect=[*away, *away]),
+        pytest.raises(FetchError),
+    ):
+        StartedEncoder(start)
+
+
+@pytest.mark.cluster
+@pytest.mark.usefixtures("cluster")
+def test_an_actor_that_cannot_start_is_replaced(tmp_path: Path) -> None:
+    class Second:
+        """Cannot be started the first time."""
+
+        def __init__(self, folder: Path) -> None:
+            try:
+                (folder / "first").mkdir()
+            except FileExistsError:
+                return
+            raise OSError("no files yet")
+
+        def __call__(self, rows: pa.Table) -> pa.Table:
+            return rows
+
+    blocks = dataset_of([pack(name, pa.table({"row": [0]})) for name in ("a", "b")])
+    options = actor_options(EncoderPool(1, 0.5, 0.0, autoscale=False))
+    done = blocks_of(blocks.map_batches(Second, fn_constructor_args=(tmp_path,), **options))
+    assert sorted(key for key, _ in done) == ["a", "b"]
 
 
 @pytest.mark.cluster

@@ -30,6 +30,10 @@ ADAPTER_TEXT_FILES = ["config.json", "*_config.json", "training.json"]
 ADAPTER_WEIGHT_FILES = ["adapter_model.safetensors", "slots.safetensors"]
 
 
+class FetchError(ValueError):
+    """The hub did not give the files of a model: it does not know it, or it cannot be reached now."""
+
+
 def resolve_source(source: str | Path, revision: str | None = None, *, weights: bool = True) -> Path:
     """Return the folder that holds a checkpoint, fetching it from the hub where it must.
 
@@ -39,8 +43,8 @@ def resolve_source(source: str | Path, revision: str | None = None, *, weights: 
         weights: Whether the weights are fetched, or only the config and the tokenizer.
 
     Raises:
-        ValueError: No such folder, and the hub does not know it or cannot be reached; or `revision` was
-            given for something that is not on the hub.
+        FetchError: No such folder, and the hub does not know it or cannot be reached.
+        ValueError: It is neither a folder nor a hub id; or `revision` was given for what is not on the hub.
     """
     if str(source) != "minilm":
         return _resolve("backbone", source, revision, TEXT_FILES + (WEIGHT_FILES if weights else []))
@@ -140,7 +144,7 @@ def _fetch(kind: str, hub_id: str, revision: str | None, wanted: list[str]) -> P
         at = f" at revision '{revision}'" if revision else ""
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         embedded = ", or `minilm`, which needs no network" if kind == "backbone" else ""
-        raise ValueError(
+        raise FetchError(
             f"{kind} '{hub_id}'{at}: folder does not exist, and the hub has no such model or is "
             f"unreachable ({reason}). "
             f"Give an existing folder{embedded}."

@@ -29,7 +29,7 @@ from diffretriever.index.table import PassageIndex, bm25_manifest, check_same
 from diffretriever.index.vectors import named
 from diffretriever.index.writer import Committer, WriterLock, beside, write_block
 from diffretriever.pipelines.cluster import PREPARE_CPUS, EncoderPool, ray_session, size_pool
-from diffretriever.pipelines.encoders import EncoderStart, StartedEncoder, as_begun, describe_encoder
+from diffretriever.pipelines.encoders import EncoderStart, StartedEncoder, as_begun, describe_encoder, fetched_at_last
 from diffretriever.pipelines.progress import Progress
 from diffretriever.pipelines.streams import (
     AS_ARROW,
@@ -326,7 +326,8 @@ def prepare_blocks(rows: pa.Table, retriever_json: str) -> Iterator[pa.Table]:
 def _preparer(retriever_json: str) -> Any:
     from diffretriever.encoders import load_preparer
 
-    return load_preparer(RETRIEVER_ADAPTER.validate_json(retriever_json))  # type: ignore[arg-type]
+    config = RETRIEVER_ADAPTER.validate_json(retriever_json)
+    return fetched_at_last(lambda: load_preparer(config))  # type: ignore[arg-type]
 
 
 class EncodeBlocks:

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import pyarrow as pa
 import ray
 
+from diffretriever.backbones.source import FetchError, pinned
 from diffretriever.collections import Query
 from diffretriever.pipelines.cluster import EncoderPool, result_of
 from diffretriever.pipelines.streams import actor_options, blocks_of, dataset_of, pack, unpack
 from schemas.index import IndexManifest
-from schemas.retriever import RETRIEVER_ADAPTER, LibraryRetriever, NeuralRetriever
+from schemas.retriever import RETRIEVER_ADAPTER, NeuralRetriever
 from schemas.settings import RayConfig
 
 if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder
 
+T = TypeVar("T")
+
 QUERIES_PER_BLOCK = 256
 
 _BUDGET = "budget"
+_PAUSES = (2.0, 10.0, 30.0)
+"""Seconds before a model that could not be fetched is asked for again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +43,39 @@ class EncoderStart:
     """Where they go."""
     threads: int
     """Of torch."""
+    tokens_per_batch: int | Literal["auto"] = "auto"
 
     @classmethod
     def of(cls, manifest: IndexManifest, pool: EncoderPool, config: RayConfig) -> EncoderStart:
         """Return the start of the encoder that `describe_encoder` described."""
-        return cls(manifest.retriever.model_dump_json(), manifest.weights, pool.device, config.threads_per_encoder)
+        return cls(
+            manifest.retriever.model_dump_json(),
+            manifest.weights,
+            pool.device,
+            config.threads_per_encoder,
+            config.tokens_per_batch,
+        )
 
 
 class StartedEncoder:
     """The encoder of an actor, which loads it as it starts.
 
-    An actor that cannot start is replaced by another, and for a user's mistake that would go on for ever: so a mistake
-    is kept, and raised when the first block is to be encoded.
+    Ray Data starts another actor in the place of one that fails at that, on another machine where it can. A user's
+    mistake would be the same there: so it is kept, and ends the job when the first block is to be encoded.
     """
 
     def __init__(self, start: EncoderStart) -> None:
+        """Load the encoder.
+
+        Raises:
+            FetchError: the hub, which the probe found the model on, did not give it to this machine, time and again.
+        """
         self._encoder: Encoder | None = None
         self._mistake = ""
         try:
-            self._encoder = load_in_actor(start)
+            self._encoder = fetched_at_last(lambda: load_in_actor(start))
+        except FetchError:
+            raise
         except ValueError as error:
             self._mistake = str(error)
 
@@ -69,6 +89,16 @@ class StartedEncoder:
         if self._encoder is None:
             raise ValueError(self._mistake)
         return self._encoder
+
+
+def fetched_at_last(load: Callable[[], T]) -> T:
+    """Return what `load` does; where the hub fails it, which served others before, it is called again a few times."""
+    for pause in _PAUSES:
+        try:
+            return load()
+        except FetchError:
+            time.sleep(pause)
+    return load()
 
 
 def load_in_actor(start: EncoderStart) -> Encoder:
@@ -89,6 +119,8 @@ def load_in_actor(start: EncoderStart) -> Encoder:
             f"digest {encoder.facts.weights} there, {start.weights} was expected. Give every machine the same files, "
             "or name a commit of the hub as the backbone's revision; what was committed stays"
         )
+    if start.tokens_per_batch != "auto":
+        encoder.tokens_per_batch = start.tokens_per_batch
     return encoder
 
 
@@ -112,10 +144,8 @@ def _describe(retriever_json: str, device: str) -> str:
 
 
 def _pinned(retriever: NeuralRetriever) -> NeuralRetriever:
-    from diffretriever.backbones.source import pinned
-
-    if isinstance(retriever, LibraryRetriever) and retriever.remote_code:
-        # Whose code may run is said of the revision as it is written.
+    if retriever.runs_its_code:
+        # Consent is to the revision as it is written.
         return retriever
     return retriever.model_copy(update={"backbone": pinned(retriever.backbone)})
 

@@ -31,6 +31,8 @@ AS_ARROW: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
 _BLOCK_BYTES = 32 << 20
 # Fewer passages leave the encoder's batches unfilled; more lose much when a worker dies.
 _MIN_ROWS, _MAX_ROWS = 32, 512
+_FAILED_STARTS = 8
+"""Actors that may fail to start in a row, in all of a graph's pool."""
 # About what a passage takes beside its vectors.
 _TEXT_BYTES = 4096
 
@@ -92,6 +94,8 @@ def _configure_ray_data() -> None:
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.target_max_block_size = 1
+    # Of many machines one may fail to fetch a model: another actor is started in its place.
+    context.max_consecutive_actor_init_deaths = _FAILED_STARTS
     logging.getLogger("ray.data").setLevel(logging.ERROR)
 
 
