@@ -61,7 +61,7 @@ def search_batch(job: BatchSearchJob) -> BatchSearchSummary:
     queries = _read_queries(job)
     retriever = _retriever(job, index)
     with ray_session(job):
-        pool = size_pool(job.model_copy(update={"encoders": job.searchers or job.encoders}))
+        pool = size_pool(job.model_copy(update={"encoders": job.searchers or job.encoders}), retriever)
         encoder = describe_encoder(retriever, pool)
         check_same(index.manifest, encoder, index.uri)
         search = _BatchSearch(job, index, queries, pool)

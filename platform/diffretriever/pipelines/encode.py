@@ -96,7 +96,7 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
     with ray_session(job), ExitStack() as locks:
         for uri in (job.index, *smaller.values()):
             locks.enter_context(WriterLock(uri))
-        pool = size_pool(job)
+        pool = size_pool(job, retriever)
         encoder, indexes = _open_indexes(job.index, smaller, retriever, pool)
         selection = PassageSelection(job, [index.digests() for index in indexes])
         scanned = scan(collection, job.on_bad_input, quarantine, keep=selection)

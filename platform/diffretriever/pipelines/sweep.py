@@ -82,7 +82,7 @@ def sweep_budgets(job: SweepJob, command: str, log: Callable[[str], None]) -> Sw
     queries = {split: collection.queries(split) for split in job.splits}
     with WriterLock(str(job.output)):
         with ray_session(job):
-            pool = size_pool(job)
+            pool = size_pool(job, retriever)
             encoder = describe_encoder(retriever, pool)
             _begin(job, collection.name, encoder, command)
             _write_queries(job.output, queries, encoder)
