@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,20 +84,19 @@ def test_consent_to_code_is_to_the_revision_as_written(hub: list[str | None]) ->
 
 
 def test_work_goes_on_with_the_commit_it_was_begun_with() -> None:
-    before = MaskedRetriever(backbone=BackboneConfig(source="a/b", revision=COMMIT, dtype="bfloat16"))
-    left_open = MaskedRetriever(backbone=BackboneConfig(source="a/b"))
-    assert as_begun(left_open, before) == before
-    elsewhere = MaskedRetriever(backbone=BackboneConfig(source="c/d", revision="v1", dtype="float32"))
+    before = BackboneConfig(source="a/b", revision=COMMIT, dtype="bfloat16")
+    assert as_begun(BackboneConfig(source="a/b"), before) == before
+    elsewhere = BackboneConfig(source="c/d", revision="v1", dtype="float32")
     assert as_begun(elsewhere, before) == elsewhere
 
 
 def test_a_model_that_cannot_be_fetched_is_asked_for_again(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start = start_of(described(str(checkpoint)))
-    away = [FetchError("the hub is away")] * 3
+    away, encoder = [FetchError("the hub is away")] * 3, object()
     pauses: list[float] = []
-    monkeypatch.setattr(encoders.time, "sleep", pauses.append)
-    with patch("diffretriever.pipelines.encoders.load_in_actor", side_effect=[*away, "an encoder"]):
-        assert StartedEncoder(start).encoder == "an encoder"
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    with patch("diffretriever.pipelines.encoders.load_in_actor", side_effect=[*away, encoder]):
+        assert StartedEncoder(start).encoder is encoder
     assert len(pauses) == 3
     # Now it is for another machine to try.
     with (

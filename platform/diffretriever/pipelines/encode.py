@@ -168,7 +168,8 @@ def _opened(uri: str, existing: PassageIndex | None, manifest: IndexManifest) ->
 def _as_begun(retriever: NeuralRetriever, existing: PassageIndex | None) -> NeuralRetriever:
     if existing is None or not is_neural(existing.manifest.retriever):
         return retriever
-    return as_begun(retriever, existing.manifest.retriever)
+    place = as_begun(retriever.backbone, existing.manifest.retriever.backbone)
+    return retriever.model_copy(update={"backbone": place})
 
 
 def _with_budget(manifest: IndexManifest, passage_budget: int) -> IndexManifest:

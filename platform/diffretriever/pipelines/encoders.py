@@ -16,7 +16,7 @@ from diffretriever.collections import Query
 from diffretriever.pipelines.cluster import EncoderPool, result_of
 from diffretriever.pipelines.streams import actor_options, blocks_of, dataset_of, pack, unpack
 from schemas.index import IndexManifest
-from schemas.retriever import RETRIEVER_ADAPTER, NeuralRetriever
+from schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, NeuralRetriever
 from schemas.settings import RayConfig
 
 if TYPE_CHECKING:
@@ -150,12 +150,11 @@ def _pinned(retriever: NeuralRetriever) -> NeuralRetriever:
     return retriever.model_copy(update={"backbone": pinned(retriever.backbone)})
 
 
-def as_begun(retriever: NeuralRetriever, before: NeuralRetriever) -> NeuralRetriever:
-    """Return a retriever in the precision, and of the commits on the hub, in which work with it was begun.
+def as_begun(place: BackboneConfig, begun: BackboneConfig) -> BackboneConfig:
+    """Return a backbone in the precision, and of the commits on the hub, in which work with it was begun.
 
-    Only what the retriever leaves open is taken over: a probe may choose otherwise today, and a branch may have moved.
+    Only what is left open is taken over: a probe may choose otherwise today, and a branch may have moved.
     """
-    place, begun = retriever.backbone, before.backbone
     kept: dict[str, str | None] = {}
     if place.dtype == "auto":
         kept["dtype"] = begun.dtype
@@ -163,7 +162,7 @@ def as_begun(retriever: NeuralRetriever, before: NeuralRetriever) -> NeuralRetri
         kept["revision"] = begun.revision
     if place.adapter == begun.adapter and place.adapter_revision is None:
         kept["adapter_revision"] = begun.adapter_revision
-    return retriever.model_copy(update={"backbone": place.model_copy(update=kept)})
+    return place.model_copy(update=kept)
 
 
 def _retriever_from(text: str) -> NeuralRetriever:

@@ -104,7 +104,8 @@ def _retriever(job: SweepJob) -> MaskedRetriever:
         before = RETRIEVERS.load(str(begun))
         if not has_slots(before):
             raise ValueError(f"{begun}: not the retriever of a sweep: give another --output, or remove the folder")
-        config = as_begun(config, before)
+        place = as_begun(config.backbone, before.backbone)
+        config = config.model_copy(update={"backbone": place})
     return config.model_copy(update={"budget": NO_BUDGET})
 
 
