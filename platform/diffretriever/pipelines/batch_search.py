@@ -22,7 +22,7 @@ from diffretriever.ledger import Ledger
 from diffretriever.pipelines.cluster import EncoderPool, ray_session, size_pool
 from diffretriever.pipelines.encoders import QUERIES_PER_BLOCK, describe_encoder, encode_queries, query_block
 from diffretriever.pipelines.progress import bar
-from diffretriever.pipelines.streams import AS_ARROW, blocks_of, dataset_of, get_table, pack, put_table, unpack
+from diffretriever.pipelines.streams import ONE_BLOCK, blocks_of, dataset_of, get_table, pack, put_table, unpack
 from diffretriever.presets import with_places
 from diffretriever.scoring.fusion import lists_for, ranked
 from diffretriever.scoring.topk import Hit
@@ -236,7 +236,7 @@ def search_parts(
         compute=TaskPoolStrategy(size=pool.encoders),
         num_cpus=pool.cpus,
         num_gpus=pool.gpus,
-        **AS_ARROW,
+        **ONE_BLOCK,
     )
     for key, table in blocks_of(found):
         part, _, name = key.rpartition("/")

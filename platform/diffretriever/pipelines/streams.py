@@ -27,6 +27,8 @@ from schemas.retriever import RetrieverConfig
 
 AS_ARROW: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
 """For `map_batches`: rows as they come, as an Arrow table."""
+ONE_BLOCK: dict[str, Any] = {**AS_ARROW, "batch_size": 1}
+"""Likewise, a packed block at a time: Ray Data takes nothing but a number where it is asked for GPUs."""
 
 _BLOCK_BYTES = 32 << 20
 # Fewer passages leave the encoder's batches unfilled; more lose much when a worker dies.
@@ -122,7 +124,7 @@ def actor_options(pool: EncoderPool, blocks: int | None = None) -> dict[str, Any
     """Return what `map_batches` needs for a pool of actors, no more of them than blocks where those are counted."""
     size = pool.encoders if blocks is None else min(pool.encoders, blocks)
     compute = ActorPoolStrategy(min_size=1 if pool.autoscale else size, max_size=size)
-    return {"compute": compute, "num_cpus": pool.cpus, "num_gpus": pool.gpus, **AS_ARROW}
+    return {"compute": compute, "num_cpus": pool.cpus, "num_gpus": pool.gpus, **ONE_BLOCK}
 
 
 def tables_of(dataset: Dataset) -> Iterator[pa.Table]:
