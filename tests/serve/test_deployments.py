@@ -80,8 +80,11 @@ def test_a_shard_leaves_the_gpu_to_the_encoder(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("serve.app._use_threads", lambda *_: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     opened: list[torch.device] = []
-    monkeypatch.setattr(
-        "serve.app.Snapshots", lambda _options, device, _number: opened.append(device) or SimpleNamespace(get=id)
-    )
+
+    def snapshots(_options: object, device: torch.device, _number: object) -> SimpleNamespace:
+        opened.append(device)
+        return SimpleNamespace(get=id)
+
+    monkeypatch.setattr("serve.app.Snapshots", snapshots)
     Shard(ServeConfig(index=index.uri, layout="apart"), 0)
     assert opened == [torch.device("cpu")]
