@@ -181,6 +181,7 @@ def _encoding(folder: Path, retriever: Any, uris: list[str]) -> Callable[[], obj
     from diffretriever.encoders import load_encoder
     from diffretriever.index.table import PassageIndex, manifest_of
     from diffretriever.pipelines.encode import EncodeBlocks, PassageSelection, committed, prepare_blocks
+    from diffretriever.pipelines.encoders import EncoderStart
     from diffretriever.pipelines.streams import passage_blocks
     from schemas.encode import EncodeJob
 
@@ -189,7 +190,8 @@ def _encoding(folder: Path, retriever: Any, uris: list[str]) -> Callable[[], obj
     corpus.write_text("\n".join(lines) + "\n", "utf-8")
     text, manifest = retriever.model_dump_json(), manifest_of(load_encoder(retriever, "cpu"))
     budget = retriever.max_vectors("passage")
-    places = iter([(PassageIndex.create(uri, manifest), EncodeBlocks(text, {uri: budget}, "cpu", 1)) for uri in uris])
+    start = EncoderStart(text, manifest.weights, "cpu", 1)
+    places = iter([(PassageIndex.create(uri, manifest), EncodeBlocks(start, {uri: budget})) for uri in uris])
 
     def work() -> None:
         index, encode = next(places)

@@ -110,6 +110,11 @@ class RetrieverBase(Model):
         """Whether a text has a vector for each token, so that most texts have fewer than `max_vectors`."""
         return False
 
+    @property
+    def runs_its_code(self) -> bool:
+        """Whether Python code of the model's repository runs, which consent is needed for."""
+        return False
+
 
 class PromptedRetriever(RetrieverBase):
     """What the retrievers with a retrieval prompt and sparse scores share."""
@@ -286,6 +291,11 @@ class LibraryRetriever(RetrieverBase):
     def has_token_vectors(self) -> bool:
         """Whether this is ColBERT or its kin."""
         return self.vectors == "token"
+
+    @property
+    def runs_its_code(self) -> bool:
+        """Whether `remote_code` says so."""
+        return self.remote_code
 
     def max_vectors(self, side: Side) -> int:
         """Return 1, or the limit of the text's tokens."""

@@ -73,7 +73,8 @@ class ServeConfig(Model):
     """Models whose own Python code may run in the replicas, if the index's retriever asks for it; separated by commas.
     See `--trust-code` of jobs/search.py; DIFFRETRIEVER_TRUST_CODE where the application is built adds to it."""
     device: str = "auto"
-    """Of the encoder, and of the dense search where they are together: `cpu`, `cuda`; `auto`: a GPU if there is one."""
+    """Of encoders and of dense searches: `cpu`, `cuda`; `auto`: a GPU in replicas that have one of their own (`gpus`),
+    the CPU in others."""
     memory_mb: PositiveInt = 1024
     """MiB of memory that scoring may use beside the model, in each replica."""
     threads: PositiveInt | None = None
@@ -99,6 +100,13 @@ class ServeConfig(Model):
         if self.layout == "together" and self.shards > 1:
             raise ValueError("shards: several shards need layout: apart")
         return self
+
+    def device_of(self, replica: ReplicaConfig) -> str:
+        """Return the device of a deployment's replicas.
+
+        Ray shows every GPU of a machine to a replica that was given none, those of other replicas too.
+        """
+        return "cpu" if self.device == "auto" and not replica.gpus else self.device
 
     @classmethod
     def from_arguments(cls, arguments: dict[str, Any]) -> Self:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, Self, get_args
+from typing import Annotated, Any, Literal, NoReturn, Self, get_args
 
 import yaml
 from pydantic import (
@@ -105,16 +105,20 @@ class RayConfig(ModelOptions):
     """Ray cluster to use; `auto` is a running one if there is, else a local one started for this job; `local` always
     starts one."""
     encoders: PositiveInt | None = None
-    """Encoder actors; default: as many as the cluster has room for."""
+    """Encoder actors; default: as many as the cluster has room for or, with `autoscale`, can come to have room for."""
     cpus_per_encoder: PositiveFloat | None = None
     """CPUs that Ray sets aside for an encoder; default: 1 beside a GPU, 0.75 without."""
     gpus_per_encoder: NonNegativeFloat | None = None
-    """GPUs of an encoder, fractions allowed; default: 1 if the cluster has any, else 0."""
+    """GPUs of an encoder, fractions allowed; default: 1 for a model where the cluster has any or, with `autoscale`, can
+    get any; else 0."""
     threads_per_encoder: PositiveInt = 1
     """CPU threads that compute in an encoder."""
+    tokens_per_batch: PositiveInt | Literal["auto"] = "auto"
+    """Tokens, padding included, that an encoder puts through the model at once; `auto`: 65536 on a GPU, 2048 on a CPU.
+    An encoder whose device has no memory for as many goes on with half of them."""
     autoscale: bool = False
-    """The cluster can add machines: grow the pool from 1 to `encoders` as they come, and do not check the request
-    against what is there now."""
+    """The cluster can add machines: fit the pool into what it can become, and grow it from 1 to `encoders` as they
+    come."""
 
 
 def _takes_path(annotation: Any) -> bool:

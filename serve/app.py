@@ -52,7 +52,8 @@ class QueryEncoder:
 
     def __init__(self, config: ServeConfig) -> None:
         _use_threads(config, config.encoder)
-        self._encode = EncodeBatcher(open_encoder(config, open_index(config)), config.batch_tokens, RayMetrics())
+        encoder = open_encoder(config, open_index(config), config.device_of(config.encoder))
+        self._encode = EncodeBatcher(encoder, config.batch_tokens, RayMetrics())
 
     async def encode(self, texts: list[PreparedText]) -> Representations:
         """Represent the queries of one request, together with those of others."""
@@ -69,9 +70,8 @@ class Shard:
         from diffretriever.backbones.device import resolve_device
 
         _use_threads(config, config.shard)
-        self._snapshots = Snapshots(
-            search_options(config), resolve_device(config.device), ShardNumber(number, config.shards)
-        )
+        device = resolve_device(config.device_of(config.shard))
+        self._snapshots = Snapshots(search_options(config), device, ShardNumber(number, config.shards))
         self._snapshots.get(open_index(config).version)
         self._find = SearchBatcher(self._snapshots, RayMetrics())
 
@@ -157,7 +157,7 @@ def search_app(arguments: dict[str, Any]) -> Application:
 
 def _together(config: ServeConfig) -> Service:
     index = open_index(config)
-    encoder = open_encoder(config, index)
+    encoder = open_encoder(config, index, config.device_of(config.ingress))
     snapshots = Snapshots(search_options(config), encoder.facts.device)
     snapshots.get(index.version)
     answering = open_answering(config, index, encoder.preparer, RayMetrics())

@@ -13,6 +13,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 
 from diffretriever.backbones import checkpoint, device, load_backbone, source
 from diffretriever.random_models.checkpoints import main, write_random_checkpoint
+from schemas.retriever import BackboneConfig
 from tests.backbones.helpers import FolderOf
 
 
@@ -60,6 +61,21 @@ def test_a_revision_needs_the_hub(folder_of: FolderOf) -> None:
             load_backbone(local, revision="main")
 
 
+def test_revisions_are_pinned_to_commits(monkeypatch: pytest.MonkeyPatch, folder_of: FolderOf, tmp_path: Path) -> None:
+    commits = {None: "a" * 40, "v1": "b" * 40, "b" * 40: "b" * 40}
+
+    def fetch(_hub_id: str, *, revision: str | None, **_: Any) -> str:
+        return str(tmp_path / "snapshots" / commits[revision])
+
+    monkeypatch.setattr(source, "snapshot_download", fetch)
+    place = BackboneConfig(source="org/model", adapter="org/adapter", adapter_revision="v1")
+    pinned = source.pinned(place)
+    assert (pinned.revision, pinned.adapter_revision) == ("a" * 40, "b" * 40)
+    assert source.pinned(BackboneConfig(source="org/model", revision="b" * 40)).revision == "b" * 40
+    for local in (BackboneConfig(source="minilm", adapter="minilm"), BackboneConfig(source=str(folder_of("dream")))):
+        assert source.pinned(local) == local
+
+
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device.resolve_device("cpu").type == "cpu"
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -68,6 +84,19 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         device.resolve_device("cuda:1")
     with pytest.raises(ValueError, match="unknown device 'tpu'"):
         device.resolve_device("tpu")
+
+
+def test_fp32_products_are_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_float32_matmul_precision("high")
+    device.resolve_device("cpu")
+    assert torch.get_float32_matmul_precision() == "highest"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    device.resolve_device("cuda")
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    with pytest.raises(ValueError, match="NVIDIA_TF32_OVERRIDE=1 lets the GPU round"):
+        device.resolve_device("cuda")
+    device.resolve_device("cpu")
 
 
 def test_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:

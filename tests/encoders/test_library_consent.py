@@ -211,7 +211,7 @@ WAYS: dict[str, Callable[[str, Path], object]] = {
         EvaluateJob(index=index, collection=collection_in(folder / "collection"), output=folder / "out"), "command"
     ),
     "accelerate": lambda index, _: accelerate(AccelerateJob(index=index, candidates="mean", top_k=2, sample=2)),
-    "serve": lambda index, _: open_encoder(ServeConfig(index=index), open_index(ServeConfig(index=index))),
+    "serve": lambda index, _: open_encoder(ServeConfig(index=index), open_index(ServeConfig(index=index)), "cpu"),
     "prepare": lambda index, _: open_preparer(ServeConfig(index=index), open_index(ServeConfig(index=index))),
 }
 
@@ -234,7 +234,7 @@ def test_consent_in_this_command_is_honoured(model: Path, tmp_path: Path) -> Non
     assert (tmp_path / MARKER).exists()
     assert open_searcher(index).search(["honey"], top_k=2, modes=["dense"])["dense"][0]
     config = ServeConfig.from_arguments({"index": index, "trust_code": f"some/model,{model}"})
-    assert open_encoder(config, open_index(config)).config == open_index(config).manifest.retriever
+    assert open_encoder(config, open_index(config), "cpu").config == open_index(config).manifest.retriever
     assert "trust" not in (PassageIndex.open(index).manifest.model_dump_json())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import lancedb
@@ -154,6 +155,17 @@ def test_missing_index_says_how_to_make_one(tmp_path: Path) -> None:
 def test_creating_over_an_index_is_refused(index: PassageIndex) -> None:
     with pytest.raises(ValueError, match="already holds an index"):
         PassageIndex.create(index.uri, manifest())
+
+
+@pytest.mark.parametrize(
+    "act",
+    [PassageIndex.exists, PassageIndex.open, lambda uri: PassageIndex.create(uri, manifest())],
+    ids=["exists", "open", "create"],
+)
+def test_place_that_cannot_be_reached_is_called_so(tmp_path: Path, act: Callable[[str], object]) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"cannot reach the index at .*Not a directory"):
+        act(str(tmp_path / "file" / "index"))
 
 
 def test_another_retriever_is_refused_by_name_of_the_field() -> None:

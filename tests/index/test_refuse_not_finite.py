@@ -14,6 +14,7 @@ from diffretriever.encoders.representations import Representations, not_finite, 
 from diffretriever.index.rewrite import write_pruned
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.pipelines.encode import EncodeBlocks
+from diffretriever.pipelines.encoders import EncoderStart
 from diffretriever.pipelines.streams import pack
 from tests.index.compressed_cases import compressed, fill, representations
 from tests.index.damaged_cases import NUMBERS, damaged, damaged_index
@@ -105,11 +106,11 @@ def test_the_encode_job_leaves_them_out_and_says_so(
         bad = damaged(bad, text, number, where)
     budgets = {index.uri: 3 for index in indexes}
     with (
-        patch("diffretriever.pipelines.encode.load_in_actor"),
+        patch("diffretriever.pipelines.encoders.load_in_actor"),
         patch.object(EncodeBlocks, "_encoded", _Made(sound, bad)),
     ):
-        stage = EncodeBlocks("", budgets, "cpu", 1)
-        stage._encoder.cost.tokens = stage._encoder.cost.padded_tokens = 1  # type: ignore[misc]
+        stage = EncodeBlocks(EncoderStart("", "", "cpu", 1), budgets)
+        stage._started.encoder.cost.tokens = stage._started.encoder.cost.padded_tokens = 1  # type: ignore[misc]
         (receipt,) = next(stage(pack("key", text_table(PASSAGES, "c")))).to_pylist()
     left = [p.id for row, p in enumerate(PASSAGES) if row not in wrong]
     assert receipt["not_finite"] == [PASSAGES[row].id for row in wrong]

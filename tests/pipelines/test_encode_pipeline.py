@@ -159,7 +159,7 @@ def test_an_impossible_request_is_refused_at_once(tmp_path: Path, make_job: JobM
     corpus = write_corpus(tmp_path / "corpus", [line(0)])
     with pytest.raises(ValueError, match=r"no room for 99 encoders of 0\.75 CPUs.*the cluster has 2 CPUs"):
         encode_collection(make_job(corpus, encoders=99))
-    with pytest.raises(ValueError, match=r"1 GPUs: the cluster has .* 0 GPUs"):
+    with pytest.raises(ValueError, match=r"1 GPU and 1 CPU: the cluster has .* 0 GPUs"):
         encode_collection(make_job(corpus, gpus_per_encoder=1))
     assert not PassageIndex.exists(make_job(corpus).index)
 

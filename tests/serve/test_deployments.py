@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from ray._common.utils import import_attr
 from ray.serve._private.build_app import build_app
 from ray.serve.schema import ServeDeploySchema
 
-from serve.app import search_app
+from schemas.serve_config import ServeConfig
+from serve.app import Shard, search_app
+from tests.serving.serving_cases import random_encoder, small_index
 
 CONFIG = Path(__file__).resolve().parents[2] / "serve" / "config.yaml"
 
@@ -62,3 +66,25 @@ def test_the_index_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("DIFFRETRIEVER_INDEX")
     with pytest.raises(ValueError, match="index"):
         built({})
+
+
+def test_replicas_without_a_gpu_of_their_own_use_the_cpu() -> None:
+    config = ServeConfig.from_arguments({"index": "i", "layout": "apart", "encoder.gpus": 1})
+    assert [config.device_of(each) for each in (config.ingress, config.encoder, config.shard)] == ["cpu", "auto", "cpu"]
+    chosen = config.model_copy(update={"device": "cuda"})
+    assert chosen.device_of(chosen.shard) == "cuda"
+
+
+def test_a_shard_leaves_the_gpu_to_the_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = small_index(random_encoder(tmp_path / "llada"), str(tmp_path / "index"))
+    monkeypatch.setattr("serve.app._use_threads", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    opened: list[torch.device] = []
+
+    def snapshots(_options: object, device: torch.device, _number: object) -> SimpleNamespace:
+        opened.append(device)
+        return SimpleNamespace(get=id)
+
+    monkeypatch.setattr("serve.app.Snapshots", snapshots)
+    Shard(ServeConfig(index=index.uri, layout="apart"), 0)
+    assert opened == [torch.device("cpu")]

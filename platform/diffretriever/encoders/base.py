@@ -114,13 +114,40 @@ class Encoder(ABC):
     def _in_batches(
         self, texts: Sequence[PreparedText], encode: Callable[[Sequence[PreparedText]], list[Representations]]
     ) -> list[Representations]:
-        """Return what `encode` makes of batches of the texts (at least one), each of its parts in the texts' order."""
+        """Return what `encode` makes of batches of the texts (at least one), each of its parts in the texts' order.
+
+        Where the device has no memory for a batch, the encoder's batches have half as many tokens from then on.
+
+        Raises:
+            ValueError: it has none for a single text.
+        """
         lengths = np.array([len(text.input_ids) for text in texts])
-        batches = list(token_budget_batches(lengths, self.tokens_per_batch))
-        self.cost = BatchCost(int(lengths.sum()), sum(len(batch) * int(lengths[batch].max()) for batch in batches))
-        encoded = [encode([texts[i] for i in batch]) for batch in batches]
-        order = np.argsort(np.concatenate(batches), kind="stable")
+        waiting = list(token_budget_batches(lengths, self.tokens_per_batch))
+        done: list[np.ndarray] = []
+        encoded: list[list[Representations]] = []
+        while waiting:
+            batch = waiting[0]
+            found = _unless_out_of_memory(encode, [texts[i] for i in batch])
+            if found is None:
+                self.tokens_per_batch = self._smaller_budget(len(batch), int(lengths[batch].max()))
+                rest = np.concatenate(waiting)
+                waiting = [rest[rows] for rows in token_budget_batches(lengths[rest], self.tokens_per_batch)]
+                continue
+            encoded.append(found)
+            done.append(waiting.pop(0))
+        self.cost = BatchCost(int(lengths.sum()), sum(len(batch) * int(lengths[batch].max()) for batch in done))
+        order = np.argsort(np.concatenate(done), kind="stable")
         return [Representations.concatenate(parts).take(order) for parts in zip(*encoded, strict=True)]
+
+    def _smaller_budget(self, rows: int, longest: int) -> int:
+        """Return half the tokens of a batch of `rows` texts, the longest of so many tokens, that did not fit."""
+        if rows == 1:
+            raise ValueError(
+                f"{self.facts.device} has no memory for a single text of {longest:,} tokens beside the model: lower "
+                "the retriever's limits (text.max_passage_tokens, text.max_query_tokens), leave the GPU to one encoder "
+                "alone, or use a larger one"
+            )
+        return rows * longest // 2
 
     @abstractmethod
     def encode_batch(self, texts: Sequence[PreparedText]) -> Representations:
@@ -181,6 +208,22 @@ class BackboneEncoder(Encoder):
         preparer = cls.load_preparer(config)
         backbone = load_backbone(**config.backbone.model_dump(), device=device)
         return cls(config, backbone, preparer)
+
+
+def _unless_out_of_memory(
+    encode: Callable[[Sequence[PreparedText]], list[Representations]], texts: Sequence[PreparedText]
+) -> list[Representations] | None:
+    """Return what `encode` makes of the texts; None if the device ran out of memory, which is then free again."""
+    import torch
+
+    try:
+        return encode(texts)
+    except torch.OutOfMemoryError:
+        pass
+    # Only here is the error gone, and with it the frames that hold the batch's tensors.
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return None
 
 
 def tokens_per_batch(device: torch.device) -> int:

@@ -24,7 +24,7 @@ from huggingface_hub.errors import HfHubHTTPError
 
 from diffretriever.backbones.adapter_files import CONFIG_FILE as ADAPTER_CONFIG
 from diffretriever.backbones.checkpoint import Checkpoint, read_json
-from diffretriever.backbones.source import resolve_source
+from diffretriever.backbones.source import FetchError, resolve_source
 from diffretriever.consent import VARIABLE, check_trusted
 from schemas.retriever import LibraryRetriever
 
@@ -175,7 +175,7 @@ def _find_folder(config: LibraryRetriever, *, weights: bool) -> Path:
                     source, revision=folder.name, allow_patterns=wanted, ignore_patterns=unwanted, etag_timeout=10
                 )
     except (HfHubHTTPError, OSError) as error:
-        raise ValueError(f"the files of '{source}' could not be fetched ({type(error).__name__}: {error})") from error
+        raise FetchError(f"the files of '{source}' could not be fetched ({type(error).__name__}: {error})") from error
     return folder
 
 

@@ -38,6 +38,8 @@ _FRAGMENT_BYTES = 4 << 30
 _IDS_PER_LOOKUP = 1000
 _ROWS_AT_ONCE = 65536
 """Of columns that take few bytes."""
+_NOT_FOUND, _THERE = "was not found", "already exists"
+"""In the errors of Lance, which has no classes of its own for them."""
 _CONFLICTS = ("commit conflict", "incompatible transaction")
 """In the plain OSError that compaction raises for conflicts that other operations raise CommitConflictError for."""
 
@@ -55,21 +57,33 @@ class PassageIndex:
 
     @classmethod
     def exists(cls, uri: str) -> bool:
-        """True if an index is there, empty or not."""
+        """True if an index is there, empty or not.
+
+        Raises:
+            ValueError: nobody can say, such as where access is refused; the message says why.
+        """
         try:
             lance.dataset(table_uri(uri))
-        except ValueError:
-            return False
+        except ValueError as error:
+            if _NOT_FOUND in str(error):
+                return False
+            raise _unreachable(uri, error) from error
         return True
 
     @classmethod
     def create(cls, uri: str, manifest: IndexManifest) -> PassageIndex:
-        """Create an empty index; raises `ValueError` if one is there."""
+        """Create an empty index.
+
+        Raises:
+            ValueError: one is there, or nothing can be written there; the message says why.
+        """
         schema = table_schema(manifest)
         try:
             lance.write_dataset(schema.empty_table(), table_uri(uri), schema=schema, mode="create")
         except OSError as error:
-            raise ValueError(f"{uri} already holds an index") from error
+            if _THERE in str(error):
+                raise ValueError(f"{uri} already holds an index") from error
+            raise _unreachable(uri, error) from error
         return cls.open(uri)
 
     @classmethod
@@ -77,11 +91,14 @@ class PassageIndex:
         """Open the latest or a given version.
 
         Raises:
-            ValueError: nothing is there, it is no index of this project, or a newer layout than this code reads.
+            ValueError: nothing is there or access is refused, it is no index of this project, or a newer layout than
+                this code reads.
         """
         try:
             dataset = lance.dataset(table_uri(uri), version=version)
         except ValueError as error:
+            if _NOT_FOUND not in str(error):
+                raise _unreachable(uri, error) from error
             raise ValueError(
                 f"no index at {uri}: make one with `python jobs/encode_beir.py --collection … --index {uri}`"
             ) from error
@@ -356,6 +373,13 @@ def changed_by_another(uri: str) -> ValueError:
         f"another process changed {uri} while this job was writing; nothing of it is lost: "
         "run the same command again to go on"
     )
+
+
+def _unreachable(uri: str, error: Exception) -> ValueError:
+    """Return the error of a place that Lance can neither read nor write, with Lance's reason."""
+    # What follows the last comma is a line of Lance's own source.
+    reason = str(error).rsplit(", /", 1)[0]
+    return ValueError(f"cannot reach the index at {uri}: {reason}")
 
 
 def _now() -> str:

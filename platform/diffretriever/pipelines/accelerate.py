@@ -14,7 +14,7 @@ import ray
 from ray.data import TaskPoolStrategy
 
 from diffretriever.index.table import PassageIndex
-from diffretriever.pipelines.cluster import ray_session
+from diffretriever.pipelines.cluster import cpus_here, ray_session
 from diffretriever.pipelines.progress import Progress
 from diffretriever.pipelines.streams import AS_ARROW, dataset_of, tables_of
 from diffretriever.search.accelerate import Kind, Missing, make_missing
@@ -49,7 +49,7 @@ def _results(index: PassageIndex, missing: Sequence[Missing], workers: int) -> I
     done = dataset_of(rows).map_batches(
         _make,
         fn_kwargs={"uri": index.uri, "version": index.version},
-        num_cpus=1,
+        num_cpus=cpus_here(1),
         compute=TaskPoolStrategy(size=min(workers, len(missing))),
         label_selector={"ray.io/node-id": ray.get_runtime_context().get_node_id()},
         **AS_ARROW,

@@ -22,12 +22,13 @@ from diffretriever.ledger import Ledger
 from diffretriever.pipelines.cluster import EncoderPool, ray_session, size_pool
 from diffretriever.pipelines.encoders import QUERIES_PER_BLOCK, describe_encoder, encode_queries, query_block
 from diffretriever.pipelines.progress import bar
-from diffretriever.pipelines.streams import AS_ARROW, blocks_of, dataset_of, get_table, pack, put_table, unpack
+from diffretriever.pipelines.streams import ONE_BLOCK, blocks_of, dataset_of, get_table, pack, put_table, unpack
 from diffretriever.presets import with_places
 from diffretriever.scoring.fusion import lists_for, ranked
 from diffretriever.scoring.topk import Hit
 from diffretriever.search.base import check_modes
 from diffretriever.search.batch import kept_hits, list_depth, merge, searched_depth, to_hits
+from schemas.index import IndexManifest
 from schemas.retriever import Mode, NeuralRetriever, is_neural
 from schemas.search import BatchSearchJob, BatchSearchSummary
 
@@ -60,10 +61,11 @@ def search_batch(job: BatchSearchJob) -> BatchSearchSummary:
     queries = _read_queries(job)
     retriever = _retriever(job, index)
     with ray_session(job):
-        pool = size_pool(job.model_copy(update={"encoders": job.searchers or job.encoders}))
-        check_same(index.manifest, describe_encoder(retriever, pool), index.uri)
+        pool = size_pool(job.model_copy(update={"encoders": job.searchers or job.encoders}), retriever)
+        encoder = describe_encoder(retriever, pool)
+        check_same(index.manifest, encoder, index.uri)
         search = _BatchSearch(job, index, queries, pool)
-        search.encode(retriever)
+        search.encode(encoder)
         for start, stop in search.rounds():
             search.search(start, stop)
     write_text(job.output / "search.yaml", job.to_yaml())
@@ -128,8 +130,8 @@ class _BatchSearch:
         size, count = self._job.queries_at_once, len(self._queries)
         return [(start, min(start + size, count)) for start in range(0, count, size)]
 
-    def encode(self, retriever: NeuralRetriever) -> None:
-        """Encode the queries that no attempt has encoded yet."""
+    def encode(self, encoder: IndexManifest) -> None:
+        """Encode the queries that no attempt has encoded yet; `encoder` is what `describe_encoder` gave."""
         blocks = {
             _block_name(start): self._queries[start : min(start + QUERIES_PER_BLOCK, stop)]
             for first, stop in self.rounds()
@@ -138,7 +140,7 @@ class _BatchSearch:
         budget = self._job.query_budget
         missing = {name: query_block(block, budget) for name, block in blocks.items() if not self.ledger.has(name)}
         with bar("encoding queries", "query", sum(map(len, missing.values()))) as progress:
-            for name, table in encode_queries(missing, retriever, self._pool, self._job.threads_per_encoder):
+            for name, table in encode_queries(missing, encoder, self._pool, self._job):
                 put_table(self.ledger, name, table)
                 progress.update(len(table))
 
@@ -234,7 +236,7 @@ def search_parts(
         compute=TaskPoolStrategy(size=pool.encoders),
         num_cpus=pool.cpus,
         num_gpus=pool.gpus,
-        **AS_ARROW,
+        **ONE_BLOCK,
     )
     for key, table in blocks_of(found):
         part, _, name = key.rpartition("/")

@@ -16,8 +16,12 @@ import ray
 from ray._private.utils import read_ray_address
 
 from diffretriever.consent import VARIABLE, trusted_sources
+from diffretriever.pipelines.machines import Share, check_room, see_machines
+from schemas.retriever import RetrieverConfig
 from schemas.settings import RayConfig
 
+DEVICE_VARIABLE = "DIFFRETRIEVER_ENCODER_DEVICE"
+"""In its environment a job is told to have encoders compute elsewhere, on clusters whose GPUs are made up."""
 # What reading and preparing take beside the encoders.
 READER_CPUS = 0.1
 PREPARE_CPUS = 0.15
@@ -26,6 +30,8 @@ _SECONDS_TO_ANSWER = 3.0
 _STARTS = 4
 _TOO_LATE = "timed out during startup"
 """What Ray says then."""
+_HOW_TO_RETRY = "\nFailed to apply UDF transform after"
+"""How the advice begins that Ray Data appends to the message of what a function raised."""
 _ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -41,7 +47,7 @@ class EncoderPool:
     @property
     def device(self) -> str:
         """Where an encoder's weights go."""
-        return "cuda" if self.gpus else "cpu"
+        return os.environ.get(DEVICE_VARIABLE) or ("cuda" if self.gpus else "cpu")
 
 
 @contextmanager
@@ -127,34 +133,43 @@ def python_path() -> str:
     return ":".join([*map(str, here), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
-def size_pool(config: RayConfig) -> EncoderPool:
-    """Fit the encoders into the cluster.
+def size_pool(config: RayConfig, retriever: RetrieverConfig) -> EncoderPool:
+    """Fit the encoders into the cluster, as it is or, where it may grow, as it can become.
+
+    Encoders with a model have a GPU each where the cluster has any, or can get any.
 
     Raises:
-        ValueError: the cluster has no room for what was asked, and may not grow.
+        ValueError: the cluster has no room for what was asked, and never will.
     """
-    cpu, gpu = cluster_resource("CPU"), cluster_resource("GPU")
-    gpus = config.gpus_per_encoder if config.gpus_per_encoder is not None else float(gpu > 0)
-    cpus = config.cpus_per_encoder or (1.0 if gpus else _CPUS_WITHOUT_GPU)
-    room = int((cpu - READER_CPUS - PREPARE_CPUS) / cpus + 1e-9)
-    if gpus:
-        room = min(room, int(gpu / gpus + 1e-9))
-    if config.autoscale:
-        return EncoderPool(config.encoders or max(1, room), cpus, gpus, autoscale=True)
-    encoders = config.encoders or room
-    if encoders > room or room < 1:
+    machines, beside = see_machines(), READER_CPUS + PREPARE_CPUS
+    gpus = config.gpus_per_encoder
+    if gpus is None:
+        wants_gpu = retriever.has_weights
+        gpus = machines.gpus_for_model("--gpus-per-encoder", autoscale=config.autoscale) if wants_gpu else 0.0
+    share = Share(config.cpus_per_encoder or (1.0 if gpus else _CPUS_WITHOUT_GPU), gpus)
+    room = machines.room(share, beside)
+    if config.autoscale and machines.kinds is not None:
+        room = machines.most_room(share, beside)
+    encoders = config.encoders or max(1, room)
+    problem = check_room(machines, share, encoders, beside, autoscale=config.autoscale)
+    if problem is not None:
         raise ValueError(
-            f"no room for {max(1, encoders)} encoders of {cpus:g} CPUs and {gpus:g} GPUs: the cluster has {cpu:g} CPUs "
-            f"and {gpu:g} GPUs, {READER_CPUS + PREPARE_CPUS:g} CPUs of it are for reading and tokenising, which leaves "
-            f"room for {max(0, room)}. Ask for less with --encoders, --cpus-per-encoder or --gpus-per-encoder, or "
-            "say --autoscale if the cluster adds machines by itself."
+            f"no room for {encoders} encoders of {share}: {problem} beside the {beside:g} CPUs for reading and "
+            "tokenising. Ask for less with --encoders, --cpus-per-encoder or --gpus-per-encoder"
+            + ("" if config.autoscale else ", or say --autoscale if the cluster adds machines by itself")
         )
-    return EncoderPool(encoders, cpus, gpus, autoscale=False)
+    return EncoderPool(encoders, share.cpus, share.gpus, config.autoscale)
 
 
-def cluster_resource(name: str) -> float:
-    """Return how much of a resource, `CPU` or `GPU`, the whole cluster has."""
-    return float(ray.cluster_resources().get(name, 0.0))
+def cpus_here(wanted: float) -> float:
+    """Return the CPUs to ask Ray for on the driver's machine: `wanted`, or none where it offers fewer.
+
+    Heads are often started with `--num-cpus 0`, to keep work away from them; what must run beside the driver would
+    wait there for ever.
+    """
+    here = ray.get_runtime_context().get_node_id()
+    offered = next(node["Resources"] for node in ray.nodes() if node["NodeID"] == here)
+    return wanted if offered.get("CPU", 0.0) >= wanted else 0.0
 
 
 def result_of(reference: Any) -> Any:
@@ -162,6 +177,11 @@ def result_of(reference: Any) -> Any:
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, ValueError):
-            raise ValueError(str(error.cause)) from None
+        raise_mistake(error)
         raise
+
+
+def raise_mistake(error: ray.exceptions.RayTaskError) -> None:
+    """Raise the `ValueError` that a task ended with, as it was raised there; return if it ended otherwise."""
+    if isinstance(error.cause, ValueError):
+        raise ValueError(str(error.cause).partition(_HOW_TO_RETRY)[0]) from None

@@ -33,8 +33,8 @@ from diffretriever.files import is_local, write_text
 from diffretriever.index.table import PassageIndex, bm25_manifest, check_same
 from diffretriever.index.vectors import named
 from diffretriever.index.writer import Committer, WriterLock, beside, write_block
-from diffretriever.pipelines.cluster import PREPARE_CPUS, EncoderPool, ray_session, result_of, size_pool
-from diffretriever.pipelines.encoders import describe_encoder, load_in_actor
+from diffretriever.pipelines.cluster import PREPARE_CPUS, EncoderPool, cpus_here, ray_session, result_of, size_pool
+from diffretriever.pipelines.encoders import EncoderStart, StartedEncoder, as_begun, describe_encoder, fetched_at_last
 from diffretriever.pipelines.progress import Progress
 from diffretriever.pipelines.streams import (
     AS_ARROW,
@@ -51,8 +51,10 @@ from schemas.budget import Budget
 from schemas.encode import EncodeJob, EncodeSummary
 from schemas.index import TEXT_SCHEMA, IndexManifest
 from schemas.retriever import RETRIEVER_ADAPTER, NeuralRetriever, RetrieverConfig, has_slots, is_neural
+from schemas.settings import RayConfig
 
 if TYPE_CHECKING:
+    from diffretriever.encoders.base import Encoder
     from diffretriever.encoders.representations import Representations
 
 RECEIPT_SCHEMA = pa.schema(  # of a block: `ids` are written, `not_finite` are those that were left out
@@ -102,8 +104,8 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
     with ray_session(job), ExitStack() as locks:
         for uri in (job.index, *smaller.values()):
             locks.enter_context(WriterLock(uri))
-        pool = size_pool(job)
-        indexes = _open_indexes(job.index, smaller, retriever, pool)
+        pool = size_pool(job, retriever)
+        encoder, indexes = _open_indexes(job.index, smaller, retriever, pool)
         selection = PassageSelection(job, [index.keys() for index in indexes])
         scanned = scan(
             collection, job.on_bad_input, quarantine, choose=selection, scan_parts=partial(_scan_parts, collection)
@@ -113,7 +115,7 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
             write_text(f"{index.uri.rstrip('/')}/encode.yaml", job.to_yaml())
         rate, left_out = 0.0, list[str]()
         if scanned.n_kept:
-            rate, left_out = _run(job, indexes, collection, scanned, selection, pool)
+            rate, left_out = _run(job, encoder, indexes, collection, scanned, selection, pool)
         if left_out:
             assert quarantine is not None, "such passages are refused otherwise"
             set_aside(collection, left_out, f"{_NOT_FINITE}: the retriever encodes it so", quarantine)
@@ -147,15 +149,19 @@ def _quarantine_path(job: EncodeJob) -> Path | None:
 
 def _open_indexes(
     uri: str, smaller: Mapping[int, str], retriever: RetrieverConfig, pool: EncoderPool
-) -> list[PassageIndex]:
-    """Open or create the job's index, and those of smaller K_p, which differ from it in nothing but their budget."""
+) -> tuple[IndexManifest, list[PassageIndex]]:
+    """Open or create the job's index, and those of smaller K_p, which differ from it in nothing but their budget.
+
+    Returns:
+        What describes the encoder today, and the indexes, which it fits: an older one may name no commit of the hub.
+    """
     existing = _existing(uri)
     if not is_neural(retriever):
         manifest = bm25_manifest(retriever)
     else:
-        manifest = describe_encoder(_with_dtype_of(retriever, existing), pool)
+        manifest = describe_encoder(_as_begun(retriever, existing), pool)
     others = (_opened(place, _existing(place), _with_budget(manifest, budget)) for budget, place in smaller.items())
-    return [_opened(uri, existing, manifest), *others]
+    return manifest, [_opened(uri, existing, manifest), *others]
 
 
 def _existing(uri: str) -> PassageIndex | None:
@@ -169,11 +175,10 @@ def _opened(uri: str, existing: PassageIndex | None, manifest: IndexManifest) ->
     return existing
 
 
-def _with_dtype_of(retriever: NeuralRetriever, existing: PassageIndex | None) -> NeuralRetriever:
-    """An index stays in the precision it was begun in, whatever a probe would choose today."""
-    if existing is None or not is_neural(existing.manifest.retriever) or retriever.backbone.dtype != "auto":
+def _as_begun(retriever: NeuralRetriever, existing: PassageIndex | None) -> NeuralRetriever:
+    if existing is None or not is_neural(existing.manifest.retriever):
         return retriever
-    place = retriever.backbone.model_copy(update={"dtype": existing.manifest.retriever.backbone.dtype})
+    place = as_begun(retriever.backbone, existing.manifest.retriever.backbone)
     return retriever.model_copy(update={"backbone": place})
 
 
@@ -193,7 +198,7 @@ def _scan_parts(collection: Collection, most_bad: int | None) -> Iterator[PartSc
         yield scan_part(collection, parts[0], most_bad)
         return
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    task = ray.remote(scan_part).options(scheduling_strategy=here, num_cpus=_SCAN_CPUS)
+    task = ray.remote(scan_part).options(scheduling_strategy=here, num_cpus=cpus_here(_SCAN_CPUS))
     left = iter(parts)
     running = [task.remote(collection, part, most_bad) for part in islice(left, _SCANS_AHEAD)]
     while running:
@@ -222,7 +227,7 @@ class PassageSelection:
             np.array(each) for each in zip(*(held.compare(keys_N) for held in self.present), strict=True)
         )
         changed_N = (has_id_IN & ~same_IN).any(0)
-        missing_N = ~same_IN.all(0)
+        missing_N: np.ndarray = np.logical_not(same_IN.all(0))
         self.already_there += int((~missing_N).sum())
         n_changed = int(changed_N.sum())
         if self.job.on_existing == "replace":
@@ -261,23 +266,23 @@ class PassageSelection:
 
 def _run(
     job: EncodeJob,
+    encoder: IndexManifest,
     indexes: list[PassageIndex],
     collection: Collection,
     scanned: ScanResult,
     selection: PassageSelection,
     pool: EncoderPool,
 ) -> tuple[float, list[str]]:
-    """Encode the kept passages and commit them as they come.
+    """Encode the kept passages by `encoder` and commit them as they come.
 
     Returns:
         The steady rate in passages per second, and the ids of passages that were left out as not finite.
     """
-    manifest = indexes[0].manifest
-    rows = job.rows_per_block or rows_per_block(manifest.retriever, manifest.hidden_size)
+    rows = job.rows_per_block or rows_per_block(encoder.retriever, encoder.hidden_size)
     blocks = read_blocks([partial(_read_part, collection, part, rows) for part in scanned.parts if part.n_kept])
     # An encoder more than there are blocks would load its weights for nothing.
     pool = replace(pool, encoders=min(pool.encoders, math.ceil(scanned.n_kept / rows)))
-    receipts = _receipts(blocks, indexes, pool, job.threads_per_encoder)
+    receipts = _receipts(blocks, encoder, indexes, pool, job)
     if job.on_bad_input == "error":
         receipts = _until_not_finite(receipts)
     finished: list[tuple[float, int]] = []
@@ -305,13 +310,13 @@ def _read_part(collection: Collection, part: ScannedPart, rows: int) -> Iterator
 
 
 def _receipts(
-    blocks: Dataset, indexes: Sequence[PassageIndex], pool: EncoderPool, threads: int
+    blocks: Dataset, encoder: IndexManifest, indexes: Sequence[PassageIndex], pool: EncoderPool, config: RayConfig
 ) -> Iterator[dict[str, Any]]:
     """Encode and write the blocks; yield a row of `RECEIPT_SCHEMA` for each, as it is done, in no order.
 
-    The first index says what encodes them; any others are of smaller budgets of its nested slots.
+    `encoder` is that of the first index; any others are of smaller budgets of its nested slots.
     """
-    for table in tables_of(_written(blocks, indexes, pool, threads)):
+    for table in tables_of(_written(blocks, encoder, indexes, pool, config)):
         yield from table.to_pylist()
 
 
@@ -330,9 +335,11 @@ def _steady_rate(finished: list[tuple[float, int]]) -> float:
     return sum(count for _, count in finished[1:]) / max(finished[-1][0] - finished[0][0], 1e-9)
 
 
-def _written(blocks: Dataset, indexes: Sequence[PassageIndex], pool: EncoderPool, threads: int) -> Dataset:
+def _written(
+    blocks: Dataset, encoder: IndexManifest, indexes: Sequence[PassageIndex], pool: EncoderPool, config: RayConfig
+) -> Dataset:
     """Return the graph from blocks of texts to receipts."""
-    retriever = indexes[0].manifest.retriever
+    retriever = encoder.retriever
     if not is_neural(retriever):
         one = TaskPoolStrategy(size=1)
         return blocks.map_batches(
@@ -348,7 +355,7 @@ def _written(blocks: Dataset, indexes: Sequence[PassageIndex], pool: EncoderPool
         **AS_ARROW,
     )
     budgets = {index.uri: index.manifest.retriever.max_vectors("passage") for index in indexes}
-    constructor = {"retriever_json": text, "budgets": budgets, "device": pool.device, "threads": threads}
+    constructor = {"start": EncoderStart.of(encoder, pool, config), "budgets": budgets}
     return prepared.map_batches(EncodeBlocks, fn_constructor_kwargs=constructor, **actor_options(pool))
 
 
@@ -367,48 +374,45 @@ def prepare_blocks(rows: pa.Table, retriever_json: str) -> Iterator[pa.Table]:
 def _preparer(retriever_json: str) -> Any:
     from diffretriever.encoders import load_preparer
 
-    return load_preparer(RETRIEVER_ADAPTER.validate_json(retriever_json))  # type: ignore[arg-type]
+    config = RETRIEVER_ADAPTER.validate_json(retriever_json)
+    return fetched_at_last(lambda: load_preparer(config))  # type: ignore[arg-type]
 
 
 class EncodeBlocks:
     """An encoder actor: prepared blocks in, receipts of written fragments out."""
 
-    def __init__(self, retriever_json: str, budgets: dict[str, int], device: str, threads: int) -> None:
-        """Load the encoder.
-
-        Args:
-            retriever_json: what encodes.
-            budgets: uri → K_p of each index to write; several only of a retriever with nested slots.
-            device: where the weights go.
-            threads: of torch.
-        """
-        self._encoder = load_in_actor(retriever_json, device, threads)
+    def __init__(self, start: EncoderStart, budgets: dict[str, int]) -> None:
+        """Load the encoder; `budgets` is uri → K_p of each index to write, several only of nested slots."""
+        self._started = StartedEncoder(start)
         self._budgets = budgets
 
     def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
         """Encode and write each block; nothing becomes visible before the driver commits the receipt.
 
         Passages whose vectors or impacts hold NaN or infinity are left out, and the receipt names them.
+
+        Raises:
+            ValueError: the encoder could not be loaded, or has other weights than the index's.
         """
+        encoder = self._started.encoder
         for key, block in unpack(rows):
             start = time.perf_counter()
-            table, encoded, left_out = _finite_only(block, self._encoded(block))
+            table, encoded, left_out = _finite_only(block, self._encoded(encoder, block))
             texts = table.select(TEXT_SCHEMA.names)
             found = zip(self._budgets, encoded, strict=True)
             receipts = [write_block(uri, beside(texts, each.to_arrow())) for uri, each in found]
-            cost = self._encoder.cost
-            yield _receipt(key, receipts, table, left_out, cost, time.perf_counter() - start)
+            yield _receipt(key, receipts, table, left_out, encoder.cost, time.perf_counter() - start)
 
-    def _encoded(self, table: pa.Table) -> list[Representations]:
+    def _encoded(self, encoder: Encoder, table: pa.Table) -> list[Representations]:
         """Return the block's representations for each index."""
         from diffretriever.encoders.masked import MaskedEncoder
         from diffretriever.encoders.preparer import from_arrow
 
         texts = from_arrow(table)
         if len(self._budgets) == 1:
-            return [self._encoder.encode(texts)]
-        assert isinstance(self._encoder, MaskedEncoder), "only such retrievers have budgets"
-        return self._encoder.encode_cut(texts, list(self._budgets.values()))
+            return [encoder.encode(texts)]
+        assert isinstance(encoder, MaskedEncoder), "only such retrievers have budgets"
+        return encoder.encode_cut(texts, list(self._budgets.values()))
 
 
 def _finite_only(block: pa.Table, encoded: list[Representations]) -> tuple[pa.Table, list[Representations], list[str]]:

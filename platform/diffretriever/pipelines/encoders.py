@@ -2,38 +2,130 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import pyarrow as pa
 import ray
 
+from diffretriever.backbones.source import FetchError, pinned
 from diffretriever.collections import Query
 from diffretriever.pipelines.cluster import EncoderPool, result_of
 from diffretriever.pipelines.streams import actor_options, blocks_of, dataset_of, pack, unpack
 from schemas.index import IndexManifest
-from schemas.retriever import RETRIEVER_ADAPTER, NeuralRetriever
+from schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, NeuralRetriever
+from schemas.settings import RayConfig
 
 if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder
 
+T = TypeVar("T")
+
 QUERIES_PER_BLOCK = 256
 
 _BUDGET = "budget"
+_PAUSES = (2.0, 10.0, 30.0)
+"""Seconds before a model that could not be fetched is asked for again."""
 
 
-def load_in_actor(retriever_json: str, device: str, threads: int) -> Encoder:
-    """Load the encoder of an actor, which works with so many threads from then on."""
+@dataclass(frozen=True, slots=True)
+class EncoderStart:
+    """What the encoder actors of a job start with."""
+
+    retriever_json: str
+    """The encoder, every choice made."""
+    weights: str | None
+    """Digest of the weights that an actor must find."""
+    device: str
+    """Where they go."""
+    threads: int
+    """Of torch."""
+    tokens_per_batch: int | Literal["auto"] = "auto"
+
+    @classmethod
+    def of(cls, manifest: IndexManifest, pool: EncoderPool, config: RayConfig) -> EncoderStart:
+        """Return the start of the encoder that `describe_encoder` described."""
+        return cls(
+            manifest.retriever.model_dump_json(),
+            manifest.weights,
+            pool.device,
+            config.threads_per_encoder,
+            config.tokens_per_batch,
+        )
+
+
+class StartedEncoder:
+    """The encoder of an actor, which loads it as it starts.
+
+    Ray Data starts another actor in the place of one that fails at that, on another machine where it can. A user's
+    mistake would be the same there: so it is kept, and ends the job when the first block is to be encoded.
+    """
+
+    def __init__(self, start: EncoderStart) -> None:
+        """Load the encoder.
+
+        Raises:
+            FetchError: the hub, which the probe found the model on, did not give it to this machine, time and again.
+        """
+        self._encoder: Encoder | None = None
+        self._mistake = ""
+        try:
+            self._encoder = fetched_at_last(lambda: load_in_actor(start))
+        except FetchError:
+            raise
+        except ValueError as error:
+            self._mistake = str(error)
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder.
+
+        Raises:
+            ValueError: it could not be loaded, or its weights are others than the job's.
+        """
+        if self._encoder is None:
+            raise ValueError(self._mistake)
+        return self._encoder
+
+
+def fetched_at_last(load: Callable[[], T]) -> T:
+    """Return what `load` does; where the hub fails it, which served others before, it is called again a few times."""
+    for pause in _PAUSES:
+        try:
+            return load()
+        except FetchError:
+            time.sleep(pause)
+    return load()
+
+
+def load_in_actor(start: EncoderStart) -> Encoder:
+    """Load the encoder of an actor, which works with so many threads from then on.
+
+    Raises:
+        ValueError: it cannot be loaded, or its weights are others than the job's.
+    """
     import torch
 
     from diffretriever.encoders import load_encoder
 
-    torch.set_num_threads(threads)
-    return load_encoder(_retriever_from(retriever_json), device)
+    torch.set_num_threads(start.threads)
+    encoder = load_encoder(_retriever_from(start.retriever_json), start.device)
+    if encoder.facts.weights != start.weights:
+        raise ValueError(
+            f"machine {socket.gethostname()} has other weights than the job began with: {encoder.config.title} has "
+            f"digest {encoder.facts.weights} there, {start.weights} was expected. Give every machine the same files, "
+            "or name a commit of the hub as the backbone's revision; what was committed stays"
+        )
+    if start.tokens_per_batch != "auto":
+        encoder.tokens_per_batch = start.tokens_per_batch
+    return encoder
 
 
 def describe_encoder(retriever: NeuralRetriever, pool: EncoderPool) -> IndexManifest:
-    """Load the encoder in a Ray worker and return its manifest.
+    """Load the encoder in a Ray worker and return its manifest, in which revisions on the hub are commits.
 
     Raises:
         ValueError: it cannot be loaded, with the reason.
@@ -47,7 +139,30 @@ def _describe(retriever_json: str, device: str) -> str:
     from diffretriever.encoders import load_encoder
     from diffretriever.index.table import manifest_of
 
-    return manifest_of(load_encoder(_retriever_from(retriever_json), device)).model_dump_json()
+    retriever = _pinned(_retriever_from(retriever_json))
+    return manifest_of(load_encoder(retriever, device)).model_dump_json()
+
+
+def _pinned(retriever: NeuralRetriever) -> NeuralRetriever:
+    if retriever.runs_its_code:
+        # Consent is to the revision as it is written.
+        return retriever
+    return retriever.model_copy(update={"backbone": pinned(retriever.backbone)})
+
+
+def as_begun(place: BackboneConfig, begun: BackboneConfig) -> BackboneConfig:
+    """Return a backbone in the precision, and of the commits on the hub, in which work with it was begun.
+
+    Only what is left open is taken over: a probe may choose otherwise today, and a branch may have moved.
+    """
+    kept: dict[str, str | None] = {}
+    if place.dtype == "auto":
+        kept["dtype"] = begun.dtype
+    if place.source == begun.source and place.revision is None:
+        kept["revision"] = begun.revision
+    if place.adapter == begun.adapter and place.adapter_revision is None:
+        kept["adapter_revision"] = begun.adapter_revision
+    return place.model_copy(update=kept)
 
 
 def _retriever_from(text: str) -> NeuralRetriever:
@@ -63,22 +178,25 @@ def query_block(queries: Sequence[Query], budget: int | None) -> pa.Table:
 
 
 def encode_queries(
-    blocks: Mapping[str, pa.Table], retriever: NeuralRetriever, pool: EncoderPool, threads: int
+    blocks: Mapping[str, pa.Table], manifest: IndexManifest, pool: EncoderPool, config: RayConfig
 ) -> Iterator[tuple[str, pa.Table]]:
     """Encode blocks of queries; each actor loads the model once.
 
     Args:
         blocks: name → `query_block`.
-        retriever: the encoder.
+        manifest: the encoder, as `describe_encoder` gave it.
         pool: how many actors there may be, and what each takes.
-        threads: of each actor.
+        config: what each works with.
 
     Yields:
         The name of a block and its representations as a table, in no order.
+
+    Raises:
+        ValueError: an actor found other weights.
     """
     if not blocks:
         return
-    constructor = {"retriever_json": retriever.model_dump_json(), "device": pool.device, "threads": threads}
+    constructor = {"start": EncoderStart.of(manifest, pool, config)}
     rows = dataset_of([pack(name, block) for name, block in blocks.items()])
     options = actor_options(pool, len(blocks))
     yield from blocks_of(rows.map_batches(EncodeQueries, fn_constructor_kwargs=constructor, **options))
@@ -87,11 +205,12 @@ def encode_queries(
 class EncodeQueries:
     """An encoder actor: blocks of query texts in, their representations out."""
 
-    def __init__(self, retriever_json: str, device: str, threads: int) -> None:
-        self._encoder = load_in_actor(retriever_json, device, threads)
+    def __init__(self, start: EncoderStart) -> None:
+        self._started = StartedEncoder(start)
 
     def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
         """Encode each block."""
+        encoder = self._started.encoder
         for key, table in unpack(rows):
             budgets = table.column(_BUDGET).to_pylist() if _BUDGET in table.column_names else None
-            yield pack(key, self._encoder.encode_queries(table.column("text").to_pylist(), budgets).to_arrow())
+            yield pack(key, encoder.encode_queries(table.column("text").to_pylist(), budgets).to_arrow())

@@ -22,15 +22,19 @@ from ray.data.block import BlockMetadata
 from diffretriever.collections import Passage
 from diffretriever.index.writer import text_table
 from diffretriever.ledger import Ledger
-from diffretriever.pipelines.cluster import READER_CPUS, EncoderPool
+from diffretriever.pipelines.cluster import READER_CPUS, EncoderPool, cpus_here, raise_mistake
 from schemas.retriever import RetrieverConfig
 
 AS_ARROW: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
 """For `map_batches`: rows as they come, as an Arrow table."""
+ONE_BLOCK: dict[str, Any] = {**AS_ARROW, "batch_size": 1}
+"""Likewise, a packed block at a time: Ray Data takes nothing but a number where it is asked for GPUs."""
 
 _BLOCK_BYTES = 32 << 20
 # Fewer passages leave the encoder's batches unfilled; more lose much when a worker dies.
 _MIN_ROWS, _MAX_ROWS = 32, 512
+_FAILED_STARTS = 8
+"""Actors that may fail to start in a row, in all of a graph's pool."""
 # About what a passage takes beside its vectors.
 _TEXT_BYTES = 4096
 
@@ -85,7 +89,7 @@ def read_blocks(sources: Sequence[Callable[[], Iterable[pa.Table]]]) -> Dataset:
     return ray.data.read_datasource(
         _Sources(sources),
         override_num_blocks=len(sources),
-        num_cpus=READER_CPUS,
+        num_cpus=cpus_here(READER_CPUS),
         # One keeps hundreds of encoders busy; of more, each would hold blocks before their turn.
         concurrency=1,
         label_selector={"ray.io/node-id": here},
@@ -97,6 +101,8 @@ def _configure_ray_data() -> None:
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.target_max_block_size = 1
+    # Of many machines one may fail to fetch a model: another actor is started in its place.
+    context.max_consecutive_actor_init_deaths = _FAILED_STARTS
     logging.getLogger("ray.data").setLevel(logging.ERROR)
 
 
@@ -123,12 +129,20 @@ def actor_options(pool: EncoderPool, blocks: int | None = None) -> dict[str, Any
     """Return what `map_batches` needs for a pool of actors, no more of them than blocks where those are counted."""
     size = pool.encoders if blocks is None else min(pool.encoders, blocks)
     compute = ActorPoolStrategy(min_size=1 if pool.autoscale else size, max_size=size)
-    return {"compute": compute, "num_cpus": pool.cpus, "num_gpus": pool.gpus, **AS_ARROW}
+    return {"compute": compute, "num_cpus": pool.cpus, "num_gpus": pool.gpus, **ONE_BLOCK}
 
 
 def tables_of(dataset: Dataset) -> Iterator[pa.Table]:
-    """Yield what comes out of a graph as soon as it is done, in no order."""
-    yield from dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
+    """Yield what comes out of a graph as soon as it is done, in no order.
+
+    Raises:
+        ValueError: one of the graph's functions raised it; without Ray's traceback.
+    """
+    try:
+        yield from dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
+    except ray.exceptions.RayTaskError as error:
+        raise_mistake(error)
+        raise
 
 
 def blocks_of(dataset: Dataset) -> Iterator[tuple[str, pa.Table]]:

@@ -31,7 +31,13 @@ from diffretriever.index.writer import WriterLock
 from diffretriever.ledger import Ledger, refuse_another
 from diffretriever.pipelines.cluster import EncoderPool, ray_session, size_pool
 from diffretriever.pipelines.encode import encode_collection
-from diffretriever.pipelines.encoders import QUERIES_PER_BLOCK, describe_encoder, encode_queries, query_block
+from diffretriever.pipelines.encoders import (
+    QUERIES_PER_BLOCK,
+    as_begun,
+    describe_encoder,
+    encode_queries,
+    query_block,
+)
 from diffretriever.pipelines.streams import get_table, put_table
 from diffretriever.presets import RETRIEVERS, load_retriever
 from diffretriever.scoring.fusion import ListName, depth_for, lists_for, ranked
@@ -44,7 +50,7 @@ from schemas.base import suggest
 from schemas.budget import Budget
 from schemas.encode import EncodeJob
 from schemas.index import IndexManifest
-from schemas.retriever import MaskedRetriever, NeuralRetriever, has_slots
+from schemas.retriever import MaskedRetriever, has_slots
 from schemas.search import SearchOptions
 from schemas.settings import RayConfig
 from schemas.sweep import RETRIEVER_FILE, SweepJob, SweepManifest, SweepMode, SweepSummary, encoder_fingerprint
@@ -76,7 +82,7 @@ def sweep_budgets(job: SweepJob, command: str, log: Callable[[str], None]) -> Sw
     queries = {split: collection.queries(split) for split in job.splits}
     with WriterLock(str(job.output)):
         with ray_session(job):
-            pool = size_pool(job)
+            pool = size_pool(job, retriever)
             encoder = describe_encoder(retriever, pool)
             _begin(job, collection.name, encoder, command)
             _write_queries(job.output, queries, encoder)
@@ -84,21 +90,21 @@ def sweep_budgets(job: SweepJob, command: str, log: Callable[[str], None]) -> Sw
             # Passages first: a bad one stops the job before anything is encoded.
             indexes = _encode_indexes(job, collection, nested=retriever.nested_slots, log=log)
             log(f"queries of {', '.join(job.splits)}")
-            store.encode(job.query_budgets, _neural(encoder), job, pool, log)
+            store.encode(job.query_budgets, encoder, job, pool, log)
         return _search_missing(job, indexes, store, started, log)
 
 
 def _retriever(job: SweepJob) -> MaskedRetriever:
-    """Return the retriever with the budget of no account, in the precision that the sweep was begun in."""
+    """Return the retriever with the budget of no account, as the sweep was begun with it."""
     config = load_retriever(job.retriever, job.backbone, None, job.adapter)
     if not has_slots(config):
         raise ValueError(f"{job.retriever}: the {config.method} method has no slots, so there are no budgets to sweep")
     begun = job.output / RETRIEVER_FILE
-    if begun.is_file() and config.backbone.dtype == "auto":
+    if begun.is_file():
         before = RETRIEVERS.load(str(begun))
         if not has_slots(before):
             raise ValueError(f"{begun}: not the retriever of a sweep: give another --output, or remove the folder")
-        place = config.backbone.model_copy(update={"dtype": before.backbone.dtype})
+        place = as_begun(config.backbone, before.backbone)
         config = config.model_copy(update={"backbone": place})
     return config.model_copy(update={"budget": NO_BUDGET})
 
@@ -230,7 +236,7 @@ class QueryStore:
     def encode(
         self,
         budgets: Sequence[int],
-        retriever: NeuralRetriever,
+        encoder: IndexManifest,
         job: RayConfig,
         pool: EncoderPool,
         log: Callable[[str], None],
@@ -239,15 +245,15 @@ class QueryStore:
 
         Args:
             budgets: every K_q.
-            retriever: the encoder.
-            job: threads of each actor.
+            encoder: as `describe_encoder` gave it.
+            job: what each actor works with.
             pool: the actors.
             log: takes a line for each step.
         """
         missing = [(s, k) for k in budgets for s in self.queries if not self._ledger.has(self._name(s, k))]
         blocks = {json.dumps([s, k, start]): table for s, k in missing for start, table in self._blocks(s, k)}
         done: dict[tuple[str, int], dict[int, pa.Table]] = {cell: {} for cell in missing}
-        for name, table in encode_queries(blocks, retriever, pool, job.threads_per_encoder):
+        for name, table in encode_queries(blocks, encoder, pool, job):
             split, budget, start = json.loads(name)
             parts = done[split, budget]
             parts[start] = table

@@ -15,7 +15,8 @@ from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
 
-from diffretriever.pipelines.cluster import cluster_resource, ray_session, result_of
+from diffretriever.pipelines.cluster import ray_session, result_of
+from diffretriever.pipelines.machines import Share, check_room, see_machines
 from diffretriever.pipelines.training_data import prepare_training
 from diffretriever.presets import load_retriever
 from diffretriever.training.data.training_set import MANIFEST_FILE, TrainingSet
@@ -47,8 +48,7 @@ def train(job: TrainJob) -> TrainingManifest:
     retriever = folder.with_dtype(check_trainable(retriever, job.recipe))
     with ray_session(RayConfig(ray_address=job.ray_address)):
         job = job.model_copy(update={"train": str(_prepared(job))})
-        gpus = job.gpus_per_worker if job.gpus_per_worker is not None else float(cluster_resource("GPU") > 0)
-        _check_room(job, gpus)
+        gpus = _gpus_that_fit(job)
         task = _describe.options(num_cpus=0, num_gpus=gpus)
         manifest = folder.begin(result_of(task.remote(job, retriever, "cuda" if gpus else "cpu")), job)
         if not folder.finished:
@@ -66,15 +66,22 @@ def _prepared(job: TrainJob) -> Path:
     return made
 
 
-def _check_room(job: TrainJob, gpus: float) -> None:
-    """Raise ValueError where the cluster can never hold the workers: Ray would wait for ever."""
-    cpus = job.workers * job.cpus_per_worker
-    if job.autoscale or (cpus <= cluster_resource("CPU") and job.workers * gpus <= cluster_resource("GPU")):
-        return
+def _gpus_that_fit(job: TrainJob) -> float:
+    """Return the GPUs of each worker.
+
+    Raises:
+        ValueError: the cluster can never hold the workers: Ray would wait for ever.
+    """
+    machines, gpus = see_machines(), job.gpus_per_worker
+    if gpus is None:
+        gpus = machines.gpus_for_model("--gpus-per-worker", autoscale=job.autoscale)
+    share = Share(job.cpus_per_worker, gpus)
+    problem = check_room(machines, share, job.workers, 0.0, autoscale=job.autoscale)
+    if problem is None:
+        return gpus
     raise ValueError(
-        f"no room for {job.workers} workers of {job.cpus_per_worker:g} CPUs and {gpus:g} GPUs: the cluster has "
-        f"{cluster_resource('CPU'):g} CPUs and {cluster_resource('GPU'):g} GPUs. Ask for less with --workers, "
-        "--cpus-per-worker or --gpus-per-worker, or say --autoscale if the cluster adds machines by itself."
+        f"no room for {job.workers} workers of {share}: {problem}. Ask for less with --workers, --cpus-per-worker or "
+        "--gpus-per-worker" + ("" if job.autoscale else ", or say --autoscale if the cluster adds machines by itself")
     )
 
 

@@ -165,14 +165,14 @@ def open_index(config: ServeConfig) -> PassageIndex:
     return index
 
 
-def open_encoder(config: ServeConfig, index: PassageIndex) -> Encoder:
-    """Load the encoder that made the index.
+def open_encoder(config: ServeConfig, index: PassageIndex, device: str) -> Encoder:
+    """Load the encoder that made the index onto `device`.
 
     Raises:
         ValueError: the backbone found is not the one that made it; the message names what differs.
     """
     trust_code(config.trust_code)
-    encoder = load_encoder(_retriever(config, index), config.device)
+    encoder = load_encoder(_retriever(config, index), device)
     check_same(index.manifest, manifest_of(encoder), index.uri)
     return encoder
 

@@ -1,0 +1,140 @@
+"""What encoder actors start with: the weights of the index, in the commits and the precision it was begun with."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
+
+from diffretriever.backbones import source
+from diffretriever.backbones.source import FetchError
+from diffretriever.encoders import load_encoder
+from diffretriever.index.table import manifest_of
+from diffretriever.pipelines import encoders
+from diffretriever.pipelines.cluster import EncoderPool
+from diffretriever.pipelines.encode import encode_collection
+from diffretriever.pipelines.encoders import EncoderStart, StartedEncoder, as_begun
+from diffretriever.pipelines.streams import actor_options, blocks_of, dataset_of, pack
+from schemas.index import IndexManifest
+from schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, LibraryRetriever, MaskedRetriever
+from schemas.settings import RayConfig
+from tests.pipelines.corpora import JobMaker, line, write_corpus
+
+COMMIT = "c" * 40
+OTHER = "0" * 64
+HUB_ID = "organisation/model"
+
+
+def described(place: str) -> IndexManifest:
+    config = MaskedRetriever(backbone=BackboneConfig(source=place, dtype="float32"))
+    return manifest_of(load_encoder(config, "cpu"))
+
+
+def start_of(manifest: IndexManifest) -> EncoderStart:
+    return EncoderStart.of(manifest, EncoderPool(1, 1.0, 0.0, autoscale=False), RayConfig())
+
+
+@pytest.fixture
+def hub(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """A hub with one model in one commit; returns the revisions that it is asked for."""
+    asked: list[str | None] = []
+    snapshot = tmp_path / "snapshots" / COMMIT
+    shutil.copytree(checkpoint, snapshot)
+
+    def fetch(_hub_id: str, *, revision: str | None, **_: Any) -> str:
+        asked.append(revision)
+        return str(snapshot)
+
+    monkeypatch.setattr(source, "snapshot_download", fetch)
+    return asked
+
+
+def test_other_weights_are_refused_before_anything_is_encoded(checkpoint: Path) -> None:
+    start = start_of(described(str(checkpoint)))
+    assert StartedEncoder(start).encoder.facts.weights == start.weights
+    with pytest.raises(ValueError, match=f"has digest {start.weights} there, {OTHER} was expected"):
+        _ = StartedEncoder(replace(start, weights=OTHER)).encoder
+
+
+def test_a_branch_is_looked_up_once(hub: list[str | None]) -> None:
+    text = MaskedRetriever(backbone=BackboneConfig(source=HUB_ID, dtype="float32")).model_dump_json()
+    manifest = IndexManifest.model_validate_json(encoders._describe._function(text, "cpu"))
+    assert manifest.retriever.has_weights
+    assert hub[0] is None
+    assert set(hub[1:]) == {COMMIT}
+    hub.clear()
+    _ = StartedEncoder(start_of(manifest)).encoder
+    assert set(hub) == {COMMIT}
+    unpinned = RETRIEVER_ADAPTER.validate_json(text)
+    assert manifest.model_copy(update={"retriever": unpinned}).fingerprint == manifest.fingerprint
+
+
+def test_consent_to_code_is_to_the_revision_as_written(hub: list[str | None]) -> None:
+    place = BackboneConfig(source=HUB_ID, revision="main")
+    config = LibraryRetriever(backbone=place, remote_code=True)
+    assert encoders._pinned(config) == config
+    assert not hub
+    assert encoders._pinned(config.model_copy(update={"remote_code": False})).backbone.revision == COMMIT
+
+
+def test_work_goes_on_with_the_commit_it_was_begun_with() -> None:
+    before = BackboneConfig(source="a/b", revision=COMMIT, dtype="bfloat16")
+    assert as_begun(BackboneConfig(source="a/b"), before) == before
+    elsewhere = BackboneConfig(source="c/d", revision="v1", dtype="float32")
+    assert as_begun(elsewhere, before) == elsewhere
+
+
+def test_a_model_that_cannot_be_fetched_is_asked_for_again(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = start_of(described(str(checkpoint)))
+    away, encoder = [FetchError("the hub is away")] * 3, object()
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    with patch("diffretriever.pipelines.encoders.load_in_actor", side_effect=[*away, encoder]):
+        assert StartedEncoder(start).encoder is encoder
+    assert len(pauses) == 3
+    # Now it is for another machine to try.
+    with (
+        patch("diffretriever.pipelines.encoders.load_in_actor", side_effect=[*away, *away]),
+        pytest.raises(FetchError),
+    ):
+        StartedEncoder(start)
+
+
+@pytest.mark.cluster
+@pytest.mark.usefixtures("cluster")
+def test_an_actor_that_cannot_start_is_replaced(tmp_path: Path) -> None:
+    class Second:
+        """Cannot be started the first time."""
+
+        def __init__(self, folder: Path) -> None:
+            try:
+                (folder / "first").mkdir()
+            except FileExistsError:
+                return
+            raise OSError("no files yet")
+
+        def __call__(self, rows: pa.Table) -> pa.Table:
+            return rows
+
+    blocks = dataset_of([pack(name, pa.table({"row": [0]})) for name in ("a", "b")])
+    options = actor_options(EncoderPool(1, 0.5, 0.0, autoscale=False))
+    done = blocks_of(blocks.map_batches(Second, fn_constructor_args=(tmp_path,), **options))
+    assert sorted(key for key, _ in done) == ["a", "b"]
+
+
+@pytest.mark.cluster
+@pytest.mark.usefixtures("cluster")
+def test_a_job_ends_with_the_actors_sentence(tmp_path: Path, checkpoint: Path, make_job: JobMaker) -> None:
+    corpus = write_corpus(tmp_path / "corpus", [line(i) for i in range(3)])
+    changed = described(str(checkpoint)).model_copy(update={"weights": OTHER})
+    with (
+        patch("diffretriever.pipelines.encode.describe_encoder", return_value=changed),
+        pytest.raises(ValueError, match=r"^machine .* has other weights .*what was committed stays$"),
+    ):
+        encode_collection(make_job(corpus))
