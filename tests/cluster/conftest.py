@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.cases import Bench, write_bench_corpus
 from tests.cluster.nodes import Nodes
 from tests.cluster.s3 import S3, s3_endpoint
 
@@ -43,3 +44,12 @@ def on_nodes(nodes: Nodes, checkpoint: Path) -> Path:
     place = nodes.disk / "checkpoint"
     nodes.put(checkpoint, place)
     return place
+
+
+@pytest.fixture(scope="session")
+def bench(nodes: Nodes, s3: S3, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """The nodes with a corpus and a random checkpoint on each."""
+    bench = Bench(nodes, s3, nodes.disk / "corpus", nodes.disk / "checkpoint")
+    nodes.put(write_bench_corpus(tmp_path_factory.mktemp("corpus")), bench.corpus)
+    nodes.put(checkpoint, bench.checkpoint)
+    return bench

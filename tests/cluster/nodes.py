@@ -86,14 +86,14 @@ class Node:
     def _has(self, pid: int) -> bool:
         try:
             if may_mount():
-                return (Path("/proc") / str(pid) / "ns" / "mnt").readlink() == self._namespace
+                return self._namespace == _namespace(pid) != _namespace(os.getpid())
             return os.getsid(pid) == self.process.pid
         except OSError:  # It has ended.
             return False
 
     def remember(self) -> None:
         """Note the namespace, which cannot be asked for once the first process is gone."""
-        self._namespace = (Path("/proc") / str(self.process.pid) / "ns" / "mnt").readlink()
+        self._namespace = _namespace(self.process.pid)
 
 
 class Job:
@@ -227,8 +227,7 @@ class Nodes:
         command = ["python", *on_node, *map(str, flags)]
         working = self.disk
         if may_mount():
-            place = f"/proc/{node.process.pid}/ns/mnt"
-            command = ["nsenter", f"--mount={place}", f"--wd={self.disk}", *command]
+            command = ["nsenter", f"--target={node.process.pid}", "--mount", "--wd", *command]
             working = ROOT
         log = self._folder / f"job-{len(self._jobs)}.log"
         with log.open("wb") as stream:
@@ -288,6 +287,10 @@ def _fits(request: Any, node: Any) -> bool:
         return False
     constraints = [one for selector in request.label_selectors[:1] for one in selector.label_constraints]
     return all(node.labels.get(one.label_key) in one.label_values for one in constraints)
+
+
+def _namespace(pid: int) -> Path:
+    return (Path("/proc") / str(pid) / "ns" / "mnt").readlink()
 
 
 def _title(process: psutil.Process) -> str:
