@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.cases import Bench, write_bench_corpus
+from tests.cluster.cases import CHECKPOINT, CORPUS, LINES, Bench
 from tests.cluster.nodes import Nodes
 from tests.cluster.s3 import S3, s3_endpoint
+from tests.pipelines.corpora import write_corpus
 
 CPUS = {"head": 0, "first": 2, "second": 2}
 """Of each node. A head that computes nothing is what most clusters have."""
@@ -25,10 +27,12 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
 
 
 @pytest.fixture(scope="session")
-def nodes(s3: S3, warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    """Three nodes; a test that kills one adds another."""
-    folder = tmp_path_factory.mktemp("nodes")
-    started = Nodes(folder, tmp_path_factory.getbasetemp(), s3.environment)
+def nodes(s3: S3, warm: None, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    """Three nodes, with a corpus and a random checkpoint on each; a test that kills one adds another."""
+    folder, files = tmp_path_factory.mktemp("nodes"), tmp_path_factory.mktemp("files")
+    write_corpus(files / CORPUS, LINES)
+    shutil.copytree(checkpoint, files / CHECKPOINT)
+    started = Nodes(folder, tmp_path_factory.getbasetemp(), files, s3.environment)
     try:
         for name, cpus in CPUS.items():
             started.add(name, cpus)
@@ -39,17 +43,14 @@ def nodes(s3: S3, warm: None, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture(scope="session")
-def on_nodes(nodes: Nodes, checkpoint: Path) -> Path:
-    """Where the random checkpoint is on every node."""
-    place = nodes.disk / "checkpoint"
-    nodes.put(checkpoint, place)
-    return place
+def bench(nodes: Nodes, s3: S3) -> Bench:
+    """Jobs on these nodes."""
+    return Bench(nodes, s3)
 
 
 @pytest.fixture(scope="session")
-def bench(nodes: Nodes, s3: S3, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """The nodes with a corpus and a random checkpoint on each."""
-    bench = Bench(nodes, s3, nodes.disk / "corpus", nodes.disk / "checkpoint")
-    nodes.put(write_bench_corpus(tmp_path_factory.mktemp("corpus")), bench.corpus)
-    nodes.put(checkpoint, bench.checkpoint)
-    return bench
+def reference(bench: Bench) -> str:
+    """The URI of an index that nothing disturbed."""
+    index = bench.index()
+    bench.encode(index).done()
+    return index

@@ -24,7 +24,19 @@ import psutil
 
 from tests.cluster.s3 import ROOT, free_port
 
-_MOUNT = 'for folder in "$1" "$2"; do mount -t tmpfs tmpfs "$folder" || exit; done; mkdir -p "$3"; cd "$3"; shift 3; '
+# The files of a node are copied from what its own disk then covers.
+_MOUNT = """
+set -e
+hidden=$1 ray=$2 disk=$3 files=$4 staging=$5
+shift 5
+mount -t tmpfs tmpfs "$staging"
+mkdir -p "$staging/${disk#"$hidden"/}"
+cp -r "$files/." "$staging/${disk#"$hidden"/}"
+mount --move "$staging" "$hidden"
+mount -t tmpfs tmpfs "$ray"
+cd "$disk"
+exec "$@"
+"""
 _NODE_SETTINGS = {
     "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -61,10 +73,6 @@ class Node:
     def inside(self, path: Path) -> Path:
         """Return where the test finds what the node has at `path`."""
         return Path(f"/proc/{self.process.pid}/root{path}") if may_mount() else path
-
-    def put(self, source: Path, path: Path) -> None:
-        """Copy a folder of the test to `path` of the node."""
-        shutil.copytree(source, self.inside(path), dirs_exist_ok=True)
 
     def processes(self) -> list[psutil.Process]:
         """Return all that runs on the node: by its namespace, or else by the session of its processes."""
@@ -125,18 +133,19 @@ class Job:
 class Nodes:
     """A head, which may have no CPUs, and workers; jobs run on any of them."""
 
-    def __init__(self, folder: Path, hidden: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, hidden: Path, files: Path, environment: Mapping[str, str]) -> None:
         """Start nothing yet.
 
         Args:
             folder: for logs.
-            hidden: the folder of the tests' temporary files, of which each node sees an empty one.
+            hidden: the folder of the tests' temporary files, of which each node sees one of its own.
+            files: what each node has on its disk when it starts, as from an image.
             environment: variables of every process on the nodes, beside the test's own.
         """
         self.disk = hidden / "disk"
         """The working folder on every node; the same path on each, not the same folder."""
         self.nodes: list[Node] = []
-        self._folder, self._hidden = folder, hidden
+        self._folder, self._hidden, self._files = folder, hidden, files
         self._environment = {**os.environ, **_NODE_SETTINGS, **environment}
         self._port = free_port()
         self._started = 0
@@ -163,10 +172,13 @@ class Nodes:
         log, working = self._folder / f"{name}-{self._started}.log", self.disk
         command = ray
         if may_mount():
-            places = [str(self._hidden), os.environ["RAY_TMPDIR"], str(self.disk)]
-            command = ["unshare", "--mount", "bash", "-c", _MOUNT + 'exec "$@"', name, *places, *ray]
+            staging = self._folder / f"{name}-{self._started}"
+            staging.mkdir()
+            places = map(str, (self._hidden, os.environ["RAY_TMPDIR"], self.disk, self._files, staging))
+            command = ["unshare", "--mount", "bash", "-c", _MOUNT, name, *places, *ray]
             working = ROOT
-        working.mkdir(parents=True, exist_ok=True)
+        else:
+            shutil.copytree(self._files, working, dirs_exist_ok=True)
         with log.open("wb") as stream:
             process = subprocess.Popen(
                 command,
@@ -204,15 +216,16 @@ class Nodes:
 
         return GcsClient(address=self.address)
 
+    def cpus(self) -> list[int]:
+        """Return how many CPUs the cluster's living nodes have, ascending."""
+        return sorted(int(info.resources_total.get("CPU", 0)) for info in self._alive().values())
+
     def kill(self, node: Node) -> None:
-        """End a node at once and for good."""
+        """End a node at once and for good, and wait until the cluster knows."""
         node.kill()
         self.nodes.remove(node)
-
-    def put(self, source: Path, path: Path) -> None:
-        """Copy a folder of the test to `path` of every node."""
-        for node in self.nodes:
-            node.put(source, path)
+        while node.ip in self._alive():
+            time.sleep(0.1)
 
     def start(self, node: Node, program: str, *flags: object) -> Job:
         """Start a job of `jobs/` on a node.
