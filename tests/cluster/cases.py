@@ -6,7 +6,9 @@ import itertools
 from dataclasses import dataclass
 
 import numpy as np
+from pyarrow import fs
 
+from diffretriever.files import filesystem_of
 from diffretriever.index.table import PassageIndex
 from tests.cluster.nodes import Job, Node, Nodes
 from tests.cluster.s3 import S3
@@ -52,6 +54,11 @@ class Bench:
     def _encode(self, node: Node, index: str, *flags: object) -> Job:
         where = ("--collection", self.nodes.disk / CORPUS, "--index", index, "--rows-per-block", _ROWS_PER_BLOCK)
         return self.nodes.start(node, "encode_beir.py", *where, *flags)
+
+    def upload(self, folder: str) -> None:
+        """Put a folder of the nodes' disks into the bucket, under its own name."""
+        target, path = filesystem_of(self.s3.uri(folder))
+        fs.copy_files(str(self.nodes.files / folder), path, destination_filesystem=target)
 
     def run(self, program: str, *flags: object) -> str:
         """Run another job and return what it prints."""

@@ -145,7 +145,8 @@ class Nodes:
         self.disk = hidden / "disk"
         """The working folder on every node; the same path on each, not the same folder."""
         self.nodes: list[Node] = []
-        self._folder, self._hidden, self._files = folder, hidden, files
+        self.files = files
+        self._folder, self._hidden = folder, hidden
         self._environment = {**os.environ, **_NODE_SETTINGS, **environment}
         self._port = free_port()
         self._started = 0
@@ -174,11 +175,11 @@ class Nodes:
         if may_mount():
             staging = self._folder / f"{name}-{self._started}"
             staging.mkdir()
-            places = map(str, (self._hidden, os.environ["RAY_TMPDIR"], self.disk, self._files, staging))
+            places = map(str, (self._hidden, os.environ["RAY_TMPDIR"], self.disk, self.files, staging))
             command = ["unshare", "--mount", "bash", "-c", _MOUNT, name, *places, *ray]
             working = ROOT
         else:
-            shutil.copytree(self._files, working, dirs_exist_ok=True)
+            shutil.copytree(self.files, working, dirs_exist_ok=True)
         with log.open("wb") as stream:
             process = subprocess.Popen(
                 command,
