@@ -53,7 +53,7 @@ class Bench:
 
     def _encode(self, node: Node, index: str, *flags: object) -> Job:
         where = ("--collection", self.nodes.disk / CORPUS, "--index", index, "--rows-per-block", _ROWS_PER_BLOCK)
-        return self.nodes.start(node, "encode_beir.py", *where, *flags)
+        return self.nodes.start(node, "encode_beir.py", *where, *flags, "--ray-address", self.nodes.address)
 
     def upload(self, folder: str) -> None:
         """Put a folder of the nodes' disks into the bucket, under its own name."""

@@ -48,10 +48,6 @@ _OBJECT_STORE_BYTES = 100_000_000
 _SECONDS_TO_ANSWER = 600
 
 
-class StuckError(Exception):
-    """A job waits for what no node of the cluster can ever give."""
-
-
 @cache
 def may_mount() -> bool:
     """Return whether nodes can have disks of their own; if not, say so once."""
@@ -234,10 +230,9 @@ class Nodes:
         Args:
             node: whose files, and whose raylet, the driver has.
             program: the job's file.
-            flags: its flags; where to find the cluster is added.
+            flags: its flags.
         """
         on_node = [str(Path(__file__).with_name("on_node.py")), node.ip, str(ROOT / "jobs" / program)]
-        flags = (*flags, "--ray-address", self.address) if program in WITH_RAY else flags
         command = ["python", *on_node, *map(str, flags)]
         working = self.disk
         if may_mount():
@@ -256,31 +251,6 @@ class Nodes:
         self._jobs.append(Job(process, log))
         return self._jobs[-1]
 
-    def watched(self, job: Job) -> int:
-        """Wait for a job's end and return its status.
-
-        Raises:
-            StuckError: it waits for what no node can ever give; it is killed then.
-        """
-        while job.process.poll() is None:
-            if wanted := self._impossible():
-                job.kill()
-                raise StuckError(wanted)
-            time.sleep(0.5)
-        return job.status()
-
-    def _impossible(self) -> str:
-        """Return the first request for resources that no node can meet, or nothing."""
-        from ray.core.generated.autoscaler_pb2 import GetClusterResourceStateReply
-
-        reply = GetClusterResourceStateReply()
-        reply.ParseFromString(self._client.get_cluster_resource_state())
-        state = reply.cluster_resource_state
-        for pending in state.pending_resource_requests:
-            if not any(_fits(pending.request, node) for node in state.node_states):
-                return str(pending.request)
-        return ""
-
     def close(self) -> list[psutil.Process]:
         """End all jobs and nodes; return what is alive then, which is nothing."""
         for job in self._jobs:
@@ -290,17 +260,6 @@ class Nodes:
             node.kill()
         self.nodes.clear()
         return [process for node in nodes for process in node.processes()]
-
-
-WITH_RAY = {"encode_beir.py", "compress_index.py", "batch_search.py"}
-
-
-def _fits(request: Any, node: Any) -> bool:
-    """Whether a node has what a request asks for, in use or not."""
-    if any(node.total_resources.get(name, 0.0) < amount for name, amount in request.resources_bundle.items()):
-        return False
-    constraints = [one for selector in request.label_selectors[:1] for one in selector.label_constraints]
-    return all(node.labels.get(one.label_key) in one.label_values for one in constraints)
 
 
 def _namespace(pid: int) -> Path:
