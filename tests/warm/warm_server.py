@@ -2,12 +2,13 @@
 
 Importing torch and transformers takes longer than what most processes of the tests do. The server imports them once,
 and nothing of this project or of Ray. `warm_client.py` stands in for the interpreter: it hands over its arguments,
-environment and streams, and ends as the program ends.
+environment, streams and mount namespace, and ends as the program ends.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import json
 import os
@@ -68,8 +69,8 @@ def serve(address: str) -> dict[str, Any] | None:
                 for own in (listening, client, *clients.values()):
                     own.close()
                 return request
-            for stream in request["streams"]:
-                os.close(stream)
+            for handed in (*request["streams"], request["namespace"]):
+                os.close(handed)
             clients[child] = client
             waiting.register(os.pidfd_open(child), selectors.EVENT_READ, child)
             waiting.register(client, selectors.EVENT_READ, child)
@@ -78,13 +79,13 @@ def serve(address: str) -> dict[str, Any] | None:
 
 def _received(client: socket.socket) -> dict[str, Any] | None:
     """Return what a client asks for; None if it ended before it had said so."""
-    data, streams, _, _ = socket.recv_fds(client, _MOST_BYTES, 3)
+    data, handed, _, _ = socket.recv_fds(client, _MOST_BYTES, 4)
     while not data.endswith(b"\n"):
         more = client.recv(_MOST_BYTES)
         if not more:
             return None
         data += more
-    return {**json.loads(data), "streams": streams}
+    return {**json.loads(data), "streams": handed[:3], "namespace": handed[3]}
 
 
 def _end(child: int, clients: dict[int, socket.socket], waiting: selectors.BaseSelector) -> None:
@@ -107,6 +108,9 @@ def _end(child: int, clients: dict[int, socket.socket], waiting: selectors.BaseS
 
 def run(request: dict[str, Any]) -> None:
     """Run the program as the interpreter would."""
+    # Ray ends a worker with all of its process group: that must not be the tests'.
+    os.setpgid(0, 0)
+    _enter(request["namespace"])
     for number, stream in enumerate(request["streams"]):
         os.dup2(stream, number)
         os.close(stream)
@@ -125,6 +129,15 @@ def run(request: dict[str, Any]) -> None:
         runpy.run_path(arguments[0], run_name="__main__")
     else:
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+
+
+def _enter(namespace: int) -> None:
+    """Go where the client's files are; needs the rights of root if that is elsewhere."""
+    if os.fstat(namespace).st_ino != Path("/proc/self/ns/mnt").stat().st_ino:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.setns(namespace, 0):
+            raise OSError(ctypes.get_errno(), "setns")
+    os.close(namespace)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,56 @@
+"""A cluster to test on: three nodes that share nothing but the network and an S3 endpoint."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.cases import CHECKPOINT, CORPUS, LINES, Bench
+from tests.cluster.nodes import Nodes
+from tests.cluster.s3 import S3, s3_endpoint
+from tests.pipelines.corpora import write_corpus
+
+CPUS = {"head": 0, "first": 2, "second": 2}
+"""Of each node. A head that computes nothing is what most clusters have."""
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    """An S3 endpoint with a fault proxy before it; this process reaches it as the nodes do."""
+    with s3_endpoint(tmp_path_factory.mktemp("s3") / "log") as endpoint, pytest.MonkeyPatch.context() as patch:
+        for name, value in endpoint.environment.items():
+            patch.setenv(name, value)
+        yield endpoint
+
+
+@pytest.fixture(scope="session")
+def nodes(s3: S3, warm: None, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    """Three nodes, with a corpus and a random checkpoint on each; a test that kills one adds another."""
+    folder, files = tmp_path_factory.mktemp("nodes"), tmp_path_factory.mktemp("files")
+    write_corpus(files / CORPUS, LINES)
+    shutil.copytree(checkpoint, files / CHECKPOINT)
+    started = Nodes(folder, tmp_path_factory.getbasetemp(), files, s3.environment)
+    try:
+        for name, cpus in CPUS.items():
+            started.add(name, cpus)
+        yield started
+    finally:
+        left = started.close()
+    assert not left
+
+
+@pytest.fixture(scope="session")
+def bench(nodes: Nodes, s3: S3) -> Bench:
+    """Jobs on these nodes."""
+    return Bench(nodes, s3)
+
+
+@pytest.fixture(scope="session")
+def reference(bench: Bench) -> str:
+    """The URI of an index that nothing disturbed."""
+    index = bench.index()
+    bench.encode(index).done()
+    return index

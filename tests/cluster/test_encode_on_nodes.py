@@ -1,0 +1,205 @@
+"""Encoding on three nodes into S3: whoever dies and whatever S3 answers, each passage is there once."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.cluster.cases import CHECKPOINT, COMMITS, CORPUS, IDS, WRITES, Bench, ids_in, vectors_in
+from tests.cluster.fault_proxy import Fault
+from tests.cluster.nodes import Job
+
+pytestmark = pytest.mark.cluster
+
+BLOCKS = 12
+SEED = 17
+VICTIMS = ("an encoder", "a node", "the driver")
+# Whoever encodes a passage again may do it among others, whose padding moves its last bits.
+TOLERANCE = 2e-3
+
+
+def moments(full: bool) -> list[tuple[str, str, int]]:
+    """Return who dies, and at which request of which kind to the table: chosen by hand, or 20 that are drawn."""
+    if not full:
+        return [("a node", WRITES, 4)]
+    draw = random.Random(SEED)
+    drawn = []
+    for number in range(20):
+        victim = VICTIMS[number % len(VICTIMS)]
+        kind = draw.choice((WRITES, COMMITS))
+        # After the last commit there are no encoders.
+        most = BLOCKS - 2 if kind == WRITES else 1 if victim == "an encoder" else 2
+        drawn.append((victim, kind, draw.randrange(most)))
+    return drawn
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "moment" in metafunc.fixturenames:
+        metafunc.parametrize("moment", moments(metafunc.config.getoption("--full")), ids=str)
+
+
+def key_of(index: str) -> str:
+    """Return what paths of requests have that concern an index's table."""
+    return re.escape(index.removeprefix("s3:/")) + "/.*"
+
+
+def until(condition: Callable[[], object], job: Job) -> None:
+    """Wait for something that happens during a job, which must not end before."""
+    while not condition():
+        assert job.process.poll() is None, job.text()
+        time.sleep(0.05)
+
+
+def test_the_corpus_is_encoded_searched_and_verified(bench: Bench, reference: str) -> None:
+    assert ids_in(reference) == IDS
+    assert "problems: none" in bench.run("inspect_index.py", "--index", reference, "--verify")
+    found = json.loads(bench.run("search.py", "--index", reference, "--query", "passage text", "--json-output"))
+    assert len(found) == 10
+    assert {hit["id"] for hit in found} <= IDS
+
+
+def test_bm25_goes_the_same_way(bench: Bench) -> None:
+    index = bench.index()
+    bench.encode_bm25(index).done()
+    assert ids_in(index) == IDS
+    assert "problems: none" in bench.run("inspect_index.py", "--index", index, "--verify")
+    found = json.loads(bench.run("search.py", "--index", index, "--query", "passage 17", "--json-output"))
+    assert found[0]["id"] == "p17"
+
+
+def test_a_death_costs_no_passage(bench: Bench, reference: str, moment: tuple[str, str, int]) -> None:
+    victim, kind, after = moment
+    index, dead = bench.index(), threading.Event()
+    nodes = bench.nodes
+    node = nodes.nodes[2]
+
+    def die() -> None:
+        if kind == WRITES or victim == "an encoder":
+            until(lambda: all(each.encoders() for each in nodes.nodes[1:]), job)
+        dead.set()
+        if victim == "an encoder":
+            node.encoders()[0].kill()
+        elif victim == "a node":
+            node.kill()
+        else:
+            job.kill()
+
+    # The first version is the empty table.
+    begun = after + (kind == COMMITS)
+    with bench.s3.proxy.during(Fault(method="PUT", path=key_of(index) + kind, after=begun, times=1, call=die)):
+        job = bench.encode(index)
+        until(dead.is_set, job)
+    if victim == "a node":
+        nodes.kill(node)
+        nodes.add("another", 2)
+    if victim == "the driver":
+        job.status()
+        job = bench.encode(index)
+    job.done()
+    expected, found = vectors_in(reference), vectors_in(index)
+    assert found.keys() == expected.keys()
+    for passage, vectors in expected.items():
+        np.testing.assert_allclose(found[passage], vectors, atol=TOLERANCE, err_msg=passage)
+    assert "problems: none" in bench.run("inspect_index.py", "--index", index, "--verify")
+
+
+def test_failing_and_slow_answers_cost_nothing(bench: Bench) -> None:
+    index = bench.index()
+    key = key_of(index)
+    often = Fault(status=500, path=key, every=5)
+    busy = Fault(status=503, method="PUT", path=key + WRITES, every=3)
+    slow = Fault(seconds=0.1, path=key, every=7)
+    with bench.s3.proxy.during(often, busy, slow):
+        bench.encode_bm25(index).done()
+    assert min(fault.met for fault in (often, busy, slow)) > 2
+    assert ids_in(index) == IDS
+
+
+def test_a_commit_whose_answer_is_lost_is_not_made_twice(bench: Bench) -> None:
+    index = bench.index()
+    lost = Fault(status=500, carried_out=True, method="PUT", path=key_of(index) + COMMITS, after=1)
+    with bench.s3.proxy.during(lost):
+        first = bench.encode_bm25(index)
+        first.status()
+    assert lost.met
+    bench.encode_bm25(index).done()
+    assert ids_in(index) == IDS
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="an OSError of a task ends the job with Ray's traceback")
+def test_a_refused_access_ends_the_job_and_names_the_place(bench: Bench) -> None:
+    index = bench.index()
+    with bench.s3.proxy.during(Fault(status=403, path=key_of(index) + WRITES, after=3)):
+        job = bench.encode_bm25(index)
+        assert job.status() == 1
+    assert "Traceback" not in job.text()
+    (error,) = [text for text in job.text().splitlines() if text.startswith("error: ")]
+    assert index in error
+    assert "403" in error
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="any OSError is taken for an index that is there already")
+def test_an_access_refused_from_the_start_is_called_so(bench: Bench) -> None:
+    index = bench.index()
+    with bench.s3.proxy.during(Fault(status=403, path=key_of(index))):
+        job = bench.encode_bm25(index)
+        assert job.status() == 1
+    (error,) = [text for text in job.text().splitlines() if text.startswith("error: ")]
+    assert index in error
+    assert "already holds an index" not in error
+
+
+def test_two_jobs_at_once_commit_no_passage_twice(bench: Bench) -> None:
+    """Each of them writes its first block only once the other is as far, or has ended."""
+    index = bench.index()
+    jobs: list[Job] = []
+
+    def both() -> None:
+        while len(jobs) < 2 or not all("to do" in job.text() or job.process.poll() is not None for job in jobs):
+            time.sleep(0.05)
+
+    with bench.s3.proxy.during(Fault(call=both, method="PUT", path=key_of(index) + WRITES)):
+        jobs += [bench.encode_bm25(index, node) for node in bench.nodes.nodes[1:]]
+        ends = [job.status() for job in jobs]
+    assert 0 in ends
+    for job in jobs:
+        assert job.process.returncode == 0 or "another " in job.text(), job.text()
+    assert ids_in(index) == IDS
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="the reader asks for a share of its driver's node's CPUs")
+def test_a_job_runs_on_a_head_without_cpus(bench: Bench) -> None:
+    index = bench.index()
+    bench.encode_bm25(index, bench.nodes.nodes[0]).done()
+    assert ids_in(index) == IDS
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="collections are read from local paths alone")
+def test_a_collection_on_s3(bench: Bench) -> None:
+    bench.upload(CORPUS)
+    index = bench.index()
+    flags = ("--collection", bench.s3.uri(CORPUS), "--index", index, "--retriever", "bm25")
+    bench.run("encode_beir.py", *flags, "--ray-address", bench.nodes.address)
+    assert ids_in(index) == IDS
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="model files come from a folder or the hub alone")
+def test_a_backbone_on_s3(bench: Bench) -> None:
+    bench.upload(CHECKPOINT)
+    index = bench.index()
+    flags = ("--collection", bench.nodes.disk / CORPUS, "--index", index, "--retriever", "diffretriever-llada")
+    model = ("--backbone", bench.s3.uri(CHECKPOINT), "--encoders", 1)
+    bench.run("encode_beir.py", *flags, *model, "--ray-address", bench.nodes.address)
+    assert ids_in(index) == IDS
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="codes and candidates lie on local disks alone")
+def test_an_index_on_s3_is_accelerated(bench: Bench, reference: str) -> None:
+    bench.run("accelerate_index.py", "--index", reference)
