@@ -209,7 +209,7 @@ class Nodes:
 
     @cached_property
     def _client(self) -> Any:
-        from ray._private.gcs_utils import GcsClient
+        from ray._private.services import GcsClient
 
         return GcsClient(address=self.address)
 
