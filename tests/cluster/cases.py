@@ -19,6 +19,8 @@ IDS = {f"p{number}" for number in range(N)}
 LINES = [line(number, f"passage {number} " + "text " * 40) for number in range(N)]
 CORPUS, CHECKPOINT = "corpus", "checkpoint"
 """Folders on the disk of each node."""
+CPUS = {"head": 0, "first": 2, "second": 2}
+"""Of each node. A head that computes nothing is what most clusters have."""
 WRITES, COMMITS = "/data/", "/_versions/"
 """What requests of an index's table have in their paths."""
 _ROWS_PER_BLOCK = 16

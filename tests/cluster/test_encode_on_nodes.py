@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +17,9 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.search import open_searcher
 from diffretriever.search.inspection import inspect
 from schemas.inspect import Problem
-from tests.cluster.cases import CHECKPOINT, COMMITS, CORPUS, IDS, WRITES, Bench, ids_in, vectors_in
+from tests.cluster.cases import CHECKPOINT, COMMITS, CORPUS, CPUS, IDS, WRITES, Bench, ids_in, vectors_in
 from tests.cluster.fault_proxy import Fault
-from tests.cluster.nodes import Job
+from tests.cluster.nodes import Job, Nodes, may_mount
 
 pytestmark = pytest.mark.cluster
 
@@ -66,6 +67,21 @@ def problems(index: str) -> list[Problem]:
     report = inspect(PassageIndex.open(index), check=True)
     assert report.verification is not None
     return report.verification.problems
+
+
+def test_nodes_have_resources_and_disks_of_their_own(nodes: Nodes, tmp_path: Path) -> None:
+    assert [node.name for node in nodes.nodes[:2]] == list(CPUS)[:2]
+    assert len({node.ip for node in nodes.nodes}) == len(nodes.nodes) == len(CPUS)
+    assert nodes.cpus() == sorted(CPUS.values())
+    if not may_mount():
+        pytest.skip("the nodes share the disk: no right to mount")
+    first, second = nodes.nodes[1:]
+    assert not first.inside(tmp_path).exists(), "what a test writes is on no node"
+    (first.inside(nodes.disk) / "mine").touch()
+    assert (first.inside(nodes.disk) / "mine").exists()
+    assert not (second.inside(nodes.disk) / "mine").exists()
+    assert {CORPUS, CHECKPOINT} <= {path.name for path in second.inside(nodes.disk).iterdir()}
+    assert second.inside(Path(__file__)).exists(), "the code is everywhere"
 
 
 def test_the_corpus_is_encoded_searched_and_verified(bench: Bench, reference: str) -> None:
