@@ -19,6 +19,8 @@ IDS = {f"p{number}" for number in range(N)}
 LINES = [line(number, f"passage {number} " + "text " * 40) for number in range(N)]
 CORPUS, CHECKPOINT = "corpus", "checkpoint"
 """Folders on the disk of each node."""
+CPUS = {"head": 0, "first": 2, "second": 2}
+"""Of each node. A head that computes nothing is what most clusters have."""
 WRITES, COMMITS = "/data/", "/_versions/"
 """What requests of an index's table have in their paths."""
 _ROWS_PER_BLOCK = 16
@@ -41,19 +43,26 @@ class Bench:
         """The node where jobs are run: no head, as one without CPUs cannot read for them yet."""
         return self.nodes.nodes[1]
 
-    def encode(self, index: str) -> Job:
-        """Start to encode the corpus with two masked encoders, for which it takes two nodes."""
+    def encode(self, index: str, collection: str = "", backbone: str = "") -> Job:
+        """Start to encode the corpus with two masked encoders, for which it takes two nodes.
+
+        Args:
+            index: to encode into.
+            collection: by default the nodes' corpus.
+            backbone: by default the nodes' checkpoint.
+        """
+        model = ("--retriever", "diffretriever-llada", "--backbone", backbone or self.nodes.disk / CHECKPOINT)
         encoders = ("--encoders", 2, "--cpus-per-encoder", 1.25)
-        model = ("--retriever", "diffretriever-llada", "--backbone", self.nodes.disk / CHECKPOINT)
-        return self._encode(self.driver, index, *model, *encoders)
+        return self._encode(self.driver, index, collection, *model, *encoders)
 
     def encode_bm25(self, index: str, node: Node | None = None) -> Job:
         """Start to store the corpus for BM25."""
-        return self._encode(node or self.driver, index, "--retriever", "bm25")
+        return self._encode(node or self.driver, index, "", "--retriever", "bm25")
 
-    def _encode(self, node: Node, index: str, *flags: object) -> Job:
-        where = ("--collection", self.nodes.disk / CORPUS, "--index", index, "--rows-per-block", _ROWS_PER_BLOCK)
-        return self.nodes.start(node, "encode_beir.py", *where, *flags, "--ray-address", self.nodes.address)
+    def _encode(self, node: Node, index: str, collection: str, *flags: object) -> Job:
+        where = ("--collection", collection or self.nodes.disk / CORPUS, "--index", index)
+        common = ("--rows-per-block", _ROWS_PER_BLOCK, "--ray-address", self.nodes.address)
+        return self.nodes.start(node, "encode_beir.py", *where, *flags, *common)
 
     def upload(self, folder: str) -> None:
         """Put a folder of the nodes' disks into the bucket, under its own name."""

@@ -8,13 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.cases import CHECKPOINT, CORPUS, LINES, Bench
+from tests.cluster.cases import CHECKPOINT, CORPUS, CPUS, LINES, Bench
 from tests.cluster.nodes import Nodes
 from tests.cluster.s3 import S3, s3_endpoint
 from tests.pipelines.corpora import write_corpus
-
-CPUS = {"head": 0, "first": 2, "second": 2}
-"""Of each node. A head that computes nothing is what most clusters have."""
 
 
 @pytest.fixture(scope="session")

@@ -65,6 +65,7 @@ class Node:
         self.ip = ip
         self.process = process
         self.log = log
+        self._namespace: Path | None = None
 
     def inside(self, path: Path) -> Path:
         """Return where the test finds what the node has at `path`."""
@@ -89,15 +90,16 @@ class Node:
 
     def _has(self, pid: int) -> bool:
         try:
-            if may_mount():
-                return self._namespace == _namespace(pid) != _namespace(os.getpid())
-            return os.getsid(pid) == self.process.pid
+            if self._namespace is None:
+                return os.getsid(pid) == self.process.pid
+            return self._namespace == _namespace(pid) != _namespace(os.getpid())
         except OSError:  # It has ended.
             return False
 
     def remember(self) -> None:
         """Note the namespace, which cannot be asked for once the first process is gone."""
-        self._namespace = _namespace(self.process.pid)
+        if may_mount():
+            self._namespace = _namespace(self.process.pid)
 
 
 class Job:
@@ -209,7 +211,7 @@ class Nodes:
 
     @cached_property
     def _client(self) -> Any:
-        from ray._raylet import GcsClient
+        from ray._private.services import GcsClient
 
         return GcsClient(address=self.address)
 

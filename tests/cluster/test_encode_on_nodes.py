@@ -8,13 +8,18 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.cluster.cases import CHECKPOINT, COMMITS, CORPUS, IDS, WRITES, Bench, ids_in, vectors_in
+from diffretriever.index.table import PassageIndex
+from diffretriever.search import open_searcher
+from diffretriever.search.inspection import inspect
+from schemas.inspect import Problem
+from tests.cluster.cases import CHECKPOINT, COMMITS, CORPUS, CPUS, IDS, WRITES, Bench, ids_in, vectors_in
 from tests.cluster.fault_proxy import Fault
-from tests.cluster.nodes import Job
+from tests.cluster.nodes import Job, Nodes, may_mount
 
 pytestmark = pytest.mark.cluster
 
@@ -57,21 +62,34 @@ def until(condition: Callable[[], object], job: Job) -> None:
         time.sleep(0.05)
 
 
+def problems(index: str) -> list[Problem]:
+    """Return what a check of all of an index finds."""
+    report = inspect(PassageIndex.open(index), check=True)
+    assert report.verification is not None
+    return report.verification.problems
+
+
+def test_nodes_have_resources_and_disks_of_their_own(nodes: Nodes, tmp_path: Path) -> None:
+    assert [node.name for node in nodes.nodes[:2]] == list(CPUS)[:2]
+    assert len({node.ip for node in nodes.nodes}) == len(nodes.nodes) == len(CPUS)
+    assert nodes.cpus() == sorted(CPUS.values())
+    if not may_mount():
+        pytest.skip("the nodes share the disk: no right to mount")
+    first, second = nodes.nodes[1:]
+    assert not first.inside(tmp_path).exists(), "what a test writes is on no node"
+    (first.inside(nodes.disk) / "mine").touch()
+    assert (first.inside(nodes.disk) / "mine").exists()
+    assert not (second.inside(nodes.disk) / "mine").exists()
+    assert {CORPUS, CHECKPOINT} <= {path.name for path in second.inside(nodes.disk).iterdir()}
+    assert second.inside(Path(__file__)).exists(), "the code is everywhere"
+
+
 def test_the_corpus_is_encoded_searched_and_verified(bench: Bench, reference: str) -> None:
     assert ids_in(reference) == IDS
-    assert "problems: none" in bench.run("inspect_index.py", "--index", reference, "--verify")
+    assert problems(reference) == []
     found = json.loads(bench.run("search.py", "--index", reference, "--query", "passage text", "--json-output"))
     assert len(found) == 10
     assert {hit["id"] for hit in found} <= IDS
-
-
-def test_bm25_goes_the_same_way(bench: Bench) -> None:
-    index = bench.index()
-    bench.encode_bm25(index).done()
-    assert ids_in(index) == IDS
-    assert "problems: none" in bench.run("inspect_index.py", "--index", index, "--verify")
-    found = json.loads(bench.run("search.py", "--index", index, "--query", "passage 17", "--json-output"))
-    assert found[0]["id"] == "p17"
 
 
 def test_a_death_costs_no_passage(bench: Bench, reference: str, moment: tuple[str, str, int]) -> None:
@@ -98,6 +116,8 @@ def test_a_death_costs_no_passage(bench: Bench, reference: str, moment: tuple[st
         until(dead.is_set, job)
     if victim == "a node":
         nodes.kill(node)
+        assert node.processes() == []
+        assert nodes.cpus() == [0, 2]
         nodes.add("another", 2)
     if victim == "the driver":
         job.status()
@@ -107,30 +127,24 @@ def test_a_death_costs_no_passage(bench: Bench, reference: str, moment: tuple[st
     assert found.keys() == expected.keys()
     for passage, vectors in expected.items():
         np.testing.assert_allclose(found[passage], vectors, atol=TOLERANCE, err_msg=passage)
-    assert "problems: none" in bench.run("inspect_index.py", "--index", index, "--verify")
+    assert problems(index) == []
 
 
-def test_failing_and_slow_answers_cost_nothing(bench: Bench) -> None:
+def test_bm25_goes_the_same_way_and_failing_and_slow_answers_cost_nothing(bench: Bench) -> None:
     index = bench.index()
     key = key_of(index)
     often = Fault(status=500, path=key, every=5)
     busy = Fault(status=503, method="PUT", path=key + WRITES, every=3)
     slow = Fault(seconds=0.1, path=key, every=7)
-    with bench.s3.proxy.during(often, busy, slow):
+    lost = Fault(status=500, carried_out=True, method="PUT", path=key + COMMITS, after=1, times=1)
+    with bench.s3.proxy.during(often, busy, slow, lost):
         bench.encode_bm25(index).done()
+    assert lost.met
     assert min(fault.met for fault in (often, busy, slow)) > 2
     assert ids_in(index) == IDS
-
-
-def test_a_commit_whose_answer_is_lost_is_not_made_twice(bench: Bench) -> None:
-    index = bench.index()
-    lost = Fault(status=500, carried_out=True, method="PUT", path=key_of(index) + COMMITS, after=1)
-    with bench.s3.proxy.during(lost):
-        first = bench.encode_bm25(index)
-        first.status()
-    assert lost.met
-    bench.encode_bm25(index).done()
-    assert ids_in(index) == IDS
+    assert problems(index) == []
+    ((best, *_),) = open_searcher(index).search(["passage 17"], top_k=10, modes=["sparse"])["sparse"]
+    assert best[0] == "p17"
 
 
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason="an OSError of a task ends the job with Ray's traceback")
@@ -181,22 +195,12 @@ def test_a_job_runs_on_a_head_without_cpus(bench: Bench) -> None:
     assert ids_in(index) == IDS
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="collections are read from local paths alone")
-def test_a_collection_on_s3(bench: Bench) -> None:
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="neither collections nor model files come from URIs")
+def test_a_collection_and_a_backbone_on_s3(bench: Bench) -> None:
     bench.upload(CORPUS)
-    index = bench.index()
-    flags = ("--collection", bench.s3.uri(CORPUS), "--index", index, "--retriever", "bm25")
-    bench.run("encode_beir.py", *flags, "--ray-address", bench.nodes.address)
-    assert ids_in(index) == IDS
-
-
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="model files come from a folder or the hub alone")
-def test_a_backbone_on_s3(bench: Bench) -> None:
     bench.upload(CHECKPOINT)
     index = bench.index()
-    flags = ("--collection", bench.nodes.disk / CORPUS, "--index", index, "--retriever", "diffretriever-llada")
-    model = ("--backbone", bench.s3.uri(CHECKPOINT), "--encoders", 1)
-    bench.run("encode_beir.py", *flags, *model, "--ray-address", bench.nodes.address)
+    bench.encode(index, collection=bench.s3.uri(CORPUS), backbone=bench.s3.uri(CHECKPOINT)).done()
     assert ids_in(index) == IDS
 
 
