@@ -12,7 +12,7 @@ import pytest
 from diffretriever.collections import Passage
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex, check_same
-from diffretriever.index.writer import Committer, WriterLock, beside, text_table, write_block
+from diffretriever.index.writer import BlockWriter, Committer, WriterLock, beside, text_table, write_block
 from schemas.index import IndexManifest
 from schemas.retriever import BackboneConfig, MaskedRetriever, PooledRetriever, TextConfig
 
@@ -55,6 +55,20 @@ def test_written_blocks_are_invisible_until_committed(index: PassageIndex) -> No
     assert len(PassageIndex.open(index.uri)) == 0
     Committer(index).commit({"key": receipt}, [])
     assert len(PassageIndex.open(index.uri)) == 2
+
+
+def test_a_block_is_written_without_reading_the_table_again(index: PassageIndex, tmp_path: Path) -> None:
+    add(index, ["a"])
+    writer = BlockWriter(index.uri)
+    add(index, ["b"])
+    versions = tmp_path / "index" / "passages.lance" / "_versions"
+    versions.rename(tmp_path / "hidden")
+    receipts = {str(n): writer.write(block([f"new{n}"])) for n in range(2)}
+    (tmp_path / "hidden").rename(versions)
+    Committer(index).commit(receipts, [])
+    assert index.digests().keys() == {"a", "b", "new0", "new1"}
+    files = [file for fragment in index.fragments() for file in fragment.data_files()]
+    assert len({(*file.fields, file.file_major_version, file.file_minor_version) for file in files}) == 1
 
 
 def test_a_block_delivered_twice_appears_once(index: PassageIndex) -> None:

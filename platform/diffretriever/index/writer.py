@@ -1,6 +1,6 @@
 """Exactly-once bulk writing: workers write fragments that nobody sees, one committer makes them visible.
 
-A worker's `write_block` leaves data files and returns a small receipt. The committer adds receipts to the table in
+A worker's `BlockWriter` leaves data files and returns a small receipt. The committer adds receipts to the table in
 single atomic commits: rows of a block appear together with the removal of the rows they replace, or not at all. A
 receipt that never reaches the committer leaves only files that no version owns.
 """
@@ -41,18 +41,36 @@ _NO_RETRY, _RETRIES = 0, 20
 
 
 def write_block(uri: str, table: pa.Table) -> str:
-    """Write one block of passages as uncommitted fragments; return the receipt, a JSON text of about 400 bytes.
+    """Write one block as `BlockWriter` does; whoever writes many makes such a writer once."""
+    return BlockWriter(uri).write(table)
 
-    The block has `reps`; in a compressed index their codes are written with them or in their place.
 
-    Raises:
-        ValueError: a passage's vectors or impact weights hold NaN or infinity; nothing is written then.
+class BlockWriter:
+    """Writes blocks of passages as uncommitted fragments of an index.
+
+    What a block must agree with (columns, their numbers, the data files' format, the codec) is read when the writer is
+    made: writing a block reads nothing of the table, however many fragments that has. Should another job replace the
+    table's columns meanwhile, the commit is refused.
     """
-    refuse_to_write(table)
-    dataset = lance.dataset(table_uri(uri))
-    table = with_packed(uri, manifest_in(dataset, uri), table)
-    fragments = write_fragments(table.select(dataset.schema.names).cast(dataset.schema), dataset, schema=dataset.schema)
-    return json.dumps([fragment.to_json() for fragment in fragments])
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._dataset = lance.dataset(table_uri(uri))
+        self._manifest = manifest_in(self._dataset, uri)
+
+    def write(self, table: pa.Table) -> str:
+        """Write one block; return the receipt, a JSON text of about 400 bytes.
+
+        The block has `reps`; in a compressed index their codes are written with them or in their place.
+
+        Raises:
+            ValueError: a passage's vectors or impact weights hold NaN or infinity; nothing is written then.
+        """
+        refuse_to_write(table)
+        schema = self._dataset.schema
+        table = with_packed(self._uri, self._manifest, table).select(schema.names).cast(schema)
+        fragments = write_fragments(table, self._dataset, schema=schema)
+        return json.dumps([fragment.to_json() for fragment in fragments])
 
 
 def text_table(passages: Sequence[Passage], collection: str | Sequence[str]) -> pa.Table:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from ray.data import Dataset, TaskPoolStrategy
+from ray.data import ActorPoolStrategy, Dataset, TaskPoolStrategy
 
 from diffretriever.collections import Collection, Passage, ScanResult, open_collection, scan, set_aside
 from diffretriever.collections.quarantine import refuse_other_files
@@ -27,7 +27,7 @@ from diffretriever.encoders.representations import not_finite
 from diffretriever.files import is_local, write_text
 from diffretriever.index.table import PassageIndex, bm25_manifest, check_same
 from diffretriever.index.vectors import named
-from diffretriever.index.writer import Committer, WriterLock, beside, write_block
+from diffretriever.index.writer import BlockWriter, Committer, WriterLock, beside
 from diffretriever.pipelines.cluster import PREPARE_CPUS, EncoderPool, ray_session, size_pool
 from diffretriever.pipelines.encoders import describe_encoder, load_in_actor
 from diffretriever.pipelines.progress import Progress
@@ -289,9 +289,10 @@ def _written(blocks: Dataset, indexes: Sequence[PassageIndex], pool: EncoderPool
     """Return the graph from blocks of texts to receipts."""
     retriever = indexes[0].manifest.retriever
     if not is_neural(retriever):
-        one = TaskPoolStrategy(size=1)
+        place = {"uri": indexes[0].uri}
+        one = ActorPoolStrategy(size=1)
         return blocks.map_batches(
-            store_blocks, fn_kwargs={"uri": indexes[0].uri}, num_cpus=PREPARE_CPUS, compute=one, **AS_ARROW
+            StoreBlocks, fn_constructor_kwargs=place, num_cpus=PREPARE_CPUS, compute=one, **AS_ARROW
         )
     text = retriever.model_dump_json()
     prepared = blocks.map_batches(
@@ -339,6 +340,7 @@ class EncodeBlocks:
         """
         self._encoder = load_in_actor(retriever_json, device, threads)
         self._budgets = budgets
+        self._writers = [BlockWriter(uri) for uri in budgets]
 
     def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
         """Encode and write each block; nothing becomes visible before the driver commits the receipt.
@@ -349,8 +351,8 @@ class EncodeBlocks:
             start = time.perf_counter()
             table, encoded, left_out = _finite_only(block, self._encoded(block))
             texts = table.select(TEXT_SCHEMA.names)
-            found = zip(self._budgets, encoded, strict=True)
-            receipts = [write_block(uri, beside(texts, each.to_arrow())) for uri, each in found]
+            found = zip(self._writers, encoded, strict=True)
+            receipts = [writer.write(beside(texts, each.to_arrow())) for writer, each in found]
             cost = self._encoder.cost
             yield _receipt(key, receipts, table, left_out, cost, time.perf_counter() - start)
 
@@ -376,12 +378,18 @@ def _finite_only(block: pa.Table, encoded: list[Representations]) -> tuple[pa.Ta
     return block.take(pa.array(kept_P)), [each.take(kept_P) for each in encoded], ids
 
 
-def store_blocks(rows: pa.Table, uri: str) -> Iterator[pa.Table]:
-    """Write each block's texts as they are, for retrievers that encode nothing (BM25)."""
-    for key, table in unpack(rows):
-        start = time.perf_counter()
-        receipts = [write_block(uri, table)]
-        yield _receipt(key, receipts, table, [], BatchCost(0, 0), time.perf_counter() - start)
+class StoreBlocks:
+    """Writes each block's texts as they are, for retrievers that encode nothing (BM25)."""
+
+    def __init__(self, uri: str) -> None:
+        self._writer = BlockWriter(uri)
+
+    def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
+        """Write each block; yield its receipt."""
+        for key, table in unpack(rows):
+            start = time.perf_counter()
+            receipts = [self._writer.write(table)]
+            yield _receipt(key, receipts, table, [], BatchCost(0, 0), time.perf_counter() - start)
 
 
 def _receipt(
