@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, Any
 
 import lance
 import pyarrow as pa
@@ -162,28 +162,26 @@ class Committer:
         latest = lance.dataset(table_uri(self._index.uri))
         if latest.version != self._index.version:
             raise changed_by_another(self._index.uri)
-        fragments = [FragmentMetadata.from_json(json.dumps(item)) for text in new.values() for item in json.loads(text)]
+        written = [FragmentMetadata.from_json(json.dumps(item)) for text in new.values() for item in json.loads(text)]
+        # Each look at them takes a good part of a commit where they are many.
+        fragments = self._index.fragments()
         with refused_if_changed(self._index.uri):
             self._index.dataset = lance.LanceDataset.commit(
-                table_uri(self._index.uri),
-                self._operation(fragments, replaced_ids),
+                latest,
+                self._operation(fragments, written, replaced_ids),
                 read_version=self._index.version,
-                max_retries=_NO_RETRY if self._is_empty() else _RETRIES,
+                max_retries=_RETRIES if fragments else _NO_RETRY,
                 commit_message=REPLACED if replaced_ids else APPENDED,
             )
         self._committed |= new.keys()
 
-    def _is_empty(self) -> bool:
-        return not self._index.fragments()
-
     def _operation(
-        self, new: list[FragmentMetadata], replaced_ids: list[str]
+        self, fragments: list[Any], new: list[FragmentMetadata], replaced_ids: list[str]
     ) -> lance.LanceOperation.Update | lance.LanceOperation.Overwrite:
-        dataset = self._index.dataset
-        if self._is_empty():
-            return lance.LanceOperation.Overwrite(dataset.schema, new)
+        if not fragments:
+            return lance.LanceOperation.Overwrite(self._index.dataset.schema, new)
         shrunk = self._without(replaced_ids)
-        rest = {part.fragment_id: shrunk.get(part.fragment_id, part.metadata) for part in self._index.fragments()}
+        rest = {part.fragment_id: shrunk.get(part.fragment_id, part.metadata) for part in fragments}
         return lance.LanceOperation.Update(
             removed_fragment_ids=[number for number, part in rest.items() if part is None],
             updated_fragments=[part for part in rest.values() if part is not None],

@@ -2,7 +2,7 @@
 
 The way of a passage is the order of this file: the job chooses what to encode; one task reads it in blocks; tasks
 tokenise each block; encoder actors encode and write it as fragments that nobody sees yet, and return a receipt; the
-driver commits what receipts name, every two seconds.
+driver commits what receipts name, every two seconds. Committed fragments are joined to larger ones on the way.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from diffretriever.index.table import PassageIndex, bm25_manifest, check_same
 from diffretriever.index.vectors import named
 from diffretriever.index.writer import BlockWriter, Committer, WriterLock, beside
 from diffretriever.pipelines.cluster import PREPARE_CPUS, EncoderPool, ray_session, size_pool
+from diffretriever.pipelines.compact import CompactionBeside, compact_index
 from diffretriever.pipelines.encoders import describe_encoder, load_in_actor
 from diffretriever.pipelines.progress import Progress
 from diffretriever.pipelines.streams import (
@@ -107,9 +108,10 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
         if left_out:
             assert quarantine is not None, "such passages are refused otherwise"
             set_aside(collection, left_out, f"{_NOT_FINITE}: the retriever encodes it so", quarantine)
-        if job.compact and scanned.n_kept:
+        # Also where nothing was encoded: an attempt before this one may have been killed before it came here.
+        if job.compact:
             for index in indexes:
-                index.compact()
+                compact_index(index, job)
     n_bad = scanned.n_bad + len(left_out)
     return EncodeSummary(
         index=job.index,
@@ -239,10 +241,11 @@ def _run(
     receipts = _receipts(blocks, indexes, pool, job.threads_per_encoder)
     if job.on_bad_input == "error":
         receipts = _until_not_finite(receipts)
+    joining = [CompactionBeside(index, pool.encoders) for index in indexes] if job.compact else []
     finished: list[tuple[float, int]] = []
     left_out: list[str] = []
     with Progress(f"{collection.name} → {job.index}", scanned.n_kept) as progress:
-        for receipt in committed(receipts, indexes, selection.present):
+        for receipt in committed(receipts, indexes, selection.present, joining):
             count = len(receipt["ids"]) + len(receipt["not_finite"])
             finished.append((time.monotonic(), count))
             left_out += receipt["not_finite"]
@@ -256,6 +259,8 @@ def _run(
     done = sum(count for _, count in finished)
     if done != scanned.n_kept:
         raise RuntimeError(f"{scanned.n_kept} passages went in and {done} came out: run the same command again")
+    for each in joining:
+        each.finish()
     return _steady_rate(finished), left_out
 
 
@@ -410,7 +415,10 @@ def _receipt(
 
 
 def committed(
-    receipts: Iterable[dict[str, Any]], indexes: Sequence[PassageIndex], present: Sequence[dict[str, bytes]]
+    receipts: Iterable[dict[str, Any]],
+    indexes: Sequence[PassageIndex],
+    present: Sequence[dict[str, bytes]],
+    joining: Sequence[CompactionBeside],
 ) -> Iterator[dict[str, Any]]:
     """Commit blocks as they come, and yield their receipts; all of them are committed when the last one is yielded.
 
@@ -418,6 +426,7 @@ def committed(
         receipts: rows of `RECEIPT_SCHEMA`.
         indexes: where their blocks were written, in the order of each receipt's own.
         present: ids that each index held before. A new row replaces the old one in the same commit.
+        joining: takes a step after each commit.
     """
     clock = _CommitClock()
     pending = [_Pending(index, held) for index, held in zip(indexes, present, strict=True)]
@@ -428,6 +437,8 @@ def committed(
             with clock:
                 for each in pending:
                     each.commit()
+                for compaction in joining:
+                    compaction.step()
         yield receipt
     for each in pending:
         each.commit()
