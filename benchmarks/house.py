@@ -199,7 +199,7 @@ def _encoding(folder: Path, retriever: Any, uris: list[str]) -> Callable[[], obj
         scanned = scan(collection, "error", None, keep=selection)
         prepared = (rows for block in passage_blocks(collection, scanned, 4) for rows in prepare_blocks(block, text))
         receipts = (row for rows in prepared for done in encode(rows) for row in done.to_pylist())
-        assert sum(len(receipt["ids"]) for receipt in committed(receipts, [index], selection.present)) == _PASSAGES
+        assert sum(len(receipt["ids"]) for receipt in committed(receipts, [index], selection.present, [])) == _PASSAGES
 
     return work
 

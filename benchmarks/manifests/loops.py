@@ -19,6 +19,9 @@ from diffretriever.index.writer import BlockWriter, Committer, text_table
 from schemas.base import Model
 from schemas.retriever import Bm25Retriever
 
+_NAMES = 50_000
+"""Of a file; file systems limit them."""
+
 
 class Took(Model):
     """The median of some repetitions, in seconds."""
@@ -66,16 +69,20 @@ def measure(folder: str, fragments: int, repeats: int) -> Figures:
 
 
 def _make(folder: str, fragments: int) -> None:
-    """Give one data file many names: writing as many files would take most of the time, and say nothing."""
+    """Give data files many names: writing as many files would take most of the time, and say nothing."""
     index = PassageIndex.create(folder, bm25_manifest(Bm25Retriever()))
     (written,) = json.loads(BlockWriter(folder).write(text_table([Passage("p", "", "text")], "c")))
     (file,) = written["files"]
     data = Path(table_uri(folder), "data")
-    named = []
+    content, named = (data / file["path"]).read_bytes(), []
     for number in range(fragments):
         # As long as the names that Lance gives.
         name = f"{number:050d}.lance"
-        (data / name).hardlink_to(data / file["path"])
+        if number % _NAMES == 0:
+            source = data / name
+            source.write_bytes(content)
+        else:
+            (data / name).hardlink_to(source)
         named.append(FragmentMetadata.from_json(json.dumps({**written, "files": [{**file, "path": name}]})))
     operation = lance.LanceOperation.Overwrite(index.dataset.schema, named)
     lance.LanceDataset.commit(table_uri(folder), operation, read_version=index.version)

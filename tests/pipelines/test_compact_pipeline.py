@@ -49,7 +49,7 @@ def sizes(index: PassageIndex) -> list[int]:
 
 def dying_after(commits: int) -> Any:
     """Make the process die when it would commit once more."""
-    commit, done = PassageIndex.commit_compaction, []
+    commit, done = PassageIndex.commit_compaction, list[int]()
 
     def commit_and(self: PassageIndex, results: list[str]) -> None:
         if len(done) == commits:
