@@ -121,11 +121,12 @@ def test_joined_while_blocks_are_committed(tmp_path: Path) -> None:
     ray.wait([*beside._running], num_returns=2)
     beside.step()
     assert sizes(index)[-1] == 30, "the second is joined"
-    assert [task.fragments for task in beside._running.values()] == [(0, 1, 2, 6)], "the first changed: once more"
-    beside.finish()
-    assert sizes(index) == [30, 39]
+    assert beside._running == {}, "the first changed, and is left for the end"
+    assert sizes(index) == [9, 10, 10, 10, 30]
     assert sorted(ids(index)) == expected
     add(index, ["more"], seed=10)
+    compact_index(index, RayConfig())
+    assert sizes(index) == [30, 1, 39], "a small one that is alone stays"
     assert sorted(ids(PassageIndex.open(index.uri))) == sorted([*expected, "more"])
 
 

@@ -48,34 +48,31 @@ class CompactionTask(NamedTuple):
     """Whether the joined fragment will be as large as fragments are meant to be."""
 
 
-def plan(dataset: Any, but: Collection[int] = ()) -> list[CompactionTask]:
+def plan(dataset: Any, but: Collection[int] = (), *, worn: bool = True) -> list[CompactionTask]:
     """Return what there is to do for a version of a table, in table order.
 
     Args:
         dataset: Lance's, of the version.
         but: numbers of fragments to leave as they are.
+        worn: whether to write large fragments anew, too, if many of their rows are deleted.
     """
     limits = {"target_rows_per_fragment": _MOST_ROWS, "materialize_deletions_threshold": _DELETED_SHARE}
-    joined = [json.loads(task.json()) for task in Compaction.plan(dataset, limits).tasks]
-    if not joined:
-        return []
-    parts = [part for task in joined for part in task["task"]["fragments"]]
+    planned = [json.loads(task.json()) for task in Compaction.plan(dataset, limits).tasks]
+    parts = [part for each in planned for part in each["task"]["fragments"]]
     size = sum(file["file_size_bytes"] or 0 for part in parts for file in part["files"])
     row_bytes = max(1, size // max(1, sum(part["physical_rows"] for part in parts)))
     full_rows = max(_FEWEST_ROWS, _FRAGMENT_BYTES // row_bytes)
-    options = {
-        **joined[0]["options"],
-        "target_rows_per_fragment": full_rows,
-        "batch_size": max(1, _BATCH_BYTES // row_bytes),
-    }
-    skipped = set(but)
-    small = [
-        part
-        for part in parts
-        if part["id"] not in skipped and (_is_worn(part) or _live_rows(part) < full_rows * _LARGE_ENOUGH)
+    wanted = {
+        part["id"] for part in parts if _live_rows(part) < full_rows * _LARGE_ENOUGH or (worn and _is_worn(part))
+    }.difference(but)
+    own = {"target_rows_per_fragment": full_rows, "batch_size": max(1, _BATCH_BYTES // row_bytes)}
+    return [
+        _task({**each, "options": {**each["options"], **own}}, group, full_rows)
+        # There are several only where a vector index of Lance's own has some fragments: it keeps those apart.
+        for each in planned
+        for group in _groups([part for part in each["task"]["fragments"] if part["id"] in wanted], full_rows)
+        if len(group) > 1 or _is_worn(group[0])
     ]
-    groups = [group for group in _groups(small, full_rows) if len(group) > 1 or _is_worn(group[0])]
-    return [_task({**joined[0], "options": options}, group, full_rows) for group in groups]
 
 
 def _deleted_rows(part: dict[str, Any]) -> int:

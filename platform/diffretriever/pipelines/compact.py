@@ -90,6 +90,7 @@ class CompactionBeside:
         self._index = index
         self._most = -(-encoders // _ENCODERS_PER_TASK)
         self._running: dict[Any, CompactionTask] = {}
+        self._changing: set[int] = set()
         self._execute = ray.remote(execute).options(num_cpus=_CPUS_BESIDE, scheduling_strategy="SPREAD")
 
     def step(self) -> None:
@@ -103,8 +104,8 @@ class CompactionBeside:
             self._commit(done)
         if len(self._running) >= self._most:
             return
-        busy = {number for task in self._running.values() for number in task.fragments}
-        full = (task for task in plan(self._index.dataset, busy) if task.is_full)
+        busy = self._changing.union(*(task.fragments for task in self._running.values()))
+        full = (task for task in plan(self._index.dataset, busy, worn=False) if task.is_full)
         for task in islice(full, self._most - len(self._running)):
             self._running[self._execute.remote(table_uri(self._index.uri), task.text)] = task
 
@@ -114,14 +115,19 @@ class CompactionBeside:
 
     def _commit(self, done: Sequence[Any]) -> None:
         results = [result for reference in done if (result := self._result(reference)) is not None]
-        # Rows of a fragment may have been replaced since it was read: it is joined anew then.
-        self._index.commit_compaction([result for result in results if is_current(self._index.dataset, result)])
+        self._index.commit_compaction(results)
 
     def _result(self, reference: Any) -> str | None:
-        del self._running[reference]
+        """Return what a task has written; None if that is of no use."""
+        task = self._running.pop(reference)
         try:
-            return str(ray.get(reference))
+            result = str(ray.get(reference))
         except ray.exceptions.RayError:
             # The job's own work goes on; compaction at its end does this again, and says what is wrong.
             self._most = 0
             return None
+        if is_current(self._index.dataset, result):
+            return result
+        # The job replaces rows of these, and will replace more: they are joined at its end.
+        self._changing.update(task.fragments)
+        return None
