@@ -202,7 +202,7 @@ def _encoding(folder: Path, retriever: Any, uris: list[str]) -> Callable[[], obj
         blocks = passage_blocks(scanned.kept(collection), collection.name, 4)
         prepared = (rows for block in blocks for rows in prepare_blocks(block, text))
         receipts = (row for rows in prepared for done in encode(rows) for row in done.to_pylist())
-        assert sum(len(receipt["ids"]) for receipt in committed(receipts, [index], selection.present)) == _PASSAGES
+        assert sum(len(receipt["ids"]) for receipt in committed(receipts, [index], selection.present, [])) == _PASSAGES
 
     return work
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from _entry import run
 
 from schemas.inspect import MaintainJob
+from schemas.settings import RayConfig
 
 
 def main(config: MaintainJob) -> None:
-    """Do what was asked, in one commit each, and say what is left."""
+    """Do what was asked and say what is left."""
     from diffretriever.index.table import PassageIndex
     from diffretriever.index.writer import WriterLock
 
@@ -20,7 +21,9 @@ def main(config: MaintainJob) -> None:
         if ids:
             print(f"deleted {index.delete(ids):,} of {len(set(ids)):,} ids given")
         if config.compact:
-            index.compact()
+            from diffretriever.pipelines.compact import compact_index
+
+            compact_index(index, RayConfig(ray_address=config.ray_address))
             print(f"compacted to {index.contents().fragments} fragments")
         print(f"{config.index}: {len(index):,} passages, version {index.version}")
 

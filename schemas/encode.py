@@ -40,7 +40,7 @@ class EncodeJob(RayConfig):
     rows_per_block: PositiveInt | None = None
     """Passages encoded and committed together; default: what keeps a block near 32 MB, 512 at the most."""
     compact: bool = True
-    """Join the table's small fragments at the end."""
+    """Join the table's small fragments while it grows and at the end, and then forget versions older than an hour."""
 
 
 class EncodeSummary(Model):

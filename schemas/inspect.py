@@ -35,6 +35,9 @@ class MaintainJob(JobConfig):
     """File with ids of passages to delete, one a line."""
     compact: bool = False
     """Join small fragments, drop deleted rows, forget versions older than an hour."""
+    ray_address: str = "auto"
+    """Ray cluster that compacts a large index; `auto` is a running one if there is, else a local one started for this
+    job; `local` always starts one."""
 
 
 Change: TypeAlias = Literal["created", "appended", "replaced", "deleted", "compacted", "compressed", "other"]

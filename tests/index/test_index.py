@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import lancedb
 import numpy as np
@@ -12,8 +13,9 @@ import pytest
 
 from diffretriever.collections import Passage
 from diffretriever.encoders.representations import Representations
+from diffretriever.index import compaction
 from diffretriever.index.table import PassageIndex, check_same
-from diffretriever.index.writer import Committer, WriterLock, beside, text_table, write_block
+from diffretriever.index.writer import BlockWriter, Committer, WriterLock, beside, text_table, write_block
 from schemas.index import IndexManifest
 from schemas.retriever import BackboneConfig, MaskedRetriever, PooledRetriever, TextConfig
 
@@ -56,6 +58,20 @@ def test_written_blocks_are_invisible_until_committed(index: PassageIndex) -> No
     assert len(PassageIndex.open(index.uri)) == 0
     Committer(index).commit({"key": receipt}, [])
     assert len(PassageIndex.open(index.uri)) == 2
+
+
+def test_a_block_is_written_without_reading_the_table_again(index: PassageIndex, tmp_path: Path) -> None:
+    add(index, ["a"])
+    writer = BlockWriter(index.uri)
+    add(index, ["b"])
+    versions = tmp_path / "index" / "passages.lance" / "_versions"
+    versions.rename(tmp_path / "hidden")
+    receipts = {str(n): writer.write(block([f"new{n}"])) for n in range(2)}
+    (tmp_path / "hidden").rename(versions)
+    Committer(index).commit(receipts, [])
+    assert index.digests().keys() == {"a", "b", "new0", "new1"}
+    files = [file for fragment in index.fragments() for file in fragment.data_files()]
+    assert len({(*file.fields, file.file_major_version, file.file_minor_version) for file in files}) == 1
 
 
 def test_a_block_delivered_twice_appears_once(index: PassageIndex) -> None:
@@ -131,6 +147,33 @@ def test_contents_and_compaction(index: PassageIndex) -> None:
     assert (index.contents().fragments, index.contents().deleted_rows) == (1, 0)
     assert sorted(index.digests()) == ["b", "c"]
     assert index.manifest == PassageIndex.open(index.uri).manifest
+
+
+def test_an_index_of_lances_own_outlives_compaction(index: PassageIndex) -> None:
+    for name in "abcd":
+        add(index, [name, f"{name}2"])
+        if name == "b":
+            index.dataset.create_scalar_index("id", "BTREE")
+            index.refresh()
+    index.delete(["a2"])
+    index.compact()
+    assert index.contents().fragments == 2, "those that it has, and those that it has not"
+    assert index.passages(["a2", "b", "c2", "d"]).keys() == {"b", "c2", "d"}
+
+
+def test_fragments_that_are_large_enough_stay(index: PassageIndex) -> None:
+    with patch.object(compaction, "_FEWEST_ROWS", 8), patch.object(compaction, "_FRAGMENT_BYTES", 1):
+        for name, rows in {"a": 5, "b": 1, "c": 12, "d": 1, "e": 3}.items():
+            add(index, [f"{name}{n}" for n in range(rows)])
+        index.delete([f"c{n}" for n in range(2)])
+        (joined, worn) = (compaction.plan(index.dataset, worn=is_worn) for is_worn in (False, True))
+        assert [(task.fragments, task.rows, task.is_full) for task in joined] == [((1, 3, 4), 5, False)]
+        assert [task.fragments for task in worn] == [(1, 2), (3, 4)]
+        assert [task.fragments for task in compaction.plan(index.dataset, but=[2, 3])] == [(1, 4)]
+        index.compact()
+        assert [fragment.count_rows() for fragment in index.fragments()] == [5, 11, 4]
+        assert list(index.digests())[5:8] == ["b0", "c2", "c3"], "in the order of the table"
+        assert compaction.plan(index.dataset) == []
 
 
 def test_lancedb_opens_the_table(index: PassageIndex) -> None:

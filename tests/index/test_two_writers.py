@@ -13,6 +13,7 @@ from unittest.mock import patch
 import lance
 import pytest
 
+from diffretriever.index import compaction
 from diffretriever.index.history import history
 from diffretriever.index.rewrite import parts_of, replace_all, write_part
 from diffretriever.index.table import PassageIndex
@@ -148,6 +149,35 @@ def test_compaction_of_changed_fragments_is_refused(index: PassageIndex) -> None
     with pytest.raises(ValueError, match=CHANGED):
         stale.compact()
     assert dict(texts(index.uri)) == {"a": "new", "b": "some text", "c": "some text", "e": "some text"}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_compaction_that_comes_second_leaves_nothing(index: PassageIndex, other: str) -> None:
+    expected = after(index.uri, OTHERS[other])
+    index.refresh()
+    commit = compaction.commit
+
+    def second(*arguments: Any) -> None:
+        with patch.object(compaction, "commit", commit):
+            OTHERS[other](PassageIndex.open(index.uri))
+        commit(*arguments)
+
+    with patch.object(compaction, "commit", second), pytest.raises(ValueError, match=CHANGED):
+        index.compact()
+    assert texts(index.uri) == expected
+
+
+def test_fragments_that_changed_since_they_were_read_stay(index: PassageIndex) -> None:
+    (task,) = compaction.plan(index.dataset)
+    result = compaction.execute(index.dataset.uri, task.text)
+    append("new")(index)
+    assert compaction.is_current(index.dataset, result)
+    replace("a")(index)
+    assert not compaction.is_current(index.dataset, result)
+    version = index.version
+    with pytest.raises(ValueError, match=CHANGED):
+        index.commit_compaction([result])
+    assert PassageIndex.open(index.uri).version == version
 
 
 @pytest.mark.parametrize("emptied", [False, True])

@@ -21,7 +21,7 @@ from diffretriever.encoders.representations import Representations, read_vectors
 from diffretriever.files import filesystem_of
 from diffretriever.index.table import PassageIndex, changed_by_another, refused_if_changed, table_schema, table_uri
 from diffretriever.index.vectors import finite_rows, with_packed
-from diffretriever.index.writer import Committer, WriterLock, beside, write_block
+from diffretriever.index.writer import BlockWriter, Committer, WriterLock, beside
 from diffretriever.ragged import offsets_of
 from schemas.index import TEXT_SCHEMA, IndexManifest
 
@@ -188,7 +188,8 @@ def write_pruned(index: PassageIndex, kept_N: np.ndarray, uri: str) -> PassageIn
     manifest = index.manifest.model_copy(update={"codec": None})
     with WriterLock(uri):
         pruned = _empty(uri, manifest)
-        receipts = {str(number): write_block(uri, table) for number, table in enumerate(_tables(index, kept_N))}
+        writer = BlockWriter(uri)
+        receipts = {str(number): writer.write(table) for number, table in enumerate(_tables(index, kept_N))}
         Committer(pruned).commit(receipts, [])
     return pruned
 

@@ -23,6 +23,7 @@ import pyarrow as pa
 from lance.commit import CommitConflictError
 
 from diffretriever.collections.keys import KEY, KeySet, keys_of
+from diffretriever.index import compaction
 from diffretriever.index.vectors import columns_to_read, with_vectors
 from schemas.index import MANIFEST_FORMAT, IndexContents, IndexManifest, passage_schema
 from schemas.places import plain_place
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 _TABLE = "passages.lance"
 _MANIFEST_KEY = b"diffretriever.manifest"
-_FRAGMENT_BYTES = 4 << 30
-"""What compaction makes fragments as large as."""
 _IDS_PER_LOOKUP = 1000
 _ROWS_AT_ONCE = 65536
 """Of columns that take few bytes."""
@@ -188,18 +187,42 @@ class PassageIndex:
     def compact(self, keep_versions_for: timedelta = timedelta(hours=1)) -> None:
         """Join small fragments, drop deleted rows, and forget versions older than `keep_versions_for`.
 
-        Readers of a forgotten version must open the index anew. Files that no version owns, left by killed jobs, go
-        after seven days: a running job's uncommitted files look the same.
+        All of it in this process and in one commit; `pipelines.compact` shares a large table among machines.
 
         Raises:
-            ValueError: another process changed the fragments meanwhile; the table is as that process left it.
+            ValueError: another process changed the index meanwhile; the table is as that process left it.
         """
-        rows = max(1, len(self))
-        target = max(1024, int(_FRAGMENT_BYTES / max(1, self.contents().bytes / rows)))
+        tasks = compaction.plan(self.dataset)
+        self.commit_compaction([compaction.execute(table_uri(self.uri), task.text) for task in tasks])
+        self.forget_versions(keep_versions_for)
+
+    def commit_compaction(self, results: Sequence[str]) -> None:
+        """Put joined fragments in the place of those that they were made of, in one step.
+
+        Args:
+            results: of `compaction.execute`, from the version that this object reads or an earlier one.
+
+        Raises:
+            ValueError: another process changed the index, or the fragments have been changed since they were read;
+                nothing of the results is visible then.
+        """
+        if not results:
+            return
+        latest = lance.dataset(table_uri(self.uri))
+        if latest.version != self.version or not all(compaction.is_current(latest, result) for result in results):
+            raise changed_by_another(self.uri)
         with refused_if_changed(self.uri):
-            self.dataset.optimize.compact_files(target_rows_per_fragment=target)
+            compaction.commit(latest, results)
+        self.dataset = latest
+
+    def forget_versions(self, older_than: timedelta = timedelta(hours=1)) -> None:
+        """Move to the latest version; forget older ones that are older than `older_than`, and files of theirs alone.
+
+        Readers of a forgotten version must open the index anew. Files that no version owns, left by killed jobs, go
+        after seven days: a running job's uncommitted files look the same.
+        """
         self.refresh()
-        self.dataset.cleanup_old_versions(older_than=keep_versions_for)
+        self.dataset.cleanup_old_versions(older_than=older_than)
 
     def contents(self) -> IndexContents:
         """Count what this version holds."""

@@ -1,6 +1,6 @@
 """Exactly-once bulk writing: workers write fragments that nobody sees, one committer makes them visible.
 
-A worker's `write_block` leaves data files and returns a small receipt. The committer adds receipts to the table in
+A worker's `BlockWriter` leaves data files and returns a small receipt. The committer adds receipts to the table in
 single atomic commits: rows of a block appear together with the removal of the rows they replace, or not at all. A
 receipt that never reaches the committer leaves only files that no version owns.
 """
@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, Any
 
 import lance
 import pyarrow as pa
@@ -41,18 +41,36 @@ _NO_RETRY, _RETRIES = 0, 20
 
 
 def write_block(uri: str, table: pa.Table) -> str:
-    """Write one block of passages as uncommitted fragments; return the receipt, a JSON text of about 400 bytes.
+    """Write one block as `BlockWriter` does; whoever writes many makes such a writer once."""
+    return BlockWriter(uri).write(table)
 
-    The block has `reps`; in a compressed index their codes are written with them or in their place.
 
-    Raises:
-        ValueError: a passage's vectors or impact weights hold NaN or infinity; nothing is written then.
+class BlockWriter:
+    """Writes blocks of passages as uncommitted fragments of an index.
+
+    What a block must agree with (columns, their numbers, the data files' format, the codec) is read when the writer is
+    made: writing a block reads nothing of the table, however many fragments that has. Should another job replace the
+    table's columns meanwhile, the commit is refused.
     """
-    refuse_to_write(table)
-    dataset = lance.dataset(table_uri(uri))
-    table = with_packed(uri, manifest_in(dataset, uri), table)
-    fragments = write_fragments(table.select(dataset.schema.names).cast(dataset.schema), dataset, schema=dataset.schema)
-    return json.dumps([fragment.to_json() for fragment in fragments])
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._dataset = lance.dataset(table_uri(uri))
+        self._manifest = manifest_in(self._dataset, uri)
+
+    def write(self, table: pa.Table) -> str:
+        """Write one block; return the receipt, a JSON text of about 400 bytes.
+
+        The block has `reps`; in a compressed index their codes are written with them or in their place.
+
+        Raises:
+            ValueError: a passage's vectors or impact weights hold NaN or infinity; nothing is written then.
+        """
+        refuse_to_write(table)
+        schema = self._dataset.schema
+        table = with_packed(self._uri, self._manifest, table).select(schema.names).cast(schema)
+        fragments = write_fragments(table, self._dataset, schema=schema)
+        return json.dumps([fragment.to_json() for fragment in fragments])
 
 
 def text_table(passages: Sequence[Passage], collection: str | Sequence[str]) -> pa.Table:
@@ -144,28 +162,26 @@ class Committer:
         latest = lance.dataset(table_uri(self._index.uri))
         if latest.version != self._index.version:
             raise changed_by_another(self._index.uri)
-        fragments = [FragmentMetadata.from_json(json.dumps(item)) for text in new.values() for item in json.loads(text)]
+        written = [FragmentMetadata.from_json(json.dumps(item)) for text in new.values() for item in json.loads(text)]
+        # Each look at them takes a good part of a commit where they are many.
+        fragments = self._index.fragments()
         with refused_if_changed(self._index.uri):
             self._index.dataset = lance.LanceDataset.commit(
-                table_uri(self._index.uri),
-                self._operation(fragments, replaced_ids),
+                latest,
+                self._operation(fragments, written, replaced_ids),
                 read_version=self._index.version,
-                max_retries=_NO_RETRY if self._is_empty() else _RETRIES,
+                max_retries=_RETRIES if fragments else _NO_RETRY,
                 commit_message=REPLACED if replaced_ids else APPENDED,
             )
         self._committed |= new.keys()
 
-    def _is_empty(self) -> bool:
-        return not self._index.fragments()
-
     def _operation(
-        self, new: list[FragmentMetadata], replaced_ids: list[str]
+        self, fragments: list[Any], new: list[FragmentMetadata], replaced_ids: list[str]
     ) -> lance.LanceOperation.Update | lance.LanceOperation.Overwrite:
-        dataset = self._index.dataset
-        if self._is_empty():
-            return lance.LanceOperation.Overwrite(dataset.schema, new)
+        if not fragments:
+            return lance.LanceOperation.Overwrite(self._index.dataset.schema, new)
         shrunk = self._without(replaced_ids)
-        rest = {part.fragment_id: shrunk.get(part.fragment_id, part.metadata) for part in self._index.fragments()}
+        rest = {part.fragment_id: shrunk.get(part.fragment_id, part.metadata) for part in fragments}
         return lance.LanceOperation.Update(
             removed_fragment_ids=[number for number, part in rest.items() if part is None],
             updated_fragments=[part for part in rest.values() if part is not None],

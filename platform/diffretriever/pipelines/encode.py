@@ -2,7 +2,7 @@
 
 The way of a passage is the order of this file: the job chooses what to encode; one task reads it in blocks; tasks
 tokenise each block; encoder actors encode and write it as fragments that nobody sees yet, and return a receipt; the
-driver commits what receipts name, every two seconds.
+driver commits what receipts name, every two seconds. Committed fragments are joined to larger ones on the way.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import ray
-from ray.data import Dataset, TaskPoolStrategy
+from ray.data import ActorPoolStrategy, Dataset, TaskPoolStrategy
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from diffretriever.collections import Collection, Passage, ScanResult, open_collection, scan, set_aside
@@ -32,8 +32,9 @@ from diffretriever.encoders.representations import not_finite
 from diffretriever.files import is_local, write_text
 from diffretriever.index.table import PassageIndex, bm25_manifest, check_same
 from diffretriever.index.vectors import named
-from diffretriever.index.writer import Committer, WriterLock, beside, write_block
+from diffretriever.index.writer import BlockWriter, Committer, WriterLock, beside
 from diffretriever.pipelines.cluster import PREPARE_CPUS, EncoderPool, cpus_here, ray_session, result_of, size_pool
+from diffretriever.pipelines.compact import CompactionBeside, compact_index
 from diffretriever.pipelines.encoders import EncoderStart, StartedEncoder, as_begun, describe_encoder, fetched_at_last
 from diffretriever.pipelines.progress import Progress
 from diffretriever.pipelines.streams import (
@@ -119,9 +120,10 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
         if left_out:
             assert quarantine is not None, "such passages are refused otherwise"
             set_aside(collection, left_out, f"{_NOT_FINITE}: the retriever encodes it so", quarantine)
-        if job.compact and scanned.n_kept:
+        # Also where nothing was encoded: an attempt before this one may have been killed before it came here.
+        if job.compact:
             for index in indexes:
-                index.compact()
+                compact_index(index, job)
     n_bad = scanned.n_bad + len(left_out)
     return EncodeSummary(
         index=job.index,
@@ -285,10 +287,11 @@ def _run(
     receipts = _receipts(blocks, encoder, indexes, pool, job)
     if job.on_bad_input == "error":
         receipts = _until_not_finite(receipts)
+    joining = [CompactionBeside(index, pool.encoders) for index in indexes] if job.compact else []
     finished: list[tuple[float, int]] = []
     left_out: list[str] = []
     with Progress(f"{collection.name} → {job.index}", scanned.n_kept) as progress:
-        for receipt in committed(receipts, indexes, selection.present):
+        for receipt in committed(receipts, indexes, selection.present, joining):
             count = len(receipt["ids"]) + len(receipt["not_finite"])
             finished.append((time.monotonic(), count))
             left_out += receipt["not_finite"]
@@ -302,6 +305,8 @@ def _run(
     done = sum(count for _, count in finished)
     if done != scanned.n_kept:
         raise RuntimeError(f"{scanned.n_kept} passages went in and {done} came out: run the same command again")
+    for each in joining:
+        each.finish()
     return _steady_rate(finished), left_out
 
 
@@ -341,9 +346,10 @@ def _written(
     """Return the graph from blocks of texts to receipts."""
     retriever = encoder.retriever
     if not is_neural(retriever):
-        one = TaskPoolStrategy(size=1)
+        place = {"uri": indexes[0].uri}
+        one = ActorPoolStrategy(size=1)
         return blocks.map_batches(
-            store_blocks, fn_kwargs={"uri": indexes[0].uri}, num_cpus=PREPARE_CPUS, compute=one, **AS_ARROW
+            StoreBlocks, fn_constructor_kwargs=place, num_cpus=PREPARE_CPUS, compute=one, **AS_ARROW
         )
     text = retriever.model_dump_json()
     prepared = blocks.map_batches(
@@ -385,6 +391,7 @@ class EncodeBlocks:
         """Load the encoder; `budgets` is uri → K_p of each index to write, several only of nested slots."""
         self._started = StartedEncoder(start)
         self._budgets = budgets
+        self._writers = [BlockWriter(uri) for uri in budgets]
 
     def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
         """Encode and write each block; nothing becomes visible before the driver commits the receipt.
@@ -399,8 +406,8 @@ class EncodeBlocks:
             start = time.perf_counter()
             table, encoded, left_out = _finite_only(block, self._encoded(encoder, block))
             texts = table.select(TEXT_SCHEMA.names)
-            found = zip(self._budgets, encoded, strict=True)
-            receipts = [write_block(uri, beside(texts, each.to_arrow())) for uri, each in found]
+            found = zip(self._writers, encoded, strict=True)
+            receipts = [writer.write(beside(texts, each.to_arrow())) for writer, each in found]
             yield _receipt(key, receipts, table, left_out, encoder.cost, time.perf_counter() - start)
 
     def _encoded(self, encoder: Encoder, table: pa.Table) -> list[Representations]:
@@ -425,12 +432,18 @@ def _finite_only(block: pa.Table, encoded: list[Representations]) -> tuple[pa.Ta
     return block.take(pa.array(kept_P)), [each.take(kept_P) for each in encoded], ids
 
 
-def store_blocks(rows: pa.Table, uri: str) -> Iterator[pa.Table]:
-    """Write each block's texts as they are, for retrievers that encode nothing (BM25)."""
-    for key, table in unpack(rows):
-        start = time.perf_counter()
-        receipts = [write_block(uri, table)]
-        yield _receipt(key, receipts, table, [], BatchCost(0, 0), time.perf_counter() - start)
+class StoreBlocks:
+    """Writes each block's texts as they are, for retrievers that encode nothing (BM25)."""
+
+    def __init__(self, uri: str) -> None:
+        self._writer = BlockWriter(uri)
+
+    def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
+        """Write each block; yield its receipt."""
+        for key, table in unpack(rows):
+            start = time.perf_counter()
+            receipts = [self._writer.write(table)]
+            yield _receipt(key, receipts, table, [], BatchCost(0, 0), time.perf_counter() - start)
 
 
 def _receipt(
@@ -451,7 +464,10 @@ def _receipt(
 
 
 def committed(
-    receipts: Iterable[dict[str, Any]], indexes: Sequence[PassageIndex], present: Sequence[KeySet]
+    receipts: Iterable[dict[str, Any]],
+    indexes: Sequence[PassageIndex],
+    present: Sequence[KeySet],
+    joining: Sequence[CompactionBeside],
 ) -> Iterator[dict[str, Any]]:
     """Commit blocks as they come, and yield their receipts; all of them are committed when the last one is yielded.
 
@@ -459,6 +475,7 @@ def committed(
         receipts: rows of `RECEIPT_SCHEMA`.
         indexes: where their blocks were written, in the order of each receipt's own.
         present: what each index held before. A new row replaces the old one in the same commit.
+        joining: takes a step after each commit.
     """
     clock = _CommitClock()
     pending = [_Pending(index, held) for index, held in zip(indexes, present, strict=True)]
@@ -469,6 +486,8 @@ def committed(
             with clock:
                 for each in pending:
                     each.commit()
+                for compaction in joining:
+                    compaction.step()
         yield receipt
     for each in pending:
         each.commit()

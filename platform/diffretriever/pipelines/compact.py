@@ -1,0 +1,133 @@
+"""An index's small fragments joined by Ray tasks on any machine; the driver commits what they have written.
+
+A fragment of a few gigabytes is some hundred blocks of an encode job. `CompactionBeside` joins them while such a job
+goes on: its blocks are written and committed one by one, so that little is lost with a worker, and the table has few
+fragments all the same. `compact_index` does what is left at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+import ray
+
+from diffretriever.index.compaction import CompactionTask, execute, is_current, plan
+from diffretriever.index.table import PassageIndex, table_uri
+from diffretriever.pipelines.cluster import ray_session
+from diffretriever.pipelines.progress import Progress
+from diffretriever.pipelines.streams import AS_ARROW, dataset_of, tables_of
+from schemas.settings import RayConfig
+
+# What a killed driver loses beside the tasks that run.
+_TASKS_PER_COMMIT = 8
+# Beside encoders, which are given all other CPUs where there are no GPUs; most of a task is reading and writing.
+_CPUS_BESIDE = 0.25
+_ENCODERS_PER_TASK = 8
+
+
+def compact_index(index: PassageIndex, config: RayConfig) -> None:
+    """Join small fragments, drop deleted rows, and forget versions older than an hour. Hold the `WriterLock`.
+
+    A job that is killed leaves a valid index, and the same job run again does what is left. Several tasks run in the
+    Ray session at hand, or in one of its own; a single one runs here.
+
+    Raises:
+        ValueError: another process changed the index meanwhile; what was joined before stays.
+        RuntimeError: results were lost on the way; run again.
+    """
+    tasks = plan(index.dataset)
+    if len(tasks) == 1:
+        index.commit_compaction([execute(table_uri(index.uri), tasks[0].text)])
+    elif tasks:
+        with ray_session(config), Progress(f"compacting {index.uri}", sum(task.rows for task in tasks)) as progress:
+            _run(index, tasks, progress)
+    index.forget_versions()
+
+
+def _run(index: PassageIndex, tasks: Sequence[CompactionTask], progress: Progress) -> None:
+    """Commit results in the order of the plan, so that rows are in the same order wherever a job is killed."""
+    results = _in_order(_results(index.uri, tasks))
+    done = 0
+    while group := list(islice(results, _TASKS_PER_COMMIT)):
+        index.commit_compaction(group)
+        progress.update(sum(task.rows for task in tasks[done : done + len(group)]), 0, 0)
+        done += len(group)
+    if done != len(tasks):
+        raise RuntimeError(f"{len(tasks)} compaction tasks went in and {done} came out: run the same command again")
+
+
+def _results(uri: str, tasks: Sequence[CompactionTask]) -> Iterator[tuple[int, str]]:
+    """Yield the place in the plan and the result of each task, as it is done."""
+    rows = [pa.table({"number": [number], "task": [task.text]}) for number, task in enumerate(tasks)]
+    done = dataset_of(rows).map_batches(_execute, fn_kwargs={"table": table_uri(uri)}, num_cpus=1, **AS_ARROW)
+    for each in tables_of(done):
+        yield from zip(each.column("number").to_pylist(), each.column("result").to_pylist(), strict=True)
+
+
+def _execute(rows: pa.Table, table: str) -> pa.Table:
+    results = [execute(table, task) for task in rows.column("task").to_pylist()]
+    return pa.table({"number": rows.column("number"), "result": results})
+
+
+def _in_order(results: Iterable[tuple[int, str]]) -> Iterator[str]:
+    waiting: dict[int, str] = {}
+    first = 0
+    for number, result in results:
+        waiting[number] = result
+        while first in waiting:
+            yield waiting.pop(first)
+            first += 1
+
+
+class CompactionBeside:
+    """Joins what a job has committed while the job goes on. The job's driver commits for both, one after the other."""
+
+    def __init__(self, index: PassageIndex, encoders: int) -> None:
+        """`encoders` write to `index`; one task in eight of them keeps up."""
+        self._index = index
+        self._most = -(-encoders // _ENCODERS_PER_TASK)
+        self._running: dict[Any, CompactionTask] = {}
+        self._changing: set[int] = set()
+        self._execute = ray.remote(execute).options(num_cpus=_CPUS_BESIDE, scheduling_strategy="SPREAD")
+
+    def step(self) -> None:
+        """Commit what has been joined, and begin with fragments that there are enough of by now; wait for nothing.
+
+        Raises:
+            ValueError: another process changed the index.
+        """
+        if self._running:
+            done, _ = ray.wait([*self._running], num_returns=len(self._running), timeout=0)
+            self._commit(done)
+        if len(self._running) >= self._most:
+            return
+        busy = self._changing.union(*(task.fragments for task in self._running.values()))
+        full = (task for task in plan(self._index.dataset, busy, worn=False) if task.is_full)
+        for task in islice(full, self._most - len(self._running)):
+            self._running[self._execute.remote(table_uri(self._index.uri), task.text)] = task
+
+    def finish(self) -> None:
+        """Wait for the tasks that run, and commit what they have joined; raises as `step`."""
+        self._commit([*self._running])
+
+    def _commit(self, done: Sequence[Any]) -> None:
+        results = [result for reference in done if (result := self._result(reference)) is not None]
+        self._index.commit_compaction(results)
+
+    def _result(self, reference: Any) -> str | None:
+        """Return what a task has written; None if that is of no use."""
+        task = self._running.pop(reference)
+        try:
+            result = str(ray.get(reference))
+        except ray.exceptions.RayError:
+            # The job's own work goes on; compaction at its end does this again, and says what is wrong.
+            self._most = 0
+            return None
+        if is_current(self._index.dataset, result):
+            return result
+        # The job replaces rows of these, and will replace more: they are joined at its end.
+        self._changing.update(task.fragments)
+        return None
