@@ -6,6 +6,7 @@ from pathlib import Path
 
 from _entry import absolute_place, run
 
+from schemas.places import StorePath, as_place
 from schemas.training import TrainingManifest, TrainJob
 
 
@@ -13,7 +14,7 @@ def main(config: TrainJob) -> None:
     """Train, or go on with it, then say where the adapter is."""
     from diffretriever.pipelines.train import train
 
-    places: dict[str, Path | str] = {"output": Path(absolute_place(config.output, "--output"))}
+    places: dict[str, Path | StorePath | str] = {"output": as_place(absolute_place(config.output, "--output"))}
     # Workers run in another directory.
     for name, place in (("train", config.train), ("validation", config.validation)):
         if place is not None and Path(place).exists():

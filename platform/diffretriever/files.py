@@ -326,3 +326,18 @@ def _move_unless_there(folder: Path, target: Path) -> None:
         # Another process built the same folder first: its content is as good as ours.
         if not target.is_dir():
             raise
+
+
+def put_file(file: Path, target: AnyPlace) -> None:
+    """Copy a local file to a place, whole or not at all."""
+    if not file.stat().st_size:
+        write_bytes(target, b"")
+        return
+    with file.open("rb") as stream:
+        write_bytes(target, memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)))
+
+
+def put_folder(folder: Path, target: AnyPlace, last: str) -> None:
+    """Copy the files right in a local folder to a place, `last` after all others: it says that they are there."""
+    for file in sorted(folder.iterdir(), key=lambda file: (file.name == last, file.name)):
+        put_file(file, as_place(target) / file.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -14,7 +15,9 @@ import ray.train.torch
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from diffretriever.files import filesystem_of, is_file
 from diffretriever.pipelines.cluster import cluster_resource, ray_session, result_of
 from diffretriever.pipelines.training_data import prepare_training
 from diffretriever.presets import load_retriever
@@ -23,6 +26,7 @@ from diffretriever.training.gather import Workers
 from diffretriever.training.loop import Record
 from diffretriever.training.run_folder import Journal, RunFolder
 from diffretriever.training.session import check_trainable, describe_training, work
+from schemas.places import StorePath, as_place
 from schemas.retriever import BackboneRetriever
 from schemas.settings import RayConfig
 from schemas.training import TrainingManifest, TrainJob
@@ -56,10 +60,10 @@ def train(job: TrainJob) -> TrainingManifest:
     return folder.result()
 
 
-def _prepared(job: TrainJob) -> Path:
-    """The training set's folder: the one given, or one made from what was given."""
-    given = Path(job.train)
-    if (given / MANIFEST_FILE).is_file():
+def _prepared(job: TrainJob) -> Path | StorePath:
+    """The training set's place: the one given, or one made from what was given."""
+    given = as_place(job.train)
+    if is_file(given / MANIFEST_FILE):
         return given
     made = job.output / "training-set"
     prepare_training(PrepareTrainingJob(source=(job.train,), output=made))
@@ -81,11 +85,28 @@ def _check_room(job: TrainJob, gpus: float) -> None:
 @ray.remote
 def _describe(job: TrainJob, retriever: BackboneRetriever, device: str) -> TrainingManifest:
     """Find out, on a machine like the workers', which training this is; raises `ValueError` if it cannot begin."""
-    return describe_training(retriever, job.recipe, TrainingSet.open(Path(job.train)), job.workers, device)
+    return describe_training(retriever, job.recipe, _open_training_set(job), job.workers, device)
+
+
+def _open_training_set(job: TrainJob) -> TrainingSet:
+    """Open the training set on the machine of a worker; raises `ValueError` where that cannot see it."""
+    _refuse_unseen(is_file(as_place(job.train) / MANIFEST_FILE), "train", job.train)
+    return TrainingSet.open(job.train)
+
+
+def _refuse_unseen(is_seen: bool, flag: str, place: object) -> None:  # noqa: FBT001 (what was found out)
+    if not is_seen:
+        raise ValueError(
+            f"--{flag} {place} is not there on {socket.gethostname()}, where a worker is to train: give the URI of an "
+            "object store, such as s3://bucket/folder, or a folder that all machines share"
+        )
 
 
 def _fit(job: TrainJob, manifest: TrainingManifest, folder: RunFolder, gpus: float) -> None:
-    inbox = _Inbox.remote()  # type: ignore[attr-defined] # Ray's decorator is not typed
+    filesystem, path = filesystem_of(folder.place)
+    # Beside this process, as Ray has its own controller: machines of workers come and go.
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    inbox = _Inbox.options(scheduling_strategy=here).remote()  # type: ignore[attr-defined] # Ray's is not typed
     trainer = TorchTrainer(
         _work,
         train_loop_config={"job": job, "manifest": manifest, "inbox": inbox},
@@ -96,14 +117,15 @@ def _fit(job: TrainJob, manifest: TrainingManifest, folder: RunFolder, gpus: flo
         ),
         run_config=RunConfig(
             name=folder.checkpoints.name,
-            storage_path=str(folder.path),
+            storage_path=path,
+            storage_filesystem=filesystem,
             failure_config=FailureConfig(max_failures=job.max_failures),
             checkpoint_config=CheckpointConfig(num_to_keep=job.checkpoints_kept),
         ),
         torch_config=TorchConfig(backend="nccl" if gpus else "gloo", timeout_s=_PATIENCE_SECONDS),
     )
     label = f"{manifest.retriever.method} {job.backbone or job.retriever}"
-    with Journal(folder.path, label, manifest.total_steps) as journal, _pumped(inbox, journal):
+    with Journal(folder.place, label, manifest.total_steps, job.checkpoint_every) as journal, _pumped(inbox, journal):
         try:
             result = trainer.fit()
         except TrainingFailedError:
@@ -176,11 +198,13 @@ def _work(config: dict[str, Any]) -> None:
     context = ray.train.get_context()
     checkpoint = ray.train.get_checkpoint()
     try:
+        # Before weights are loaded: a checkpoint that only one machine sees could not be put together.
+        _refuse_unseen(RunFolder(job.output).begun, "output", job.output)
         with checkpoint.as_directory() if checkpoint else nullcontext() as resume:
             work(
                 job,
                 config["manifest"],
-                TrainingSet.open(Path(job.train)),
+                _open_training_set(job),
                 device=str(ray.train.torch.get_device()),
                 workers=Workers(context.get_world_rank(), context.get_world_size()),
                 resume=Path(resume) if resume else None,
