@@ -266,7 +266,8 @@ def test_on_a_store_the_driver_dies_and_then_a_machine(
     assert manifest.step == manifest.total_steps == 12
     after = steps(output)[len(before) :]
     assert after[0] in (3, 5), "it went on from a checkpoint of a driver that is dead"
-    assert [later for earlier, later in pairwise(after) if later != earlier + 1] in ([], [7])
+    restarts = [later for earlier, later in pairwise(after) if later != earlier + 1]
+    assert restarts in ([], [5], [7]), "and from one of its own when the machine died, which may be that of step 8"
     assert after[-1] == 12
     for name in ("first", "second", "third"):
         assert cluster.copies(name) == [manifest.data]

@@ -38,6 +38,28 @@ def test_one_training_a_folder(folder_of: FolderOf, tmp_path: Path) -> None:
     assert not folder.finished
 
 
+@pytest.mark.parametrize(
+    ("recipe", "reason"),
+    [
+        ({"negatives": "gathered"}, "the passages of all workers, so that it would be another loss"),
+        ({"negatives": "cached", "strategy": "deepspeed"}, "DeepSpeed has stored a share of the optimiser's state"),
+        ({"negatives": "cached"}, None),
+        ({"negatives": "local"}, None),
+    ],
+)
+def test_another_number_of_workers(
+    recipe: dict[str, object], reason: str | None, folder_of: FolderOf, tmp_path: Path
+) -> None:
+    folder, manifest = RunFolder(tmp_path), manifest_of(folder_of, **recipe)
+    folder.begin(manifest, job_for(tmp_path))
+    other = manifest.model_copy(update={"workers": 2})
+    if reason is None:
+        assert folder.begin(other, job_for(tmp_path)) == other
+        return
+    with pytest.raises(ValueError, match=f"begun with --workers 1 cannot go on with 2: .*{reason}"):
+        folder.begin(other, job_for(tmp_path))
+
+
 def test_weights_may_lie_elsewhere(folder_of: FolderOf) -> None:
     manifest = manifest_of(folder_of)
     place = manifest.retriever.backbone.model_copy(update={"source": "elsewhere"})  # type: ignore[union-attr]

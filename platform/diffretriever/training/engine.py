@@ -123,7 +123,7 @@ class PlainEngine(Engine):
         flat /= self._workers.total
         sizes = [gradient.numel() for gradient in gradients]
         for parameter, averaged in zip(self._parameters.values(), flat.split(sizes), strict=True):
-            parameter.grad = averaged.view_as(parameter).clone()
+            parameter.grad = averaged.view_as(parameter)
 
 
 class DeepSpeedEngine(Engine):

@@ -80,8 +80,8 @@ class RunFolder:
     def _with_workers(self, begun: TrainingManifest, workers: int) -> TrainingManifest:
         if workers != begun.workers and not self.finished and (reason := begun.recipe.bound_to_workers):
             raise ValueError(
-                f"{self.place}: {begun.workers} workers have begun this training, and {workers} cannot go on with it: "
-                f"{reason}. Say --workers {begun.workers}, or begin anew in another --output."
+                f"{self.place}: a training that was begun with --workers {begun.workers} cannot go on with {workers}: "
+                f"{reason}. Give the same number, or begin anew in another --output."
             )
         return begun.model_copy(update={"workers": workers})
 
