@@ -22,7 +22,7 @@ def main(config: TrainJob) -> None:
     print(describe(train(config.model_copy(update=places)), config.output))
 
 
-def describe(manifest: TrainingManifest, output: Path) -> str:
+def describe(manifest: TrainingManifest, output: Path | StorePath) -> str:
     """Return lines for a person: what was trained, and how to use it."""
     return (
         f"{output}/adapter: {manifest.trainable:,} parameters trained in {manifest.step:,} steps on "

@@ -313,21 +313,6 @@ def whole_folder(target: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _temporary_beside(target: Path) -> Path:
-    # mkstemp would make it readable by its owner only, and renaming keeps that.
-    target.parent.mkdir(parents=True, exist_ok=True)
-    return target.parent / f".{uuid.uuid4().hex}.tmp"
-
-
-def _move_unless_there(folder: Path, target: Path) -> None:
-    try:
-        folder.rename(target)
-    except OSError:
-        # Another process built the same folder first: its content is as good as ours.
-        if not target.is_dir():
-            raise
-
-
 def put_file(file: Path, target: AnyPlace) -> None:
     """Copy a local file to a place, whole or not at all."""
     if not file.stat().st_size:
@@ -341,3 +326,18 @@ def put_folder(folder: Path, target: AnyPlace, last: str) -> None:
     """Copy the files right in a local folder to a place, `last` after all others: it says that they are there."""
     for file in sorted(folder.iterdir(), key=lambda file: (file.name == last, file.name)):
         put_file(file, as_place(target) / file.name)
+
+
+def _temporary_beside(target: Path) -> Path:
+    # mkstemp would make it readable by its owner only, and renaming keeps that.
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target.parent / f".{uuid.uuid4().hex}.tmp"
+
+
+def _move_unless_there(folder: Path, target: Path) -> None:
+    try:
+        folder.rename(target)
+    except OSError:
+        # Another process built the same folder first: its content is as good as ours.
+        if not target.is_dir():
+            raise

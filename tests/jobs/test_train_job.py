@@ -65,6 +65,7 @@ def flags(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "hard_negatives": 2,
         "negatives": "cached",
         "learning_rate": 0.003,
+        "strategy": "deepspeed",
         "temperature": 0.1,
         "ray_address": "local",
     }

@@ -48,9 +48,9 @@ def test_one_training_a_folder(folder_of: FolderOf, tmp_path: Path) -> None:
     ],
 )
 def test_another_number_of_workers(
-    recipe: dict[str, object], reason: str | None, folder_of: FolderOf, tmp_path: Path
+    recipe: dict[str, str], reason: str | None, folder_of: FolderOf, tmp_path: Path
 ) -> None:
-    folder, manifest = RunFolder(tmp_path), manifest_of(folder_of, **recipe)
+    folder, manifest = RunFolder(tmp_path), manifest_of(folder_of, 48, **recipe)
     folder.begin(manifest, job_for(tmp_path))
     other = manifest.model_copy(update={"workers": 2})
     if reason is None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import json
 import pickle
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
-from diffretriever.files import files_in, is_folder, read_bytes, read_text, remove, write_bytes
-from diffretriever.training.data import training_set
+from diffretriever.files import files_in, is_folder, open_input, read_bytes, read_text, remove, write_bytes
 from diffretriever.training.data.preparation import finished, open_inputs
 from diffretriever.training.data.training_set import EXAMPLES_FILE, MANIFEST_FILE, PASSAGES_FILE, TrainingSet
 from diffretriever.training.run_folder import METRICS_FILE, Journal, RunFolder
@@ -39,10 +40,12 @@ def prepare_job(tmp_path: Path, output: StorePath) -> PrepareTrainingJob:
 def fetched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that are fetched from here on."""
     names: list[str] = []
-    opened = training_set.open_input
-    monkeypatch.setattr(
-        training_set, "open_input", lambda place: (names.append(str(place).rpartition("/")[2]), opened(place))[1]
-    )
+
+    def opened(place: StorePath) -> AbstractContextManager[BinaryIO]:
+        names.append(place.name)
+        return open_input(place)
+
+    monkeypatch.setattr("diffretriever.training.data.training_set.open_input", opened)
     return names
 
 

@@ -12,6 +12,7 @@ import shutil
 import sys
 import tempfile
 import time
+import uuid
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, TextIO
@@ -176,7 +177,9 @@ class Journal:
             lines.write(json.dumps(record) + "\n")
         if self._writer is None:
             # What a killed run wrote of later steps is taken back.
-            self._writer = SummaryWriter(str(self._folder / _CURVES), purge_step=step)
+            # By itself the name holds the machine's and the second: attempts on two machines may share both.
+            suffix = f".{uuid.uuid4().hex}"
+            self._writer = SummaryWriter(str(self._folder / _CURVES), purge_step=step, filename_suffix=suffix)
         for name, value in record.items():
             if name != "step":
                 self._writer.add_scalar(name, value, step)

@@ -20,10 +20,10 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from diffretriever.collections.base import Passage
-from diffretriever.files import AnyPlace, cache_dir, exists, is_local, open_input, read_bytes, whole_folder
+from diffretriever.files import AnyPlace, cache_dir, exists, open_input, read_bytes, whole_folder
 from diffretriever.training.data.examples import Example, Group, passage_key
 from diffretriever.training.data.seeds import draws, permutation
-from schemas.places import as_place
+from schemas.places import StorePath, as_place
 from schemas.training_data import TRAINING_SET_FORMAT, TrainingSetManifest
 
 MANIFEST_FILE = "manifest.json"
@@ -58,7 +58,8 @@ class TrainingSet:
             ValueError: none is there, it is incomplete or damaged, or of a newer layout; the message says what to do.
         """
         manifest = read_manifest(place)
-        folder = Path(as_place(place)) if is_local(place) else _fetched(place, manifest)
+        found = as_place(place)
+        folder = found if isinstance(found, Path) else _fetched(found, manifest)
         if broken := _broken_file(folder, manifest):
             raise ValueError(f"{broken}: missing or cut short: remove {place} and prepare the training set again")
         return cls(place, folder, manifest)
@@ -180,7 +181,7 @@ def read_manifest(place: AnyPlace) -> TrainingSetManifest:
     return manifest
 
 
-def _fetched(place: AnyPlace, manifest: TrainingSetManifest) -> Path:
+def _fetched(place: StorePath, manifest: TrainingSetManifest) -> Path:
     """Return the copy of a set on an object store that this machine's cache holds, fetched if it is not there.
 
     Workers of one machine wait for the first of them, which fetches it.
@@ -194,7 +195,7 @@ def _fetched(place: AnyPlace, manifest: TrainingSetManifest) -> Path:
         shutil.rmtree(copy, ignore_errors=True)
         with whole_folder(copy) as folder:
             for name in manifest.files:
-                with open_input(as_place(place) / name) as source, (folder / name).open("wb") as sink:
+                with open_input(place / name) as source, (folder / name).open("wb") as sink:
                     shutil.copyfileobj(source, sink, _COPIED_BYTES)
             if broken := _broken_file(folder, manifest):
                 raise ValueError(f"{place}/{broken.name}: missing or cut short: prepare the training set again")
