@@ -105,9 +105,10 @@ class Recipe(Model):
     slots; it touches sparse scores only."""
     gradient_checkpointing: bool = True
     """Keep one state a layer and compute the rest again: a third more time, a fraction of the memory."""
-    strategy: Literal["deepspeed", "ddp"] = "deepspeed"
-    """`deepspeed`: ZeRO-2, the optimiser's state and the gradients shared out among workers. `ddp`: all of it on each,
-    nothing to compile. The gradients are the same."""
+    strategy: Literal["ddp", "deepspeed"] = "ddp"
+    """`ddp`: the gradients and the optimiser's state of the adapter on each worker. `deepspeed`: ZeRO-2, as in the
+    authors' code, which shares them out among workers; worth it for adapters of hundreds of millions of parameters. The
+    gradients are the same."""
 
     @model_validator(mode="after")
     def _teacher_teaches(self) -> Self:
