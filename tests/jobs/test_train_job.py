@@ -195,6 +195,8 @@ def assert_refused(config: TrainJob) -> None:
     other = config.model_copy(update={"learning_rate": 0.02, "seed": 1})
     with pytest.raises(ValueError, match=r"recipe\.learning_rate: 0\.003 != 0\.02\n  recipe\.seed: 42 != 1"):
         train(other)
+    with pytest.raises(ValueError, match="no collection 'nowhere'"):
+        train(config.model_copy(update={"validation": "nowhere"}))
     with pytest.raises(ValueError, match="no room for 8 workers"):
         train(config.model_copy(update={"workers": 8}))
 

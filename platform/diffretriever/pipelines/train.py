@@ -17,6 +17,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from diffretriever.collections import open_collection
 from diffretriever.files import filesystem_of, is_file
 from diffretriever.pipelines.cluster import cluster_resource, ray_session, result_of
 from diffretriever.pipelines.training_data import prepare_training
@@ -85,6 +86,8 @@ def _check_room(job: TrainJob, gpus: float) -> None:
 @ray.remote
 def _describe(job: TrainJob, retriever: BackboneRetriever, device: str) -> TrainingManifest:
     """Find out, on a machine like the workers', which training this is; raises `ValueError` if it cannot begin."""
+    if job.validation is not None:
+        open_collection(job.validation).qrels(job.validation_split)
     return describe_training(retriever, job.recipe, _open_training_set(job), job.workers, device)
 
 
@@ -129,10 +132,10 @@ def _fit(job: TrainJob, manifest: TrainingManifest, folder: RunFolder, gpus: flo
         try:
             result = trainer.fit()
         except TrainingFailedError:
-            mistake = ray.get(inbox.mistake.remote())
-            if mistake is None:
+            reason = ray.get(inbox.reason.remote())
+            if reason is None:
                 raise
-            raise ValueError(mistake) from None
+            raise ValueError(reason) from None
     assert result.checkpoint is not None, "the last step reports a checkpoint"
     with result.checkpoint.as_directory() as saved:
         folder.finish(Path(saved))
@@ -161,15 +164,17 @@ def _pumped(inbox: Any, journal: Journal) -> Iterator[None]:
 
 @ray.remote(num_cpus=0)
 class _Inbox:
-    """Where workers leave what the driver is to show, and the mistake that ends the training."""
+    """Where workers leave what the driver is to show, and what ends the training."""
 
     def __init__(self) -> None:
         self._records: list[Record] = []
         self._mistake: str | None = None
+        self._refusal: str | None = None
 
     def put(self, record: Record) -> None:
         """Leave a record."""
         self._records.append(record)
+        self._refusal = None
 
     def take(self) -> list[Record]:
         """Take all that lie here."""
@@ -183,6 +188,14 @@ class _Inbox:
     def mistake(self) -> str | None:
         """Return that message."""
         return self._mistake
+
+    def report_refusal(self, message: str) -> None:
+        """Leave the message of an error that the next attempt may not meet: a store or the hub did not answer."""
+        self._refusal = message
+
+    def reason(self) -> str | None:
+        """Return why training has ended, if workers have said it."""
+        return self._mistake or self._refusal
 
 
 def _work(config: dict[str, Any]) -> None:
@@ -212,7 +225,9 @@ def _work(config: dict[str, Any]) -> None:
                 save_checkpoint=_save_checkpoint,
             )
     except ValueError as error:
-        ray.get(inbox.report_mistake.remote(str(error)))
+        may_pass = isinstance(error.__cause__, OSError)
+        report = inbox.report_refusal if may_pass else inbox.report_mistake
+        ray.get(report.remote(str(error)))
         raise
 
 

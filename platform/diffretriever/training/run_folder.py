@@ -101,7 +101,7 @@ class RunFolder:
         return retriever.model_copy(update={"backbone": place})
 
     def finish(self, checkpoint: Path) -> TrainingManifest:
-        """Copy the adapter of the last checkpoint, and write `retriever.yaml`, which encodes with it.
+        """Write `retriever.yaml`, and copy the adapter of the last checkpoint, with which that encodes.
 
         Args:
             checkpoint: a local folder.
@@ -112,16 +112,17 @@ class RunFolder:
         trained = checkpoint / ADAPTER
         manifest = self._manifest(trained)
         check_trained(trained, manifest.step)
-        if isinstance(self.adapter, StorePath):
-            put_folder(trained, self.adapter, last=MANIFEST_FILE)
-        else:
-            with whole_folder(self.adapter) as folder:
-                shutil.copytree(trained, folder, dirs_exist_ok=True)
         retriever = manifest.retriever.model_dump(mode="json", exclude_defaults=True) | {
             "method": manifest.retriever.method
         }
         retriever["backbone"]["adapter"] = str(self.adapter)
         write_text(self.place / "retriever.yaml", yaml.safe_dump(retriever, sort_keys=False))
+        # Last: it says that the training has ended.
+        if isinstance(self.adapter, StorePath):
+            put_folder(trained, self.adapter, last=MANIFEST_FILE)
+        else:
+            with whole_folder(self.adapter) as folder:
+                shutil.copytree(trained, folder, dirs_exist_ok=True)
         return manifest
 
     def result(self) -> TrainingManifest:
@@ -205,7 +206,7 @@ class Journal:
     def _try_to_put(self) -> None:
         try:
             self._put()
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             self._print(f"{error}: {METRICS_FILE} and the curves are put there at the next checkpoint")
 
     def _put(self) -> None:
@@ -233,4 +234,7 @@ class Journal:
             self._writer.close()
         if self._own is not None:
             with self._own:
-                self._try_to_put() if error else self._put()
+                if error is None:
+                    self._put()
+                else:
+                    self._try_to_put()
