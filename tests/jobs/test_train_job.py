@@ -201,10 +201,6 @@ def assert_refused(config: TrainJob) -> None:
         train(config.model_copy(update={"workers": 8}))
 
 
-def copies(cache: Path) -> list[str]:
-    return [copy.name for copy in (cache / "training-sets").iterdir() if copy.is_dir()]
-
-
 @pytest.fixture
 def machines(gate: Path, bucket: str, tmp_path: Path) -> Iterator[Callable[[], Machines]]:
     """Starts a Ray whose head, where the driver is, has no CPUs, and no machine beside it yet."""
