@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from _entry import absolute_place, run
 
+from schemas.places import as_place
 from schemas.training_data import PrepareTrainingJob, TrainingCounts, TrainingSetManifest
 
 
@@ -13,7 +12,7 @@ def main(config: PrepareTrainingJob) -> None:
     """Prepare, then say what became of every record."""
     from diffretriever.pipelines.training_data import prepare_training
 
-    job = config.model_copy(update={"output": Path(absolute_place(config.output, "--output"))})
+    job = config.model_copy(update={"output": as_place(absolute_place(config.output, "--output"))})
     print(describe(job, prepare_training(job)))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from _entry import absolute_place, run
 
+from schemas.places import StorePath, as_place
 from schemas.training import TrainingManifest, TrainJob
 
 
@@ -13,7 +14,7 @@ def main(config: TrainJob) -> None:
     """Train, or go on with it, then say where the adapter is."""
     from diffretriever.pipelines.train import train
 
-    places: dict[str, Path | str] = {"output": Path(absolute_place(config.output, "--output"))}
+    places: dict[str, Path | StorePath | str] = {"output": as_place(absolute_place(config.output, "--output"))}
     # Workers run in another directory.
     for name, place in (("train", config.train), ("validation", config.validation)):
         if place is not None and Path(place).exists():
@@ -21,7 +22,7 @@ def main(config: TrainJob) -> None:
     print(describe(train(config.model_copy(update=places)), config.output))
 
 
-def describe(manifest: TrainingManifest, output: Path) -> str:
+def describe(manifest: TrainingManifest, output: Path | StorePath) -> str:
     """Return lines for a person: what was trained, and how to use it."""
     return (
         f"{output}/adapter: {manifest.trainable:,} parameters trained in {manifest.step:,} steps on "

@@ -5,7 +5,6 @@ Which retriever is trained (method, backbone, precision, slots, prompt) is said 
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
@@ -14,6 +13,7 @@ from pydantic_settings import NoDecode
 from schemas.base import Model, differing_fields
 from schemas.budget import BudgetChoice
 from schemas.codec import CodecConfig
+from schemas.places import Place
 from schemas.retriever import RetrieverConfig
 from schemas.settings import JobConfig
 
@@ -105,9 +105,10 @@ class Recipe(Model):
     slots; it touches sparse scores only."""
     gradient_checkpointing: bool = True
     """Keep one state a layer and compute the rest again: a third more time, a fraction of the memory."""
-    strategy: Literal["deepspeed", "ddp"] = "deepspeed"
-    """`deepspeed`: ZeRO-2, the optimiser's state and the gradients shared out among workers. `ddp`: all of it on each,
-    nothing to compile. The gradients are the same."""
+    strategy: Literal["ddp", "deepspeed"] = "ddp"
+    """`ddp`: the gradients and the optimiser's state of the adapter on each worker. `deepspeed`: ZeRO-2, as in the
+    authors' code, which shares them out among workers; worth it for adapters of hundreds of millions of parameters. The
+    gradients are the same."""
 
     @model_validator(mode="after")
     def _teacher_teaches(self) -> Self:
@@ -142,17 +143,33 @@ class Recipe(Model):
             )
         return parts // workers
 
+    @property
+    def bound_to_workers(self) -> str | None:
+        """Why a training with this recipe cannot go on with another number of workers; None where it can.
+
+        A step's batch is the same for any number; what it is held against, and how its state is stored, may not be.
+        """
+        if self.negatives == "gathered":
+            return (
+                "with gathered negatives a query's candidates are the passages of all workers, so that it would be "
+                "another loss (that of local and cached ones is not)"
+            )
+        if self.strategy == "deepspeed":
+            return "DeepSpeed has stored a share of the optimiser's state for each of them (ddp stores it whole)"
+        return None
+
 
 class TrainJob(Recipe, JobConfig):
     """Fine-tune a retriever's backbone with LoRA on Ray Train; run again, the same command resumes."""
 
     train: str
-    """Training set, as prepare_training.py makes it; or what it makes one from, a file, folder or name: it is then made
-    in the output folder."""
+    """Training set, as prepare_training.py makes it, a folder or object-store URI; or what it makes one from, a file,
+    folder or name: it is then made in the output folder."""
     retriever: str = "diffretriever-minilm-untrained"
     """Name of a preset, or a YAML file that describes a retriever."""
-    output: Path
-    """Folder for the adapter, the checkpoints, TensorBoard's files and the trained retriever's YAML file."""
+    output: Place
+    """Folder or object-store URI for the adapter, the checkpoints, TensorBoard's files and the trained retriever's YAML
+    file; a folder must be the same on all machines that train."""
     backbone: str | None = None
     """Local folder or hub id to use in place of the retriever's own backbone."""
     adapter: str | None = None
@@ -225,7 +242,7 @@ class TrainingManifest(Model):
     examples: int
     """Queries in it."""
     workers: int
-    """Processes that trained."""
+    """Processes that trained, in the end."""
     total_steps: int
     """Optimiser steps of the whole training."""
     step: int = 0
@@ -240,11 +257,14 @@ class TrainingManifest(Model):
     """Of the libraries that computed it."""
 
     def differences(self, other: TrainingManifest) -> list[str]:
-        """Name the fields in which two trainings differ, as `field: this != other`; how far they are does not count."""
+        """Name the fields in which two trainings differ, as `field: this != other`.
+
+        How far they are does not count, nor how many workers they have: see `Recipe.bound_to_workers`.
+        """
         return differing_fields(self._identity(), other._identity())
 
     def _identity(self) -> dict[str, Any]:
-        values = self.model_dump(mode="json", exclude={"step", "trainable", "adapter", "slots", "versions"})
+        values = self.model_dump(mode="json", exclude={"workers", "step", "trainable", "adapter", "slots", "versions"})
         # The same weights may lie elsewhere now: their digest is what counts.
         for place in ("source", "revision", "attention"):
             values["retriever"].get("backbone", {}).pop(place, None)

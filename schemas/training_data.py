@@ -9,7 +9,7 @@ import pyarrow as pa
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from schemas.base import Model
-from schemas.places import IndexPlace
+from schemas.places import IndexPlace, Place
 from schemas.retriever import Mode
 from schemas.search import SearchOptions
 from schemas.settings import JobConfig, RayConfig
@@ -47,8 +47,8 @@ class PrepareTrainingJob(JobConfig):
     objects of the installed libraries."""
     split: str = "train"
     """Split of collections and of folders of files."""
-    output: Path
-    """Folder for the training set."""
+    output: Place
+    """Folder or object-store URI for the training set."""
     hold_out: tuple[str, ...] = ()
     """Collection that the retriever is going to be measured on: no query or passage that is among its texts is trained
     on; repeat the flag for several."""

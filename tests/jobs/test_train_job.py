@@ -1,4 +1,7 @@
-"""Training on Ray for real: two workers, DeepSpeed, `kill -9` of everything, then of a worker; and what is refused."""
+"""Training on Ray for real: two workers, DeepSpeed, `kill -9` of everything, then of a worker; and what is refused.
+
+On an object store, too: the driver dies, then one of two machines, each with a cache of its own.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -18,12 +22,17 @@ from typing import Any
 import pytest
 import ray
 import yaml
+from ray.cluster_utils import Cluster
 
 from diffretriever.encoders import load_encoder
+from diffretriever.files import files_in, is_file, put_folder, read_text
 from diffretriever.pipelines.cluster import connect
 from diffretriever.pipelines.train import train
 from diffretriever.presets import load_retriever
 from diffretriever.random_models.checkpoints import write_random_checkpoint
+from diffretriever.training.data.training_set import MANIFEST_FILE
+from diffretriever.training.run_folder import METRICS_FILE
+from schemas.places import StorePath, as_place
 from schemas.retriever import MaskedRetriever
 from schemas.training import TrainingManifest, TrainJob
 from tests.training.made_up_collection import write_collection, write_training_data
@@ -56,21 +65,22 @@ def flags(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "hard_negatives": 2,
         "negatives": "cached",
         "learning_rate": 0.003,
+        "strategy": "deepspeed",
         "temperature": 0.1,
         "ray_address": "local",
     }
 
 
-def records(output: Path) -> list[dict[str, float]]:
-    file = output / "metrics.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+def records(output: Path | StorePath) -> list[dict[str, float]]:
+    file = output / METRICS_FILE
+    return [json.loads(line) for line in read_text(file).splitlines()] if is_file(file) else []
 
 
-def steps(output: Path) -> list[int]:
+def steps(output: Path | StorePath) -> list[int]:
     return [int(record["step"]) for record in records(output) if "loss" in record]
 
 
-def wait_for(output: Path, step: int, has_ended: Callable[[], bool]) -> None:
+def wait_for(output: Path | StorePath, step: int, has_ended: Callable[[], bool]) -> None:
     while max(steps(output), default=0) < step:
         assert not has_ended(), f"the job ended before step {step}"
         time.sleep(0.05)
@@ -95,9 +105,9 @@ def killing_a_worker(output: Path, gate: Path, step: int) -> Iterator[None]:
         killer.join()
 
 
-def killed(flags: dict[str, Any], gate: Path, log: Path) -> list[int]:
+def killed(flags: dict[str, Any], gate: Path, log: Path, last: int) -> list[int]:
     """Run the job and kill all its processes after a step; return the steps that it has recorded."""
-    output, last = Path(flags["output"]), EVERY + 2
+    output = as_place(flags["output"])
     (gate / str(last + 1)).touch()
     arguments = [text for name, value in flags.items() for text in (f"--{name.replace('_', '-')}", str(value))]
     with log.open("w") as stream:
@@ -110,6 +120,8 @@ def killed(flags: dict[str, Any], gate: Path, log: Path) -> list[int]:
         )
         try:
             wait_for(output, last, lambda: job.poll() is not None)
+            while not is_file(output / "checkpoints" / "checkpoint_manager_snapshot.json"):
+                time.sleep(0.05)
         finally:
             os.killpg(job.pid, signal.SIGKILL)
             job.wait()
@@ -134,7 +146,7 @@ def own_ray(gate: Path) -> Iterator[Callable[[], None]]:
 
 def test_killed_run_again_and_killed_in_part(flags: dict[str, Any], gate: Path, own_ray: Callable[[], None]) -> None:
     output = Path(flags["output"])
-    before = killed(flags, gate, output.parent / "log")
+    before = killed(flags, gate, output.parent / "log", EVERY + 2)
     assert not (output / "adapter").exists()
     assert before == list(range(1, EVERY + 3))
 
@@ -175,12 +187,88 @@ def assert_usable(output: Path, manifest: TrainingManifest) -> None:
 
 
 def assert_refused(config: TrainJob) -> None:
-    metrics = config.output / "metrics.jsonl"
+    assert isinstance(config.output, Path)
+    metrics = config.output / METRICS_FILE
     written = metrics.stat().st_mtime_ns
     assert train(config).step == STEPS
     assert metrics.stat().st_mtime_ns == written, "what is finished is not done again"
     other = config.model_copy(update={"learning_rate": 0.02, "seed": 1})
     with pytest.raises(ValueError, match=r"recipe\.learning_rate: 0\.003 != 0\.02\n  recipe\.seed: 42 != 1"):
         train(other)
+    with pytest.raises(ValueError, match="no collection 'nowhere'"):
+        train(config.model_copy(update={"validation": "nowhere"}))
     with pytest.raises(ValueError, match="no room for 8 workers"):
         train(config.model_copy(update={"workers": 8}))
+
+
+@pytest.fixture
+def machines(gate: Path, bucket: str, tmp_path: Path) -> Iterator[Callable[[], Machines]]:
+    """Starts a Ray whose head, where the driver is, has no CPUs, and no machine beside it yet."""
+    started: list[Machines] = []
+
+    def start() -> Machines:
+        started.append(Machines(tmp_path))
+        return started[0]
+
+    yield start
+    ray.shutdown()
+    for each in started:
+        each.cluster.shutdown()
+
+
+class Machines:
+    """Machines of one CPU, each with a cache of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+        connect(self.cluster.address)
+
+    def add(self, name: str) -> Any:
+        return self.cluster.add_node(num_cpus=1, env_vars={"DIFFRETRIEVER_CACHE": str(self.folder / name)})
+
+    def kill(self, machine: Any) -> None:
+        self.cluster.remove_node(machine, allow_graceful=False)
+
+    def copies(self, name: str) -> list[str]:
+        """The training sets that a machine has fetched."""
+        return [copy.name for copy in (self.folder / name / "training-sets").iterdir() if copy.is_dir()]
+
+
+def test_on_a_store_the_driver_dies_and_then_a_machine(
+    flags: dict[str, Any],
+    bucket: str,
+    gate: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    machines: Callable[[], Machines],
+) -> None:
+    monkeypatch.setenv("DIFFRETRIEVER_CACHE", str(tmp_path / "driver"))
+    output, given = StorePath(f"{bucket}/out"), StorePath(f"{bucket}/set")
+    put_folder(Path(flags["train"]), given, last=MANIFEST_FILE)
+    flags = flags | {"train": str(given), "output": str(output), "checkpoint_every": 2, "max_steps": 12}
+    del flags["validation"]
+    before = killed(flags, gate, tmp_path / "log", 4)
+    assert before == [1, 2, 3, 4]
+
+    cluster = machines()
+    cluster.add("first")
+    dying = cluster.add("second")
+    (gate / "9").touch()
+    with ThreadPoolExecutor(1) as pool:
+        training = pool.submit(train, TrainJob.model_validate(flags))
+        wait_for(output, 8, training.done)
+        cluster.kill(dying)
+        (gate / "9").unlink()
+        cluster.add("third")
+        manifest = training.result()
+    assert manifest.step == manifest.total_steps == 12
+    after = steps(output)[len(before) :]
+    assert after[0] in (3, 5), "it went on from a checkpoint of a driver that is dead"
+    restarts = [later for earlier, later in pairwise(after) if later != earlier + 1]
+    assert restarts in ([], [5], [7]), "and from one of its own when the machine died, which may be that of step 8"
+    assert after[-1] == 12
+    for name in ("first", "second", "third"):
+        assert cluster.copies(name) == [manifest.data]
+    assert {file.base_name for file in files_in(output / "adapter")} >= {"adapter_model.safetensors", "training.json"}
+    assert not Path("s3:").exists()

@@ -60,7 +60,7 @@ def test_ray_makes_what_one_process_makes(job: PrepareTrainingJob, monkeypatch: 
     assert manifest.counts.held_out_examples >= 10
     assert manifest.counts.repeated_examples == 0, "without their negatives they are other examples"
     assert [made.example(row) for row in range(len(made))] == [alone.example(row) for row in range(len(alone))]
-    assert (job.output / QUARANTINE_FILE).read_bytes() == (alone.folder / QUARANTINE_FILE).read_bytes()
+    assert (made.folder / QUARANTINE_FILE).read_bytes() == (alone.folder / QUARANTINE_FILE).read_bytes()
     assert prepare_training(job) == manifest, "done already"
 
 

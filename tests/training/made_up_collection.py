@@ -44,10 +44,11 @@ def write_training_file(file: Path, size: int, negatives: int = 2) -> Path:
 def write_training_data(folder: Path, size: int) -> Path:
     """Write a training set of such records."""
     file = write_training_file(folder / "train.jsonl", size)
-    job = PrepareTrainingJob(source=(str(file),), output=folder / "training-set")
+    output = folder / "training-set"
+    job = PrepareTrainingJob(source=(str(file),), output=output)
     inputs = open_inputs(job)
     write_training_set(job, inputs, checked_blocks(inputs), lambda _: None)
-    return job.output
+    return output
 
 
 def _passage(row: int, number: int) -> dict[str, str]:

@@ -1,4 +1,7 @@
-"""DeepSpeed ZeRO-2 and plain data parallelism on two workers: the same training, and both resume."""
+"""DeepSpeed ZeRO-2 and plain data parallelism on two workers: the same training, and both resume, bf16 weights or not.
+
+The second goes on with another number of workers, too.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 from pickle import UnpicklingError
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -13,10 +17,11 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
 from diffretriever.training.gather import Workers
-from diffretriever.training.lora import adapter_tensors
+from diffretriever.training.lora import adapter_tensors, trainable_parameters
 from diffretriever.training.session import Session
 from schemas.retriever import BackboneRetriever
-from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of
+from schemas.training import Recipe
+from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of, with_dtype
 
 WORKERS = 2
 STEPS = 4
@@ -25,51 +30,121 @@ STRATEGIES = ("ddp", "deepspeed")
 pytestmark = pytest.mark.skipif(find_spec("deepspeed") is None, reason="the extra `train` is not installed")
 
 
-def _session(retriever: BackboneRetriever, strategy: str) -> Session:
-    recipe = quick_recipe(strategy=strategy, negatives="gathered", lora_dropout=0.2, clip_norm=0.5, max_steps=STEPS)
-    return session_of(retriever, recipe, workers=Workers.current())
+class Run(NamedTuple):
+    """What a training has come to."""
+
+    figures: list[tuple[int, float, float]]
+    """Step, loss and the gradient's norm."""
+    adapter: dict[str, torch.Tensor]
+
+
+class Found(NamedTuple):
+    """What a worker has seen of a case."""
+
+    straight: Run
+    resumed: Run
+    """After two steps."""
+    gradients: set[torch.dtype]
+    weights: set[torch.dtype]
+    """Of what is not trained."""
+
+
+def _recipe(strategy: str, **changes: Any) -> Recipe:
+    fields = {"negatives": "gathered", "lora_dropout": 0.2, "clip_norm": 0.5, "max_steps": STEPS}
+    return quick_recipe(strategy=strategy, **fields | changes)
+
+
+def _run(session: Session) -> Run:
+    figures = [(m.step, m.loss, m.gradient_norm) for m in run(session, STEPS)]
+    return Run(figures, adapter_tensors(session.encoder.backbone))
+
+
+def _trained(retriever: BackboneRetriever, recipe: Recipe, folder: Path) -> Found:
+    straight, killed, resumed = (session_of(retriever, recipe, workers=Workers.current()) for _ in range(3))
+    parameters = dict(straight.encoder.backbone.model.named_parameters())
+    gradients: set[torch.dtype] = set()
+    for parameter in trainable_parameters(straight.encoder.backbone).values():
+        parameter.register_hook(lambda gradient: gradients.add(gradient.dtype))
+    frozen = {name: parameter.clone() for name, parameter in parameters.items() if not parameter.requires_grad}
+    whole = _run(straight)
+    assert all(torch.equal(parameters[name], before) for name, before in frozen.items())
+    run(killed, 2)
+    # Ray brings the files of all workers together in one folder.
+    folder.mkdir(exist_ok=True)
+    killed.trainer.save(folder)
+    dist.barrier()
+    resumed.trainer.load(folder)
+    return Found(whole, _run(resumed), gradients, {parameter.dtype for parameter in frozen.values()})
 
 
 def _worker(rank: int, place: str, retriever: BackboneRetriever) -> None:
     torch.set_num_threads(1)
     os.environ["LOCAL_RANK"] = str(rank)
     dist.init_process_group("gloo", init_method=f"file://{place}/meet", rank=rank, world_size=WORKERS)
-    found = {}
-    for strategy in STRATEGIES:
-        straight = _session(retriever, strategy)
-        metrics = run(straight, STEPS)
-        killed = _session(retriever, strategy)
-        run(killed, 2)
-        # Ray brings the files of all workers together in one folder.
-        folder = Path(place) / strategy
-        folder.mkdir(exist_ok=True)
-        killed.trainer.save(folder)
-        dist.barrier()
-        resumed = _session(retriever, strategy)
-        resumed.trainer.load(folder)
-        metrics_after = run(resumed, STEPS)
-        found[strategy] = [
-            ([(m.step, m.loss, m.gradient_norm) for m in of], adapter_tensors(session.encoder.backbone))
-            for of, session in ((metrics, straight), (metrics_after, resumed))
-        ]
+    half = with_dtype(retriever, "bfloat16")
+    cases = {strategy: (retriever, _recipe(strategy)) for strategy in STRATEGIES}
+    cases |= {f"{strategy} bfloat16": (half, _recipe(strategy)) for strategy in STRATEGIES}
+    cases["cached"] = (retriever, _recipe("ddp", negatives="cached"))
+    found = {name: tuple(_trained(*case, Path(place) / name)) for name, case in cases.items()}
     torch.save(found, f"{place}/found-{rank}.pt")
     dist.destroy_process_group()
 
 
-def test_the_same_training_and_both_resume(folder_of: FolderOf, tmp_path: Path) -> None:
-    spawn(_worker, args=(str(tmp_path), config_of("masked-llada", folder_of)), nprocs=WORKERS)
-    found = torch.load(tmp_path / "found-0.pt")
-    (plain, plain_adapter), _ = found["ddp"]
+@pytest.fixture(scope="module")
+def place(folder_of: FolderOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two workers have left."""
+    folder = tmp_path_factory.mktemp("engines")
+    spawn(_worker, args=(str(folder), config_of("masked-llada", folder_of)), nprocs=WORKERS)
+    return folder
+
+
+def found_by(place: Path, rank: int, name: str) -> Found:
+    straight, resumed, *dtypes = torch.load(place / f"found-{rank}.pt", weights_only=False)[name]
+    return Found(Run(*straight), Run(*resumed), *dtypes)
+
+
+def assert_resumed(found: Found) -> None:
+    assert found.resumed.figures == found.straight.figures[2:]
+    assert_equal(found.straight, found.resumed)
+
+
+def assert_equal(one: Run, other: Run) -> None:
+    assert all(torch.equal(one.adapter[name], other.adapter[name]) for name in one.adapter)
+
+
+def test_the_same_training_and_both_resume(place: Path) -> None:
+    plain = found_by(place, 0, "ddp").straight
     for strategy in STRATEGIES:
-        (straight, adapter), (resumed, resumed_adapter) = found[strategy]
-        assert resumed == straight[2:]
-        assert all(torch.equal(adapter[name], resumed_adapter[name]) for name in adapter)
-        for ours, theirs in zip(straight, plain, strict=True):
+        found = found_by(place, 0, strategy)
+        assert_resumed(found)
+        for ours, theirs in zip(found.straight.figures, plain.figures, strict=True):
             assert ours == pytest.approx(theirs, rel=1e-4)
-        for name in adapter:
-            torch.testing.assert_close(adapter[name], plain_adapter[name], atol=1e-5, rtol=1e-4)
-    other = torch.load(tmp_path / "found-1.pt")
-    assert all(torch.equal(other["deepspeed"][0][1][name], found["deepspeed"][0][1][name]) for name in plain_adapter)
+        for name, tensor in found.straight.adapter.items():
+            torch.testing.assert_close(tensor, plain.adapter[name], atol=1e-5, rtol=1e-4)
+        assert_equal(found.straight, found_by(place, 1, strategy).straight)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_an_fp32_adapter_on_bf16_weights(place: Path, strategy: str) -> None:
+    found = found_by(place, 0, f"{strategy} bfloat16")
+    assert (found.weights, found.gradients) == ({torch.bfloat16}, {torch.float32})
+    assert {tensor.dtype for tensor in found.straight.adapter.values()} == {torch.float32}
+    assert_resumed(found)
+    assert_equal(found.straight, found_by(place, 1, f"{strategy} bfloat16").straight)
+    losses = [loss for _, loss, _ in found.straight.figures]
+    assert losses[-1] < 0.85 * losses[0]
+    assert losses == pytest.approx([loss for _, loss, _ in found_by(place, 0, strategy).straight.figures], rel=0.05)
+
+
+def test_one_worker_goes_on_where_two_stopped(place: Path, folder_of: FolderOf) -> None:
+    alone = session_of(config_of("masked-llada", folder_of), _recipe("ddp", negatives="cached"))
+    alone.trainer.load(place / "cached")
+    straight = found_by(place, 0, "cached").straight
+    found = _run(alone)
+    for ours, theirs in zip(found.figures, straight.figures[2:], strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-4)
+    for name, tensor in found.adapter.items():
+        torch.testing.assert_close(tensor, straight.adapter[name], atol=1e-5, rtol=1e-4)
 
 
 class _Hostile:

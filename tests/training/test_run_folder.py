@@ -31,14 +31,36 @@ def manifest_of(folder_of: FolderOf, size: int = 48, **recipe: object) -> Traini
 def test_one_training_a_folder(folder_of: FolderOf, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "out")
     manifest = manifest_of(folder_of)
-    assert folder.begin(manifest, job_for(folder.path)) == manifest
-    assert RunFolder(tmp_path / "out").begin(manifest, job_for(folder.path)) == manifest
+    assert folder.begin(manifest, job_for(tmp_path)) == manifest
+    assert RunFolder(tmp_path / "out").begin(manifest, job_for(tmp_path)) == manifest
     with pytest.raises(ValueError, match=r"examples: 48 != 40\n  recipe\.seed: 42 != 7\n  total_steps: 6 != 5"):
-        folder.begin(manifest_of(folder_of, size=40, seed=7), job_for(folder.path))
+        folder.begin(manifest_of(folder_of, size=40, seed=7), job_for(tmp_path))
     other = manifest.model_copy(update={"data": "other", "weights": "w"})
     with pytest.raises(ValueError, match=r"data: of the tests != other\n  weights: .* != w"):
-        folder.begin(other, job_for(folder.path))
+        folder.begin(other, job_for(tmp_path))
     assert not folder.finished
+
+
+@pytest.mark.parametrize(
+    ("recipe", "reason"),
+    [
+        ({"negatives": "gathered"}, "the passages of all workers, so that it would be another loss"),
+        ({"negatives": "cached", "strategy": "deepspeed"}, "DeepSpeed has stored a share of the optimiser's state"),
+        ({"negatives": "cached"}, None),
+        ({"negatives": "local"}, None),
+    ],
+)
+def test_another_number_of_workers(
+    recipe: dict[str, str], reason: str | None, folder_of: FolderOf, tmp_path: Path
+) -> None:
+    folder, manifest = RunFolder(tmp_path), manifest_of(folder_of, 48, **recipe)
+    folder.begin(manifest, job_for(tmp_path))
+    other = manifest.model_copy(update={"workers": 2})
+    if reason is None:
+        assert folder.begin(other, job_for(tmp_path)) == other
+        return
+    with pytest.raises(ValueError, match=f"begun with --workers 1 cannot go on with 2: .*{reason}"):
+        folder.begin(other, job_for(tmp_path))
 
 
 def test_weights_may_lie_elsewhere(folder_of: FolderOf) -> None:
@@ -97,7 +119,7 @@ def test_the_result_is_a_retriever(folder_of: FolderOf, tmp_path: Path) -> None:
 def test_the_journal(tmp_path: Path) -> None:
     step = {"loss": 2.0, "accuracy": 0.5, "tokens_per_second": 1234.5}
     stream = io.StringIO()
-    with Journal(tmp_path, "masked minilm", 2, stream) as journal:
+    with Journal(tmp_path, "masked minilm", 2, 1, stream) as journal:
         journal.add({"step": 0, "validation/dense": 0.25})
         journal.add({"step": 1, **step})
         journal.add({"step": 2, **step})

@@ -128,7 +128,7 @@ def test_bad_records_stop_or_are_set_aside(tmp_path: Path) -> None:
         TrainingSet.open(job.output)
     made = prepared(job.model_copy(update={"on_bad_input": "quarantine"}))
     assert (len(made), made.manifest.counts.bad_records) == (3, 1)
-    line = json.loads((job.output / "quarantine.jsonl").read_text("utf-8"))
+    line = json.loads((tmp_path / "out" / "quarantine.jsonl").read_text("utf-8"))
     assert line == {"file": str(path), "line": 4, "reason": line["reason"], "raw": '{"query": "q"}'}
 
 

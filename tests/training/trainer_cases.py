@@ -101,6 +101,11 @@ def config_of(case: str, folder_of: FolderOf, **changes: Any) -> BackboneRetriev
     return config
 
 
+def with_dtype(config: BackboneRetriever, dtype: str) -> BackboneRetriever:
+    place = config.backbone.model_copy(update={"dtype": dtype})
+    return config.model_copy(update={"backbone": place})
+
+
 def quick_recipe(**changes: Any) -> Recipe:
     return Recipe.model_validate(QUICK | changes)
 

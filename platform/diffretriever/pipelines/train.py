@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -14,7 +15,10 @@ import ray.train.torch
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from diffretriever.collections import open_collection
+from diffretriever.files import filesystem_of, is_file
 from diffretriever.pipelines.cluster import ray_session, result_of
 from diffretriever.pipelines.machines import Share, check_room, see_machines
 from diffretriever.pipelines.training_data import prepare_training
@@ -24,6 +28,7 @@ from diffretriever.training.gather import Workers
 from diffretriever.training.loop import Record
 from diffretriever.training.run_folder import Journal, RunFolder
 from diffretriever.training.session import check_trainable, describe_training, work
+from schemas.places import StorePath, as_place
 from schemas.retriever import BackboneRetriever
 from schemas.settings import RayConfig
 from schemas.training import TrainingManifest, TrainJob
@@ -56,10 +61,10 @@ def train(job: TrainJob) -> TrainingManifest:
     return folder.result()
 
 
-def _prepared(job: TrainJob) -> Path:
-    """The training set's folder: the one given, or one made from what was given."""
-    given = Path(job.train)
-    if (given / MANIFEST_FILE).is_file():
+def _prepared(job: TrainJob) -> Path | StorePath:
+    """The training set's place: the one given, or one made from what was given."""
+    given = as_place(job.train)
+    if is_file(given / MANIFEST_FILE):
         return given
     made = job.output / "training-set"
     prepare_training(PrepareTrainingJob(source=(job.train,), output=made))
@@ -88,11 +93,30 @@ def _gpus_that_fit(job: TrainJob) -> float:
 @ray.remote
 def _describe(job: TrainJob, retriever: BackboneRetriever, device: str) -> TrainingManifest:
     """Find out, on a machine like the workers', which training this is; raises `ValueError` if it cannot begin."""
-    return describe_training(retriever, job.recipe, TrainingSet.open(Path(job.train)), job.workers, device)
+    if job.validation is not None:
+        open_collection(job.validation).qrels(job.validation_split)
+    return describe_training(retriever, job.recipe, _open_training_set(job), job.workers, device)
+
+
+def _open_training_set(job: TrainJob) -> TrainingSet:
+    """Open the training set on the machine of a worker; raises `ValueError` where that cannot see it."""
+    _refuse_unseen(is_file(as_place(job.train) / MANIFEST_FILE), "train", job.train)
+    return TrainingSet.open(job.train)
+
+
+def _refuse_unseen(is_seen: bool, flag: str, place: object) -> None:  # noqa: FBT001 (what was found out)
+    if not is_seen:
+        raise ValueError(
+            f"--{flag} {place} is not there on {socket.gethostname()}, where a worker is to train: give the URI of an "
+            "object store, such as s3://bucket/folder, or a folder that all machines share"
+        )
 
 
 def _fit(job: TrainJob, manifest: TrainingManifest, folder: RunFolder, gpus: float) -> None:
-    inbox = _Inbox.remote()  # type: ignore[attr-defined] # Ray's decorator is not typed
+    filesystem, path = filesystem_of(folder.place)
+    # Beside this process, as Ray has its own controller: machines of workers come and go.
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    inbox = _Inbox.options(scheduling_strategy=here).remote()  # type: ignore[attr-defined] # Ray's is not typed
     trainer = TorchTrainer(
         _work,
         train_loop_config={"job": job, "manifest": manifest, "inbox": inbox},
@@ -103,21 +127,22 @@ def _fit(job: TrainJob, manifest: TrainingManifest, folder: RunFolder, gpus: flo
         ),
         run_config=RunConfig(
             name=folder.checkpoints.name,
-            storage_path=str(folder.path),
+            storage_path=path,
+            storage_filesystem=filesystem,
             failure_config=FailureConfig(max_failures=job.max_failures),
             checkpoint_config=CheckpointConfig(num_to_keep=job.checkpoints_kept),
         ),
         torch_config=TorchConfig(backend="nccl" if gpus else "gloo", timeout_s=_PATIENCE_SECONDS),
     )
     label = f"{manifest.retriever.method} {job.backbone or job.retriever}"
-    with Journal(folder.path, label, manifest.total_steps) as journal, _pumped(inbox, journal):
+    with Journal(folder.place, label, manifest.total_steps, job.checkpoint_every) as journal, _pumped(inbox, journal):
         try:
             result = trainer.fit()
         except TrainingFailedError:
-            mistake = ray.get(inbox.mistake.remote())
-            if mistake is None:
+            reason = ray.get(inbox.reason.remote())
+            if reason is None:
                 raise
-            raise ValueError(mistake) from None
+            raise ValueError(reason) from None
     assert result.checkpoint is not None, "the last step reports a checkpoint"
     with result.checkpoint.as_directory() as saved:
         folder.finish(Path(saved))
@@ -146,15 +171,17 @@ def _pumped(inbox: Any, journal: Journal) -> Iterator[None]:
 
 @ray.remote(num_cpus=0)
 class _Inbox:
-    """Where workers leave what the driver is to show, and the mistake that ends the training."""
+    """Where workers leave what the driver is to show, and what ends the training."""
 
     def __init__(self) -> None:
         self._records: list[Record] = []
         self._mistake: str | None = None
+        self._refusal: str | None = None
 
     def put(self, record: Record) -> None:
         """Leave a record."""
         self._records.append(record)
+        self._refusal = None
 
     def take(self) -> list[Record]:
         """Take all that lie here."""
@@ -168,6 +195,14 @@ class _Inbox:
     def mistake(self) -> str | None:
         """Return that message."""
         return self._mistake
+
+    def report_refusal(self, message: str) -> None:
+        """Leave the message of an error that the next attempt may not meet: a store or the hub did not answer."""
+        self._refusal = message
+
+    def reason(self) -> str | None:
+        """Return why training has ended, if workers have said it."""
+        return self._mistake or self._refusal
 
 
 def _work(config: dict[str, Any]) -> None:
@@ -183,11 +218,13 @@ def _work(config: dict[str, Any]) -> None:
     context = ray.train.get_context()
     checkpoint = ray.train.get_checkpoint()
     try:
+        # Before weights are loaded: a checkpoint that only one machine sees could not be put together.
+        _refuse_unseen(RunFolder(job.output).begun, "output", job.output)
         with checkpoint.as_directory() if checkpoint else nullcontext() as resume:
             work(
                 job,
                 config["manifest"],
-                TrainingSet.open(Path(job.train)),
+                _open_training_set(job),
                 device=str(ray.train.torch.get_device()),
                 workers=Workers(context.get_world_rank(), context.get_world_size()),
                 resume=Path(resume) if resume else None,
@@ -195,7 +232,9 @@ def _work(config: dict[str, Any]) -> None:
                 save_checkpoint=_save_checkpoint,
             )
     except ValueError as error:
-        ray.get(inbox.report_mistake.remote(str(error)))
+        may_pass = isinstance(error.__cause__, OSError)
+        report = inbox.report_refusal if may_pass else inbox.report_mistake
+        ray.get(report.remote(str(error)))
         raise
 
 

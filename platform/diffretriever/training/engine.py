@@ -123,7 +123,7 @@ class PlainEngine(Engine):
         flat /= self._workers.total
         sizes = [gradient.numel() for gradient in gradients]
         for parameter, averaged in zip(self._parameters.values(), flat.split(sizes), strict=True):
-            parameter.grad = averaged.view_as(parameter).clone()
+            parameter.grad = averaged.view_as(parameter)
 
 
 class DeepSpeedEngine(Engine):
@@ -150,7 +150,7 @@ class DeepSpeedEngine(Engine):
             model=module,
             model_parameters=list(parameters.values()),
             optimizer=_adamw(parameters, recipe),
-            config=_config(recipe),
+            config=_config(recipe, sum(parameter.numel() for parameter in parameters.values())),
         )
 
     def backward(self, loss: Tensor, last: bool) -> None:  # noqa: FBT001 (as in the interface)
@@ -199,14 +199,20 @@ def values_only() -> Iterator[None]:
             os.environ[_VALUES_ONLY] = before
 
 
-def _config(recipe: Recipe) -> dict[str, Any]:
+def _config(recipe: Recipe, trainable: int) -> dict[str, Any]:
     return {
         "train_micro_batch_size_per_gpu": recipe.queries_per_device,
         # Losses come divided already, and a step may have any number of backward passes.
         "gradient_accumulation_steps": 1,
         "managed_gradient_accumulation": False,
         "gradient_clipping": recipe.clip_norm,
-        "zero_optimization": {"stage": 2, "contiguous_gradients": True, "overlap_comm": False},
+        "zero_optimization": {
+            "stage": 2,
+            "contiguous_gradients": True,
+            "overlap_comm": False,
+            # While gradients are added up, a buffer of so many fp32 values is held, 2 GB by default.
+            "reduce_bucket_size": trainable,
+        },
         "steps_per_print": None,
         "wall_clock_breakdown": False,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,12 +10,13 @@ from typing import NamedTuple
 
 from diffretriever.collections import BadInputError, BadInputPolicy, BadRecord, Collection, open_collection
 from diffretriever.collections.quarantine import quarantine_line, refuse_other_files
-from diffretriever.files import whole_file
+from diffretriever.files import cache_dir, exists, put_folder, whole_file
 from diffretriever.ledger import refuse_another
 from diffretriever.training.data.examples import keys_of
 from diffretriever.training.data.sources import ExampleSource, RawPiece, checked, open_source
 from diffretriever.training.data.training_set import MANIFEST_FILE, read_manifest
 from diffretriever.training.data.training_set_writer import ExampleBlock, TrainingSetWriter, make_block
+from schemas.places import StorePath
 from schemas.training_data import PrepareTrainingJob, TrainingCounts, TrainingSetManifest, TrainingSource
 
 QUARANTINE_FILE = "quarantine.jsonl"
@@ -61,7 +63,7 @@ def finished(job: PrepareTrainingJob, inputs: Inputs) -> TrainingSetManifest | N
     Raises:
         ValueError: another one is there.
     """
-    if not (job.output / MANIFEST_FILE).exists():
+    if not exists(job.output / MANIFEST_FILE):
         return None
     there = read_manifest(job.output)
     sources, hold_out = inputs.described()
@@ -116,8 +118,8 @@ def write_training_set(
     """
     described = inputs.described()
     counts = [TrainingCounts()] * len(inputs.sources)
-    with TrainingSetWriter(job.output) as writer:
-        with quarantine(job.on_bad_input, job.output / QUARANTINE_FILE) as put:
+    with _put_to(job.output) as folder, TrainingSetWriter(folder) as writer:
+        with quarantine(job.on_bad_input, folder / QUARANTINE_FILE) as put:
             for number, block in blocks:
                 put(block.bad)
                 counts[number] += writer.add(block)
@@ -126,6 +128,20 @@ def write_training_set(
             raise ValueError("a source changed while it was read: start again")
         sources = [source.model_copy(update={"counts": n}) for source, n in zip(described[0], counts, strict=True)]
         return writer.finish(job, sources, described[1])
+
+
+@contextmanager
+def _put_to(output: Path | StorePath) -> Iterator[Path]:
+    """Give the folder to write a training set in; of one on an object store it is put there if the block succeeds."""
+    if isinstance(output, Path):
+        yield output
+        return
+    # A set may be larger than a machine's folder for temporary files.
+    cache_dir().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="training-set-", dir=cache_dir()) as place:
+        folder = Path(place)
+        yield folder
+        put_folder(folder, output, last=MANIFEST_FILE)
 
 
 @contextmanager

@@ -2,11 +2,14 @@
 
 A folder of `passages.arrow`, `examples.arrow` (schemas/training_data.py) and `manifest.json`, which is written last.
 What a row, an epoch and a seed give depends on nothing else, so any number of workers, in any order, see the same.
-Columns are read a row at a time from the mapped files, without Arrow's cost for a value.
+Columns are read a row at a time from the mapped files, without Arrow's cost for a value. Of a set on an object store
+those files are a copy in the cache, which a machine fetches once.
 """
 
 from __future__ import annotations
 
+import fcntl
+import shutil
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,14 +20,17 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from diffretriever.collections.base import Passage
+from diffretriever.files import AnyPlace, cache_dir, exists, open_input, read_bytes, whole_folder
 from diffretriever.training.data.examples import Example, Group, passage_key
 from diffretriever.training.data.seeds import draws, permutation
+from schemas.places import StorePath, as_place
 from schemas.training_data import TRAINING_SET_FORMAT, TrainingSetManifest
 
 MANIFEST_FILE = "manifest.json"
 EXAMPLES_FILE = "examples.arrow"
 PASSAGES_FILE = "passages.arrow"
 
+_COPIED_BYTES = 8 << 20
 # After so many draws in vain, all rows are tried in turn.
 _ROWS_DRAWN = 64
 
@@ -32,9 +38,9 @@ _ROWS_DRAWN = 64
 class TrainingSet:
     """Examples by row, and what a training step takes of them. Picklable: it is opened again where it arrives."""
 
-    def __init__(self, folder: Path, manifest: TrainingSetManifest) -> None:
-        """Map the files of a folder whose manifest is `manifest`; use `open`."""
-        self.folder = folder
+    def __init__(self, place: AnyPlace, folder: Path, manifest: TrainingSetManifest) -> None:
+        """Map the files in `folder`, which are those of `place`, with that manifest; use `open`."""
+        self.place, self.folder = place, folder
         self.manifest = manifest
         self.digest = manifest.digest
         examples, passages = _open_batches(folder / EXAMPLES_FILE), _open_batches(folder / PASSAGES_FILE)
@@ -45,21 +51,21 @@ class TrainingSet:
         self._ids, self._titles, self._texts = (_TextColumn(passages, name) for name in ("id", "title", "text"))
 
     @classmethod
-    def open(cls, folder: Path) -> TrainingSet:
-        """Open a training set.
+    def open(cls, place: AnyPlace) -> TrainingSet:
+        """Open a training set, local or on an object store.
 
         Raises:
             ValueError: none is there, it is incomplete or damaged, or of a newer layout; the message says what to do.
         """
-        manifest = read_manifest(folder)
-        for name, size in manifest.files.items():
-            file = folder / name
-            if not file.is_file() or file.stat().st_size != size:
-                raise ValueError(f"{file}: missing or cut short: remove {folder} and prepare the training set again")
-        return cls(folder, manifest)
+        manifest = read_manifest(place)
+        found = as_place(place)
+        folder = found if isinstance(found, Path) else _fetched(found, manifest)
+        if broken := _broken_file(folder, manifest):
+            raise ValueError(f"{broken}: missing or cut short: remove {place} and prepare the training set again")
+        return cls(place, folder, manifest)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return TrainingSet.open, (self.folder,)
+        return TrainingSet.open, (self.place,)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -139,7 +145,7 @@ class TrainingSet:
             if len(found) == wanted:
                 return found
         raise ValueError(
-            f"{self.folder}: too few passages for {wanted} more negatives of query '{self._query_ids[home]}': mine "
+            f"{self.place}: too few passages for {wanted} more negatives of query '{self._query_ids[home]}': mine "
             "negatives with `python jobs/mine_negatives.py`, or train with fewer"
         )
 
@@ -156,21 +162,53 @@ class TrainingSet:
         return Passage(self._ids[place], self._titles[place], self._texts[place])
 
 
-def read_manifest(folder: Path) -> TrainingSetManifest:
+def read_manifest(place: AnyPlace) -> TrainingSetManifest:
     """Return what a training set says of itself; raises `ValueError` as `TrainingSet.open` says."""
-    path = folder / MANIFEST_FILE
-    if not path.is_file():
-        state = "incomplete" if (folder / EXAMPLES_FILE).exists() else "no training set"
-        raise ValueError(f"{folder}: {state}, {MANIFEST_FILE} is not there: make it with jobs/prepare_training.py")
+    path = as_place(place) / MANIFEST_FILE
     try:
-        manifest = TrainingSetManifest.model_validate_json(path.read_bytes())
+        manifest = TrainingSetManifest.model_validate_json(read_bytes(path))
+    except (FileNotFoundError, NotADirectoryError):
+        state = "incomplete" if exists(as_place(place) / EXAMPLES_FILE) else "no training set"
+        raise ValueError(
+            f"{place}: {state}, {MANIFEST_FILE} is not there: make it with jobs/prepare_training.py"
+        ) from None
     except ValidationError as error:
         raise ValueError(f"{path}: not the manifest of a training set: {error.errors()[0]['msg']}") from error
     if manifest.format > TRAINING_SET_FORMAT:
         raise ValueError(
-            f"{folder} has layout {manifest.format}; this version reads up to {TRAINING_SET_FORMAT}: upgrade"
+            f"{place} has layout {manifest.format}; this version reads up to {TRAINING_SET_FORMAT}: upgrade"
         )
     return manifest
+
+
+def _fetched(place: StorePath, manifest: TrainingSetManifest) -> Path:
+    """Return the copy of a set on an object store that this machine's cache holds, fetched if it is not there.
+
+    Workers of one machine wait for the first of them, which fetches it.
+    """
+    copy = cache_dir() / "training-sets" / manifest.digest
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    with copy.with_suffix(".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if copy.is_dir() and not _broken_file(copy, manifest):
+            return copy
+        shutil.rmtree(copy, ignore_errors=True)
+        with whole_folder(copy) as folder:
+            for name in manifest.files:
+                with open_input(place / name) as source, (folder / name).open("wb") as sink:
+                    shutil.copyfileobj(source, sink, _COPIED_BYTES)
+            if broken := _broken_file(folder, manifest):
+                raise ValueError(f"{place}/{broken.name}: missing or cut short: prepare the training set again")
+    return copy
+
+
+def _broken_file(folder: Path, manifest: TrainingSetManifest) -> Path | None:
+    """Return a file that is not as long as the manifest says."""
+    for name, size in manifest.files.items():
+        file = folder / name
+        if not file.is_file() or file.stat().st_size != size:
+            return file
+    return None
 
 
 def _open_batches(path: Path) -> list[pa.RecordBatch]:

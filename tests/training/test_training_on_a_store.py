@@ -1,0 +1,136 @@
+"""A training whose set, course and result lie on an object store: the same as in folders, and fetched once."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from diffretriever.files import files_in, is_folder, open_input, read_bytes, read_text, remove, write_bytes
+from diffretriever.training.data.preparation import finished, open_inputs
+from diffretriever.training.data.training_set import EXAMPLES_FILE, MANIFEST_FILE, PASSAGES_FILE, TrainingSet
+from diffretriever.training.run_folder import METRICS_FILE, Journal, RunFolder
+from schemas.places import StorePath
+from schemas.training import TrainJob
+from schemas.training_data import PrepareTrainingJob
+from tests.training.example_cases import examples, jsonl, prepared, tevatron
+from tests.training.test_run_folder import manifest_of
+from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, session_of
+
+MADE = examples(20, scores=True)
+
+
+@pytest.fixture
+def output(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StorePath:
+    monkeypatch.setenv("DIFFRETRIEVER_CACHE", str(tmp_path / "cache"))
+    return StorePath(f"{bucket}/a folder/out")
+
+
+def prepare_job(tmp_path: Path, output: StorePath) -> PrepareTrainingJob:
+    (tmp_path / "train.jsonl").write_text(jsonl(map(tevatron, MADE)), "utf-8")
+    return PrepareTrainingJob(source=(str(tmp_path / "train.jsonl"),), output=output, on_bad_input="quarantine")
+
+
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files that are fetched from here on."""
+    names: list[str] = []
+
+    def opened(place: StorePath) -> AbstractContextManager[BinaryIO]:
+        names.append(place.name)
+        return open_input(place)
+
+    monkeypatch.setattr("diffretriever.training.data.training_set.open_input", opened)
+    return names
+
+
+def test_a_set_is_put_whole_and_fetched_once(output: StorePath, tmp_path: Path, fetched: list[str]) -> None:
+    job = prepare_job(tmp_path, output)
+    made, alone = prepared(job), prepared(job.model_copy(update={"output": tmp_path / "alone"}))
+    assert made.digest == alone.digest
+    assert [made.example(row) for row in range(len(made))] == MADE
+    names = {MANIFEST_FILE, EXAMPLES_FILE, PASSAGES_FILE, "quarantine.jsonl"}
+    assert {info.base_name for info in files_in(output)} == names
+    assert finished(job, open_inputs(job)) == made.manifest
+    again = pickle.loads(pickle.dumps(made))
+    assert again.example(3) == MADE[3]
+    assert again.folder == made.folder
+    assert fetched == [EXAMPLES_FILE, PASSAGES_FILE]
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["training-sets"]
+
+
+def test_a_damaged_copy_is_fetched_again(output: StorePath, tmp_path: Path, fetched: list[str]) -> None:
+    copy = prepared(prepare_job(tmp_path, output)).folder / EXAMPLES_FILE
+    whole = copy.read_bytes()
+    copy.write_bytes(whole[:-8])
+    TrainingSet.open(str(output))
+    assert copy.read_bytes() == whole
+    assert len(fetched) == 4
+
+
+def test_nothing_incomplete_opens(output: StorePath, tmp_path: Path) -> None:
+    place = str(output)
+    with pytest.raises(ValueError, match=f"{place}: no training set"):
+        TrainingSet.open(place)
+    set_digest = prepared(prepare_job(tmp_path, output)).digest
+    remove(tmp_path / "cache")
+    write_bytes(output / PASSAGES_FILE, b"short")
+    with pytest.raises(ValueError, match=f"{PASSAGES_FILE}: missing or cut short"):
+        TrainingSet.open(place)
+    assert not (tmp_path / "cache" / "training-sets" / set_digest).exists()
+    remove(output / MANIFEST_FILE)
+    with pytest.raises(ValueError, match=f"{place}: incomplete"):
+        TrainingSet.open(place)
+
+
+def test_one_training_a_place_and_its_result(output: StorePath, folder_of: FolderOf, tmp_path: Path) -> None:
+    session = session_of(config_of("masked-bert", folder_of), quick_recipe(max_steps=1))
+    list(session.trainer.run())
+    job = TrainJob(train="set", output=output, strategy="ddp")
+    folder = RunFolder(output)
+    assert folder.begin(session.manifest, job) == RunFolder(str(output)).begin(session.manifest, job)
+    with pytest.raises(ValueError, match=r"(?s)holds another training .*recipe\.seed: 42 != 7"):
+        folder.begin(manifest_of(folder_of, seed=7), job)
+    trained = session.save_adapter(tmp_path / "checkpoint" / "adapter")
+    assert not folder.finished
+    assert folder.finish(tmp_path / "checkpoint") == RunFolder(output).result() == trained
+    assert RunFolder(output).finished
+    assert f"adapter: {output}/adapter" in read_text(output / "retriever.yaml")
+    assert is_folder(output / "adapter")
+
+
+def test_the_journal_goes_on_where_another_machine_left_it(output: StorePath) -> None:
+    def course(*steps: int) -> None:
+        with Journal(output, "masked", 4, 2, io.StringIO()) as journal:
+            for step in steps:
+                journal.add({"step": step, "loss": 1.0, "accuracy": 0.5, "tokens_per_second": 9.0})
+                seen = read_bytes(output / METRICS_FILE).count(b"\n") if step > 1 else 0
+                assert seen >= step - step % 2, "they are there at each checkpoint"
+
+    course(1, 2, 3)
+    course(3, 4)
+    lines = [json.loads(line)["step"] for line in read_text(output / METRICS_FILE).splitlines()]
+    assert lines == [1, 2, 3, 3, 4]
+    assert len(files_in(output / "tensorboard")) == 2
+
+
+def test_a_store_that_refuses_the_journal_does_not_end_the_training(
+    output: StorePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.StringIO()
+    with Journal(output, "masked", 4, 1, stream) as journal:
+        with monkeypatch.context() as patch:
+            patch.setattr("diffretriever.training.run_folder.put_file", _refused)
+            journal.add({"step": 1, "validation/dense": 0.5})
+        assert "put there at the next checkpoint" in stream.getvalue()
+        journal.add({"step": 2, "validation/dense": 0.5})
+    assert read_text(output / METRICS_FILE).count("\n") == 2
+
+
+def _refused(file: Path, target: object) -> None:
+    raise ValueError(f"{target}: access is refused")
