@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 from pydantic import PositiveInt
 
 from schemas.base import Model
 from schemas.budget import BudgetChoice
-from schemas.places import IndexPlace
+from schemas.places import IndexPlace, Place
 from schemas.settings import RayConfig
 
 
@@ -32,7 +31,7 @@ class EncodeJob(RayConfig):
     on_bad_input: Literal["error", "quarantine"] = "error"
     """What to do with records that cannot be encoded: stop before anything starts, or set them aside in a file. A
     passage that the retriever encodes as NaN or infinity stops the job when it is met, or is set aside too."""
-    quarantine: Path | None = None
+    quarantine: Place | None = None
     """File for the records that are set aside; default: `quarantine.jsonl` in a local index folder, or in the current
     one. Records that it holds of other collections stay."""
     on_existing: Literal["error", "skip", "replace"] = "error"

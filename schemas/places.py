@@ -1,11 +1,15 @@
-"""Where an index or a file is: a path, or the URI of an object store. A `file:` URI is the path that it names."""
+"""Where an index, a file or a folder is: a path, or the URI of an object store.
+
+A `file:` URI is the path that it names. Reading and writing at a place is `diffretriever.files`.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, PlainSerializer, PlainValidator, WithJsonSchema
 
 
 def plain_place(place: str) -> str:
@@ -32,5 +36,91 @@ def plain_place(place: str) -> str:
     return path
 
 
+class StorePath:
+    """The URI of a file or folder on an object store, put together as a `Path` is: `folder / "name"`."""
+
+    __slots__ = ("_uri",)
+
+    def __init__(self, uri: str) -> None:
+        """Take a URI such as `s3://bucket/folder`; slashes at its end say nothing.
+
+        Raises:
+            ValueError: it names no bucket, or has a query or fragment.
+        """
+        scheme, _, rest = uri.partition("://")
+        if not scheme or not rest.strip("/") or rest.startswith("/"):
+            raise ValueError(f"{uri} names no bucket: give a URI such as s3://bucket/folder, or a path")
+        if "?" in rest or "#" in rest:
+            raise ValueError(
+                f"{uri}: write ? as %3F and # as %23. Endpoint, region and credentials come from the environment "
+                "(AWS_ENDPOINT_URL, AWS_REGION, …)"
+            )
+        self._uri = uri.rstrip("/")
+
+    @property
+    def name(self) -> str:
+        """What follows the last slash; of a bucket itself, its name."""
+        return self._uri.rpartition("/")[2]
+
+    @property
+    def suffix(self) -> str:
+        """The end of the name from its last dot on, such as `.gz`."""
+        return Path(self.name).suffix
+
+    @property
+    def parent(self) -> StorePath:
+        """The folder; a bucket is its own."""
+        above = self._uri.rpartition("/")[0]
+        return self if above.endswith("/") else StorePath(above)
+
+    def with_name(self, name: str) -> StorePath:
+        """Return the place beside this one that has another name."""
+        return self.parent / name
+
+    def __truediv__(self, below: str) -> StorePath:
+        return StorePath(f"{self._uri}/{below}")
+
+    def __str__(self) -> str:
+        return self._uri
+
+    def __repr__(self) -> str:
+        return f"StorePath('{self._uri}')"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StorePath) and self._uri == other._uri
+
+    def __lt__(self, other: StorePath) -> bool:
+        return self._uri < other._uri
+
+    def __hash__(self) -> int:
+        return hash(self._uri)
+
+
+def as_place(place: str | Path | StorePath) -> Path | StorePath:
+    """Return a text as the path or the object-store URI that it is; what is one already, as it is.
+
+    Raises:
+        ValueError: a `file:` URI that names no path of this machine, or an object-store URI without a bucket.
+    """
+    if not isinstance(place, str):
+        return place
+    plain = plain_place(place)
+    return StorePath(plain) if "://" in plain else Path(plain)
+
+
+def _checked_place(value: Any) -> Path | StorePath:
+    if not isinstance(value, str | Path | StorePath):
+        raise ValueError("give a path or the URI of an object store")
+    return as_place(value)
+
+
 IndexPlace: TypeAlias = Annotated[str, AfterValidator(plain_place)]
 """Folder or object-store URI of an index."""
+
+Place: TypeAlias = Annotated[
+    Path | StorePath,
+    PlainValidator(_checked_place),
+    PlainSerializer(str, when_used="json"),
+    WithJsonSchema({"type": "string", "format": "path"}),
+]
+"""Path or object-store URI of a file or folder. A setting of the type `Path` takes no URI; see `JobConfig`."""

@@ -21,7 +21,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, CliSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from schemas.base import CommaSeparated, Model, refuse_unknown_keys, suggest
-from schemas.places import plain_place
+from schemas.places import StorePath, plain_place
 
 RENAMED_FLAGS: dict[str, str] = {}
 """A flag of any job that is gone → what it is called now, as `"--old": "--new"`: who uses the old one is told."""
@@ -36,10 +36,17 @@ class JobConfig(Model):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _path_of_a_file_uri(cls, value: Any, info: ValidationInfo) -> Any:
-        """`Path` would make one slash of the two in a `file:` URI."""
-        is_path = _takes_path(cls.model_fields[str(info.field_name)].annotation)
-        return plain_place(value) if isinstance(value, str) and is_path else value
+    def _path_of_a_uri(cls, value: Any, info: ValidationInfo) -> Any:
+        """`Path` would make one slash of the two in a URI: a `file:` URI is a path, others are refused here."""
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        if not isinstance(value, str) or not _takes(Path, annotation) or _takes(StorePath, annotation):
+            return value
+        place = plain_place(value)
+        if "://" in place:
+            raise ValueError(
+                f"{place} lies on an object store, and this is read or written by ordinary file access: give a path"
+            )
+        return place
 
     @classmethod
     def from_command_line(cls, arguments: Sequence[str] | None = None) -> Self:
@@ -117,8 +124,8 @@ class RayConfig(ModelOptions):
     against what is there now."""
 
 
-def _takes_path(annotation: Any) -> bool:
-    return annotation is Path or any(map(_takes_path, get_args(annotation)))
+def _takes(kind: type, annotation: Any) -> bool:
+    return annotation is kind or any(_takes(kind, each) for each in get_args(annotation))
 
 
 class _CommandLine(BaseSettings):

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from diffretriever.random_models.checkpoints import write_random_checkpoint
+from tests.files_s3 import bucket, s3_endpoint  # noqa: F401 - fixtures
 from tests.warm.warm_python import warm_python
 
 

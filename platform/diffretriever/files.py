@@ -1,21 +1,48 @@
-"""Where files are kept, and writing so that nobody sees half a file or half a folder."""
+"""Reading and writing at a place, local or on an object store, so that nobody sees half a file or half a folder.
+
+Object stores are spoken to by pyarrow, tables on them by Lance. Both take endpoint, region and credentials from the
+same variables of the environment: AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and so on.
+"""
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import io
 import json
+import mmap
 import os
 import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, BinaryIO, TypeAlias
+from urllib.parse import unquote
 
-from schemas.places import plain_place
+from schemas.places import StorePath, as_place, plain_place
 
 if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
     from pyarrow import fs
+
+AnyPlace: TypeAlias = str | Path | StorePath
+"""A path or an object-store URI, also as text."""
+
+_READ_BYTES = 8 << 20
+"""Of an object, fetched at once."""
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_ADVICE = {
+    "ACCESS_DENIED": "access is refused: check the credentials and their rights on the bucket",
+    "INVALID_ACCESS_KEY": "the credentials are not known there: check AWS_ACCESS_KEY_ID",
+    "SIGNATURE_DOES_NOT_MATCH": "the credentials are wrong: check AWS_SECRET_ACCESS_KEY",
+    "NO_SUCH_BUCKET": "there is no such bucket: check its name, AWS_REGION and AWS_ENDPOINT_URL",
+    "NETWORK_CONNECTION": "nothing answers there: check AWS_ENDPOINT_URL, AWS_REGION and the network",
+}
+"""What AWS calls an error → what it means to a user."""
 
 
 def cache_dir() -> Path:
@@ -24,36 +51,214 @@ def cache_dir() -> Path:
     return Path(chosen).expanduser().absolute()
 
 
-def is_local(uri: str) -> bool:
+def is_local(place: AnyPlace) -> bool:
     """Return whether this is a path or a `file:` URI, and no object-store URI."""
-    return "://" not in plain_place(uri)
+    return "://" not in plain_place(str(place))
 
 
-def filesystem_of(place: str) -> tuple[fs.FileSystem, str]:
-    """Return the filesystem of a local path or an object-store URI, and its path in there."""
+def filesystem_of(place: AnyPlace) -> tuple[fs.FileSystem, str]:
+    """Return the filesystem of a local path or an object-store URI, and its path in there.
+
+    Raises:
+        ValueError: nothing here speaks with object stores of this kind.
+    """
+    import pyarrow as pa
     from pyarrow import fs
 
-    place = plain_place(place)
-    # Paths may hold what would have another meaning in a URI.
-    found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(str(Path(place).absolute()) if is_local(place) else place)
+    text = plain_place(str(place))
+    if is_local(text):
+        # Paths may hold what would have another meaning in a URI.
+        return fs.LocalFileSystem(), str(Path(text).absolute())
+    scheme, _, path = str(StorePath(text)).partition("://")
+    if scheme.lower() == "s3":
+        endpoint, region = (next(filter(None, map(os.environ.get, names)), "") for names in (_ENDPOINTS, _REGIONS))
+        return _s3(endpoint, region, path.partition("/")[0]), unquote(path)
+    try:
+        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(text)
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{text}: object stores of this kind are not known here ({error}): use s3://") from error
     return found
 
 
-def write_text(place: str | Path, text: str) -> None:
-    """Write `text` as UTF-8 to a local path or an object-store URI; a put to a store is whole by itself."""
+@lru_cache(maxsize=8)
+def _s3(endpoint: str, region: str, bucket: str) -> fs.S3FileSystem:
+    """Return the connection to a bucket.
+
+    pyarrow itself looks for an endpoint in the environment in some of its ways to a filesystem, and not in others.
+    """
+    from pyarrow import fs
+
+    if not endpoint and not region:
+        with _told(f"s3://{bucket}"):
+            region = fs.resolve_s3_region(bucket)
+    # A small object is one request then, and errors come when the stream is closed.
+    return fs.S3FileSystem(endpoint_override=endpoint or None, region=region or "us-east-1", allow_delayed_open=True)
+
+
+@contextmanager
+def _told(place: AnyPlace) -> Iterator[None]:
+    """Turn errors of an object store into ones that name the place.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: anything else; the message says what to check.
+    """
+    import pyarrow as pa
+
+    try:
+        yield
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, "there is no such object", str(place)) from None
+    except (OSError, pa.ArrowException) as error:
+        said = str(error)
+        advice = next((text for name, text in _ADVICE.items() if name in said), "it cannot be read or written now")
+        raise ValueError(f"{place}: {advice} ({said})") from error
+
+
+@contextmanager
+def open_input(place: AnyPlace) -> Iterator[BinaryIO]:
+    """Open a file for reading bytes; it can be sought in. Of an object, what is not read is not fetched.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: the object store refuses it, or does not answer.
+    """
+    if is_local(place):
+        with _path(place).open("rb") as file:
+            yield file
+        return
+    with io.BufferedReader(_Object(place), _READ_BYTES) as stream:
+        yield stream
+
+
+class _Object(io.RawIOBase):
+    """An object of a store, open for reading; errors of the store name the place."""
+
+    def __init__(self, place: AnyPlace) -> None:
+        super().__init__()
+        self._place = place
+        filesystem, path = filesystem_of(place)
+        with _told(place):
+            self._source = filesystem.open_input_file(path)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        with _told(self._place):
+            return int(self._source.readinto(buffer))
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return int(self._source.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._source.tell())
+
+    def close(self) -> None:
+        if not self.closed:
+            self._source.close()
+        super().close()
+
+
+def read_bytes(place: AnyPlace) -> bytes:
+    """Return what a file holds; raises as `open_input` does."""
+    with open_input(place) as stream:
+        return stream.read()
+
+
+def read_text(place: AnyPlace) -> str:
+    """Return the UTF-8 text that a file holds; raises as `open_input` does."""
+    return read_bytes(place).decode()
+
+
+def write_text(place: AnyPlace, text: str) -> None:
+    """Write `text` as UTF-8 to a local path or an object-store URI, whole or not at all."""
     write_bytes(place, text.encode())
 
 
-def write_bytes(place: str | Path, data: bytes) -> None:
-    """Write `data` to a local path or an object-store URI."""
-    place = plain_place(str(place))
+def write_bytes(place: AnyPlace, data: bytes | memoryview) -> None:
+    """Write `data` to a local path or an object-store URI, whole or not at all.
+
+    Raises:
+        ValueError: the object store refuses it, or does not answer.
+    """
     if is_local(place):
-        with whole_file(Path(place)) as stream:
+        with whole_file(place) as stream:
             stream.write(data)
         return
     filesystem, path = filesystem_of(place)
-    with filesystem.open_output_stream(path) as stream:
+    # One call: whatever interrupts it, the stream is never closed, and so put in place, with half of the data. And by
+    # itself pyarrow compresses what is named `.gz`.
+    with _told(place), filesystem.open_output_stream(path, compression=None) as stream:
         stream.write(data)
+
+
+def exists(place: AnyPlace) -> bool:
+    """Return whether a file or folder is there; a folder of an object store is there if anything is in it."""
+    return _path(place).exists() if is_local(place) else _kind(place) != "NotFound"
+
+
+def is_file(place: AnyPlace) -> bool:
+    """Return whether a file is there; raises `ValueError` where an object store does not say."""
+    return _path(place).is_file() if is_local(place) else _kind(place) == "File"
+
+
+def is_folder(place: AnyPlace) -> bool:
+    """Return whether a folder is there; raises `ValueError` where an object store does not say."""
+    return _path(place).is_dir() if is_local(place) else _kind(place) == "Directory"
+
+
+def _kind(place: AnyPlace) -> str:
+    filesystem, path = filesystem_of(place)
+    with _told(place):
+        return str(filesystem.get_file_info(path).type.name)
+
+
+def files_in(folder: AnyPlace) -> list[fs.FileInfo]:
+    """Return what pyarrow says of each file right in a folder, by name; none where there is no folder."""
+    from pyarrow import fs
+
+    filesystem, path = filesystem_of(folder)
+    with _told(folder):
+        found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    return sorted((info for info in found if info.type == fs.FileType.File), key=lambda info: info.base_name)
+
+
+def file_state(place: AnyPlace) -> str:
+    """Return a text that changes when a file does: its size and the time of its last change.
+
+    Raises:
+        FileNotFoundError: it is not there.
+    """
+    if is_local(place):
+        status = _path(place).stat()
+        return f"{status.st_size}:{status.st_mtime_ns}"
+    filesystem, path = filesystem_of(place)
+    with _told(place):
+        info = filesystem.get_file_info(path)
+    if not info.is_file:
+        raise FileNotFoundError(errno.ENOENT, "there is no such object", str(place))
+    return f"{info.size}:{info.mtime_ns}"
+
+
+def remove(place: AnyPlace) -> None:
+    """Delete a file, or a folder with all that is in it; there may be nothing."""
+    filesystem, path = filesystem_of(place)
+    with _told(place):
+        kind = filesystem.get_file_info(path).type.name
+        if kind == "Directory":
+            filesystem.delete_dir(path)
+        elif kind == "File":
+            filesystem.delete_file(path)
+
+
+def _path(place: AnyPlace) -> Path:
+    found = as_place(place)
+    assert isinstance(found, Path), "the caller has checked this"
+    return found
 
 
 def file_digest(file: Path) -> str:
@@ -68,15 +273,32 @@ def json_digest(value: object) -> str:
 
 
 @contextmanager
-def whole_file(target: Path) -> Iterator[IO[bytes]]:
+def whole_file(target: AnyPlace) -> Iterator[IO[bytes]]:
     """Open a file for writing that replaces `target` only if the block succeeds."""
-    temporary = _temporary_beside(target)
+    if not is_local(target):
+        with _whole_object(target) as stream:
+            yield stream
+        return
+    path = _path(target)
+    temporary = _temporary_beside(path)
     try:
         with temporary.open("wb") as stream:
             yield stream
-        temporary.replace(target)
+        temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _whole_object(target: AnyPlace) -> Iterator[IO[bytes]]:
+    """Collect an object in a temporary file of this machine, and put it when the block succeeds."""
+    with tempfile.TemporaryFile() as spool:
+        yield spool
+        spool.flush()
+        if not os.fstat(spool.fileno()).st_size:
+            write_bytes(target, b"")
+            return
+        write_bytes(target, memoryview(mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ)))
 
 
 @contextmanager

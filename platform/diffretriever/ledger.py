@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from pyarrow import fs
-
-from diffretriever.files import filesystem_of, write_bytes
+from diffretriever.files import AnyPlace, is_file, read_bytes, remove, write_bytes
 from schemas.base import differing_fields
 from schemas.places import plain_place
 
@@ -27,7 +24,7 @@ class Ledger:
     Entries outlast the process that put them. Several threads or processes may put entries of different names.
     """
 
-    def __init__(self, folder: str | Path, identity: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, folder: AnyPlace, identity: Mapping[str, Any] | None = None) -> None:
         """Open the ledger in `folder`, which need not be there.
 
         Args:
@@ -38,20 +35,19 @@ class Ledger:
             ValueError: the ledger belongs to a job of another identity; the message names the fields that differ.
         """
         self._place = plain_place(str(folder)).rstrip("/")
-        self._files, self._path = filesystem_of(self._place)
         if identity is not None:
             self._claim(json.loads(json.dumps(identity)))
 
     def has(self, name: str) -> bool:
         """Return whether the entry is there."""
-        return bool(self._info(name).type == fs.FileType.File)
+        return is_file(f"{self._place}/{name}")
 
     def get(self, name: str) -> bytes | None:
         """Return an entry, None where it is not there."""
-        if not self.has(name):
+        try:
+            return read_bytes(f"{self._place}/{name}")
+        except (FileNotFoundError, IsADirectoryError):
             return None
-        with self._files.open_input_stream(f"{self._path}/{name}") as stream:
-            return bytes(stream.read())
 
     def get_json(self, name: str) -> Any:
         """Return what `put_json` put, None where it is not there.
@@ -79,19 +75,11 @@ class Ledger:
 
     def remove(self, name: str) -> None:
         """Delete an entry, or all entries whose names begin with `NAME/`; there may be none."""
-        kind = self._info(name).type
-        if kind == fs.FileType.Directory:
-            self._files.delete_dir(f"{self._path}/{name}")
-        elif kind == fs.FileType.File:
-            self._files.delete_file(f"{self._path}/{name}")
+        remove(f"{self._place}/{name}")
 
     def clear(self) -> None:
         """Delete the folder with all that is in it, if it is there: the job is done."""
-        if self._files.get_file_info(self._path).type == fs.FileType.Directory:
-            self._files.delete_dir(self._path)
-
-    def _info(self, name: str) -> fs.FileInfo:
-        return self._files.get_file_info(f"{self._path}/{name}")
+        remove(self._place)
 
     def _claim(self, identity: dict[str, Any]) -> None:
         # It is put before any other entry: where there is none, there is nothing of another job.
@@ -107,7 +95,7 @@ class Ledger:
         refuse_another(self._place, "an attempt at another job", found, identity)
 
 
-def refuse_another(place: str | Path, what: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+def refuse_another(place: AnyPlace, what: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
     """Refuse a folder that holds the work of another job.
 
     Args:
