@@ -16,7 +16,8 @@ class EncodeJob(RayConfig):
     """Encode a collection into an index: exactly once, resumable by running the same command again."""
 
     collection: str
-    """BEIR folder or zip, MS MARCO folder, corpus file, or a name: `pydoc` (built in) or a BEIR set to download."""
+    """BEIR folder or zip, MS MARCO folder, corpus file, all but a zip also as the URI of an object store; or a name:
+    `pydoc` (built in) or a BEIR set to download."""
     retriever: str = "diffretriever-minilm"
     """Name of a preset, or a YAML file that describes a retriever."""
     index: IndexPlace
@@ -32,8 +33,9 @@ class EncodeJob(RayConfig):
     """What to do with records that cannot be encoded: stop before anything starts, or set them aside in a file. A
     passage that the retriever encodes as NaN or infinity stops the job when it is met, or is set aside too."""
     quarantine: Place | None = None
-    """File for the records that are set aside; default: `quarantine.jsonl` in a local index folder, or in the current
-    one. Records that it holds of other collections stay."""
+    """File for the records that are set aside; default: `quarantine.jsonl` in the index's folder. Records that it holds
+    of other collections stay. On an object store it is a folder, `quarantine` beside the index's table, with a file for
+    each collection."""
     on_existing: Literal["error", "skip", "replace"] = "error"
     """What to do with a passage whose id is in the index with another text. The same text is never encoded twice."""
     rows_per_block: PositiveInt | None = None

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 
 from diffretriever.collections.base import BadInputError, BadRecord, Collection, Passage
 from diffretriever.collections.quarantine import quarantined
+from schemas.places import StorePath
 
 BadInputPolicy: TypeAlias = Literal["error", "quarantine"]
 
@@ -59,7 +60,7 @@ class ScanResult:
 def scan(
     collection: Collection,
     policy: BadInputPolicy,
-    quarantine: Path | None,
+    quarantine: Path | StorePath | None,
     *,
     keep: Callable[[Passage], bool] | None = None,
 ) -> ScanResult:
@@ -88,7 +89,7 @@ def scan(
         return _walk(collection, keep, put)
 
 
-def set_aside(collection: Collection, ids: Iterable[str], reason: str, quarantine: Path) -> None:
+def set_aside(collection: Collection, ids: Iterable[str], reason: str, quarantine: Path | StorePath) -> None:
     """Add kept passages to the file that `scan` wrote the bad records to, for a reason that came to light later.
 
     Args:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from ray.data import Dataset, TaskPoolStrategy
 
 from diffretriever.collections import Collection, Passage, ScanResult, open_collection, scan, set_aside
-from diffretriever.collections.quarantine import refuse_other_files
+from diffretriever.collections.quarantine import own_file, refuse_other_files
 from diffretriever.encoders.base import BatchCost
 from diffretriever.encoders.representations import not_finite
 from diffretriever.files import is_local, write_text
@@ -45,6 +45,7 @@ from diffretriever.presets import load_retriever
 from schemas.budget import Budget
 from schemas.encode import EncodeJob, EncodeSummary
 from schemas.index import TEXT_SCHEMA, IndexManifest
+from schemas.places import StorePath, as_place
 from schemas.retriever import RETRIEVER_ADAPTER, NeuralRetriever, RetrieverConfig, has_slots, is_neural
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
     started = time.monotonic()
     smaller = smaller or {}
     collection = open_collection(job.collection)
-    quarantine = _quarantine_path(job)
+    quarantine = _quarantine_place(job, collection)
     if quarantine is not None:
         refuse_other_files(quarantine, collection.inputs())
     retriever = load_retriever(job.retriever, job.backbone, job.budget, job.adapter)
@@ -127,12 +128,11 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
     )
 
 
-def _quarantine_path(job: EncodeJob) -> Path | None:
+def _quarantine_place(job: EncodeJob, collection: Collection) -> Path | StorePath | None:
     if job.on_bad_input == "error":
         return None
-    if job.quarantine is not None:
-        return job.quarantine
-    return Path(job.index) / "quarantine.jsonl" if is_local(job.index) else Path("quarantine.jsonl")
+    beside = as_place(job.index) / ("quarantine.jsonl" if is_local(job.index) else "quarantine")
+    return own_file(job.quarantine or beside, collection)
 
 
 def _open_indexes(
