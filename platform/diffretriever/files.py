@@ -7,6 +7,7 @@ same variables of the environment: AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import io
 import json
@@ -15,10 +16,10 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, BinaryIO, TypeAlias
 from urllib.parse import unquote
 
@@ -217,14 +218,14 @@ def _kind(place: AnyPlace) -> str:
         return str(filesystem.get_file_info(path).type.name)
 
 
-def files_in(folder: AnyPlace) -> list[fs.FileInfo]:
-    """Return what pyarrow says of each file right in a folder, by name; none where there is no folder."""
+def files_in(folder: AnyPlace, *, deep: bool = False) -> list[fs.FileInfo]:
+    """Return what pyarrow says of each file right in a folder, or also below it, by path; none where there is none."""
     from pyarrow import fs
 
     filesystem, path = filesystem_of(folder)
     with _told(folder):
-        found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
-    return sorted((info for info in found if info.type == fs.FileType.File), key=lambda info: info.base_name)
+        found = filesystem.get_file_info(fs.FileSelector(path, recursive=deep, allow_not_found=True))
+    return sorted((info for info in found if info.type == fs.FileType.File), key=lambda info: str(info.path))
 
 
 def file_state(place: AnyPlace) -> str:
@@ -326,3 +327,54 @@ def _move_unless_there(folder: Path, target: Path) -> None:
         # Another process built the same folder first: its content is as good as ours.
         if not target.is_dir():
             raise
+
+
+def fetched_folder(place: StorePath, wanted: Sequence[str]) -> Path:
+    """Return a local copy of a folder on an object store, whole; a machine fetches it once.
+
+    Processes that want it meanwhile wait. When a file there changes its size or its time, what is fetched next is
+    another copy; that of before stays for whoever reads it.
+
+    Args:
+        place: the folder.
+        wanted: patterns of names, with `*`, and of paths below the folder; `*` does not reach into deeper folders.
+
+    Raises:
+        ValueError: no such file is there, one changed meanwhile, or the store refuses it or does not answer.
+    """
+    files = _wanted_files(place, wanted)
+    if not files:
+        raise ValueError(f"{place}: there is no folder with any of {', '.join(wanted)}")
+    copy = cache_dir() / "fetched" / json_digest([str(place), files])
+    if copy.is_dir():
+        return copy
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    with (copy.parent / f".{copy.name}.lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not copy.is_dir():
+            with whole_folder(copy) as folder:
+                for name, _, _ in files:
+                    _fetch(place / name, folder / name)
+                if _wanted_files(place, wanted) != files:
+                    raise ValueError(f"{place} changed while it was fetched: start again")
+    return copy
+
+
+def _wanted_files(place: StorePath, wanted: Sequence[str]) -> list[tuple[str, int, int]]:
+    """Return path below the folder, size and time of the files that any pattern matches."""
+    _, root = filesystem_of(place)
+    found = [(info.path.removeprefix(f"{root}/"), info.size, info.mtime_ns) for info in files_in(place, deep=True)]
+    return [file for file in found if any(_matches(PurePosixPath(file[0]), pattern) for pattern in wanted)]
+
+
+def _matches(path: PurePosixPath, pattern: str) -> bool:
+    return len(path.parts) == len(PurePosixPath(pattern).parts) and path.match(pattern)
+
+
+def _fetch(place: StorePath, target: Path) -> None:
+    from pyarrow import fs
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    filesystem, path = filesystem_of(place)
+    with _told(place):
+        fs.copy_files(path, str(target), source_filesystem=filesystem, destination_filesystem=fs.LocalFileSystem())
