@@ -16,7 +16,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 warnings.filterwarnings("ignore", message="lance is not fork-safe")
 
 from diffretriever.consent import trust_code  # noqa: E402  (found through the path above)
-from schemas.places import plain_place  # noqa: E402
+from schemas.places import StorePath, plain_place  # noqa: E402
 from schemas.settings import JobConfig, ModelOptions  # noqa: E402
 
 C = TypeVar("C", bound=JobConfig)
@@ -46,7 +46,7 @@ def run(config_class: type[C], main: Callable[[C], None]) -> None:
         raise SystemExit(130) from None
 
 
-def absolute_place(place: str | Path, flag: str) -> str:
+def absolute_place(place: str | Path | StorePath, flag: str) -> str:
     """Return `place` as an absolute path or the URI of an object store.
 
     Raises:

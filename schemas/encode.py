@@ -23,9 +23,9 @@ class EncodeJob(RayConfig):
     index: IndexPlace
     """Folder or object-store URI of the index; made if it is not there, added to if it is."""
     backbone: str | None = None
-    """Local folder or hub id to use in place of the retriever's own backbone."""
+    """Folder, object-store URI or hub id to use in place of the retriever's own backbone."""
     adapter: str | None = None
-    """Local folder or hub id of a LoRA adapter to use in place of the retriever's own."""
+    """Folder, object-store URI or hub id of a LoRA adapter to use in place of the retriever's own."""
     budget: BudgetChoice | None = None
     """Slots as q<K_q>p<K_p>, for example q4p16, in place of the retriever's own; or the selection.json of a budget
     sweep."""

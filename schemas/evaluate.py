@@ -61,7 +61,7 @@ class DemoJob(RayConfig):
     """Collection to use."""
     split: str = "test"
     """Split of its qrels."""
-    output: Path = Path("demo")
+    output: Place = Path("demo")
     """Folder for indexes and the report."""
 
 

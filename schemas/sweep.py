@@ -63,9 +63,9 @@ class SweepJob(RayConfig):
     retriever: str = "diffretriever-minilm"
     """Name of a preset, or a YAML file that describes a retriever. Its own budget is not used."""
     backbone: str | None = None
-    """Local folder or hub id to use in place of the retriever's own backbone."""
+    """Folder, object-store URI or hub id to use in place of the retriever's own backbone."""
     adapter: str | None = None
-    """Local folder or hub id of a LoRA adapter to use in place of the retriever's own."""
+    """Folder, object-store URI or hub id of a LoRA adapter to use in place of the retriever's own."""
     output: Path
     """Folder of the sweep: indexes, runs, measures of every query, the selection."""
     splits: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from schemas.base import Model
-from schemas.places import IndexPlace
+from schemas.places import IndexPlace, Place
 from schemas.retriever import Mode
 from schemas.search import SearchOptions
 from schemas.settings import JobConfig, RayConfig
@@ -134,7 +134,7 @@ class MineNegativesJob(RayConfig, SearchOptions):
     passages should be those of the index."""
     split: str = "train"
     """Split of a collection or of a folder of files."""
-    output: Path
+    output: Place
     """File to write, .jsonl or .jsonl.gz. OUTPUT.json beside it says how it was made; OUTPUT.parts holds what is done
     until all is."""
     mode: Mode | None = None

@@ -91,7 +91,7 @@ async def _locked(uri: str) -> AsyncIterator[None]:
         await asyncio.shield(taken)
     except asyncio.CancelledError:
         # The thread that takes it goes on.
-        taken.add_done_callback(lambda done: done.exception() or lock.__exit__(None, None, None))
+        taken.add_done_callback(lambda done: lock.__exit__(None, None, None) if done.exception() is None else None)
         raise
     except ValueError as error:
         logging.getLogger(__name__).warning("passages are not written: %s", error)

@@ -15,6 +15,7 @@ from diffretriever.training.data.examples import keys_of
 from diffretriever.training.data.sources import ExampleSource, RawPiece, checked, open_source
 from diffretriever.training.data.training_set import MANIFEST_FILE, read_manifest
 from diffretriever.training.data.training_set_writer import ExampleBlock, TrainingSetWriter, make_block
+from schemas.places import StorePath
 from schemas.training_data import PrepareTrainingJob, TrainingCounts, TrainingSetManifest, TrainingSource
 
 QUARANTINE_FILE = "quarantine.jsonl"
@@ -129,7 +130,7 @@ def write_training_set(
 
 
 @contextmanager
-def quarantine(policy: BadInputPolicy, path: Path) -> Iterator[Callable[[Sequence[BadRecord]], None]]:
+def quarantine(policy: BadInputPolicy, path: Path | StorePath) -> Iterator[Callable[[Sequence[BadRecord]], None]]:
     """Give what takes bad records: it refuses them, or writes them to a file that appears when all are there.
 
     The file has a JSON line {file, line, reason, raw} for each and is empty if there are none. It is the job's own: the
