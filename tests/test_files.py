@@ -31,7 +31,7 @@ from diffretriever.files import (
 from schemas.base import Model
 from schemas.evaluate import EvaluateJob
 from schemas.places import Place, StorePath, as_place
-from schemas.selector import FitSelectorJob
+from schemas.reproduce import ReproduceJob
 
 
 @pytest.fixture(params=["path", "file URI", "memory", "s3"])
@@ -134,7 +134,7 @@ def test_a_place_in_a_config() -> None:
 
 def test_a_setting_that_takes_a_path_takes_no_uri() -> None:
     with pytest.raises(ValidationError, match="s3://b/x lies on an object store, and this is read or written"):
-        FitSelectorJob(sweeps=["/x"], output="s3://b/x")
+        ReproduceJob(output="s3://b/x")
     job = EvaluateJob.from_command_line(["--index", "i", "--collection", "pydoc", "--output", "s3://b/x"])
     assert job.output == StorePath("s3://b/x")
     assert EvaluateJob.model_validate_json(job.model_dump_json()).output == job.output

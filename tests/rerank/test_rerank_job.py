@@ -16,6 +16,7 @@ from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.rerank.run import Candidates, reordered
 from schemas.rerank import RerankJob
 from schemas.retriever import Bm25Retriever
+from tests.places import local
 from tests.rerank.rerank_cases import DEPTH, PASSAGES, QUERIES, RUN, MakeJob, MakeReranker, rerank
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,7 +47,7 @@ def test_the_best_passages_are_reordered_and_the_rest_follows(make_job: MakeJob,
 def test_how_a_run_was_made_lies_beside_it(make_job: MakeJob, folder: Path) -> None:
     job = make_job()
     rerank(job)
-    assert sorted(file.name for file in job.output.parent.iterdir()) == ["new.trec", "new.trec.yaml"]
+    assert sorted(file.name for file in local(job.output).parent.iterdir()) == ["new.trec", "new.trec.yaml"]
     record = yaml.safe_load((folder / "out" / "new.trec.yaml").read_text())
     assert record["reranker"]["estimator"] == "one-pass"
     assert RerankJob.model_validate(record["job"]) == job
@@ -85,7 +86,7 @@ def test_the_command_takes_texts_from_an_index(make_job: MakeJob, folder: Path) 
     (folder / "tiny" / "corpus.jsonl").write_text("")
     output = folder / "by-command.trec"
     flags = {"run": job.run, "collection": job.collection, "index": index.uri, "reranker": job.reranker}
-    flags |= {"depth": DEPTH, "output": output, "device": "cpu"}
+    flags |= {"depth": str(DEPTH), "output": output, "device": "cpu"}
     command = [sys.executable, str(ROOT / "jobs" / "rerank.py")]
     command += [part for name, value in flags.items() for part in (f"--{name}", str(value))]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
