@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import pickle
 import threading
 import uuid
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import lance
+import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
@@ -170,6 +173,21 @@ def test_refused_access_says_what_to_check(refusing: str) -> None:
     for attempt in (read_bytes, exists, files_in, file_state, remove, lambda place: write_bytes(place, b"")):
         with pytest.raises(ValueError, match=rf"^{place}: access is refused: check the credentials"):
             attempt(place)
+
+
+def test_lance_and_pyarrow_see_the_same_store(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever of its names the endpoint has."""
+    endpoint = os.environ["AWS_ENDPOINT_URL"]
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"):
+        monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+        with monkeypatch.context() as patch:
+            patch.setenv(name, endpoint)
+            lance.write_dataset(pa.table({"a": [1]}), f"{bucket}/{name}.lance")
+            assert is_folder(f"{bucket}/{name}.lance/data")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    monkeypatch.delenv("AWS_ALLOW_HTTP")
+    with pytest.raises(ValueError, match="set AWS_ALLOW_HTTP=true"):
+        write_bytes(f"{bucket}/x", b"")
 
 
 def test_no_bucket_and_no_store(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ AnyPlace: TypeAlias = str | Path | StorePath
 _READ_BYTES = 8 << 20
 """Of an object, fetched at once."""
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_TRUE = ("1", "true", "yes", "on", "y")
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _ADVICE = {
     "ACCESS_DENIED": "access is refused: check the credentials and their rights on the bucket",
@@ -61,7 +62,7 @@ def filesystem_of(place: AnyPlace) -> tuple[fs.FileSystem, str]:
     """Return the filesystem of a local path or an object-store URI, and its path in there.
 
     Raises:
-        ValueError: nothing here speaks with object stores of this kind.
+        ValueError: nothing here speaks with object stores of this kind, or the environment lacks a setting.
     """
     import pyarrow as pa
     from pyarrow import fs
@@ -73,6 +74,8 @@ def filesystem_of(place: AnyPlace) -> tuple[fs.FileSystem, str]:
     scheme, _, path = str(StorePath(text)).partition("://")
     if scheme.lower() == "s3":
         endpoint, region = (next(filter(None, map(os.environ.get, names)), "") for names in (_ENDPOINTS, _REGIONS))
+        if endpoint.lower().startswith("http://") and os.environ.get("AWS_ALLOW_HTTP", "").lower() not in _TRUE:
+            raise ValueError(f"{text}: Lance refuses the endpoint {endpoint}, which is http: set AWS_ALLOW_HTTP=true")
         return _s3(endpoint, region, path.partition("/")[0]), unquote(path)
     try:
         found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(text)
