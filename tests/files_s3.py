@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -15,9 +14,13 @@ from urllib.request import Request, urlopen
 import pytest
 
 
-def _server() -> str | None:
-    beside = Path(sys.executable).with_name("moto_server")
-    return str(beside) if beside.exists() else shutil.which("moto_server")
+def _server() -> list[str] | None:
+    """Return the command of the server, which has an environment of its own."""
+    own = Path(__file__).resolve().parents[1] / ".venv-s3" / "bin" / "python"
+    if own.exists():
+        return [str(own), "-m", "moto.server"]
+    found = shutil.which("moto_server")
+    return None if found is None else [found]
 
 
 def _free_port() -> int:
@@ -31,10 +34,10 @@ def s3_endpoint() -> Iterator[str]:
     """The address of a store without content."""
     server = _server()
     if server is None:
-        pytest.skip("moto_server is not installed: pip install 'moto[server]'")
+        pytest.skip("no S3 server: pip install 'moto[server]' into .venv-s3")
     port = _free_port()
     with subprocess.Popen(
-        [server, "-H", "127.0.0.1", "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [*server, "-H", "127.0.0.1", "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:
         try:
             while True:

@@ -103,8 +103,8 @@ def test_what_fails_leaves_what_was_there(folder: str) -> None:
     assert read_bytes(place) == b"old"
     assert [info.base_name for info in files_in(folder)] == ["one"]
     with whole_file(place) as sink:
-        sink.write(b"new" * 1_000_000)
-    assert read_bytes(place) == b"new" * 1_000_000
+        sink.write(b"new" * 5_000_000)
+    assert read_bytes(place) == b"new" * 5_000_000
 
 
 def test_a_store_path_is_put_together_as_a_path_is() -> None:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from diffretriever.collections import Passage, read_run, write_run
+from diffretriever.files import files_in, write_bytes
 from diffretriever.index.table import PassageIndex, bm25_manifest
 from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.rerank.run import Candidates, reordered
@@ -53,6 +54,16 @@ def test_how_a_run_was_made_lies_beside_it(make_job: MakeJob, folder: Path) -> N
     assert RerankJob.model_validate(record["job"]) == job
     assert record["dtype"] == "float32"
     assert record["weights"]
+
+
+def test_a_run_on_an_object_store_is_reranked_there(make_job: MakeJob, bucket: str) -> None:
+    here = make_job()
+    rerank(here)
+    write_bytes(f"{bucket}/old.trec", local(here.run).read_bytes())
+    there = make_job(run=f"{bucket}/old.trec", output=f"{bucket}/new.trec")
+    rerank(there)
+    assert read_run(there.output) == read_run(here.output)
+    assert [info.base_name for info in files_in(bucket)] == ["new.trec", "new.trec.yaml", "old.trec"]
 
 
 def test_equal_scores_are_ranked_by_id() -> None:

@@ -86,12 +86,16 @@ class Writer:
 async def _locked(uri: str) -> AsyncIterator[None]:
     """Hold the writer's lock, or refuse the request; on an object store, taking it and giving it back are requests."""
     lock = WriterLock(uri, patient=False)
+
+    def give_back() -> asyncio.Future[None]:
+        return asyncio.get_running_loop().run_in_executor(None, lock.__exit__, None, None, None)
+
     taken = asyncio.ensure_future(asyncio.to_thread(lock.__enter__))
     try:
         await asyncio.shield(taken)
     except asyncio.CancelledError:
         # The thread that takes it goes on.
-        taken.add_done_callback(lambda done: lock.__exit__(None, None, None) if done.exception() is None else None)
+        taken.add_done_callback(lambda done: None if done.cancelled() or done.exception() else give_back())
         raise
     except ValueError as error:
         logging.getLogger(__name__).warning("passages are not written: %s", error)
@@ -99,7 +103,7 @@ async def _locked(uri: str) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        await asyncio.to_thread(lock.__exit__, None, None, None)
+        await give_back()
 
 
 def _check(passages: Sequence[PassageIn], config: ServeConfig) -> None:
