@@ -194,7 +194,7 @@ def write_bytes(place: AnyPlace, data: bytes | memoryview) -> None:
             stream.write(data)
         return
     filesystem, path = filesystem_of(place)
-    # One call: whatever interrupts it, the stream is never closed, and so put in place, with half of the data. And by
+    # One call, which no interrupt divides: when a stream is closed, its object is put in place, half of it too. And by
     # itself pyarrow compresses what is named `.gz`.
     with _told(place), filesystem.open_output_stream(path, compression=None) as stream:
         stream.write(data)

@@ -95,7 +95,7 @@ class Lease:
 
     def _lower_flag(self) -> None:
         # One that stays up expires.
-        with suppress(ValueError):
+        with suppress(OSError, ValueError):
             remove(self._flag)
 
     def _renew(self) -> None:
