@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 import sys
-from pathlib import Path
 
 from _entry import absolute_place, run
 
 from schemas.analyse import AnalyseBudgetsJob
+from schemas.places import as_place
 
 
 def main(config: AnalyseBudgetsJob) -> None:
@@ -16,7 +16,7 @@ def main(config: AnalyseBudgetsJob) -> None:
     from diffretriever.evaluation.budgets.oracle_gains import OracleSection
     from diffretriever.evaluation.budgets.report import analyse
 
-    output = Path(absolute_place(config.output, "--output"))
+    output = as_place(absolute_place(config.output, "--output"))
     report = analyse(config.model_copy(update={"output": output}), shlex.join(["python", *sys.argv]))
     print(f"fixed budget {report.fixed} ({report.chosen})")
     print(f"oracles, {report.modes[0]} {report.measure}:\n{report.section(OracleSection).table(report.modes[0])}")

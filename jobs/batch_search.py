@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from _entry import absolute_place, run
 
+from schemas.places import as_place
 from schemas.search import BatchSearchJob
 
 
@@ -15,7 +14,7 @@ def main(config: BatchSearchJob) -> None:
 
     # Workers run in another directory.
     places = {
-        "output": Path(absolute_place(config.output, "--output")),
+        "output": as_place(absolute_place(config.output, "--output")),
         "index": absolute_place(config.index, "--index"),
     }
     summary = search_batch(config.model_copy(update=places))

@@ -11,6 +11,7 @@ from _entry import absolute_place, run
 
 from schemas.encode import EncodeJob
 from schemas.evaluate import DemoJob, EvaluateJob
+from schemas.places import StorePath, as_place
 
 if TYPE_CHECKING:
     from diffretriever.evaluation.measures import EvaluationResult
@@ -23,7 +24,7 @@ def main(config: DemoJob) -> None:
     from diffretriever.evaluation.comparison import comparison_table, write_comparison
     from diffretriever.pipelines.cluster import ray_session
 
-    output = Path(absolute_place(config.output, "--output"))
+    output = as_place(absolute_place(config.output, "--output"))
     command = shlex.join(["python", *sys.argv])
     with ray_session(config):
         indexes = {name: _encode(config, preset, output / "indexes" / preset) for name, preset in SYSTEMS.items()}
@@ -35,7 +36,7 @@ def main(config: DemoJob) -> None:
     print(f'ask it something: python jobs/search.py --index {index} --query "how do I copy a file?"')
 
 
-def _encode(config: DemoJob, preset: str, index: Path) -> Path:
+def _encode(config: DemoJob, preset: str, index: Path | StorePath) -> Path | StorePath:
     from diffretriever.pipelines.encode import encode_collection
 
     shared = config.model_dump(include=set(EncodeJob.model_fields) & set(DemoJob.model_fields))
@@ -44,7 +45,9 @@ def _encode(config: DemoJob, preset: str, index: Path) -> Path:
     return index
 
 
-def _evaluate(config: DemoJob, index: Path, output: Path, command: str) -> dict[str, EvaluationResult]:
+def _evaluate(
+    config: DemoJob, index: Path | StorePath, output: Path | StorePath, command: str
+) -> dict[str, EvaluationResult]:
     from diffretriever.evaluation.evaluate import evaluate_job
 
     job = EvaluateJob(index=str(index), collection=config.collection, split=config.split, output=output)

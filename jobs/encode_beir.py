@@ -5,14 +5,17 @@ from __future__ import annotations
 from _entry import absolute_place, run
 
 from schemas.encode import EncodeJob, EncodeSummary
+from schemas.places import as_place
 
 
 def main(config: EncodeJob) -> None:
     """Encode, then say what happened."""
     from diffretriever.pipelines.encode import encode_collection
 
-    job = config.model_copy(update={"index": absolute_place(config.index, "--index")})
-    print(describe(encode_collection(job)))
+    places: dict[str, object] = {"index": absolute_place(config.index, "--index")}
+    if config.quarantine is not None:
+        places["quarantine"] = as_place(absolute_place(config.quarantine, "--quarantine"))
+    print(describe(encode_collection(config.model_copy(update=places))))
 
 
 def describe(summary: EncodeSummary) -> str:

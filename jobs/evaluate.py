@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import shlex
 import sys
-from pathlib import Path
 
 from _entry import absolute_place, run
 
 from schemas.evaluate import EvaluateJob
+from schemas.places import as_place
 
 
 def main(config: EvaluateJob) -> None:
     """Evaluate, print the table, say where the report is."""
     from diffretriever.evaluation.evaluate import SELECTOR_FILE, evaluate_job, selector_table
     from diffretriever.evaluation.report import evaluation_table
+    from diffretriever.files import read_text
     from schemas.evaluate import SelectorReport
 
-    output = Path(absolute_place(config.output, "--output"))
+    output = as_place(absolute_place(config.output, "--output"))
     results = evaluate_job(config.model_copy(update={"output": output}), shlex.join(["python", *sys.argv]))
     print(evaluation_table(results))
     if config.selector:
-        selected = (output / SELECTOR_FILE).read_text("utf-8")
+        selected = read_text(output / SELECTOR_FILE)
         print(f"\n{selector_table(SelectorReport.model_validate_json(selected))}")
     print(f"report: {output / 'report.md'}")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-from pathlib import Path
 
 from _entry import absolute_place, run
 
+from schemas.places import as_place
 from schemas.selector import FitSelectorJob
 
 
@@ -15,7 +15,7 @@ def main(config: FitSelectorJob) -> None:
     """Fit, print the cross-validated table, say where selector and report are."""
     from diffretriever.evaluation.budgets.selector_report import FITTED_SELECTOR_FILE, fit_selector, selector_table
 
-    output = Path(absolute_place(config.output, "--output"))
+    output = as_place(absolute_place(config.output, "--output"))
     report = fit_selector(config.model_copy(update={"output": output}), shlex.join(["python", *sys.argv]))
     print(selector_table(report))
     print(f"selector: {output / FITTED_SELECTOR_FILE}")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from _entry import absolute_place, run
 
+from schemas.places import as_place
 from schemas.training_data import MinedNegatives, MineNegativesJob
 
 
@@ -15,7 +14,7 @@ def main(config: MineNegativesJob) -> None:
 
     # Workers run in another directory.
     places = {
-        "output": Path(absolute_place(config.output, "--output")),
+        "output": as_place(absolute_place(config.output, "--output")),
         "index": absolute_place(config.index, "--index"),
     }
     job = config.model_copy(update=places)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-from pathlib import Path
 
 from _entry import absolute_place, run
 
+from schemas.places import as_place
 from schemas.prune import PruneSlotsJob
 
 
@@ -15,7 +15,7 @@ def main(config: PruneSlotsJob) -> None:
     """Trace the curve, print it, and say where it is."""
     from diffretriever.evaluation.budgets.pruning_report import prune_slots, prune_table
 
-    output = Path(absolute_place(config.output, "--output"))
+    output = as_place(absolute_place(config.output, "--output"))
     pruned = config.pruned and absolute_place(config.pruned, "--pruned")
     changed = {"output": output, "pruned": pruned}
     report = prune_slots(config.model_copy(update=changed), shlex.join(["python", *sys.argv]))

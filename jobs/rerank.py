@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from _entry import absolute_place, run
 
+from schemas.places import as_place
 from schemas.rerank import RerankJob
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def main(config: RerankJob) -> None:
     """Rerank, then say what happened."""
     from diffretriever.rerank.run import rerank_run
 
-    job = config.model_copy(update={"output": Path(absolute_place(config.output, "--output"))})
+    job = config.model_copy(update={"output": as_place(absolute_place(config.output, "--output"))})
     summary = rerank_run(job, _records(job))
     rate = f" ({summary.passages / summary.seconds:.1f} passages/s)" if summary.passages else ""
     print(f"{job.output}: {summary.queries:,} queries, {summary.passages:,} passages scored now{rate}")

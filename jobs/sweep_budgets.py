@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-from pathlib import Path
 
 from _entry import absolute_place, run
 
+from schemas.places import as_place
 from schemas.sweep import SweepJob, SweepSummary
 
 
@@ -18,7 +18,7 @@ def main(config: SweepJob) -> None:
     from diffretriever.pipelines.sweep import sweep_budgets
 
     parse_measures(config.measures)
-    job = config.model_copy(update={"output": Path(absolute_place(config.output, "--output"))})
+    job = config.model_copy(update={"output": as_place(absolute_place(config.output, "--output"))})
     swept = sweep_budgets(job, shlex.join(["python", *sys.argv]), lambda line: print(line, flush=True))
     manifest = measure_sweep(job)
     selection = select_budget(job, manifest)

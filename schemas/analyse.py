@@ -9,6 +9,7 @@ from typing import Self
 from pydantic import model_validator
 
 from schemas.budget import BudgetChoice
+from schemas.places import Place, StorePath, as_place
 from schemas.settings import JobConfig
 from schemas.sweep import SweepMode
 
@@ -16,11 +17,11 @@ from schemas.sweep import SweepMode
 class AnalyseBudgetsJob(JobConfig):
     """Write the analysis of budget sweeps: grids, oracles with controls, query features, tests. Encodes nothing."""
 
-    sweeps: tuple[Path, ...]
+    sweeps: tuple[Place, ...]
     """Split folders of sweeps, such as sweeps/scifact/test, all of one retriever."""
     budget: BudgetChoice | None = None
     """The fixed budget that all is measured against: q4p16, say, or the selection.json of a sweep."""
-    selection: Path | None = None
+    selection: Place | None = None
     """In place of --budget: the split folder of a sweep on other queries, such as sweeps/scifact/train; the budget with
     the best mean there is the fixed one."""
     mode: SweepMode = "hybrid"
@@ -29,9 +30,9 @@ class AnalyseBudgetsJob(JobConfig):
     """Measure of the report."""
     against: tuple[str, ...] = ()
     """Another system to measure budgets and oracles against, as NAME=RUN.trec: once for each sweep, in their order."""
-    qrels: tuple[Path, ...] = ()
+    qrels: tuple[Place, ...] = ()
     """Judgements for those runs, a file for each sweep; default: those of the collections that were swept."""
-    output: Path
+    output: Place
     """Folder for report.md with its figures, report.json and per_query.parquet."""
 
     @model_validator(mode="after")
@@ -48,18 +49,18 @@ class AnalyseBudgetsJob(JobConfig):
         return self
 
 
-def runs_by_name(given: Sequence[str], n_sweeps: int) -> dict[str, tuple[Path, ...]]:
+def runs_by_name(given: Sequence[str], n_sweeps: int) -> dict[str, tuple[Path | StorePath, ...]]:
     """Return name → runs, one for each sweep, from texts such as `BM25=runs/bm25.trec`.
 
     Raises:
         ValueError: a text of another form, or a name that has not a run for each sweep.
     """
-    runs: dict[str, list[Path]] = {}
+    runs: dict[str, list[Path | StorePath]] = {}
     for text in given:
         name, equals, path = text.partition("=")
         if not (name and equals and path):
             raise ValueError(f"--against '{text}': write NAME=RUN.trec, for example BM25=runs/bm25.trec")
-        runs.setdefault(name, []).append(Path(path))
+        runs.setdefault(name, []).append(as_place(path))
     for name, paths in runs.items():
         if len(paths) != n_sweeps:
             raise ValueError(

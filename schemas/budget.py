@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import PlainSerializer, PlainValidator
 
 from schemas.base import TextForm
+from schemas.places import StorePath, as_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +45,16 @@ class Budget(TextForm):
 
 def is_selection(value: Any) -> bool:
     """Return whether this names the selection.json of a budget sweep, and is no budget itself."""
-    return isinstance(value, str | Path) and str(value).endswith(".json")
+    return isinstance(value, str | Path | StorePath) and str(value).endswith(".json")
 
 
-def _validate_choice(value: Any) -> Budget | Path:
+def _validate_choice(value: Any) -> Budget | Path | StorePath:
     if isinstance(value, Budget):
         return value
-    return Path(value) if is_selection(value) else Budget.parse(str(value))
+    return as_place(value) if is_selection(value) else Budget.parse(str(value))
 
 
 BudgetChoice: TypeAlias = Annotated[
-    Budget | Path, PlainValidator(_validate_choice), PlainSerializer(str, return_type=str)
+    Budget | Path | StorePath, PlainValidator(_validate_choice), PlainSerializer(str, return_type=str)
 ]
-"""A budget, or the path of the selection.json that a budget sweep wrote; `presets` turns it into a budget."""
+"""A budget, or the path or URI of the selection.json that a budget sweep wrote; `presets` turns it into a budget."""

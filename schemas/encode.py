@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 from pydantic import PositiveInt
 
 from schemas.base import Model
 from schemas.budget import BudgetChoice
-from schemas.places import IndexPlace
+from schemas.places import IndexPlace, Place
 from schemas.settings import RayConfig
 
 
@@ -17,24 +16,26 @@ class EncodeJob(RayConfig):
     """Encode a collection into an index: exactly once, resumable by running the same command again."""
 
     collection: str
-    """BEIR folder or zip, MS MARCO folder, corpus file, or a name: `pydoc` (built in) or a BEIR set to download."""
+    """BEIR folder or zip, MS MARCO folder, corpus file, all but a zip also as the URI of an object store; or a name:
+    `pydoc` (built in) or a BEIR set to download."""
     retriever: str = "diffretriever-minilm"
     """Name of a preset, or a YAML file that describes a retriever."""
     index: IndexPlace
     """Folder or object-store URI of the index; made if it is not there, added to if it is."""
     backbone: str | None = None
-    """Local folder or hub id to use in place of the retriever's own backbone."""
+    """Folder, object-store URI or hub id to use in place of the retriever's own backbone."""
     adapter: str | None = None
-    """Local folder or hub id of a LoRA adapter to use in place of the retriever's own."""
+    """Folder, object-store URI or hub id of a LoRA adapter to use in place of the retriever's own."""
     budget: BudgetChoice | None = None
     """Slots as q<K_q>p<K_p>, for example q4p16, in place of the retriever's own; or the selection.json of a budget
     sweep."""
     on_bad_input: Literal["error", "quarantine"] = "error"
     """What to do with records that cannot be encoded: stop before anything starts, or set them aside in a file. A
     passage that the retriever encodes as NaN or infinity stops the job when it is met, or is set aside too."""
-    quarantine: Path | None = None
-    """File for the records that are set aside; default: `quarantine.jsonl` in a local index folder, or in the current
-    one. Records that it holds of other collections stay."""
+    quarantine: Place | None = None
+    """File for the records that are set aside; default: `quarantine.jsonl` in the index's folder. Records that it holds
+    of other collections stay. On an object store it is a folder, `quarantine` beside the index's table, with a file for
+    each collection."""
     on_existing: Literal["error", "skip", "replace"] = "error"
     """What to do with a passage whose id is in the index with another text. The same text is never encoded twice."""
     rows_per_block: PositiveInt | None = None

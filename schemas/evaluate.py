@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import PositiveInt, model_validator
 
 from schemas.base import Model
-from schemas.places import IndexPlace
+from schemas.places import IndexPlace, Place
 from schemas.search import QueryBudgetOptions, SearchOptions
 from schemas.settings import RayConfig
 
@@ -24,11 +24,11 @@ class EvaluateJob(SearchOptions, QueryBudgetOptions):
     """Collection whose queries and qrels are used; see encode_beir.py."""
     split: str = "test"
     """Split of the qrels."""
-    run: Path | None = None
+    run: Place | None = None
     """TREC run to score in place of searching an index; needs --qrels, or --collection with --split."""
-    qrels: Path | None = None
+    qrels: Place | None = None
     """Qrels file, TREC (4 columns) or BEIR (3 columns), for --run."""
-    output: Path
+    output: Place
     """Folder for metrics.json, the runs, per-query results and the report."""
     measures: tuple[str, ...] = DEFAULT_MEASURES
     """Measures as ir_measures writes them."""
@@ -61,7 +61,7 @@ class DemoJob(RayConfig):
     """Collection to use."""
     split: str = "test"
     """Split of its qrels."""
-    output: Path = Path("demo")
+    output: Place = Path("demo")
     """Folder for indexes and the report."""
 
 

@@ -77,6 +77,10 @@ class StorePath:
         """Return the place beside this one that has another name."""
         return self.parent / name
 
+    def absolute(self) -> StorePath:
+        """Return this place: a URI depends on no current folder."""
+        return self
+
     def __truediv__(self, below: str) -> StorePath:
         return StorePath(f"{self._uri}/{below}")
 

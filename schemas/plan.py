@@ -19,9 +19,9 @@ class PlanJob(ModelOptions):
     retriever: str = "diffretriever-minilm"
     """Name of a preset, or a YAML file that describes a retriever."""
     backbone: str | None = None
-    """Local folder or hub id to use in place of the retriever's own backbone."""
+    """Folder, object-store URI or hub id to use in place of the retriever's own backbone."""
     adapter: str | None = None
-    """Local folder or hub id of a LoRA adapter to use in place of the retriever's own."""
+    """Folder, object-store URI or hub id of a LoRA adapter to use in place of the retriever's own."""
     budget: tuple[Budget, ...] = ()
     """Budgets to compare, such as q4p4,q4p16; default: the retriever's own."""
     hidden_size: PositiveInt | None = None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import PositiveInt, model_validator
 
-from schemas.places import IndexPlace
+from schemas.places import IndexPlace, Place
 from schemas.settings import ModelOptions
 
 
@@ -17,7 +16,7 @@ class PruneSlotsJob(ModelOptions):
     With --pruned, also write an index of the passages with fewer slots.
     """
 
-    sweep: Path | None = None
+    sweep: Place | None = None
     """Split folder of a sweep, such as sweeps/scifact/test: its index, encoded queries and runs; encodes nothing."""
     index: IndexPlace | None = None
     """In place of --sweep: folder or object-store URI of an index, for --collection and --split."""
@@ -48,7 +47,7 @@ class PruneSlotsJob(ModelOptions):
     """Where its adapter lies now, likewise."""
     device: str = "auto"
     """Where queries of --index are encoded: `cpu`, `cuda`, `cuda:1`; `auto`: a GPU if there is one."""
-    output: Path
+    output: Place
     """Folder for curve.md, curve.png and curve.json."""
 
     @model_validator(mode="after")

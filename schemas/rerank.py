@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal, TypeAlias
 
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from schemas.base import Model
-from schemas.places import IndexPlace
+from schemas.places import IndexPlace, Place
 from schemas.retriever import BackboneConfig, TitleJoin
 from schemas.settings import JobConfig
 
@@ -54,7 +53,7 @@ RerankerConfig: TypeAlias = LikelihoodReranker
 class RerankJob(JobConfig):
     """Put the best passages of each query of a TREC run into a reranker's order; resumable by the same command."""
 
-    run: Path
+    run: Place
     """TREC run to rerank. Its scores rank it, ties by passage id ascending."""
     collection: str
     """Collection that has the queries and the passages; see encode_beir.py."""
@@ -65,11 +64,11 @@ class RerankJob(JobConfig):
     reranker: str
     """Name of a preset, or a YAML file that describes a reranker."""
     backbone: str | None = None
-    """Local folder or hub id to use in place of the reranker's own backbone."""
+    """Folder, object-store URI or hub id to use in place of the reranker's own backbone."""
     depth: PositiveInt = 100
     """Passages of each query that are scored. Those below follow in their old order, with scores that count down from
     the lowest of the scored ones."""
-    output: Path
+    output: Place
     """TREC run to write. OUTPUT.yaml beside it says how it was made; OUTPUT.partial holds finished queries until
     all are."""
     device: str = "auto"

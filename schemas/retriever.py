@@ -25,7 +25,7 @@ class BackboneConfig(Model):
     """Where the weights are and how they are held."""
 
     source: str
-    """Local folder, hub id, or `minilm` for the embedded default."""
+    """Folder, object-store URI, hub id, or `minilm` for the embedded default."""
     revision: str | None = None
     """Branch, tag or commit on the hub; None is its default branch."""
     dtype: Dtype = "auto"
@@ -33,7 +33,8 @@ class BackboneConfig(Model):
     attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = "auto"
     """Attention kernel; `auto`: flash attention where it is installed and a GPU is used, else SDPA."""
     adapter: str | None = None
-    """LoRA adapter in PEFT format on top of the weights: local folder, hub id, or `minilm` for the embedded one."""
+    """LoRA adapter in PEFT format on top of the weights: folder, object-store URI, hub id, or `minilm` for the embedded
+    one."""
     adapter_revision: str | None = None
     """Branch, tag or commit of the adapter on the hub."""
     adapter_head: Literal["include", "drop"] = "include"
@@ -242,7 +243,7 @@ class LibraryRetriever(RetrieverBase):
 
     method: Literal["library"] = "library"
     backbone: BackboneConfig
-    """The model's folder or hub id. `adapter` is refused: merge it into the weights first."""
+    """The model's folder, object-store URI or hub id. `adapter` is refused: merge it into the weights first."""
     vectors: Literal["single", "token"] = "single"
     """One vector a text, or one a token scored by MaxSim (ColBERT and its kin)."""
     query_prompt: str | None = None

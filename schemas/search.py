@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import PositiveInt, model_validator
 
 from schemas.base import Model
-from schemas.places import IndexPlace
+from schemas.places import IndexPlace, Place
 from schemas.retriever import Mode
 from schemas.settings import JobConfig, ModelOptions, RayConfig
 
@@ -73,9 +72,9 @@ class BatchSearchJob(RayConfig, SearchOptions):
     """Collection whose queries are searched for; see encode_beir.py."""
     split: str = "test"
     """Split of its qrels that names the queries."""
-    queries: Path | None = None
+    queries: Place | None = None
     """File of queries in place of a collection: .jsonl objects or id<TAB>text lines, either may be .gz."""
-    output: Path
+    output: Place
     """Folder for the runs, one for each mode: dense.trec, sparse.trec, hybrid.trec."""
     modes: tuple[Mode, ...] = ()
     """Scores to rank by; default: all that the index offers."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
 from schemas.base import Model
+from schemas.places import Place
 from schemas.settings import JobConfig
 from schemas.sweep import SweepMode
 
@@ -81,7 +81,7 @@ class LearnedSelectorArtefact(Model):
 class FitSelectorJob(JobConfig):
     """Fit a selector of K_q on budget sweeps, and say by cross-validation what it gains and saves."""
 
-    sweeps: tuple[Path, ...]
+    sweeps: tuple[Place, ...]
     """Split folders of sweeps, such as sweeps/scifact/train, all of one retriever; the selector is fitted on all their
     queries together."""
     mode: SweepMode = "hybrid"
@@ -98,7 +98,7 @@ class FitSelectorJob(JobConfig):
     """λ: what a query slot must gain, in units of the measure; 0 chooses for effectiveness alone."""
     curve: tuple[NonNegative, ...] = (0.0, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01)
     """The λ at which the report traces the measure against mean K_q."""
-    output: Path
+    output: Place
     """Folder for fitted_selector.json and the report."""
 
     @model_validator(mode="after")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal, Self, TypeAlias
 
 import pyarrow as pa
-from pydantic import AfterValidator, Field, PositiveInt, ValidationError, model_validator
+from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
 from schemas.base import Model
 from schemas.budget import Budget
 from schemas.index import IndexManifest
+from schemas.places import Place
 from schemas.retriever import has_slots
 from schemas.settings import RayConfig
 
@@ -63,10 +63,10 @@ class SweepJob(RayConfig):
     retriever: str = "diffretriever-minilm"
     """Name of a preset, or a YAML file that describes a retriever. Its own budget is not used."""
     backbone: str | None = None
-    """Local folder or hub id to use in place of the retriever's own backbone."""
+    """Folder, object-store URI or hub id to use in place of the retriever's own backbone."""
     adapter: str | None = None
-    """Local folder or hub id of a LoRA adapter to use in place of the retriever's own."""
-    output: Path
+    """Folder, object-store URI or hub id of a LoRA adapter to use in place of the retriever's own."""
+    output: Place
     """Folder of the sweep: indexes, runs, measures of every query, the selection."""
     splits: tuple[str, ...] = ()
     """Splits whose queries are searched for; default: all that the collection has."""
@@ -176,24 +176,6 @@ class BudgetSelection(Model):
     """Of the encoder whatever its budget; see `encoder_fingerprint`."""
     command: str
     """The command line."""
-
-
-def read_selection(path: Path) -> BudgetSelection:
-    """Read a selection.
-
-    Raises:
-        ValueError: no such file, or no selection in it.
-    """
-    if not path.is_file():
-        raise ValueError(f"no file {path}: give a budget such as q4p16, or the selection.json of a budget sweep")
-    try:
-        return BudgetSelection.model_validate_json(path.read_text("utf-8"))
-    except (ValidationError, UnicodeDecodeError) as error:
-        reason = str(error.errors()[0]["msg"] if isinstance(error, ValidationError) else error)
-        raise ValueError(
-            f"{path} is no selection of a budget, as jobs/sweep_budgets.py writes it to selection.json: "
-            f"{reason.removeprefix('Value error, ')}"
-        ) from error
 
 
 def encoder_fingerprint(manifest: IndexManifest) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
@@ -134,7 +133,7 @@ class MineNegativesJob(RayConfig, SearchOptions):
     passages should be those of the index."""
     split: str = "train"
     """Split of a collection or of a folder of files."""
-    output: Path
+    output: Place
     """File to write, .jsonl or .jsonl.gz. OUTPUT.json beside it says how it was made; OUTPUT.parts holds what is done
     until all is."""
     mode: Mode | None = None

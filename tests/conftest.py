@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from diffretriever.random_models.checkpoints import write_random_checkpoint
-from tests.files_s3 import bucket, s3_endpoint  # noqa: F401 - fixtures
+from tests.cluster.s3 import S3, s3_endpoint
 from tests.warm.warm_python import warm_python
 
 
@@ -107,3 +107,18 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
     """The folder of a family's random checkpoint of hidden size 32: not to be changed."""
     root = tmp_path_factory.mktemp("checkpoints")
     return cache(lambda family: write_random_checkpoint(family, root / family, hidden_size=32))
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    """An S3 endpoint with a fault proxy before it."""
+    with s3_endpoint(tmp_path_factory.mktemp("s3") / "log") as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def bucket(s3: S3, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URI of an empty bucket that this process, and those it starts, can reach."""
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    return s3.make_bucket()

@@ -15,10 +15,10 @@ LIBRARY = ROOT / "platform" / "diffretriever"
 
 # A part may import parts of lower levels, and itself. `schemas` is below all.
 LEVELS = {
-    "schemas": 0,
+    "schemas": -1,
+    "files": 0,
     "ragged": 0,
     "consent": 1,
-    "files": 1,
     "scoring": 1,
     "presets": 1,
     "backbones": 1,

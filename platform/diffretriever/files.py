@@ -7,6 +7,7 @@ same variables of the environment: AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import io
 import json
@@ -15,10 +16,10 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, BinaryIO, TypeAlias
 from urllib.parse import unquote
 
@@ -34,6 +35,7 @@ AnyPlace: TypeAlias = str | Path | StorePath
 _READ_BYTES = 8 << 20
 """Of an object, fetched at once."""
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_TRUE = ("1", "true", "yes", "on", "y")
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _ADVICE = {
     "ACCESS_DENIED": "access is refused: check the credentials and their rights on the bucket",
@@ -60,7 +62,7 @@ def filesystem_of(place: AnyPlace) -> tuple[fs.FileSystem, str]:
     """Return the filesystem of a local path or an object-store URI, and its path in there.
 
     Raises:
-        ValueError: nothing here speaks with object stores of this kind.
+        ValueError: nothing here speaks with object stores of this kind, or the environment lacks a setting.
     """
     import pyarrow as pa
     from pyarrow import fs
@@ -72,6 +74,8 @@ def filesystem_of(place: AnyPlace) -> tuple[fs.FileSystem, str]:
     scheme, _, path = str(StorePath(text)).partition("://")
     if scheme.lower() == "s3":
         endpoint, region = (next(filter(None, map(os.environ.get, names)), "") for names in (_ENDPOINTS, _REGIONS))
+        if endpoint.lower().startswith("http://") and os.environ.get("AWS_ALLOW_HTTP", "").lower() not in _TRUE:
+            raise ValueError(f"{text}: Lance refuses the endpoint {endpoint}, which is http: set AWS_ALLOW_HTTP=true")
         return _s3(endpoint, region, path.partition("/")[0]), unquote(path)
     try:
         found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(text)
@@ -190,7 +194,7 @@ def write_bytes(place: AnyPlace, data: bytes | memoryview) -> None:
             stream.write(data)
         return
     filesystem, path = filesystem_of(place)
-    # One call: whatever interrupts it, the stream is never closed, and so put in place, with half of the data. And by
+    # One call, which no interrupt divides: when a stream is closed, its object is put in place, half of it too. And by
     # itself pyarrow compresses what is named `.gz`.
     with _told(place), filesystem.open_output_stream(path, compression=None) as stream:
         stream.write(data)
@@ -217,14 +221,21 @@ def _kind(place: AnyPlace) -> str:
         return str(filesystem.get_file_info(path).type.name)
 
 
-def files_in(folder: AnyPlace) -> list[fs.FileInfo]:
-    """Return what pyarrow says of each file right in a folder, by name; none where there is no folder."""
+def files_in(folder: AnyPlace, *, deep: bool = False) -> list[fs.FileInfo]:
+    """Return what pyarrow says of each file right in a folder, or also below it, by path; none where there is none."""
     from pyarrow import fs
 
     filesystem, path = filesystem_of(folder)
     with _told(folder):
-        found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
-    return sorted((info for info in found if info.type == fs.FileType.File), key=lambda info: info.base_name)
+        found = filesystem.get_file_info(fs.FileSelector(path, recursive=deep, allow_not_found=True))
+    return sorted((info for info in found if info.type == fs.FileType.File), key=lambda info: str(info.path))
+
+
+def file_size(place: AnyPlace) -> int:
+    """Return the bytes of a file, which must be there."""
+    filesystem, path = filesystem_of(place)
+    with _told(place):
+        return int(filesystem.get_file_info(path).size)
 
 
 def file_state(place: AnyPlace) -> str:
@@ -341,3 +352,54 @@ def _move_unless_there(folder: Path, target: Path) -> None:
         # Another process built the same folder first: its content is as good as ours.
         if not target.is_dir():
             raise
+
+
+def fetched_folder(place: StorePath, wanted: Sequence[str]) -> Path:
+    """Return a local copy of a folder on an object store, whole; a machine fetches it once.
+
+    Processes that want it meanwhile wait. When a file there changes its size or its time, what is fetched next is
+    another copy; that of before stays for whoever reads it.
+
+    Args:
+        place: the folder.
+        wanted: patterns of names, with `*`, and of paths below the folder; `*` does not reach into deeper folders.
+
+    Raises:
+        ValueError: no such file is there, one changed meanwhile, or the store refuses it or does not answer.
+    """
+    files = _wanted_files(place, wanted)
+    if not files:
+        raise ValueError(f"{place}: there is no folder with any of {', '.join(wanted)}")
+    copy = cache_dir() / "fetched" / json_digest([str(place), files])
+    if copy.is_dir():
+        return copy
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    with (copy.parent / f".{copy.name}.lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not copy.is_dir():
+            with whole_folder(copy) as folder:
+                for name, _, _ in files:
+                    _fetch(place / name, folder / name)
+                if _wanted_files(place, wanted) != files:
+                    raise ValueError(f"{place} changed while it was fetched: start again")
+    return copy
+
+
+def _wanted_files(place: StorePath, wanted: Sequence[str]) -> list[tuple[str, int, int]]:
+    """Return path below the folder, size and time of the files that any pattern matches."""
+    _, root = filesystem_of(place)
+    found = [(info.path.removeprefix(f"{root}/"), info.size, info.mtime_ns) for info in files_in(place, deep=True)]
+    return [file for file in found if any(_matches(PurePosixPath(file[0]), pattern) for pattern in wanted)]
+
+
+def _matches(path: PurePosixPath, pattern: str) -> bool:
+    return len(path.parts) == len(PurePosixPath(pattern).parts) and path.match(pattern)
+
+
+def _fetch(place: StorePath, target: Path) -> None:
+    from pyarrow import fs
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    filesystem, path = filesystem_of(place)
+    with _told(place):
+        fs.copy_files(path, str(target), source_filesystem=filesystem, destination_filesystem=fs.LocalFileSystem())

@@ -10,10 +10,12 @@ from typing import Any, Generic, TypeVar
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from diffretriever.files import is_file, read_text
 from schemas.base import suggest
 from schemas.budget import Budget, is_selection
+from schemas.places import StorePath, as_place
 from schemas.retriever import RETRIEVER_ADAPTER, MaskedRetriever, NeuralRetriever, RetrieverConfig, has_slots, is_neural
-from schemas.sweep import read_selection
+from schemas.sweep import BudgetSelection
 
 C = TypeVar("C")
 
@@ -63,15 +65,15 @@ class Presets(Generic[C]):
         """
         if name in self._named:
             return self._named[name]
-        path = Path(name)
+        path = as_place(name)
         if path.suffix not in (".yaml", ".yml"):
             raise ValueError(f"unknown {self._kind} '{name}'.{suggest(name, self._named)} Or give a .yaml file.")
-        if not path.is_file():
+        if not is_file(path):
             raise ValueError(
                 f"no file {name}: give a YAML file that describes a {self._kind}, or one of {self.names()}"
             )
         try:
-            return yaml.safe_load(path.read_text("utf-8"))
+            return yaml.safe_load(read_text(path))
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise ValueError(f"{name} is not valid YAML: {error}") from error
 
@@ -85,7 +87,7 @@ def preset_names() -> list[str]:
 
 
 def load_retriever(
-    name: str, backbone: str | None = None, budget: Budget | Path | None = None, adapter: str | None = None
+    name: str, backbone: str | None = None, budget: Budget | Path | StorePath | None = None, adapter: str | None = None
 ) -> RetrieverConfig:
     """Return the retriever called `name`, or described by the YAML file `name`, with parts replaced where given.
 
@@ -102,7 +104,7 @@ def load_retriever(
     """
     values = RETRIEVERS.read(name)
     if isinstance(values, dict) and is_selection(values.get("budget")):
-        budget = budget or Path(values["budget"])
+        budget = budget or as_place(values["budget"])
         values = {key: value for key, value in values.items() if key != "budget"}
     config = RETRIEVERS.parse(values, name)
     if backbone is not None or adapter is not None:
@@ -110,14 +112,32 @@ def load_retriever(
     return config if budget is None else _with_budget(config, budget)
 
 
-def _with_budget(config: RetrieverConfig, budget: Budget | Path) -> MaskedRetriever:
+def _with_budget(config: RetrieverConfig, budget: Budget | Path | StorePath) -> MaskedRetriever:
     if not has_slots(config):
         raise ValueError(f"the {config.method} method has no slots: leave --budget out")
     chosen = budget if isinstance(budget, Budget) else _selected(config, budget)
     return config.model_copy(update={"budget": chosen})
 
 
-def _selected(config: MaskedRetriever, path: Path) -> Budget:
+def read_selection(path: Path | StorePath) -> BudgetSelection:
+    """Read a selection.
+
+    Raises:
+        ValueError: no such file, or no selection in it.
+    """
+    if not is_file(path):
+        raise ValueError(f"no file {path}: give a budget such as q4p16, or the selection.json of a budget sweep")
+    try:
+        return BudgetSelection.model_validate_json(read_text(path))
+    except (ValidationError, UnicodeDecodeError) as error:
+        reason = str(error.errors()[0]["msg"] if isinstance(error, ValidationError) else error)
+        raise ValueError(
+            f"{path} is no selection of a budget, as jobs/sweep_budgets.py writes it to selection.json: "
+            f"{reason.removeprefix('Value error, ')}"
+        ) from error
+
+
+def _selected(config: MaskedRetriever, path: Path | StorePath) -> Budget:
     selection, place = read_selection(path), config.backbone
     wanted, found = _weights(place.source, place.adapter), _weights(selection.backbone, selection.adapter)
     if wanted != found:

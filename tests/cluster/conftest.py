@@ -10,17 +10,17 @@ import pytest
 
 from tests.cluster.cases import CHECKPOINT, CORPUS, CPUS, LINES, Bench
 from tests.cluster.nodes import Nodes
-from tests.cluster.s3 import S3, s3_endpoint
+from tests.cluster.s3 import S3
 from tests.pipelines.corpora import write_corpus
 
 
 @pytest.fixture(scope="session")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    """An S3 endpoint with a fault proxy before it; this process reaches it as the nodes do."""
-    with s3_endpoint(tmp_path_factory.mktemp("s3") / "log") as endpoint, pytest.MonkeyPatch.context() as patch:
-        for name, value in endpoint.environment.items():
+def s3(s3: S3) -> Iterator[S3]:
+    """The endpoint, which this process reaches as the nodes do."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in s3.environment.items():
             patch.setenv(name, value)
-        yield endpoint
+        yield s3
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,9 +25,17 @@ _REGION = "us-east-1"
 class S3:
     """A running endpoint with an empty bucket."""
 
+    port: int
+    """Of the endpoint itself, behind the proxy."""
     proxy: FaultProxy
     environment: dict[str, str]
     """Variables by which Lance, pyarrow and boto reach it."""
+
+    def make_bucket(self) -> str:
+        """Make a bucket of its own and return its URI."""
+        name = f"b-{uuid.uuid4().hex}"
+        _make_bucket(self.port, name)
+        return f"s3://{name}"
 
     def uri(self, path: str) -> str:
         """Return the URI of a key or a prefix."""
@@ -52,10 +61,10 @@ def s3_endpoint(log: Path) -> Iterator[S3]:
         server = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, env=others, cwd=log.parent)
     try:
         _wait_for(port, server, log)
-        _make_bucket(port)
+        _make_bucket(port, BUCKET)
         proxy = FaultProxy(port)
         try:
-            yield S3(proxy, _variables(proxy.url))
+            yield S3(port, proxy, _variables(proxy.url))
         finally:
             proxy.close()
     finally:
@@ -79,9 +88,9 @@ def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
     raise RuntimeError(f"the S3 endpoint did not start:\n{log.read_text()}")
 
 
-def _make_bucket(port: int) -> None:
+def _make_bucket(port: int, name: str) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", port)
-    connection.request("PUT", f"/{BUCKET}")
+    connection.request("PUT", f"/{name}")
     answer = connection.getresponse()
     assert answer.status == 200, answer.read()
     connection.close()

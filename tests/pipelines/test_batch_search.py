@@ -21,6 +21,7 @@ from diffretriever.search.dense.codes import build_codes
 from schemas.encode import EncodeJob
 from schemas.search import BatchSearchJob, SearchOptions
 from tests.pipelines.corpora import WORDS, line, write_corpus
+from tests.places import local
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 TEXTS = {f"q{n}": f"{WORDS[n]} {WORDS[n + 3]}" for n in range(7)} | {"p3": "title 3 slot index"}
@@ -72,8 +73,8 @@ def test_the_runs_are_those_of_one_search(job: BatchSearchJob) -> None:
         # A run says nothing of a query without hits.
         expected = {query: ranked for query, ranked in kept.items() if ranked}
         assert {query: list(ranked.items()) for query, ranked in run.items()} == expected
-    assert not list(job.output.glob(".parts-*")), "nothing is left but the runs"
-    assert (job.output / "search.yaml").is_file()
+    assert not list(local(job.output).glob(".parts-*")), "nothing is left but the runs"
+    assert (local(job.output) / "search.yaml").is_file()
 
 
 def test_a_job_cut_off_goes_on(job: BatchSearchJob) -> None:
@@ -87,14 +88,14 @@ def test_a_job_cut_off_goes_on(job: BatchSearchJob) -> None:
 
     with patch.object(batch_search, "put_table", dying), pytest.raises(KeyboardInterrupt):
         search_batch(job)
-    assert not list(job.output.glob("*.trec"))
+    assert not list(local(job.output).glob("*.trec"))
     summary = search_batch(job)
     assert summary.parts_found >= 3
     assert summary.parts + summary.parts_found == 12
-    resumed = (job.output / "hybrid.trec").read_bytes()
+    resumed = (local(job.output) / "hybrid.trec").read_bytes()
     again = search_batch(job)
     assert (again.parts, again.parts_found) == (12, 0), "a finished job leaves nothing to find"
-    assert (job.output / "hybrid.trec").read_bytes() == resumed
+    assert (local(job.output) / "hybrid.trec").read_bytes() == resumed
 
 
 def test_mistakes_are_named_before_anything_runs(job: BatchSearchJob, tmp_path: Path) -> None:

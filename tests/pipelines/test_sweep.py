@@ -15,7 +15,7 @@ from diffretriever.evaluation.budgets.sweeps import Outcomes, read_queries
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines import sweep
 from diffretriever.pipelines.sweep import sweep_budgets
-from diffretriever.presets import load_retriever
+from diffretriever.presets import load_retriever, read_selection
 from diffretriever.scoring.topk import Hit
 from diffretriever.search import open_searcher
 from diffretriever.search.batch import kept_hits
@@ -23,8 +23,9 @@ from diffretriever.search.neural import NeuralSearcher
 from schemas.budget import Budget
 from schemas.retriever import MaskedRetriever
 from schemas.search import SearchOptions
-from schemas.sweep import SweepJob, SweepSummary, encoder_fingerprint, read_selection
+from schemas.sweep import SweepJob, SweepSummary, encoder_fingerprint
 from tests.pipelines.sweep_cases import MODES, TEXTS, counted_passes, make_job, pooled_by_hand, runs, stamps
+from tests.places import local
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 Lines = list[str]
@@ -56,7 +57,7 @@ def summary(job: SweepJob, passes: dict[str, int], cluster: None) -> SweepSummar
 @pytest.fixture
 def copy(job: SweepJob, summary: SweepSummary, tmp_path: Path) -> SweepJob:
     """A finished sweep of its own, to be changed."""
-    shutil.copytree(job.output, tmp_path / "swept")
+    shutil.copytree(local(job.output), tmp_path / "swept")
     return job.model_copy(update={"output": tmp_path / "swept"})
 
 
@@ -87,17 +88,25 @@ def test_every_cell_is_the_search_with_its_budget(job: SweepJob, summary: SweepS
 
 
 def test_the_same_command_does_nothing_again(job: SweepJob, summary: SweepSummary) -> None:
-    before = stamps(job.output, "*/runs/*/*") | stamps(job.output, "*/encoded/*") | stamps(job.output, "indexes/*/*")
+    before = (
+        stamps(local(job.output), "*/runs/*/*")
+        | stamps(local(job.output), "*/encoded/*")
+        | stamps(local(job.output), "indexes/*/*")
+    )
     again = sweep_budgets(job, "again", say)
     assert (again.searched, again.found, again.passes) == (0, 8, 0)
-    after = stamps(job.output, "*/runs/*/*") | stamps(job.output, "*/encoded/*") | stamps(job.output, "indexes/*/*")
+    after = (
+        stamps(local(job.output), "*/runs/*/*")
+        | stamps(local(job.output), "*/encoded/*")
+        | stamps(local(job.output), "indexes/*/*")
+    )
     assert after == before
 
 
 def test_a_sweep_cut_off_goes_on(copy: SweepJob) -> None:
-    finished, written = runs(copy.output), list[Path]()
+    finished, written = runs(local(copy.output)), list[Path]()
     for split in TEXTS:
-        shutil.rmtree(copy.output / split / "runs")
+        shutil.rmtree(local(copy.output) / split / "runs")
 
     def dying(path: Path, hits: Iterable[tuple[str, Sequence[Hit]]], tag: str) -> None:
         if len(written) == 4 * 3 + 2:
@@ -109,31 +118,31 @@ def test_a_sweep_cut_off_goes_on(copy: SweepJob) -> None:
         sweep_budgets(copy, "cut", say)
     resumed = sweep_budgets(copy, "resumed", say)
     assert (resumed.searched, resumed.found, resumed.passes) == (5, 3, 2)
-    assert runs(copy.output) == finished
+    assert runs(local(copy.output)) == finished
 
 
 def test_one_budget_more_is_one_search_more(copy: SweepJob) -> None:
-    before, finished = stamps(copy.output, "*/encoded/*"), runs(copy.output)
-    indexes = stamps(copy.output, "indexes/*/finished.json")
+    before, finished = stamps(local(copy.output), "*/encoded/*"), runs(local(copy.output))
+    indexes = stamps(local(copy.output), "indexes/*/finished.json")
     lines = Lines()
     more = sweep_budgets(copy.model_copy(update={"query_budgets": (1, 2, 3)}), "more", lines.append)
     assert (more.searched, more.found, more.passes) == (4, 8, 2)
-    assert stamps(copy.output, "*/encoded/*").items() > before.items()
+    assert stamps(local(copy.output), "*/encoded/*").items() > before.items()
     assert [text for text in lines if "encoded with" in text] == [
         "  5 queries of test encoded with K_q = 2",
         "  2 queries of train encoded with K_q = 2",
     ]
-    assert stamps(copy.output, "indexes/*/finished.json") == indexes, "no passage was encoded"
-    assert runs(copy.output).items() > finished.items()
+    assert stamps(local(copy.output), "indexes/*/finished.json") == indexes, "no passage was encoded"
+    assert runs(local(copy.output)).items() > finished.items()
 
 
 def test_queries_that_may_not_share_a_pass_find_the_same(copy: SweepJob) -> None:
-    finished = runs(copy.output)
+    finished = runs(local(copy.output))
     for split in TEXTS:
-        shutil.rmtree(copy.output / split / "runs")
+        shutil.rmtree(local(copy.output) / split / "runs")
     apart = sweep_budgets(copy.model_copy(update={"queries_at_once": 7}), "apart", say)
     assert apart.passes == 4, "a pass for each K_q on each index"
-    assert runs(copy.output) == finished
+    assert runs(local(copy.output)) == finished
 
 
 def test_cells_of_an_index_that_changed_are_searched_again(copy: SweepJob) -> None:
@@ -187,14 +196,14 @@ def test_subwords_of_the_queries_are_kept(job: SweepJob, summary: SweepSummary) 
 
 
 def test_mistakes_are_named_before_anything_runs(copy: SweepJob, tmp_path: Path) -> None:
-    before = (copy.output / "sweep.json").read_bytes()
+    before = (local(copy.output) / "sweep.json").read_bytes()
     with pytest.raises(ValueError, match=r"holds another sweep.*\n  top_k: 12 != 9\ngive another --output"):
         sweep_budgets(copy.model_copy(update={"top_k": 9}), "other", say)
     tail = tmp_path / "tail.yaml"
     tail.write_text(f"method: masked\nbackbone: {{source: {copy.backbone}}}\ntail_length: 1\n", "utf-8")
     with pytest.raises(ValueError, match=r"retriever: masked .* != masked .*"):
         sweep_budgets(copy.model_copy(update={"retriever": str(tail)}), "other", say)
-    assert (copy.output / "sweep.json").read_bytes() == before
+    assert (local(copy.output) / "sweep.json").read_bytes() == before
     with pytest.raises(ValueError, match="bm25: the bm25 method has no slots"):
         sweep_budgets(copy.model_copy(update={"retriever": "bm25", "backbone": None}), "other", say)
     with pytest.raises(ValueError, match=r"has no split 'tset'\. Did you mean 'test'"):

@@ -19,6 +19,7 @@ from schemas.budget import Budget
 from schemas.encode import EncodeJob, EncodeSummary
 from schemas.sweep import SweepJob
 from tests.pipelines.sweep_cases import make_job
+from tests.places import local
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 NESTED = {"method": "masked", "prompt": {"variant": "one"}, "tail_length": 0, "nested_slots": True}
@@ -61,7 +62,7 @@ def summaries(job: SweepJob, cluster: None) -> list[EncodeSummary]:
 def test_one_encoding_serves_all_budgets(job: SweepJob, summaries: list[EncodeSummary], tmp_path: Path) -> None:
     (summary,) = summaries
     assert (summary.encoded, summary.already_there, summary.rows) == (40, 0, 40)
-    swept = {budget: stored(job.output / "indexes" / f"p{budget}") for budget in job.passage_budgets}
+    swept = {budget: stored(local(job.output) / "indexes" / f"p{budget}") for budget in job.passage_budgets}
     for budget, (ids, found) in swept.items():
         assert len(set(ids)) == len(ids) == 40
         assert np.diff(found.offsets).tolist() == [budget] * 40
@@ -82,19 +83,19 @@ def test_one_encoding_serves_all_budgets(job: SweepJob, summaries: list[EncodeSu
 @pytest.mark.usefixtures("summaries")
 def test_what_one_index_lacks_is_encoded_once_more_for_all(job: SweepJob, tmp_path: Path) -> None:
     """As after a death between the commits of two indexes."""
-    shutil.copytree(job.output, tmp_path / "swept")
+    shutil.copytree(local(job.output), tmp_path / "swept")
     job = job.model_copy(update={"output": tmp_path / "swept"})
     places = {budget: job.output / "indexes" / f"p{budget}" for budget in job.passage_budgets}
-    before = stored(places[4])
+    before = stored(local(places[4]))
     PassageIndex.open(str(places[1])).delete(["p3", "p17"])
     for place in places.values():
-        (place / "finished.json").unlink()
+        (local(place) / "finished.json").unlink()
     (summary,) = encoded_now(job)
     assert (summary.encoded, summary.already_there, summary.replaced) == (2, 38, 0)
     for budget, place in places.items():
-        ids, found = stored(place)
+        ids, found = stored(local(place))
         assert len(ids) == len(set(ids)) == 40
         assert np.diff(found.offsets).tolist() == [budget] * 40
-    again = stored(places[4])
+    again = stored(local(places[4]))
     assert again[0] == before[0]
     np.testing.assert_allclose(np.float32(again[1].vectors_MH), np.float32(before[1].vectors_MH), atol=2e-3)

@@ -11,11 +11,13 @@ import pytest
 import yaml
 
 from diffretriever.collections import Passage, read_run, write_run
+from diffretriever.files import files_in, write_bytes
 from diffretriever.index.table import PassageIndex, bm25_manifest
 from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.rerank.run import Candidates, reordered
 from schemas.rerank import RerankJob
 from schemas.retriever import Bm25Retriever
+from tests.places import local
 from tests.rerank.rerank_cases import DEPTH, PASSAGES, QUERIES, RUN, MakeJob, MakeReranker, rerank
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,12 +48,22 @@ def test_the_best_passages_are_reordered_and_the_rest_follows(make_job: MakeJob,
 def test_how_a_run_was_made_lies_beside_it(make_job: MakeJob, folder: Path) -> None:
     job = make_job()
     rerank(job)
-    assert sorted(file.name for file in job.output.parent.iterdir()) == ["new.trec", "new.trec.yaml"]
+    assert sorted(file.name for file in local(job.output).parent.iterdir()) == ["new.trec", "new.trec.yaml"]
     record = yaml.safe_load((folder / "out" / "new.trec.yaml").read_text())
     assert record["reranker"]["estimator"] == "one-pass"
     assert RerankJob.model_validate(record["job"]) == job
     assert record["dtype"] == "float32"
     assert record["weights"]
+
+
+def test_a_run_on_an_object_store_is_reranked_there(make_job: MakeJob, bucket: str) -> None:
+    here = make_job()
+    rerank(here)
+    write_bytes(f"{bucket}/old.trec", local(here.run).read_bytes())
+    there = make_job(run=f"{bucket}/old.trec", output=f"{bucket}/new.trec")
+    rerank(there)
+    assert read_run(there.output) == read_run(here.output)
+    assert [info.base_name for info in files_in(bucket)] == ["new.trec", "new.trec.yaml", "old.trec"]
 
 
 def test_equal_scores_are_ranked_by_id() -> None:
@@ -85,7 +97,7 @@ def test_the_command_takes_texts_from_an_index(make_job: MakeJob, folder: Path) 
     (folder / "tiny" / "corpus.jsonl").write_text("")
     output = folder / "by-command.trec"
     flags = {"run": job.run, "collection": job.collection, "index": index.uri, "reranker": job.reranker}
-    flags |= {"depth": DEPTH, "output": output, "device": "cpu"}
+    flags |= {"depth": str(DEPTH), "output": output, "device": "cpu"}
     command = [sys.executable, str(ROOT / "jobs" / "rerank.py")]
     command += [part for name, value in flags.items() for part in (f"--{name}", str(value))]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)

@@ -9,6 +9,7 @@ import pytest
 
 from diffretriever.collections import Passage
 from diffretriever.rerank.likelihood import QueryLikelihood
+from tests.places import local
 from tests.rerank.rerank_cases import DEPTH, MakeJob, rerank
 
 
@@ -38,7 +39,7 @@ def test_a_killed_job_goes_on_where_it_was(make_job: MakeJob, folder: Path, monk
         kill_after(1, patched)
         with pytest.raises(Killed):
             rerank(job)
-    assert not job.output.exists()
+    assert not local(job.output).exists()
     (partial / ".0123456789abcdef.tmp").write_text("[0.1, cut sho")
     with monkeypatch.context() as patched:
         kill_after(1, patched)
@@ -48,7 +49,7 @@ def test_a_killed_job_goes_on_where_it_was(make_job: MakeJob, folder: Path, monk
     summary = rerank(job)
     assert (summary.queries, summary.resumed, summary.passages) == (3, 2, 1)
     assert asked == ["fever"], "each query is scored once"
-    assert job.output.read_bytes() == whole.output.read_bytes()
+    assert local(job.output).read_bytes() == local(whole.output).read_bytes()
     assert not partial.exists()
 
 

@@ -9,6 +9,7 @@ import pytest
 from diffretriever.presets import load_retriever
 from schemas.budget import Budget
 from schemas.encode import EncodeJob
+from schemas.places import StorePath
 from schemas.retriever import MaskedRetriever
 from schemas.sweep import BudgetSelection
 
@@ -36,7 +37,7 @@ def selection(tmp_path: Path) -> Path:
     return path
 
 
-def budget_of(name: str, choice: Budget | Path | None) -> Budget:
+def budget_of(name: str, choice: Budget | Path | StorePath | None) -> Budget:
     config = load_retriever(name, budget=choice)
     assert isinstance(config, MaskedRetriever)
     return config.budget

@@ -20,6 +20,7 @@ from schemas.evaluate import EvaluateJob, SelectorReport
 from schemas.search import SearchJob, SearchOptions
 from schemas.selector import FittedFeature, LearnedSelectorArtefact
 from schemas.sweep import encoder_fingerprint
+from tests.places import local
 from tests.search.conftest import PASSAGES, QUERIES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,12 +82,12 @@ def test_an_evaluation_encodes_each_query_with_its_own_budget(index: PassageInde
     for mode, hits in found.items():
         run = read_run(job.output / f"{mode}.trec")
         assert run == {f"q{number}": dict(each) for number, each in enumerate(hits) if each}
-    report = SelectorReport.model_validate_json((job.output / "selector.json").read_text("utf-8"))
+    report = SelectorReport.model_validate_json((local(job.output) / "selector.json").read_text("utf-8"))
     assert report.mean_budget == sum(budgets) / len(budgets)
     assert report.queries == {1: budgets.count(1), 3: budgets.count(3), 4: 0}
     assert (report.own_budget, report.timed) == (4, len(QUERIES))
     assert min(*report.milliseconds.values(), report.adaptive_milliseconds) > 0
-    page = (job.output / "report.md").read_text("utf-8")
+    page = (local(job.output) / "report.md").read_text("utf-8")
     assert f"## Adaptive K_q\n\nSelector learned λ=0: mean K_q {report.mean_budget:.2f}" in page
     assert "adaptive" in selector_table(report)
 
@@ -95,7 +96,7 @@ def test_a_fixed_selector_is_that_budget(job: EvaluateJob) -> None:
     fixed = evaluate_job(job.model_copy(update={"selector": "fixed:2"}), "c")
     plain = evaluate_job(job.model_copy(update={"selector": None, "query_budget": 2}), "c")
     assert {mode: result.per_query for mode, result in fixed.items()} == {m: r.per_query for m, r in plain.items()}
-    assert not (job.output / "selector.json").exists(), "nothing is left of the evaluation before"
+    assert not (local(job.output) / "selector.json").exists(), "nothing is left of the evaluation before"
 
 
 def test_a_search_says_what_was_chosen_and_why(index: PassageIndex, artefact: Path) -> None:

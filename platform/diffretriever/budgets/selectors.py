@@ -13,6 +13,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from diffretriever.budgets.features import check_names
+from diffretriever.files import is_file, read_text
+from schemas.places import StorePath, as_place
 from schemas.selector import LearnedSelectorArtefact
 
 DEFAULT_BUDGETS = (1, 2, 4, 8, 16)
@@ -170,9 +172,9 @@ def open_selector(source: str, fingerprint: str, budgets: Sequence[int] = DEFAUL
         return FixedSelector(int(number))
     if source == "rule":
         return RuleSelector(budgets)
-    if not Path(source).is_file():
+    if not is_file(as_place(source)):
         raise ValueError(f"no selector '{source}': give 'rule', 'fixed:4' or the file that jobs/fit_selector.py wrote")
-    artefact = load_artefact(Path(source))
+    artefact = load_artefact(as_place(source))
     if artefact.fingerprint != fingerprint:
         raise ValueError(
             f"{source} was fitted for encoder {artefact.fingerprint} ({artefact.retriever}), but {fingerprint} is to "
@@ -181,14 +183,14 @@ def open_selector(source: str, fingerprint: str, budgets: Sequence[int] = DEFAUL
     return LearnedSelector(artefact)
 
 
-def load_artefact(path: Path) -> LearnedSelectorArtefact:
+def load_artefact(path: Path | StorePath) -> LearnedSelectorArtefact:
     """Read the JSON of a fitted selector.
 
     Raises:
         ValueError: it is malformed, or names a feature that does not exist; the message names the file.
     """
     try:
-        artefact = LearnedSelectorArtefact.model_validate_json(path.read_text("utf-8"))
+        artefact = LearnedSelectorArtefact.model_validate_json(read_text(path))
         check_names(feature.name for feature in artefact.features)
     except ValidationError as error:
         first = error.errors()[0]

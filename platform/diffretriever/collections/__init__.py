@@ -21,8 +21,9 @@ from diffretriever.collections.files import FileCollection, read_queries
 from diffretriever.collections.pydoc import PYDOC, open_pydoc
 from diffretriever.collections.records import TextFile, find_file
 from diffretriever.collections.trec import read_qrels, read_run, write_qrels, write_run
+from diffretriever.files import is_file, is_folder, is_local
 from schemas.base import suggest
-from schemas.places import plain_place
+from schemas.places import StorePath, plain_place
 
 if TYPE_CHECKING:
     from diffretriever.collections.scanning import BadInputPolicy, ScanResult, scan, set_aside
@@ -53,15 +54,18 @@ _CORPUS_ENDS = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz")
 
 
 def open_collection(source: str) -> Collection:
-    """Open a collection by path or name; a path that exists comes first.
+    """Open a collection by path, URI or name; a path that exists comes first.
 
     Paths: a BEIR folder or zip, an MS MARCO folder, or one corpus file, `.jsonl` or `.tsv`, plain or `.gz`,
-    which has no queries. Names: `pydoc`, or a public BEIR collection, which is downloaded once.
+    which has no queries. All but a zip may lie on an object store, from where they are read as a stream. Names:
+    `pydoc`, or a public BEIR collection, which is downloaded once.
 
     Raises:
         ValueError: Nothing there can be read as a collection, or the name is not known.
     """
     source = plain_place(source)
+    if not is_local(source):
+        return _open_uri(StorePath(source))
     path = Path(source).expanduser().absolute()
     if source and path.exists():
         return _open_path(path, source.rstrip("/") or source)
@@ -78,13 +82,27 @@ def _open_path(path: Path, shown: str) -> Collection:
         return _open_folder(path, name, shown)
     if path.suffix == ".zip":
         return beir.open_beir_zip(path, shown)
+    return _open_file(path, name, shown)
+
+
+def _open_uri(uri: StorePath) -> Collection:
+    if is_file(uri):
+        if uri.suffix == ".zip":
+            raise ValueError(f"{uri}: a zip cannot be read as a stream: put the folder that is in it there")
+        return _open_file(uri, uri.name, str(uri))
+    if is_folder(uri):
+        return _open_folder(uri, uri.name, str(uri))
+    raise ValueError(f"no collection '{uri}': no such object or folder")
+
+
+def _open_file(path: Path | StorePath, name: str, shown: str) -> Collection:
     for end in _CORPUS_ENDS:
         if name.endswith(end):
             return FileCollection(name.removesuffix(end), TextFile(path, shown), {})
     raise ValueError(f"{shown}: a file must end in .zip, {', '.join(_CORPUS_ENDS)}")
 
 
-def _open_folder(path: Path, name: str, shown: str) -> Collection:
+def _open_folder(path: Path | StorePath, name: str, shown: str) -> Collection:
     if find_file(path, beir.CORPUS, shown):
         return beir.open_beir_folder(path, name, shown)
     if find_file(path, msmarco.CORPUS, shown):

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from schemas.places import StorePath
+
 Qrels = dict[str, dict[str, int]]
 """Query id → passage id → relevance."""
 
@@ -127,7 +129,7 @@ class Collection(ABC):
     def source_state(self) -> str:
         """Return a short string that changes when the file behind `records()` changes."""
 
-    def inputs(self) -> list[Path]:
+    def inputs(self) -> list[Path | StorePath]:
         """Return the files that are read and that no job may write to."""
         return []
 

@@ -19,9 +19,10 @@ from pathlib import Path, PurePosixPath
 from urllib.request import urlopen
 
 from diffretriever.collections.base import Passage, Qrels, Query
-from diffretriever.collections.files import FileCollection, Split
+from diffretriever.collections.files import FileCollection, Split, splits_in
 from diffretriever.collections.records import find_file
 from diffretriever.files import cache_dir, whole_file, whole_folder
+from schemas.places import StorePath
 
 CORPUS = "corpus.jsonl"
 
@@ -63,7 +64,7 @@ _TIMEOUT_SECONDS = 60
 _BLOCK_BYTES = 1 << 20
 
 
-def open_beir_folder(folder: Path, name: str, shown: str) -> FileCollection:
+def open_beir_folder(folder: Path | StorePath, name: str, shown: str) -> FileCollection:
     """Open a folder; without `queries.jsonl` or `qrels/` it has no splits. Its files are shown under `shown`.
 
     Raises:
@@ -75,13 +76,12 @@ def open_beir_folder(folder: Path, name: str, shown: str) -> FileCollection:
     return FileCollection(name, corpus, _splits(folder, shown))
 
 
-def _splits(folder: Path, shown: str) -> dict[str, Split]:
+def _splits(folder: Path | StorePath, shown: str) -> dict[str, Split]:
     queries = find_file(folder, QUERIES, shown)
     if queries is None:
         return {}
     splits = {}
-    for path in sorted((folder / "qrels").glob("*.tsv*")):
-        name = path.name.removesuffix(".gz").removesuffix(".tsv")
+    for name in splits_in(folder / "qrels"):
         qrels = find_file(folder / "qrels", f"{name}.tsv", f"{shown}/qrels")
         if qrels is not None and not name.startswith("."):
             splits[name] = Split(queries, qrels)

@@ -18,6 +18,8 @@ from diffretriever.collections.records import (
     read_lines,
 )
 from diffretriever.collections.trec import read_qrels_file
+from diffretriever.files import file_size, file_state, files_in
+from schemas.places import StorePath
 
 _PART_BYTES = 64 << 20
 
@@ -45,7 +47,7 @@ class FileCollection(Collection):
     def parts(self, part_bytes: int | None = None) -> list[Part]:
         """Return parts of equal size; compressed data can only be read from the start."""
         part_bytes = part_bytes or _PART_BYTES
-        size = self.corpus.path.stat().st_size
+        size = file_size(self.corpus.path)
         if size <= part_bytes or self.corpus.path.suffix == ".gz":
             return [WHOLE]
         starts = range(0, size, part_bytes)
@@ -82,19 +84,20 @@ class FileCollection(Collection):
 
     def source_state(self) -> str:
         """Return name, size and modification time of the corpus file."""
-        status = self.corpus.path.stat()
-        return f"{self.corpus.path.name}:{status.st_size}:{status.st_mtime_ns}"
+        return f"{self.corpus.path.name}:{file_state(self.corpus.path)}"
 
-    def inputs(self) -> list[Path]:
+    def inputs(self) -> list[Path | StorePath]:
         """Return the corpus file and those of all splits."""
         judged = [file.path for split in self.split_files.values() for file in (split.queries, split.qrels)]
         return [self.corpus.path, *judged]
 
     def place(self) -> str:
-        """Return the corpus file's path, absolute and without links; the name where it is not on the user's disk.
+        """Return the corpus file's URI, or its path, absolute and without links; the name where it is a download.
 
         A file in a zip lies below the zip, wherever it was unpacked.
         """
+        if isinstance(self.corpus.path, StorePath):
+            return str(self.corpus.path)
         shown = Path(self.corpus.shown).expanduser().absolute()
         return str(shown.resolve()) if any(path.is_file() for path in (shown, *shown.parents)) else self.name
 
@@ -109,7 +112,14 @@ def _is_json(file: TextFile) -> bool:
     return file.path.name.removesuffix(".gz").endswith(".jsonl")
 
 
-def read_queries(path: Path) -> list[Query]:
+def splits_in(folder: Path | StorePath, begin: str = "") -> list[str]:
+    """Return what stands between `begin` and `.tsv` or `.tsv.gz` in the names of a folder's files, sorted."""
+    names = {info.base_name.removesuffix(".gz") for info in files_in(folder)}
+    found = (name for name in names if name.startswith(begin) and name.endswith(".tsv"))
+    return sorted(name.removeprefix(begin).removesuffix(".tsv") for name in found)
+
+
+def read_queries(path: Path | StorePath) -> list[Query]:
     """Read a queries file: `.jsonl` objects or `id<TAB>text` lines, either may be `.gz`.
 
     Raises:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from diffretriever.collections.files import FileCollection, Split
+from diffretriever.collections.files import FileCollection, Split, splits_in
 from diffretriever.collections.records import find_file
+from schemas.places import StorePath
 
 CORPUS = "collection.tsv"
 
 
-def open_msmarco_folder(folder: Path, name: str, shown: str) -> FileCollection:
+def open_msmarco_folder(folder: Path | StorePath, name: str, shown: str) -> FileCollection:
     """Open a folder; a split is where both `queries.{split}.tsv` and `qrels.{split}.tsv` are.
 
     Raises:
@@ -20,8 +21,7 @@ def open_msmarco_folder(folder: Path, name: str, shown: str) -> FileCollection:
     if corpus is None:
         raise ValueError(f"{shown}: no {CORPUS} or {CORPUS}.gz there")
     splits = {}
-    for path in sorted(folder.glob("qrels.*.tsv*")):
-        split = path.name.removesuffix(".gz").removesuffix(".tsv").removeprefix("qrels.")
+    for split in splits_in(folder, "qrels."):
         queries = find_file(folder, f"queries.{split}.tsv", shown)
         qrels = find_file(folder, f"qrels.{split}.tsv", shown)
         if queries is not None and qrels is not None:

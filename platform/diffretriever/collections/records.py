@@ -7,11 +7,14 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from diffretriever.collections.base import WHOLE, BadRecord, Part, Passage, Query
+from diffretriever.files import is_file, open_input
+from schemas.places import StorePath
 
 MAX_PASSAGE_BYTES = 1_000_000
 """Longest line that is parsed: no encoder reads that far, and a longer one is most often a broken file."""
@@ -35,12 +38,12 @@ _SKIP_BYTES = 1 << 16
 class TextFile:
     """A file to read, and its name as shown to a user."""
 
-    path: Path
+    path: Path | StorePath
     shown: str
 
     @classmethod
-    def at(cls, path: Path) -> TextFile:
-        """A file shown by its own path."""
+    def at(cls, path: Path | StorePath) -> TextFile:
+        """A file shown by its own path or URI."""
         return cls(path, str(path))
 
 
@@ -100,18 +103,22 @@ def read_lines(file: TextFile, limit: int, part: Part = WHOLE) -> Lines:
     return Lines(file, limit, part)
 
 
-def find_file(folder: Path, name: str, shown: str) -> TextFile | None:
+def find_file(folder: Path | StorePath, name: str, shown: str) -> TextFile | None:
     """Find `name` in a folder, or else `name.gz`."""
     for candidate in (name, f"{name}.gz"):
-        if (folder / candidate).is_file():
+        if is_file(folder / candidate):
             return TextFile(folder / candidate, f"{shown}/{candidate}")
     return None
 
 
-def _open(path: Path) -> BinaryIO | gzip.GzipFile:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rb")
-    return path.open("rb")
+@contextmanager
+def _open(path: Path | StorePath) -> Iterator[BinaryIO | gzip.GzipFile]:
+    with open_input(path) as stream:
+        if path.suffix != ".gz":
+            yield stream
+            return
+        with gzip.open(stream) as unpacked:
+            yield unpacked
 
 
 def _content(chunk: bytes, *, first: bool) -> bytes:

@@ -21,6 +21,7 @@ import numpy as np
 from diffretriever.collections.base import BadInputError, BadRecord, Collection, Part, Passage
 from diffretriever.collections.keys import KEY, passage_key, repeated_ids
 from diffretriever.collections.quarantine import quarantined
+from schemas.places import StorePath
 
 BadInputPolicy: TypeAlias = Literal["error", "quarantine"]
 Choice: TypeAlias = Callable[[np.ndarray], np.ndarray]
@@ -144,7 +145,7 @@ class ScanResult:
 def scan(
     collection: Collection,
     policy: BadInputPolicy,
-    quarantine: Path | None,
+    quarantine: Path | StorePath | None,
     *,
     choose: Choice | None = None,
     scan_parts: Callable[[int | None], Iterable[PartScan]] | None = None,
@@ -188,7 +189,7 @@ def scan(
         return found.result(choose)
 
 
-def set_aside(collection: Collection, ids: Iterable[str], reason: str, quarantine: Path) -> None:
+def set_aside(collection: Collection, ids: Iterable[str], reason: str, quarantine: Path | StorePath) -> None:
     """Add kept passages to the file that `scan` wrote the bad records to, for a reason that came to light later.
 
     Args:

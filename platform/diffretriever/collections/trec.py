@@ -12,6 +12,7 @@ from typing import TypeVar
 from diffretriever.collections.base import Qrels, Run
 from diffretriever.collections.records import MAX_PASSAGE_BYTES, RefusedError, TextFile, check_id, decode, read_lines
 from diffretriever.files import whole_file
+from schemas.places import StorePath
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,9}")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -20,7 +21,7 @@ _QRELS_HEADER_ENDS = frozenset({"score", "relevance", "rel", "label"})
 T = TypeVar("T")
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: Path | StorePath) -> Run:
     """Read a run of six columns, plain or `.gz`. What ranks a passage is its score, not its rank.
 
     Raises:
@@ -37,7 +38,7 @@ def read_run(path: Path) -> Run:
     return run
 
 
-def write_run(path: Path, hits: Iterable[tuple[str, Sequence[tuple[str, float]]]], tag: str) -> None:
+def write_run(path: Path | StorePath, hits: Iterable[tuple[str, Sequence[tuple[str, float]]]], tag: str) -> None:
     """Write ranked hits, (query id, [(passage id, score), ...]) best first, ranks from 1.
 
     Scores are written without exponents and read back as the same float. The file appears when complete.
@@ -57,7 +58,7 @@ def write_run(path: Path, hits: Iterable[tuple[str, Sequence[tuple[str, float]]]
             stream.writelines(_ranked_lines(query_id, ranked, tag))
 
 
-def read_qrels(path: Path) -> Qrels:
+def read_qrels(path: Path | StorePath) -> Qrels:
     """Read judgements of three columns (BEIR: query, passage, relevance) or TREC's four, header or not.
 
     Raises:
@@ -83,7 +84,7 @@ def read_qrels_file(file: TextFile) -> Qrels:
     return qrels
 
 
-def write_qrels(path: Path, qrels: Qrels) -> None:
+def write_qrels(path: Path | StorePath, qrels: Qrels) -> None:
     """Write judgements in TREC's four columns. The file appears when complete."""
     with whole_file(path) as stream:
         for query_id, judged in qrels.items():

@@ -26,6 +26,8 @@ from diffretriever.backbones.adapter_files import CONFIG_FILE as ADAPTER_CONFIG
 from diffretriever.backbones.checkpoint import Checkpoint, read_json
 from diffretriever.backbones.source import FetchError, resolve_source
 from diffretriever.consent import VARIABLE, check_trusted
+from diffretriever.files import fetched_folder, is_local
+from schemas.places import StorePath
 from schemas.retriever import LibraryRetriever
 
 _EXTRA = "sentence_transformers"
@@ -152,7 +154,7 @@ def _read_modules(folder: Path) -> tuple[Module, ...]:
 
 
 def _find_folder(config: LibraryRetriever, *, weights: bool) -> Path:
-    """Return the model's folder, fetching from the hub what is missing; `weights` False leaves the weights there.
+    """Return the model's folder, fetching what is not on this machine; `weights` False leaves the weights there.
 
     Raises:
         ValueError: The source cannot be found or fetched.
@@ -166,6 +168,8 @@ def _find_folder(config: LibraryRetriever, *, weights: bool) -> Path:
     weight_files = _WEIGHT_FILES if weights else []
     inside = [f"{path.as_posix()}/{name}" for path in below if path.parts for name in _MODULE_FILES + weight_files]
     at_root = _ROOT_FILES + weight_files + (_CODE_FILES if config.remote_code else [])
+    if not is_local(source):
+        return fetched_folder(StorePath(source), at_root + inside)
     try:
         # `*` also matches what lies deeper, so that the root needs a call of its own. The folder is named after the
         # commit, which stays the same when the branch moves on.

@@ -12,12 +12,13 @@ from diffretriever.evaluation.report import INTERVAL_NOTE, draw_measures, interv
 from diffretriever.evaluation.tables import command_blocks, format_table
 from diffretriever.files import write_bytes, write_text
 from schemas.evaluate import ComparisonReport
+from schemas.places import StorePath
 
 _T = TypeVar("_T")
 
 
 def write_comparison(
-    output: Path, title: str, systems: Mapping[str, Mapping[str, EvaluationResult]], *, command: str
+    output: Path | StorePath, title: str, systems: Mapping[str, Mapping[str, EvaluationResult]], *, command: str
 ) -> ComparisonReport:
     """Write the three files into folder `output`, each whole or not at all, and return what is in the JSON.
 

@@ -14,7 +14,7 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.evaluation.measures import EvaluationResult, evaluate, parse_measures, remove_self
 from diffretriever.evaluation.report import Evaluation, write_evaluation
 from diffretriever.evaluation.tables import Cell, format_table, markdown_table
-from diffretriever.files import write_text
+from diffretriever.files import read_text, remove, write_text
 from diffretriever.scoring.topk import Hits
 from diffretriever.search import open_searcher
 from diffretriever.search.base import Searcher
@@ -22,6 +22,7 @@ from diffretriever.search.batch import kept_hits, searched_depth
 from diffretriever.search.neural import NeuralSearcher
 from diffretriever.search.selecting import BudgetChooser, Choice
 from schemas.evaluate import EvaluateJob, SelectorReport
+from schemas.places import StorePath
 
 SELECTOR_FILE = "selector.json"
 
@@ -126,7 +127,7 @@ def _as_run(ranked: Mapping[str, list[tuple[str, float]]]) -> Run:
 def _write(job: EvaluateJob, evaluation: Evaluation, results: dict[str, EvaluationResult]) -> None:
     write_evaluation(job.output, evaluation, results)
     # Of an earlier evaluation in this folder.
-    (job.output / SELECTOR_FILE).unlink(missing_ok=True)
+    remove(job.output / SELECTOR_FILE)
     write_text(job.output / "evaluate.yaml", job.to_yaml())
 
 
@@ -167,10 +168,10 @@ def report_selector(
     )
 
 
-def _add_selector(output: Path, report: SelectorReport) -> None:
+def _add_selector(output: Path | StorePath, report: SelectorReport) -> None:
     write_text(output / SELECTOR_FILE, report.model_dump_json(indent=2) + "\n")
     page = output / "report.md"
-    write_text(page, page.read_text("utf-8") + selector_section(report))
+    write_text(page, read_text(page) + selector_section(report))
 
 
 def selector_table(report: SelectorReport) -> str:

@@ -18,6 +18,7 @@ from diffretriever.evaluation.statistics import bootstrap_interval
 from diffretriever.evaluation.tables import Cell, Interval, command_blocks, format_table, markdown_table
 from diffretriever.files import whole_file, write_bytes, write_text
 from schemas.evaluate import EvaluationReport
+from schemas.places import StorePath
 
 INTERVAL_NOTE = "with bootstrap 95% intervals (1,000 resamples)"
 _EXTREMES = 5
@@ -54,7 +55,9 @@ class Evaluation:
     query_texts: Mapping[str, str] = field(default_factory=dict)
 
 
-def write_evaluation(output: Path, evaluation: Evaluation, results: Mapping[str, EvaluationResult]) -> EvaluationReport:
+def write_evaluation(
+    output: Path | StorePath, evaluation: Evaluation, results: Mapping[str, EvaluationResult]
+) -> EvaluationReport:
     """Write the four files into folder `output`, each whole or not at all; return what is in `metrics.json`.
 
     Equal inputs give equal bytes, but for `created` in `metrics.json`.

@@ -21,7 +21,7 @@ import pyarrow as pa
 from lance.fragment import FragmentMetadata, write_fragments
 
 from diffretriever.collections import Passage
-from diffretriever.files import is_local
+from diffretriever.index.lease import Lease
 from diffretriever.index.table import (
     PassageIndex,
     changed_by_another,
@@ -32,7 +32,7 @@ from diffretriever.index.table import (
 )
 from diffretriever.index.vectors import refuse_to_write, with_packed
 from schemas.index import TEXT_SCHEMA
-from schemas.places import plain_place
+from schemas.places import as_place
 
 APPENDED, REPLACED = "appended", "replaced"
 """What a commit's message says it did."""
@@ -94,33 +94,32 @@ def beside(left: pa.Table, right: pa.Table) -> pa.Table:
 
 
 class WriterLock:
-    """One writing job per index at a time. The operating system drops the lock when the job dies, however it dies.
+    """One writing job per index at a time.
 
-    Object stores have no such lock: there the first commit wins, and the others are refused; see `Committer`.
+    In a folder it is a lock of the operating system, which drops it when the job dies, however it dies. On an object
+    store it is a lease, which a job that died keeps for half a minute; see `index.lease`. There the first commit wins
+    all the same, and others are refused; see `Committer`.
     """
 
-    def __init__(self, uri: str) -> None:
-        self._path = Path(plain_place(uri)) / ".writer.lock" if is_local(uri) else None
+    def __init__(self, uri: str, *, patient: bool = True) -> None:
+        """Lock nothing yet.
+
+        Args:
+            uri: folder or object-store URI.
+            patient: on an object store, find out whether who took the lease is still at work; otherwise whoever has
+                not given it back is.
+        """
+        self._place, self._patient = as_place(uri), patient
         self._file: IO[str] | None = None
+        self._lease: Lease | None = None
 
     def __enter__(self) -> WriterLock:
-        if self._path is None:
+        """Take it; raises `ValueError` where another writer has it."""
+        if isinstance(self._place, Path):
+            self._file = _locked(self._place)
             return self
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._path.open("a+", encoding="utf-8")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._file.seek(0)
-            owner = self._file.read().strip() or "unknown"
-            self._file.close()
-            raise ValueError(
-                f"another job (process {owner}) is writing to {self._path.parent}: wait for its end, or stop it; "
-                "the same command then resumes its work"
-            ) from None
-        self._file.truncate(0)
-        self._file.write(str(os.getpid()))
-        self._file.flush()
+        self._lease = Lease(self._place)
+        self._lease.acquire(patient=self._patient)
         return self
 
     def __exit__(
@@ -128,6 +127,28 @@ class WriterLock:
     ) -> None:
         if self._file is not None:
             self._file.close()
+        if self._lease is not None:
+            self._lease.release()
+
+
+def _locked(folder: Path) -> IO[str]:
+    """Return the open file of a folder's lock."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = (folder / ".writer.lock").open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        owner = file.read().strip() or "unknown"
+        file.close()
+        raise ValueError(
+            f"another job (process {owner}) is writing to {folder}: wait for its end, or stop it; "
+            "the same command then resumes its work"
+        ) from None
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
 
 
 class Committer:

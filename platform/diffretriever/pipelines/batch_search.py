@@ -29,6 +29,7 @@ from diffretriever.scoring.topk import Hit
 from diffretriever.search.base import check_modes
 from diffretriever.search.batch import kept_hits, list_depth, merge, searched_depth, to_hits
 from schemas.index import IndexManifest
+from schemas.places import StorePath
 from schemas.retriever import Mode, NeuralRetriever, is_neural
 from schemas.search import BatchSearchJob, BatchSearchSummary
 
@@ -174,7 +175,7 @@ class _BatchSearch:
                 progress.update()
         self.searched += len(parts)
 
-    def write_run(self, mode: Mode) -> Path:
+    def write_run(self, mode: Mode) -> Path | StorePath:
         """Write the run of one mode and return where it is."""
         path = self._job.output / f"{mode}.trec"
         write_run(path, self._ranked(mode), mode)

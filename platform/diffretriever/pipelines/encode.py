@@ -25,7 +25,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from diffretriever.collections import Collection, Passage, ScanResult, open_collection, scan, set_aside
 from diffretriever.collections.keys import KeySet
-from diffretriever.collections.quarantine import refuse_other_files
+from diffretriever.collections.quarantine import own_file, refuse_other_files
 from diffretriever.collections.scanning import PartScan, ScannedPart, scan_part
 from diffretriever.encoders.base import BatchCost
 from diffretriever.encoders.representations import not_finite
@@ -51,6 +51,7 @@ from diffretriever.presets import load_retriever
 from schemas.budget import Budget
 from schemas.encode import EncodeJob, EncodeSummary
 from schemas.index import TEXT_SCHEMA, IndexManifest
+from schemas.places import StorePath, as_place
 from schemas.retriever import RETRIEVER_ADAPTER, NeuralRetriever, RetrieverConfig, has_slots, is_neural
 from schemas.settings import RayConfig
 
@@ -98,7 +99,7 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
     started = time.monotonic()
     smaller = smaller or {}
     collection = open_collection(job.collection)
-    quarantine = _quarantine_path(job)
+    quarantine = _quarantine_place(job, collection)
     if quarantine is not None:
         refuse_other_files(quarantine, collection.inputs())
     retriever = load_retriever(job.retriever, job.backbone, job.budget, job.adapter)
@@ -141,12 +142,11 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
     )
 
 
-def _quarantine_path(job: EncodeJob) -> Path | None:
+def _quarantine_place(job: EncodeJob, collection: Collection) -> Path | StorePath | None:
     if job.on_bad_input == "error":
         return None
-    if job.quarantine is not None:
-        return job.quarantine
-    return Path(job.index) / "quarantine.jsonl" if is_local(job.index) else Path("quarantine.jsonl")
+    beside = as_place(job.index) / ("quarantine.jsonl" if is_local(job.index) else "quarantine")
+    return own_file(job.quarantine or beside, collection)
 
 
 def _open_indexes(
@@ -194,13 +194,15 @@ def _with_budget(manifest: IndexManifest, passage_budget: int) -> IndexManifest:
 
 
 def _scan_parts(collection: Collection, most_bad: int | None) -> Iterator[PartScan]:
-    """Scan the parts of a collection in Ray tasks on this machine, where its files are; a single part right here."""
+    """Scan the parts of a collection in Ray tasks, where its files are; a single part right here."""
     parts = collection.parts()
     if len(parts) == 1:
         yield scan_part(collection, parts[0], most_bad)
         return
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    task = ray.remote(scan_part).options(scheduling_strategy=here, num_cpus=cpus_here(_SCAN_CPUS))
+    task = ray.remote(scan_part).options(num_cpus=_SCAN_CPUS)
+    if is_local(collection.place()):
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        task = task.options(num_cpus=cpus_here(_SCAN_CPUS), scheduling_strategy=here)
     left = iter(parts)
     running = [task.remote(collection, part, most_bad) for part in islice(left, _SCANS_AHEAD)]
     while running:
@@ -281,7 +283,10 @@ def _run(
         The steady rate in passages per second, and the ids of passages that were left out as not finite.
     """
     rows = job.rows_per_block or rows_per_block(encoder.retriever, encoder.hidden_size)
-    blocks = read_blocks([partial(_read_part, collection, part, rows) for part in scanned.parts if part.n_kept])
+    blocks = read_blocks(
+        [partial(_read_part, collection, part, rows) for part in scanned.parts if part.n_kept],
+        anywhere=not is_local(collection.place()),
+    )
     # An encoder more than there are blocks would load its weights for nothing.
     pool = replace(pool, encoders=min(pool.encoders, math.ceil(scanned.n_kept / rows)))
     receipts = _receipts(blocks, encoder, indexes, pool, job)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from diffretriever.collections import BadRecord, read_run
-from diffretriever.files import json_digest, whole_file, write_text
+from diffretriever.files import exists, json_digest, read_bytes, remove, whole_file, write_text
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
 from diffretriever.ledger import Ledger
@@ -33,6 +32,7 @@ from diffretriever.training.data.examples import Checked
 from diffretriever.training.data.mining import Corpus, choose_negatives, mined_line
 from diffretriever.training.data.preparation import quarantine
 from diffretriever.training.data.sources import ExampleSource, open_source
+from schemas.places import StorePath
 from schemas.retriever import Mode
 from schemas.search import BatchSearchJob, SearchOptions
 from schemas.settings import RayConfig
@@ -102,7 +102,7 @@ def _describe(job: MineNegativesJob, index: PassageIndex, source: ExampleSource)
     )
 
 
-def _path_beside(job: MineNegativesJob, end: str) -> Path:
+def _path_beside(job: MineNegativesJob, end: str) -> Path | StorePath:
     return job.output.with_name(f"{job.output.name}.{end}")
 
 
@@ -113,11 +113,11 @@ def _finished(job: MineNegativesJob, identity: str) -> MinedNegatives | None:
         ValueError: the output is that of another job.
     """
     about = _path_beside(job, "json")
-    if not job.output.exists() or not about.exists():
-        if job.output.exists() and not _path_beside(job, "parts").exists():
+    if not exists(job.output) or not exists(about):
+        if exists(job.output) and not exists(_path_beside(job, "parts")):
             raise ValueError(f"{job.output} is there and was not mined: give another --output, or remove it")
         return None
-    made = MinedNegatives.model_validate_json(about.read_bytes())
+    made = MinedNegatives.model_validate_json(read_bytes(about))
     if made.identity != identity:
         raise ValueError(f"{job.output} was mined otherwise, see {about}: give another --output, or remove it")
     return made
@@ -147,7 +147,7 @@ class _Parts:
     Entries of the ledger: the lines of a part, and then its counts, which say that it is complete.
     """
 
-    def __init__(self, job: MineNegativesJob, index: PassageIndex, work: Path, ledger: Ledger) -> None:
+    def __init__(self, job: MineNegativesJob, index: PassageIndex, work: Path | StorePath, ledger: Ledger) -> None:
         self._job, self._work, self._ledger = job, work, ledger
         self._corpus = Corpus(index)
         self._is_here = not index.manifest.retriever.has_weights
@@ -215,8 +215,8 @@ class _Parts:
             )
         )
         run = read_run(output / f"{job.mode}.trec")
-        shutil.rmtree(output)
-        asked.unlink()
+        remove(output)
+        remove(asked)
         return [list(run.get(str(place), {}).items()) for place in range(len(queries))]
 
 

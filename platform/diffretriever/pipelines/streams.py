@@ -79,21 +79,22 @@ def dataset_of(rows: Sequence[pa.Table]) -> Dataset:
     return ray.data.from_arrow(list(rows))
 
 
-def read_blocks(sources: Sequence[Callable[[], Iterable[pa.Table]]]) -> Dataset:
-    """Return a dataset of what the sources yield, a task each, on the driver's machine, where their files are.
+def read_blocks(sources: Sequence[Callable[[], Iterable[pa.Table]]], *, anywhere: bool = False) -> Dataset:
+    """Return a dataset of what the sources yield, a task each.
 
     A block that is lost with its machine is read again with its own source and no other.
+
+    Args:
+        sources: what to read, in order.
+        anywhere: whether every machine can; otherwise that of the driver does, where its files are.
     """
     _configure_ray_data()
-    here = ray.get_runtime_context().get_node_id()
-    return ray.data.read_datasource(
-        _Sources(sources),
-        override_num_blocks=len(sources),
-        num_cpus=cpus_here(READER_CPUS),
-        # One keeps hundreds of encoders busy; of more, each would hold blocks before their turn.
-        concurrency=1,
-        label_selector={"ray.io/node-id": here},
-    )
+    place: dict[str, Any] = {"num_cpus": READER_CPUS}
+    if not anywhere:
+        here = ray.get_runtime_context().get_node_id()
+        place = {"num_cpus": cpus_here(READER_CPUS), "label_selector": {"ray.io/node-id": here}}
+    # One at a time keeps hundreds of encoders busy; of more, each would hold blocks before their turn.
+    return ray.data.read_datasource(_Sources(sources), override_num_blocks=len(sources), concurrency=1, **place)
 
 
 def _configure_ray_data() -> None:

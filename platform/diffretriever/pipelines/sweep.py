@@ -24,8 +24,15 @@ from diffretriever.backbones.device import resolve_device
 from diffretriever.collections import Collection, Query, open_collection, write_run
 from diffretriever.encoders import load_preparer
 from diffretriever.encoders.representations import Representations
-from diffretriever.evaluation.budgets.sweeps import MANIFEST_FILE, SweptQuery, read_manifest, write_queries
-from diffretriever.files import json_digest, write_text
+from diffretriever.evaluation.budgets.sweeps import (
+    ENCODED_FOLDER,
+    MANIFEST_FILE,
+    SweptQuery,
+    encoded_files,
+    read_manifest,
+    write_queries,
+)
+from diffretriever.files import is_file, json_digest, read_text, remove, write_text
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
 from diffretriever.ledger import Ledger, refuse_another
@@ -50,6 +57,7 @@ from schemas.base import suggest
 from schemas.budget import Budget
 from schemas.encode import EncodeJob
 from schemas.index import IndexManifest
+from schemas.places import StorePath
 from schemas.retriever import MaskedRetriever, has_slots
 from schemas.search import SearchOptions
 from schemas.settings import RayConfig
@@ -100,7 +108,7 @@ def _retriever(job: SweepJob) -> MaskedRetriever:
     if not has_slots(config):
         raise ValueError(f"{job.retriever}: the {config.method} method has no slots, so there are no budgets to sweep")
     begun = job.output / RETRIEVER_FILE
-    if begun.is_file():
+    if is_file(begun):
         before = RETRIEVERS.load(str(begun))
         if not has_slots(before):
             raise ValueError(f"{begun}: not the retriever of a sweep: give another --output, or remove the folder")
@@ -155,10 +163,10 @@ def _begin(job: SweepJob, collection: str, encoder: IndexManifest, command: str)
 
 def _refuse_another(job: SweepJob, manifest: SweepManifest) -> None:
     """Raise `ValueError` where the folder holds the sweep of something else; another grid of the same is no other."""
-    if not (job.output / MANIFEST_FILE).is_file():
+    if not is_file(job.output / MANIFEST_FILE):
         return
     before = read_manifest(job.output)
-    settings = yaml.safe_load((job.output / _JOB).read_text("utf-8"))
+    settings = yaml.safe_load(read_text(job.output / _JOB))
     theirs = {"collection": before.collection, "top_k": settings["top_k"], "exclude_self": settings["exclude_self"]}
     ours = {"collection": manifest.collection, "top_k": job.top_k, "exclude_self": job.exclude_self}
     if before.fingerprint != manifest.fingerprint:
@@ -168,7 +176,7 @@ def _refuse_another(job: SweepJob, manifest: SweepManifest) -> None:
     refuse_another(job.output, "another sweep", theirs, ours)
 
 
-def _write_queries(folder: Path, queries: dict[str, list[Query]], encoder: IndexManifest) -> None:
+def _write_queries(folder: Path | StorePath, queries: dict[str, list[Query]], encoder: IndexManifest) -> None:
     preparer = load_preparer(_neural(encoder))
     for split, asked in queries.items():
         rows = preparer.query_tokens([query.text for query in asked])
@@ -197,7 +205,7 @@ def _encode_indexes(
     return {budget: PassageIndex.open(str(place)) for budget, place in places.items()}
 
 
-def _encode(job: SweepJob, places: dict[int, Path]) -> None:
+def _encode(job: SweepJob, places: dict[int, Path | StorePath]) -> None:
     largest = max(places)
     encode_collection(
         EncodeJob(
@@ -215,7 +223,7 @@ def _encode(job: SweepJob, places: dict[int, Path]) -> None:
 class QueryStore:
     """Encoded queries of every split and K_q, in files named after what they depend on."""
 
-    def __init__(self, folder: Path, queries: dict[str, list[Query]], fingerprint: str) -> None:
+    def __init__(self, folder: Path | StorePath, queries: dict[str, list[Query]], fingerprint: str) -> None:
         """`queries` by split; `fingerprint` is the encoder's, whatever its budget."""
         self.queries = queries
         self._ledger = Ledger(folder)
@@ -267,12 +275,12 @@ class QueryStore:
             yield start, query_block(queries[start : start + QUERIES_PER_BLOCK], budget)
 
     def _write(self, split: str, budget: int, table: pa.Table) -> None:
-        for stale in (self._folder / split / "encoded").glob(f"q{budget}-*.arrow"):
-            stale.unlink()
+        for stale in encoded_files(self._folder / split / ENCODED_FOLDER, budget):
+            remove(stale)
         put_table(self._ledger, self._name(split, budget), table)
 
     def _name(self, split: str, budget: int) -> str:
-        return f"{split}/encoded/q{budget}-{self._states[split]}.arrow"
+        return f"{split}/{ENCODED_FOLDER}/q{budget}-{self._states[split]}.arrow"
 
 
 def _search_missing(
@@ -301,7 +309,7 @@ class Cell:
 
     split: str
     budget: Budget
-    folder: Path
+    folder: Path | StorePath
     """Where its runs lie."""
     state: str
     """What the runs depend on, as a text to compare."""

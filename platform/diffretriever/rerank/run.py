@@ -25,6 +25,7 @@ from diffretriever.ledger import Ledger
 from diffretriever.rerank import load_reranker, reranker_config
 from diffretriever.rerank.base import Reranker
 from diffretriever.scoring.topk import top_k
+from schemas.places import StorePath
 from schemas.rerank import RerankJob, RerankSummary
 
 
@@ -73,7 +74,7 @@ def _score(
     return scores
 
 
-def _config_path(output: Path) -> Path:
+def _config_path(output: Path | StorePath) -> Path | StorePath:
     return output.with_name(f"{output.name}.yaml")
 
 
@@ -173,7 +174,7 @@ class PartialScores:
     An entry is named after reranker, query and passages, so a job with other settings never takes over its scores.
     """
 
-    def __init__(self, output: Path, identity: str) -> None:
+    def __init__(self, output: Path | StorePath, identity: str) -> None:
         """`identity` is `Reranker.identity`."""
         self._ledger = Ledger(output.with_name(f"{output.name}.partial"))
         self._identity = identity

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from diffretriever.collections import Passage
@@ -48,19 +49,18 @@ class Writer:
             UnavailableError: another job writes to the index.
         """
         _check(passages, self._config)
-        async with self._turn:
-            with _locked(self._config.index):
-                index = await asyncio.to_thread(self._open)
-                plan = await asyncio.to_thread(_plan, index, passages)
-                if plan.new:
-                    encoded = await self._encode([p.title for p in plan.new], [p.text for p in plan.new])
-                    await asyncio.to_thread(_commit, index, plan, encoded)
-                return IngestResponse(
-                    added=len(plan.new) - len(plan.replaced),
-                    replaced=len(plan.replaced),
-                    unchanged=plan.unchanged,
-                    version=index.version,
-                )
+        async with self._turn, _locked(self._config.index):
+            index = await asyncio.to_thread(self._open)
+            plan = await asyncio.to_thread(_plan, index, passages)
+            if plan.new:
+                encoded = await self._encode([p.title for p in plan.new], [p.text for p in plan.new])
+                await asyncio.to_thread(_commit, index, plan, encoded)
+            return IngestResponse(
+                added=len(plan.new) - len(plan.replaced),
+                replaced=len(plan.replaced),
+                unchanged=plan.unchanged,
+                version=index.version,
+            )
 
     async def delete(self, passage_id: str) -> DeleteResponse:
         """Delete one passage.
@@ -69,14 +69,11 @@ class Writer:
             NotFoundError: it is not there.
             UnavailableError: another job writes to the index.
         """
-        async with self._turn:
-            with _locked(self._config.index):
-                index = await asyncio.to_thread(self._open)
-                if not await asyncio.to_thread(index.passages, [passage_id]):
-                    raise NotFoundError(f"there is no passage '{passage_id}'", "check the id", "id")
-                return DeleteResponse(
-                    deleted=await asyncio.to_thread(_delete, index, passage_id), version=index.version
-                )
+        async with self._turn, _locked(self._config.index):
+            index = await asyncio.to_thread(self._open)
+            if not await asyncio.to_thread(index.passages, [passage_id]):
+                raise NotFoundError(f"there is no passage '{passage_id}'", "check the id", "id")
+            return DeleteResponse(deleted=await asyncio.to_thread(_delete, index, passage_id), version=index.version)
 
     def _open(self) -> PassageIndex:
         index = PassageIndex.open(self._config.index)
@@ -85,15 +82,28 @@ class Writer:
         return index
 
 
-@contextmanager
-def _locked(uri: str) -> Iterator[None]:
-    """Hold the writer's lock, or refuse the request."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(WriterLock(uri))
-        except ValueError:
-            raise UnavailableError("another job is writing to the index", _BUSY_S) from None
+@asynccontextmanager
+async def _locked(uri: str) -> AsyncIterator[None]:
+    """Hold the writer's lock, or refuse the request; on an object store, taking it and giving it back are requests."""
+    lock = WriterLock(uri, patient=False)
+
+    def give_back() -> asyncio.Future[None]:
+        return asyncio.get_running_loop().run_in_executor(None, lock.__exit__, None, None, None)
+
+    taken = asyncio.ensure_future(asyncio.to_thread(lock.__enter__))
+    try:
+        await asyncio.shield(taken)
+    except asyncio.CancelledError:
+        # The thread that takes it goes on.
+        taken.add_done_callback(lambda done: None if done.cancelled() or done.exception() else give_back())
+        raise
+    except ValueError as error:
+        logging.getLogger(__name__).warning("passages are not written: %s", error)
+        raise UnavailableError("another job is writing to the index", _BUSY_S) from None
+    try:
         yield
+    finally:
+        await give_back()
 
 
 def _check(passages: Sequence[PassageIn], config: ServeConfig) -> None:

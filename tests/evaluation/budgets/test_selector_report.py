@@ -12,6 +12,7 @@ from diffretriever.evaluation.budgets.selector_report import fit_selector, selec
 from diffretriever.evaluation.budgets.sweeps import Outcomes, open_splits
 from schemas.selector import FitSelectorJob
 from tests.evaluation.budgets.made_up import make_sweep
+from tests.places import local
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ def test_the_report_is_the_same_every_time_but_for_the_artefacts_date(root: Path
 
 def made(job: FitSelectorJob) -> dict[str, bytes]:
     fit_selector(job, "x")
-    return {file.name: file.read_bytes() for file in job.output.iterdir() if file.name != "fitted_selector.json"}
+    return {file.name: file.read_bytes() for file in local(job.output).iterdir() if file.name != "fitted_selector.json"}
 
 
 def test_the_passage_budget_is_that_of_the_best_cell_or_as_given(root: Path, tmp_path: Path) -> None:

@@ -24,10 +24,12 @@ from diffretriever.evaluation.budgets.sweeps import (
     query_features,
 )
 from diffretriever.evaluation.measures import evaluate, remove_self
+from diffretriever.presets import read_selection
 from schemas.analyse import AnalyseBudgetsJob, runs_by_name
 from schemas.base import Model
 from schemas.budget import Budget
-from schemas.sweep import SweepMode, read_selection
+from schemas.places import StorePath
+from schemas.sweep import SweepMode
 
 MODES: tuple[SweepMode, ...] = ("dense", "sparse", "hybrid")
 """Scores that are analysed, in the order of tables; `pooled-slots` is there to be compared with."""
@@ -216,12 +218,12 @@ def _fixed_budget(
         selection = last.outcomes(job.mode, job.measure)
         return selection.best(), f"best mean {job.measure} of {job.mode} on {last.name}", selection
     assert job.budget is not None, "the config has checked this"
-    if isinstance(job.budget, Path):
+    if isinstance(job.budget, Path | StorePath):
         return *_selected(job.budget, analysed), None
     return job.budget, "as given", None
 
 
-def _selected(path: Path, analysed: Sequence[SweptSplit]) -> tuple[Budget, str]:
+def _selected(path: Path | StorePath, analysed: Sequence[SweptSplit]) -> tuple[Budget, str]:
     """Return the budget that a sweep's selection file holds, and how it was chosen.
 
     Raises:

@@ -11,9 +11,10 @@ from diffretriever.collections import Qrels, open_collection, read_run
 from diffretriever.evaluation.budgets.sweeps import Outcomes, read_manifest, write_outcomes
 from diffretriever.evaluation.measures import evaluate
 from diffretriever.evaluation.tables import Cell, format_table
-from diffretriever.files import write_text
+from diffretriever.files import is_file, write_text
 from diffretriever.presets import RETRIEVERS
 from schemas.budget import Budget
+from schemas.places import StorePath
 from schemas.retriever import has_slots
 from schemas.sweep import RETRIEVER_FILE, BudgetSelection, SweepJob, SweepManifest, SweepMode
 
@@ -82,7 +83,7 @@ def select_budget(job: SweepJob, manifest: SweepManifest) -> BudgetSelection | N
     return selection
 
 
-def sweep_tables(folder: Path, manifest: SweepManifest) -> str:
+def sweep_tables(folder: Path | StorePath, manifest: SweepManifest) -> str:
     """Return the grids of the first measure as plain text, one for each split and mode, a star at the best cell."""
     measure = manifest.measures[0]
     parts = []
@@ -108,7 +109,7 @@ def _budgets(manifest: SweepManifest) -> list[Budget]:
     return [Budget(q, p) for q in manifest.query_budgets for p in manifest.passage_budgets]
 
 
-def _measured(run: Path, qrels: Qrels, manifest: SweepManifest) -> dict[str, dict[str, float]]:
-    if not run.is_file():
+def _measured(run: Path | StorePath, qrels: Qrels, manifest: SweepManifest) -> dict[str, dict[str, float]]:
+    if not is_file(run):
         raise ValueError(f"{run} is not there: run jobs/sweep_budgets.py again to the end")
     return evaluate(read_run(run), qrels, manifest.measures).per_query

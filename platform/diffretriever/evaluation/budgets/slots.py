@@ -22,6 +22,7 @@ from diffretriever.evaluation.budgets.sweeps import SweptSplit
 from diffretriever.evaluation.figures import BLUE, INK, MUTED, RED, panel_figure, png, quiet
 from diffretriever.evaluation.statistics import bootstrap_interval
 from diffretriever.evaluation.tables import NOTHING, Cell, Interval, level_with_interval, markdown_table, points, share
+from diffretriever.files import is_file
 from diffretriever.index.table import PassageIndex
 from schemas.base import Model
 from schemas.budget import Budget
@@ -159,7 +160,7 @@ def _wins(split: SweptSplit, budget: Budget) -> Iterator[SlotWins]:
     """Yield the wins of one split, or nothing where its vectors or its dense run are gone."""
     place = str(split.index_folder(budget.passage))
     run_file = split.folder / split.split / "runs" / str(budget) / "dense.trec"
-    if not (run_file.is_file() and split.has_encoded(budget.query) and PassageIndex.exists(place)):
+    if not (is_file(run_file) and split.has_encoded(budget.query) and PassageIndex.exists(place)):
         return
     run = read_run(run_file)
     ids = list(split.queries())

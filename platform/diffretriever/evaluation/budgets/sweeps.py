@@ -21,11 +21,12 @@ from diffretriever.budgets.features import FEATURES, DocumentFrequencies, QueryT
 from diffretriever.collections import Qrels, open_collection
 from diffretriever.encoders.representations import Representations
 from diffretriever.evaluation.tables import listed
-from diffretriever.files import whole_file
+from diffretriever.files import files_in, is_file, read_bytes, read_text, whole_file
 from diffretriever.index.table import PassageIndex
 from diffretriever.search.selecting import document_frequencies
 from schemas.base import suggest
 from schemas.budget import Budget
+from schemas.places import StorePath
 from schemas.sweep import OUTCOMES_SCHEMA, QUERIES_SCHEMA, SweepManifest, SweepMode
 
 MANIFEST_FILE = "sweep.json"
@@ -61,7 +62,7 @@ class Outcomes:
         return [Budget(k_q, k_p) for k_q in self.query_budgets for k_p in self.passage_budgets]
 
     @classmethod
-    def read(cls, folder: Path, split: str, mode: SweepMode, measure: str) -> Outcomes:
+    def read(cls, folder: Path | StorePath, split: str, mode: SweepMode, measure: str) -> Outcomes:
         """Read one mode and measure of a split of the sweep in `folder`; queries in the order of the file.
 
         Args:
@@ -83,7 +84,7 @@ class Outcomes:
                 raise ValueError(f"the sweep {folder} has no {what} '{name}'.{suggest(name, known)}")
         path = folder / split / OUTCOMES_FILE
         wanted = (compute.field("mode") == mode) & (compute.field("measure") == measure)
-        table = parquet.read_table(path, schema=OUTCOMES_SCHEMA, filters=wanted)
+        table = parquet.read_table(pa.BufferReader(read_bytes(path)), schema=OUTCOMES_SCHEMA, filters=wanted)
         return _from_table(table, manifest, f"{path} ({mode}, {measure})")
 
     def at(self, budget: Budget) -> np.ndarray:
@@ -110,23 +111,23 @@ class Outcomes:
         return min(means, key=lambda budget: (-means[budget], budget.query + budget.passage, budget.query))
 
 
-def read_manifest(folder: Path) -> SweepManifest:
+def read_manifest(folder: Path | StorePath) -> SweepManifest:
     """Read `sweep.json` of a sweep's folder.
 
     Raises:
         ValueError: there is none, or it is malformed.
     """
     path = folder / MANIFEST_FILE
-    if not path.is_file():
+    if not is_file(path):
         raise ValueError(f"no sweep at {folder}: it has no {MANIFEST_FILE}; jobs/sweep_budgets.py makes one")
     try:
-        return SweepManifest.model_validate_json(path.read_text("utf-8"))
+        return SweepManifest.model_validate_json(read_text(path))
     except ValidationError as error:
         raise ValueError(f"{path}: {error.errors()[0]['msg']}") from error
 
 
 def write_outcomes(
-    folder: Path, split: str, cells: Mapping[tuple[SweepMode, Budget], Mapping[str, Mapping[str, float]]]
+    folder: Path | StorePath, split: str, cells: Mapping[tuple[SweepMode, Budget], Mapping[str, Mapping[str, float]]]
 ) -> None:
     """Write `<split>/per_query.parquet` of the sweep in `folder`, whole or not at all; equal values give equal bytes.
 
@@ -188,23 +189,23 @@ class SweptQuery:
     token_ids: tuple[int, ...]
 
 
-def read_queries(folder: Path, split: str) -> dict[str, SweptQuery]:
+def read_queries(folder: Path | StorePath, split: str) -> dict[str, SweptQuery]:
     """Read `<split>/queries.parquet` of the sweep in `folder`, by id in the order of the file.
 
     Raises:
         ValueError: no such file, or an id that occurs twice.
     """
     path = folder / split / QUERIES_FILE
-    if not path.is_file():
+    if not is_file(path):
         raise ValueError(f"{path} is not there: run the sweep again, it keeps the queries of every split")
-    rows = parquet.read_table(path, schema=QUERIES_SCHEMA).to_pylist()
+    rows = parquet.read_table(pa.BufferReader(read_bytes(path)), schema=QUERIES_SCHEMA).to_pylist()
     queries = {row["query"]: SweptQuery(row["query"], row["text"], tuple(row["token_ids"])) for row in rows}
     if len(queries) != len(rows):
         raise ValueError(f"{path} has an id twice: run the sweep again")
     return queries
 
 
-def write_queries(folder: Path, split: str, queries: Sequence[SweptQuery]) -> None:
+def write_queries(folder: Path | StorePath, split: str, queries: Sequence[SweptQuery]) -> None:
     """Write `<split>/queries.parquet` of the sweep in `folder`, whole or not at all."""
     columns = {
         "query": [query.id for query in queries],
@@ -213,6 +214,12 @@ def write_queries(folder: Path, split: str, queries: Sequence[SweptQuery]) -> No
     }
     with whole_file(folder / split / QUERIES_FILE) as stream:
         parquet.write_table(pa.table(columns, schema=QUERIES_SCHEMA), stream)
+
+
+def encoded_files(folder: Path | StorePath, query_budget: int) -> list[Path | StorePath]:
+    """Return the files of queries that a K_q encoded, by name: several where an attempt was cut off."""
+    names = (info.base_name for info in files_in(folder))
+    return [folder / name for name in names if name.startswith(f"q{query_budget}-") and name.endswith(".arrow")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +232,7 @@ class SweptSplit:
         manifest: of the sweep.
     """
 
-    folder: Path
+    folder: Path | StorePath
     split: str
     manifest: SweepManifest
 
@@ -259,13 +266,13 @@ class SweptSplit:
     def _settings(self) -> dict[str, Any]:
         """Return the config of the job that swept; empty where it was not kept."""
         path = self.folder / _JOB_FILE
-        return dict(yaml.safe_load(path.read_text("utf-8"))) if path.is_file() else {}
+        return dict(yaml.safe_load(read_text(path))) if is_file(path) else {}
 
     def outcomes(self, mode: SweepMode, measure: str) -> Outcomes:
         """Read one mode and measure; raises `ValueError` where the sweep lacks it."""
         return Outcomes.read(self.folder, self.split, mode, measure)
 
-    def index_folder(self, passage_budget: int) -> Path:
+    def index_folder(self, passage_budget: int) -> Path | StorePath:
         """Return where the index of one K_p lies, if the sweep still has it."""
         return self.folder / "indexes" / f"p{passage_budget}"
 
@@ -287,13 +294,14 @@ class SweptSplit:
         if len(files) != 1:
             place = self.folder / self.split / ENCODED_FOLDER
             raise ValueError(f"{place} has no queries of K_q = {query_budget}: run the sweep again, it keeps them")
-        found = Representations.from_arrow(feather.read_table(files[0]))
-        if len(found) != parquet.read_metadata(self.folder / self.split / QUERIES_FILE).num_rows:
+        kept = self.folder / self.split / QUERIES_FILE
+        found = Representations.from_arrow(feather.read_table(pa.BufferReader(read_bytes(files[0]))))
+        if len(found) != parquet.read_metadata(pa.BufferReader(read_bytes(kept))).num_rows:
             raise ValueError(f"{files[0]} is not of the queries in {QUERIES_FILE}: run the sweep again")
         return found
 
-    def _encoded_files(self, query_budget: int) -> list[Path]:
-        return sorted((self.folder / self.split / ENCODED_FOLDER).glob(f"q{query_budget}-*.arrow"))
+    def _encoded_files(self, query_budget: int) -> list[Path | StorePath]:
+        return encoded_files(self.folder / self.split / ENCODED_FOLDER, query_budget)
 
     def features(
         self, queries: Sequence[str], names: Sequence[str], frequencies: DocumentFrequencies | None = None
@@ -325,7 +333,7 @@ def _confidences(encoded: Representations) -> list[float]:
     return [float(encoded.impact_weights[first:end].max(initial=0.0)) for first, end in bounds]
 
 
-def open_splits(paths: Sequence[Path]) -> list[SweptSplit]:
+def open_splits(paths: Sequence[Path | StorePath]) -> list[SweptSplit]:
     """Open split folders, such as sweeps/scifact/test.
 
     Raises:
@@ -348,7 +356,7 @@ def open_splits(paths: Sequence[Path]) -> list[SweptSplit]:
     return splits
 
 
-def _open(path: Path) -> SweptSplit:
+def _open(path: Path | StorePath) -> SweptSplit:
     manifest = read_manifest(path.parent)
     if path.name not in manifest.splits:
         raise ValueError(

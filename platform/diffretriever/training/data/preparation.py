@@ -145,7 +145,7 @@ def _put_to(output: Path | StorePath) -> Iterator[Path]:
 
 
 @contextmanager
-def quarantine(policy: BadInputPolicy, path: Path) -> Iterator[Callable[[Sequence[BadRecord]], None]]:
+def quarantine(policy: BadInputPolicy, path: Path | StorePath) -> Iterator[Callable[[Sequence[BadRecord]], None]]:
     """Give what takes bad records: it refuses them, or writes them to a file that appears when all are there.
 
     The file has a JSON line {file, line, reason, raw} for each and is empty if there are none. It is the job's own: the

@@ -31,7 +31,7 @@ from diffretriever.collections import BadRecord, Collection, Passage, Qrels, Que
 from diffretriever.collections.files import FileCollection
 from diffretriever.collections.pydoc import PYDOC, passages_and_summaries
 from diffretriever.collections.records import Line, RefusedError, TextFile, decode, find_file, read_lines
-from diffretriever.files import cache_dir, whole_file
+from diffretriever.files import cache_dir, file_state, whole_file
 from diffretriever.training.data.examples import (
     Checked,
     are_in,
@@ -42,6 +42,7 @@ from diffretriever.training.data.examples import (
     passage_key,
     text_key,
 )
+from schemas.places import StorePath
 
 RawKind: TypeAlias = Literal["jsonl", "tsv", "rows", "bad"]
 """What the records of a piece are: lines of a file, rows of a table, or unusable."""
@@ -128,13 +129,12 @@ def _folder(path: Path, shown: str, split: str) -> FilesSource:
     return FilesSource(shown, tuple(TextFile(file, f"{shown}/{file.name}") for file in files))
 
 
-def _kind_of(path: Path) -> RawKind | None:
+def _kind_of(path: Path | StorePath) -> RawKind | None:
     return next((kind for end, kind in _KINDS.items() if path.name.endswith(end)), None)
 
 
-def _state_of(path: Path) -> str:
-    status = path.stat()
-    return f"{path.name}:{status.st_size}:{status.st_mtime_ns}"
+def _state_of(path: Path | StorePath) -> str:
+    return f"{path.name}:{file_state(path)}"
 
 
 class RawPiece(NamedTuple):

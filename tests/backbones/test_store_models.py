@@ -1,0 +1,126 @@
+"""Checkpoints and adapters on an object store: fetched once by a machine, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from diffretriever.backbones.loader import load_backbone
+from diffretriever.backbones.source import resolve_adapter, resolve_source
+from diffretriever.files import fetched_folder, file_digest, files_in, write_bytes, write_text
+from diffretriever.random_models.adapters import write_random_adapter
+from schemas.places import StorePath
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DIFFRETRIEVER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "fetched"
+
+
+def put(folder: Path, uri: str) -> str:
+    for file in folder.iterdir():
+        write_bytes(f"{uri}/{file.name}", file.read_bytes())
+    return uri
+
+
+@pytest.fixture
+def model(bucket: str, folder_of: Callable[[str], Path]) -> str:
+    return put(folder_of("llada"), f"{bucket}/models/llada")
+
+
+def test_it_is_the_same_checkpoint(model: str, folder_of: Callable[[str], Path]) -> None:
+    assert load_backbone(model).weights_digest == load_backbone(str(folder_of("llada"))).weights_digest
+    with pytest.raises(ValueError, match=r"revision 'main' has no meaning for 's3://"):
+        resolve_source(model, "main")
+
+
+def test_an_adapter(model: str, bucket: str, tmp_path: Path) -> None:
+    folder = write_random_adapter(resolve_source(model), tmp_path / "adapter")
+    uri = put(folder, f"{bucket}/adapters/a")
+    found = resolve_adapter(uri)
+    assert file_digest(found / "adapter_model.safetensors") == file_digest(folder / "adapter_model.safetensors")
+
+
+def test_it_is_fetched_once_and_again_when_it_changes(model: str, cache: Path) -> None:
+    folder = resolve_source(model)
+    assert folder.parent == cache
+    with patch("diffretriever.files._fetch", side_effect=AssertionError("it is here")):
+        assert resolve_source(f"{model}/") == folder
+    write_text(f"{model}/config.json", "{ }")
+    newer = resolve_source(model)
+    assert newer != folder
+    assert (newer / "config.json").read_text() == "{ }"
+    assert (folder / "config.json").read_text() != "{ }"
+
+
+def test_without_weights_none_are_fetched(model: str) -> None:
+    names = {file.name for file in resolve_source(model, weights=False).iterdir()}
+    assert "config.json" in names
+    assert not any(name.endswith(".safetensors") for name in names)
+    # Nor what nothing here reads.
+    write_text(f"{model}/code.py", "")
+    write_text(f"{model}/onnx/config.json", "")
+    assert not {"code.py", "onnx"} & {file.name for file in resolve_source(model).iterdir()}
+
+
+def test_processes_and_threads_wait_for_one_another(model: str, cache: Path) -> None:
+    code = f"from diffretriever.backbones.source import resolve_source; print(resolve_source({model!r}))"
+    env = os.environ | {"PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}"}
+    commands = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env) for _ in "12"
+    ]
+    with ThreadPoolExecutor(4) as pool:
+        found = set(pool.map(resolve_source, [model] * 4))
+    for command in commands:
+        with command:
+            out, _ = command.communicate()
+        found.add(Path(out.strip()))
+    assert len(found) == 1
+    assert [path for path in cache.iterdir() if not path.name.startswith(".")] == list(found)
+    assert not list(cache.glob("*.tmp"))
+
+
+def test_a_fetch_that_is_cut_short_leaves_nothing(model: str, cache: Path) -> None:
+    from diffretriever import files
+
+    fetch = files._fetch
+
+    def cut(place: StorePath, target: Path) -> None:
+        fetch(place, target)
+        if target.suffix == ".safetensors":
+            raise ValueError("the store is gone")
+
+    with patch("diffretriever.files._fetch", cut), pytest.raises(ValueError, match="the store is gone"):
+        resolve_source(model)
+    assert [path for path in cache.iterdir() if not path.name.endswith(".lock")] == []
+
+    def change(place: StorePath, target: Path) -> None:
+        fetch(place, target)
+        write_text(f"{model}/config.json", "changed")
+
+    with patch("diffretriever.files._fetch", change), pytest.raises(ValueError, match="changed while it was fetched"):
+        resolve_source(model)
+    assert resolve_source(model).is_dir()
+
+
+def test_what_is_not_there(bucket: str) -> None:
+    with pytest.raises(ValueError, match=rf"{bucket}/none: there is no folder with any of \*\.json"):
+        resolve_source(f"{bucket}/none")
+
+
+def test_deeper_files_are_named(bucket: str) -> None:
+    for name in ("config.json", "1_Pooling/config.json", "1_Pooling/x/config.json", "onnx/config.json"):
+        write_text(f"{bucket}/m/{name}", name)
+    folder = fetched_folder(StorePath(f"{bucket}/m"), ["*.json", "1_Pooling/*.json"])
+    found = [Path(info.path).relative_to(folder).as_posix() for info in files_in(folder, deep=True)]
+    assert found == ["1_Pooling/config.json", "config.json"]

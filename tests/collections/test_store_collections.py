@@ -1,0 +1,131 @@
+"""Collections, queries, runs, judgements and quarantines on an object store."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from diffretriever.collections import open_collection, read_qrels, read_queries, read_run, scan, set_aside, write_run
+from diffretriever.collections.quarantine import own_file, refuse_other_files
+from diffretriever.files import files_in, read_text, remove, write_bytes, write_text
+from schemas.places import StorePath
+from tests.collections.test_quarantine import beir_folder
+
+
+def put_folder(folder: Path, uri: str) -> None:
+    for file in folder.rglob("*"):
+        if file.is_file():
+            write_bytes(f"{uri}/{file.relative_to(folder).as_posix()}", file.read_bytes())
+
+
+@pytest.fixture
+def beir(tmp_path: Path, bucket: str) -> str:
+    uri = f"{bucket}/data/tiny"
+    put_folder(beir_folder(tmp_path / "tiny", 2), uri)
+    return uri
+
+
+def test_a_beir_folder(beir: str, tmp_path: Path) -> None:
+    there, here = open_collection(f"{beir}/"), open_collection(str(tmp_path / "tiny"))
+    assert there.name == here.name == "tiny"
+    assert there.splits() == ["test"]
+    assert there.queries("test") == here.queries("test")
+    assert there.qrels("test") == here.qrels("test")
+    assert [getattr(found, "reason", found) for found in there.records()] == [
+        getattr(found, "reason", found) for found in here.records()
+    ]
+    assert there.place() == f"{beir}/corpus.jsonl"
+    assert f"{beir}/corpus.jsonl:2: malformed JSON" in [str(bad) for bad in there.records()][1]
+    again = pickle.loads(pickle.dumps(there))
+    assert list(again.records()) == list(there.records())
+    state = there.source_state()
+    write_text(f"{beir}/corpus.jsonl", read_text(f"{beir}/corpus.jsonl") + "\n")
+    assert there.source_state() != state
+
+
+def test_an_msmarco_folder_and_single_files(bucket: str) -> None:
+    uri = f"{bucket}/marco"
+    write_bytes(f"{uri}/collection.tsv.gz", gzip.compress(b"1\tone\n2\ttwo\n"))
+    write_text(f"{uri}/queries.dev.tsv", "q\twhich?\n")
+    write_text(f"{uri}/qrels.dev.tsv", "q 0 1 1\n")
+    write_text(f"{uri}/qrels.lonely.tsv", "q 0 1 1\n")
+    folder = open_collection(uri)
+    assert folder.splits() == ["dev"]
+    assert [passage.id for passage in folder.records()] == ["1", "2"]  # type: ignore[union-attr]
+    assert folder.qrels("dev") == {"q": {"1": 1}} == read_qrels(StorePath(f"{uri}/qrels.dev.tsv"))
+    file = open_collection(f"{uri}/collection.tsv.gz")
+    assert (file.name, file.splits()) == ("collection", [])
+    assert list(file.records()) == list(folder.records())
+    assert [query.id for query in read_queries(StorePath(f"{uri}/queries.dev.tsv"))] == ["q"]
+    write_bytes(f"{uri}/broken.jsonl.gz", gzip.compress(b"1\tone\n" * 1000)[:-20])
+    with pytest.raises(ValueError, match=rf"{uri}/broken.jsonl.gz: damaged gzip data"):
+        list(open_collection(f"{uri}/broken.jsonl.gz").records())
+
+
+def test_what_is_not_there_is_said(bucket: str) -> None:
+    with pytest.raises(ValueError, match=f"no collection '{bucket}/none': no such object or folder"):
+        open_collection(f"{bucket}/none")
+    write_text(f"{bucket}/x/file.txt", "")
+    with pytest.raises(ValueError, match=r"x: neither corpus.jsonl \(BEIR\)"):
+        open_collection(f"{bucket}/x")
+    with pytest.raises(ValueError, match=r"file.txt: a file must end in"):
+        open_collection(f"{bucket}/x/file.txt")
+    write_text(f"{bucket}/x.zip", "")
+    with pytest.raises(ValueError, match="a zip cannot be read as a stream"):
+        open_collection(f"{bucket}/x.zip")
+
+
+def test_a_corpus_is_a_stream(bucket: str) -> None:
+    lines = "".join(json.dumps({"_id": str(number), "text": "x" * 100}) + "\n" for number in range(10_000))
+    write_text(f"{bucket}/corpus.jsonl", lines)
+    collection = open_collection(f"{bucket}/corpus.jsonl")
+    with patch("diffretriever.files._READ_BYTES", 1 << 16):
+        records = collection.records()
+        assert next(records).id == "0"  # type: ignore[union-attr]
+        # What is not read is not fetched.
+        remove(f"{bucket}/corpus.jsonl")
+        with pytest.raises((ValueError, FileNotFoundError), match=r"corpus.jsonl"):
+            list(records)
+
+
+def test_runs(bucket: str) -> None:
+    place = StorePath(f"{bucket}/runs/dense.trec")
+    write_run(place, [("q", [("b", 2.0), ("a", 1.0)])], "dense")
+    assert read_run(place) == {"q": {"b": 2.0, "a": 1.0}}
+    with pytest.raises(ValueError, match="not ranked"):
+        write_run(place, [("q", [("b", 1.0), ("a", 2.0)])], "dense")
+    assert read_run(place) == {"q": {"b": 2.0, "a": 1.0}}
+
+
+def test_every_collection_has_its_own_quarantine(beir: str, tmp_path: Path, bucket: str) -> None:
+    put_folder(beir_folder(tmp_path / "b" / "tiny", 1), f"{bucket}/other/tiny")
+    one, other = open_collection(beir), open_collection(f"{bucket}/other/tiny")
+    folder = StorePath(f"{bucket}/index/quarantine")
+    files = {collection.place(): own_file(folder, collection) for collection in (one, other)}
+    assert len(set(files.values())) == 2
+    for collection in (one, other, one):
+        scan(collection, "quarantine", files[collection.place()])
+    set_aside(one, ["a"], "not finite: so", files[one.place()])
+    kept = [json.loads(line) for line in read_text(files[one.place()]).splitlines()]
+    assert [entry["reason"].partition(":")[0] for entry in kept] == ["malformed JSON", "malformed JSON", "not finite"]
+    assert {entry["source"] for entry in kept} == {one.place()}
+    assert len(read_text(files[other.place()]).splitlines()) == 1
+    assert len(files_in(folder)) == 2
+
+
+def test_a_quarantine_overwrites_nothing_else(beir: str) -> None:
+    collection = open_collection(beir)
+    corpus = StorePath(f"{beir}/corpus.jsonl")
+    with pytest.raises(ValueError, match="is an input"):
+        refuse_other_files(corpus, collection.inputs())
+    with pytest.raises(ValueError, match="something else than bad records"):
+        refuse_other_files(corpus)
+    before = read_text(corpus)
+    with pytest.raises(ValueError, match="is an input"):
+        scan(collection, "quarantine", corpus)
+    assert read_text(corpus) == before

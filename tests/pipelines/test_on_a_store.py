@@ -1,0 +1,154 @@
+"""Jobs whose corpus, model, index and outputs all lie on an object store, nothing of them on this machine's disk."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from diffretriever.collections import Passage, open_collection, read_qrels, read_run
+from diffretriever.evaluation.budgets.measuring import measure_sweep, select_budget, sweep_tables
+from diffretriever.evaluation.budgets.report import analyse
+from diffretriever.evaluation.evaluate import evaluate_job
+from diffretriever.files import exists, files_in, read_bytes, read_text, write_bytes, write_text
+from diffretriever.index.table import PassageIndex, bm25_manifest
+from diffretriever.index.writer import Committer, text_table, write_block
+from diffretriever.pipelines.batch_search import search_batch
+from diffretriever.pipelines.encode import encode_collection
+from diffretriever.pipelines.mining import mine_negatives
+from diffretriever.pipelines.sweep import sweep_budgets
+from diffretriever.presets import load_retriever, read_selection
+from schemas.analyse import AnalyseBudgetsJob
+from schemas.encode import EncodeJob
+from schemas.evaluate import EvaluateJob, EvaluationReport
+from schemas.places import as_place
+from schemas.retriever import Bm25Retriever, MaskedRetriever
+from schemas.search import BatchSearchJob
+from schemas.training_data import MineNegativesJob
+from tests.pipelines.corpora import line, write_corpus
+from tests.pipelines.sweep_cases import make_job
+
+
+def put_folder(folder: Path, uri: str) -> str:
+    for file in folder.rglob("*"):
+        if file.is_file():
+            write_bytes(f"{uri}/{file.relative_to(folder).as_posix()}", file.read_bytes())
+    return uri
+
+
+@pytest.fixture
+def corpus(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A BEIR folder with two bad records; the current folder is empty, and stays so."""
+    monkeypatch.setenv("DIFFRETRIEVER_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    lines = [*(line(number) for number in range(40)), "{broken", line(3)]
+    return put_folder(write_corpus(tmp_path / "corpus", lines), f"{bucket}/data/tiny")
+
+
+@pytest.mark.cluster
+@pytest.mark.usefixtures("no_cluster")
+def test_encode_search_and_evaluate(corpus: str, bucket: str, checkpoint: Path, tmp_path: Path) -> None:
+    job = EncodeJob(
+        collection=corpus,
+        index=f"{bucket}/index",
+        retriever="diffretriever-llada",
+        backbone=put_folder(checkpoint, f"{bucket}/models/llada"),
+        on_bad_input="quarantine",
+        encoders=1,
+        rows_per_block=16,
+        ray_address="local",
+    )
+    summary = encode_collection(job)
+    assert (summary.encoded, summary.rows, summary.bad) == (40, 40, 2)
+    assert summary.quarantine is not None
+    assert summary.quarantine.startswith(f"{bucket}/index/quarantine/tiny-")
+    reasons = [json.loads(entry)["reason"] for entry in read_text(summary.quarantine).splitlines()]
+    assert [reason.partition(":")[0] for reason in reasons] == ["malformed JSON", "duplicate id"]
+    assert "encode.yaml" in [info.base_name for info in files_in(job.index)]
+    assert PassageIndex.open(job.index).manifest.retriever.backbone.source == f"{bucket}/models/llada"  # type: ignore[union-attr]
+    assert files_in(f"{job.index}/.writer.lease") == []
+
+    write_text(f"{bucket}/queries.tsv", "q\tmasked slot\nr\tquery index\n")
+    search = BatchSearchJob(
+        index=job.index,
+        queries=f"{bucket}/queries.tsv",
+        output=f"{bucket}/runs",
+        top_k=5,
+        searchers=1,
+        ray_address="local",
+    )
+    found = search_batch(search)
+    assert found.runs["dense"] == f"{bucket}/runs/dense.trec"
+    assert {query: len(hits) for query, hits in read_run(as_place(found.runs["hybrid"])).items()} == {"q": 5, "r": 5}
+    assert exists(f"{bucket}/runs/search.yaml")
+    assert sorted(info.base_name for info in files_in(f"{bucket}/runs", deep=True)) == [
+        *("dense.trec", "hybrid.trec", "search.yaml", "sparse.trec")
+    ]
+
+    output = as_place(f"{bucket}/evaluation")
+    results = evaluate_job(EvaluateJob(index=job.index, collection=corpus, output=output), "the command")
+    report = EvaluationReport.model_validate_json(read_text(output / "metrics.json"))
+    assert report.measures["dense"] == results["dense"].mean
+    assert set(read_run(output / "dense.trec")) == set(read_qrels(as_place(f"{corpus}/qrels/test.tsv")))
+    rescored = EvaluateJob(
+        run=found.runs["dense"], qrels=f"{corpus}/qrels/test.tsv", output=f"{bucket}/again", measures=("P@1",)
+    )
+    assert evaluate_job(rescored, "the command")["run"].mean["P@1"] in (0.0, 1.0)
+    assert list((tmp_path / "here").iterdir()) == []
+
+
+def test_mined_negatives(corpus: str, bucket: str) -> None:
+    index = PassageIndex.create(f"{bucket}/bm25", bm25_manifest(Bm25Retriever()))
+    passages = [record for record in open_collection(corpus).records() if isinstance(record, Passage)][:40]
+    Committer(index).commit({"all": write_block(index.uri, text_table(passages, "tiny"))}, [])
+    job = MineNegativesJob(
+        source=corpus,
+        split="test",
+        index=index.uri,
+        output=f"{bucket}/mined.jsonl.gz",
+        depth=20,
+        negatives=5,
+        on_bad_input="quarantine",
+    )
+    made = mine_negatives(job)
+    assert (made.queries, made.negatives) == (1, 5)
+    (found,) = gzip.decompress(read_bytes(job.output)).splitlines()
+    assert len(json.loads(found)["negative_passages"]) == 5
+    assert len(read_text(f"{job.output}.quarantine.jsonl").splitlines()) == 1
+    assert mine_negatives(job) == made
+    with pytest.raises(ValueError, match=r"mined.jsonl.gz was mined otherwise"):
+        mine_negatives(job.model_copy(update={"depth": 30}))
+
+
+@pytest.mark.cluster
+@pytest.mark.usefixtures("no_cluster")
+def test_a_sweep_its_selection_and_its_analysis(
+    bucket: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    made = make_job(tmp_path / "made", checkpoint)
+    monkeypatch.chdir(tmp_path / "here")
+    job = made.model_copy(update={"output": as_place(f"{bucket}/swept"), "ray_address": "local"})
+    summary = sweep_budgets(job, "the command", lambda _: None)
+    assert (summary.searched, summary.found, summary.passages) == (8, 0, 40)
+    manifest = measure_sweep(job)
+    selection = select_budget(job, manifest)
+    assert selection is not None
+    assert read_selection(job.output / "selection.json") == selection
+    chosen = load_retriever(str(job.output / "retriever.yaml"), budget=job.output / "selection.json")
+    assert isinstance(chosen, MaskedRetriever)
+    assert chosen.budget == selection.budget
+    assert "K_q" in sweep_tables(job.output, manifest)
+    again = sweep_budgets(job, "the command", lambda _: None)
+    assert (again.searched, again.found) == (0, 8)
+    with pytest.raises(ValueError, match=r"s3://.*/swept holds another sweep"):
+        sweep_budgets(job.model_copy(update={"top_k": 7}), "the command", lambda _: None)
+    analysis = AnalyseBudgetsJob(
+        sweeps=[f"{bucket}/swept/test"], selection=f"{bucket}/swept/train", output=f"{bucket}/analysis"
+    )
+    assert analyse(analysis, "the command").fixed == selection.budget
+    assert {"report.md", "report.json"} <= {info.base_name for info in files_in(analysis.output)}
+    assert list((tmp_path / "here").iterdir()) == []
