@@ -29,7 +29,7 @@ class AccelerateJob(ModelOptions):
     """Make an index fast to search: codes, postings, a candidate index where asked for; results stay the same."""
 
     index: IndexPlace
-    """Local folder of the index."""
+    """Folder or object-store URI of the index."""
     candidates: CandidatesChoice = "none"
     """Candidate index to calibrate: only what it names is scored, exactly. `mean` goes by passages' mean vectors,
     `plaid` by the centroids of slot vectors; `auto` tries both. Where none is faster at that recall, all are scored.

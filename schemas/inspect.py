@@ -120,9 +120,9 @@ class IndexReport(Model):
     columns: dict[str, int]
     """Bytes of each column in the data files of this version."""
     codes: CodesContents | None
-    """None for an index that cannot have any: without vectors, or not on a local disk."""
+    """None for an index without vectors, which cannot have any."""
     postings: PostingsContents | None
-    """None for an index that cannot have any: without sparse scores, or not on a local disk."""
+    """None for an index without sparse scores, which cannot have any."""
     candidates: CandidateSettings | None
     """The calibrated candidate index, if there is one."""
     versions: list[VersionChange]

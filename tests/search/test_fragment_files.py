@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from diffretriever.artefacts.artefact import bytes_in
 from diffretriever.collections import Passage
 from diffretriever.index.table import PassageIndex, fragment_key
 from diffretriever.index.writer import Committer, beside, text_table, write_block
-from diffretriever.search.accelerate import accelerate, bytes_in, missing_files, remove_old
+from diffretriever.search.accelerate import accelerate, missing_files, remove_old
 from schemas.accelerate import AccelerateJob
 from schemas.retriever import MaskedRetriever, PooledRetriever
 from tests.search.sparse_cases import BACKBONE, VOCAB, manifest, representations
