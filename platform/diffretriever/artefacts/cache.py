@@ -160,18 +160,18 @@ class _Holder:
 
     def __init__(self, pid: int, root: Path) -> None:
         self._pid = pid
-        self._folder = root / "users" / f"{pid}-{uuid.uuid4().hex}"
+        self.folder = root / "users" / f"{pid}-{uuid.uuid4().hex}"
         self._counts: Counter[str] = Counter()
         self._lock = threading.RLock()
         with _locked(root / "lock"):
-            self._folder.mkdir(parents=True)
+            self.folder.mkdir(parents=True)
             # Open, and so locked, until the process ends.
-            fcntl.flock(os.open(self._folder / _ALIVE, os.O_CREAT | os.O_WRONLY), fcntl.LOCK_EX)
+            fcntl.flock(os.open(self.folder / _ALIVE, os.O_CREAT | os.O_WRONLY), fcntl.LOCK_EX)
 
     def hold(self, name: str) -> None:
         with self._lock:
             self._counts[name] += 1
-            (self._folder / name).touch()
+            (self.folder / name).touch()
 
     def release(self, name: str) -> None:
         # A forked process has copies of its parent's objects, whose ends are none of the parent's.
@@ -181,7 +181,7 @@ class _Holder:
             self._counts[name] -= 1
             if not self._counts[name]:
                 del self._counts[name]
-                (self._folder / name).unlink(missing_ok=True)
+                (self.folder / name).unlink(missing_ok=True)
 
 
 _holders: dict[tuple[int, Path], _Holder] = {}
@@ -192,7 +192,8 @@ def _holder(root: Path) -> _Holder:
     """Return the one of this process."""
     with _holders_lock:
         key = (os.getpid(), root)
-        if key not in _holders:
+        # A person may remove the whole cache at any time.
+        if key not in _holders or not _holders[key].folder.is_dir():
             _holders[key] = _Holder(*key)
         return _holders[key]
 
