@@ -10,18 +10,21 @@ from unittest.mock import patch
 
 import pytest
 
-from diffretriever.artefacts.artefact import Artefact
+from diffretriever.artefacts.artefact import Artefact, folders_in
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
+from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.scoring.topk import Hits
+from diffretriever.search import open_searcher
 from diffretriever.search.accelerate import accelerate, missing_files
+from diffretriever.search.bm25 import Bm25Searcher
 from diffretriever.search.dense import open_dense
 from diffretriever.search.inspection import inspect
 from diffretriever.search.sparse import open_sparse
 from schemas.accelerate import AccelerateJob
 from schemas.search import SearchOptions
-from tests.search.conftest import QUERIES, fill
+from tests.search.conftest import PASSAGES, QUERIES, fill
 from tests.search.dense_cases import CPU, prepare
 from tests.search.s3 import BUCKET, s3_endpoint
 
@@ -144,3 +147,16 @@ def test_inspection_and_verification(stored: PassageIndex, local: PassageIndex, 
     damaged = inspect(stored, check=True).verification
     assert damaged is not None
     assert damaged.problems
+
+
+def test_a_bm25_index_is_made_once_a_version(tmp_path: Path, bm25_index: PassageIndex, cache: Path) -> None:
+    stored = PassageIndex.create(f"s3://{BUCKET}/{uuid.uuid4().hex}", bm25_index.manifest)
+    Committer(stored).commit({"all": write_block(stored.uri, text_table(PASSAGES, "c"))}, [])
+    hits = open_searcher(stored.uri).search(QUERIES)
+    assert hits == open_searcher(bm25_index.uri).search(QUERIES), "bit for bit"
+    with patch.object(Bm25Searcher, "_build", fail):
+        assert open_searcher(stored.uri).search(QUERIES) == hits
+    assert len(list(cache.glob("*-*/"))) == 1
+    stored.delete(["d7"])
+    assert open_searcher(stored.uri).search(QUERIES) != hits
+    assert folders_in(stored.uri, "bm25") == [f"version-{stored.version}"], "older ones are gone"
