@@ -59,7 +59,7 @@ class VersionChange(Model):
 
 
 class CodesContents(Model):
-    """The 8-bit codes beside the table."""
+    """The 8-bit codes beside the table; of a compressed index, the codec's codes, mapped into memory."""
 
     coded_fragments: int
     """Fragments of this version that have codes."""

@@ -170,10 +170,10 @@ def test_deleted_passages_are_neither_checked_nor_missed(tmp_path: Path) -> None
 
 def test_counts_and_columns_that_are_not_the_tables_own(tmp_path: Path) -> None:
     index = fill(tmp_path, [good_row("a")])
-    found = verify(index, index.contents().model_copy(update={"rows": 2}), lambda _: None).problems
+    found = verify(index, index.contents().model_copy(update={"rows": 2}), lambda _: None, lambda _: None).problems
     assert [(p.kind, p.first) for p in found] == [
         ("counts differ", ["1 read, 2 counted, 1 by collection, 1 recorded by Lance"])
     ]
     index.manifest = index.manifest.model_copy(update={"hidden_size": HIDDEN + 1})
-    (problem,) = verify(index, index.contents(), lambda _: None).problems
+    (problem,) = verify(index, index.contents(), lambda _: None, lambda _: None).problems
     assert (problem.kind, problem.first) == ("a column is not as the manifest wants it", ["reps"])

@@ -24,6 +24,9 @@ from diffretriever.search.inspection import inspect
 from diffretriever.search.sparse import open_sparse
 from schemas.accelerate import AccelerateJob
 from schemas.search import SearchOptions
+from tests.index.compressed_cases import QUERIES as MADE_UP_QUERIES
+from tests.index.compressed_cases import assert_sound, compressed
+from tests.index.compressed_cases import fill as fill_made_up
 from tests.search.conftest import PASSAGES, QUERIES, fill
 from tests.search.dense_cases import CPU, prepare
 from tests.search.s3 import BUCKET, s3_endpoint
@@ -160,3 +163,20 @@ def test_a_bm25_index_is_made_once_a_version(tmp_path: Path, bm25_index: Passage
     stored.delete(["d7"])
     assert open_searcher(stored.uri).search(QUERIES) != hits
     assert folders_in(stored.uri, "bm25") == [f"version-{stored.version}"], "older ones are gone"
+
+
+def test_a_compressed_index_stays_compressed(tmp_path: Path, cache: Path) -> None:
+    stored, local = (
+        compressed(fill_made_up(uri, 20, 20), "product2")
+        for uri in (f"s3://{BUCKET}/{uuid.uuid4().hex}", str(tmp_path / "index"))
+    )
+    hits = found(stored, MADE_UP_QUERIES)
+    assert list(hits) == ["dense compressed", "sparse stream"]
+    done = accelerate(AccelerateJob(index=stored.uri)).files
+    assert list(done) == ["packed", "postings"]
+    with patch.object(PassageIndex, "batches", fail):
+        mapped = found(stored, MADE_UP_QUERIES)
+    assert list(mapped.values()) == list(hits.values())
+    assert mapped["dense compressed"] == found(local, MADE_UP_QUERIES)["dense compressed"]
+    assert not list(cache.glob("*-*/vectors.bin"))
+    assert_sound(stored)

@@ -132,3 +132,11 @@ def letters_of(ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 def ids_from(letters: np.ndarray, lengths_P: np.ndarray) -> pa.LargeStringArray:
     """Return the ids that `letters_of` took apart, without copying their letters."""
     return pa.LargeStringArray.from_buffers(len(lengths_P), pa.py_buffer(offsets_of(lengths_P)), pa.py_buffer(letters))
+
+
+def mapped(file: Path, dtype: type) -> np.ndarray:
+    """Return the numbers in a file, mapped into memory; an empty file is an empty array."""
+    if file.stat().st_size == 0:
+        return np.empty(0, dtype)
+    # As a plain array: every slice of a memmap object costs microseconds.
+    return np.asarray(np.memmap(file, dtype, "r"))

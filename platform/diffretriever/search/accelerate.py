@@ -1,7 +1,8 @@
 """The files beside an index that make its search fast: which are missing, making those, removing old ones.
 
-Each fragment can have 8-bit codes of its vectors (`codes`) and an inverted index of its impacts (`postings`); a
-candidate index is calibrated over the codes. Run again, the job makes what has become missing.
+Each fragment can have 8-bit codes of its vectors (`codes`), or what a codec has in place of them (`packed`), and an
+inverted index of its impacts (`postings`); a candidate index is calibrated over the codes. Run again, the job makes
+what has become missing.
 """
 
 from __future__ import annotations
@@ -20,16 +21,17 @@ from diffretriever.search.dense.calibrate import choose_count, counts_to_try, mi
 from diffretriever.search.dense.candidates import AUTO, PROPOSERS, CandidateSearch, write_settings
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import CODES, build_fragment_codes, open_segments
+from diffretriever.search.dense.packed import PACKED, build_fragment_packed
 from diffretriever.search.neural import NeuralSearcher
 from diffretriever.search.sparse.postings import POSTINGS, build_fragment_postings, may_have_postings
 from schemas.accelerate import AccelerateJob, CandidateSettings, ProposerName
 from schemas.base import Model
 from schemas.search import SearchOptions
 
-Kind: TypeAlias = Literal["codes", "postings"]
+Kind: TypeAlias = Literal["codes", "packed", "postings"]
 """What there is, by the name of its folder."""
 
-FILE_KINDS: Mapping[Kind, FileKind[Any]] = {"codes": CODES, "postings": POSTINGS}
+FILE_KINDS: Mapping[Kind, FileKind[Any]] = {"codes": CODES, "packed": PACKED, "postings": POSTINGS}
 """The files of each."""
 
 _ABANDONED_SECONDS = 24 * 3600
@@ -73,6 +75,8 @@ def make_missing(index: PassageIndex, missing: Sequence[Missing]) -> None:
         fragment = index.dataset.get_fragment(each.fragment)
         if "codes" in each.kinds:
             build_fragment_codes(index, fragment)
+        if "packed" in each.kinds:
+            build_fragment_packed(index, fragment)
         if "postings" in each.kinds:
             build_fragment_postings(index, fragment)
 
@@ -81,10 +85,11 @@ def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:
     """Make missing codes and postings, drop those of fragments that are gone, calibrate a candidate index if asked to.
 
     Raises:
-        ValueError: no index there, or one without vectors and sparse scores.
+        ValueError: no index there, one without vectors and sparse scores, or a compressed one for which candidates are
+            asked.
     """
     index = PassageIndex.open(job.index)
-    _refuse_without_kinds(index)
+    _refuse(index, job)
     missing = missing_files(index)
     if missing:
         make(index, missing)
@@ -100,7 +105,12 @@ def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:
     return Accelerated(files=files, candidates=settings)
 
 
-def _refuse_without_kinds(index: PassageIndex) -> None:
+def _refuse(index: PassageIndex, job: AccelerateJob) -> None:
+    if job.candidates != "none" and index.manifest.decodes:
+        raise ValueError(
+            f"{index.uri} is compressed, and candidate indexes are over the vectors themselves, which would undo the "
+            "compression: leave --candidates out, and all passages are scored by their codes"
+        )
     if not kinds_of(index):
         raise ValueError(
             f"{index.uri} holds neither vectors nor impacts: there is nothing to make codes or postings of"
@@ -153,9 +163,14 @@ def _outcome(
 
 
 def kinds_of(index: PassageIndex) -> tuple[Kind, ...]:
-    """Return what the fragments of an index can have."""
-    vectors: tuple[Kind, ...] = () if index.manifest.hidden_size is None else ("codes",)
-    return (*vectors, "postings") if may_have_postings(index) else vectors
+    """Return what the fragments of an index version are to have."""
+    kinds: list[Kind] = []
+    if index.manifest.hidden_size is not None:
+        # Codes have the decoded vectors beside them, which would undo the compression.
+        kinds.append("packed" if index.manifest.decodes else "codes")
+    if may_have_postings(index):
+        kinds.append("postings")
+    return tuple(kinds)
 
 
 def missing_files(index: PassageIndex) -> list[Missing]:
@@ -174,12 +189,16 @@ def sizes_of(index: PassageIndex, kind: Kind) -> list[int | None]:
 
 
 def remove_old(index: PassageIndex) -> None:
-    """Remove the files of fragments that no kept version of the table has, and what killed jobs left half-made."""
-    keys = {fragment_key(f) for version in index.versions() for f in version.fragments()}
-    for kind in kinds_of(index):
+    """Remove the files that no kept version of the table uses, and what killed jobs left half-made."""
+    names: dict[Kind, set[str]] = {kind: set() for kind in FILE_KINDS}
+    for version in index.versions():
+        keys = {fragment_key(fragment) for fragment in version.fragments()}
+        for kind in kinds_of(version):
+            names[kind] |= keys
+    for kind, kept in names.items():
         for name in folders_in(index.uri, kind):
             artefact = Artefact(index.uri, f"{kind}/{name}")
-            if _is_abandoned(artefact) if name.startswith(".") else name not in keys:
+            if _is_abandoned(artefact) if name.startswith(".") else name not in kept:
                 artefact.remove()
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from diffretriever.index.history import column_bytes, history
 from diffretriever.index.table import PassageIndex
-from diffretriever.search.accelerate import FILE_KINDS, Kind, kinds_of, sizes_of
+from diffretriever.search.accelerate import Kind, kinds_of, sizes_of
 from diffretriever.search.dense.candidates import read_settings
+from diffretriever.search.dense.codes import CODES
+from diffretriever.search.dense.packed import PACKED
+from diffretriever.search.sparse.postings import POSTINGS
 from diffretriever.search.verify import verify, verify_postings
 from schemas.index import IndexContents
 from schemas.inspect import CodesContents, IndexReport, PostingsContents, Verification
@@ -21,7 +25,7 @@ def inspect(index: PassageIndex, *, check: bool) -> IndexReport:
         fingerprint=index.manifest.fingerprint,
         contents=contents,
         columns=column_bytes(index),
-        codes=_codes_contents(index) if "codes" in kinds_of(index) else None,
+        codes=None if index.manifest.hidden_size is None else _codes_contents(index),
         postings=_postings_contents(index) if "postings" in kinds_of(index) else None,
         candidates=read_settings(index),
         versions=history(index),
@@ -31,17 +35,13 @@ def inspect(index: PassageIndex, *, check: bool) -> IndexReport:
 
 
 def _verification(index: PassageIndex, contents: IndexContents) -> Verification:
-    found = verify(index, contents, lambda fragment: _open(index, "codes", fragment))
-    postings, problems = verify_postings(index, lambda fragment: _open(index, "postings", fragment))
+    found = verify(index, contents, partial(CODES.open_of, index), partial(PACKED.open_of, index))
+    postings, problems = verify_postings(index, partial(POSTINGS.open_of, index))
     return found.model_copy(update={"postings": postings, "problems": [*found.problems, *problems]})
 
 
-def _open(index: PassageIndex, kind: Kind, fragment: Any) -> Any:
-    return FILE_KINDS[kind].open_of(index, fragment) if kind in kinds_of(index) else None
-
-
 def _codes_contents(index: PassageIndex) -> CodesContents:
-    having, lacking, size = _files(index, "codes")
+    having, lacking, size = _files(index, "packed" if "packed" in kinds_of(index) else "codes")
     rows = sum(fragment.count_rows() for fragment in lacking)
     return CodesContents(coded_fragments=len(having), uncoded_fragments=len(lacking), uncoded_rows=rows, bytes=size)
 

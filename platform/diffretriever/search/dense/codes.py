@@ -24,6 +24,7 @@ from diffretriever.index.mapped_files import (
     ids_from,
     lacking,
     letters_of,
+    mapped,
     read_header,
     with_files,
     write_header,
@@ -136,7 +137,7 @@ class FragmentCodes:
         if header is None:
             return None
         hidden_size = header["hidden_size"]
-        arrays = {name: _mapped(folder / f"{name}.bin", dtype) for name, dtype in _FILES.items()}
+        arrays = {name: mapped(folder / f"{name}.bin", dtype) for name, dtype in _FILES.items()}
         offsets = offsets_of(arrays["counts"])
         return cls(
             vectors=Codes(arrays["codes"].reshape(-1, hidden_size), arrays["scales"], offsets),
@@ -208,10 +209,3 @@ def quantise(vectors_NH: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
     scales_N, errors_N = np.empty(len(vectors_NH), np.float32), np.empty(len(vectors_NH), np.float32)
     encode(vectors_NH, codes_NH, scales_N, errors_N)
     return codes_NH, scales_N, errors_N
-
-
-def _mapped(file: Path, dtype: type) -> np.ndarray:
-    if file.stat().st_size == 0:
-        return np.empty(0, dtype)
-    # As a plain array: every slice of a memmap object costs microseconds.
-    return np.asarray(np.memmap(file, dtype, "r"))
