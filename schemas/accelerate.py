@@ -46,7 +46,7 @@ class AccelerateJob(ModelOptions):
     """Where its adapter lies now, if it has moved."""
     workers: PositiveInt | Literal["auto"] = "auto"
     """Fragments worked on at a time, by Ray where it is more than 1; `auto`: as many as there are CPUs where many
-    passages wait in several fragments, else 1."""
+    passages wait in several fragments, else 1. Of an index on an object store, those are the CPUs of the cluster."""
 
 
 class CandidateSettings(Model):

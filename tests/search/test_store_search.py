@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ import pytest
 from diffretriever.artefacts.artefact import Artefact, folders_in
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import Representations
-from diffretriever.index.table import PassageIndex
+from diffretriever.index.mapped_files import _mapped
+from diffretriever.index.table import PassageIndex, shard_fragments
 from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.scoring.topk import Hits
 from diffretriever.search import open_searcher
@@ -22,6 +24,7 @@ from diffretriever.search.bm25 import Bm25Searcher
 from diffretriever.search.dense import open_dense
 from diffretriever.search.inspection import inspect
 from diffretriever.search.sparse import open_sparse
+from diffretriever.serving.snapshots import ShardNumber, Snapshots
 from schemas.accelerate import AccelerateJob
 from schemas.search import SearchOptions
 from tests.index.compressed_cases import QUERIES as MADE_UP_QUERIES
@@ -180,3 +183,28 @@ def test_a_compressed_index_stays_compressed(tmp_path: Path, cache: Path) -> Non
     assert mapped["dense compressed"] == found(local, MADE_UP_QUERIES)["dense compressed"]
     assert not list(cache.glob("*-*/vectors.bin"))
     assert_sound(stored)
+
+
+def test_a_shard_fetches_what_it_owns_and_of_a_new_version_what_is_new(
+    stored: PassageIndex, encoder: Encoder, cache: Path
+) -> None:
+    def fetched() -> int:
+        return len(list(cache.glob("*-*/")))
+
+    def owned() -> int:
+        stored.refresh()
+        return len(shard_fragments(stored, 2)[0])
+
+    accelerate(AccelerateJob(index=stored.uri))
+    snapshots = Snapshots(SearchOptions(index=stored.uri), CPU, ShardNumber(0, 2))
+    assert snapshots.get(stored.version).state.fragments == owned()
+    assert fetched() == 2 * owned() < 6
+    fill(encoder, stored.uri, prefix="n")
+    accelerate(AccelerateJob(index=stored.uri))
+    gc.collect()
+    before = dict(_mapped)
+    state = snapshots.get(PassageIndex.open(stored.uri).version).state
+    assert state.fragments == owned()
+    assert fetched() == 2 * owned()
+    assert state.mapped_bytes == sum(int(path.name.rpartition("-")[2]) for path in cache.glob("*-*/"))
+    assert all(_mapped[folder] is files for folder, files in before.items()), "versions share what they have in common"
