@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import NonNegativeInt, ValidationError, field_validator
 
 from diffretriever.artefacts.cache import HeldFolder, shared_cache
-from diffretriever.files import cache_dir, file_digest, filesystem_of, is_local, whole_folder, write_bytes
+from diffretriever.files import file_digest, filesystem_of, is_local, whole_folder, write_bytes
 from schemas.base import Model
 
 if TYPE_CHECKING:
@@ -138,8 +138,10 @@ class Artefact:
             with whole_folder(self.path) as temporary:
                 yield temporary
             return
-        cache_dir().mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache_dir(), prefix=".building-") as folder:
+        root = shared_cache().root
+        root.mkdir(parents=True, exist_ok=True)
+        # What is killed is found by its name, and goes after a day.
+        with tempfile.TemporaryDirectory(dir=root, prefix=".", suffix=".tmp") as folder:
             yield Path(folder)
             self._put(Path(folder))
 

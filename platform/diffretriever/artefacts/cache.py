@@ -59,6 +59,8 @@ class FolderCache:
         self.root = root
         self._room = 0
         """Bytes that this process may add before it looks at the folder again."""
+        self._fetching: dict[str, int] = {}
+        """Sizes of the entries that this process is adding."""
         self._room_lock = threading.Lock()
 
     def get(self, key: str, size: int, fill: Callable[[Path], None]) -> HeldFolder:
@@ -79,14 +81,13 @@ class FolderCache:
         # Several processes that want the same fetch it once.
         with _locked(self.root / "fetching" / key[:2]):
             if not target.is_dir():
-                self._make_room(size)
-                with whole_folder(target) as temporary:
-                    fill(temporary)
+                self._make_room(target.name, size)
+                try:
+                    with whole_folder(target) as temporary:
+                        fill(temporary)
+                finally:
+                    self._fetching.pop(target.name)
         return held
-
-    def size(self) -> int:
-        """Return the bytes of all entries."""
-        return sum(entry.size for entry in self._entries())
 
     def _hold(self, target: Path) -> HeldFolder:
         holder = _holder(self.root)
@@ -99,14 +100,16 @@ class FolderCache:
         weakref.finalize(held, holder.release, target.name).atexit = False
         return held
 
-    def _make_room(self, size: int) -> None:
+    def _make_room(self, name: str, size: int) -> None:
         with self._room_lock, _locked(self.root / "lock"):
             if size <= self._room:
                 self._room -= size
+                self._fetching[name] = size
                 return
             self._remove_abandoned()
             entries, in_use = sorted(self._entries()), self._in_use()
-            taken = sum(entry.size for entry in entries)
+            there = {entry.path.name: entry.size for entry in entries}
+            taken = sum({**self._fetching, **there}.values())
             bound = _bound(self.root, taken)
             for entry in entries:
                 if taken + size <= bound:
@@ -122,6 +125,7 @@ class FolderCache:
                 )
             # Others may add to the folder meanwhile.
             self._room = (bound - taken - size) // 2
+            self._fetching[name] = size
 
     def _entries(self) -> Iterator[_Entry]:
         for path in self.root.glob("*-*/"):

@@ -5,6 +5,7 @@ Legend: P passages of a fragment.
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
@@ -22,6 +23,9 @@ from diffretriever.index.table import PassageIndex, fragment_key
 from diffretriever.ragged import offsets_of
 
 Files = TypeVar("Files", bound=Sized)
+
+MOST_READ = 1 << 16
+"""Bytes of files that are read rather than mapped: a system maps some 65,000 files into a process, no more."""
 
 _mapped: WeakValueDictionary[Path, Any] = WeakValueDictionary()
 """What is mapped of the cache's folders, which never change: versions of an index share what they have in common."""
@@ -135,8 +139,20 @@ def ids_from(letters: np.ndarray, lengths_P: np.ndarray) -> pa.LargeStringArray:
 
 
 def mapped(file: Path, dtype: type) -> np.ndarray:
-    """Return the numbers in a file, mapped into memory; an empty file is an empty array."""
-    if file.stat().st_size == 0:
-        return np.empty(0, dtype)
+    """Return the numbers in a file, mapped into memory where they are many.
+
+    Raises:
+        ValueError: the system maps no more files.
+    """
+    if file.stat().st_size <= MOST_READ:
+        return np.fromfile(file, dtype)
     # As a plain array: every slice of a memmap object costs microseconds.
-    return np.asarray(np.memmap(file, dtype, "r"))
+    try:
+        return np.asarray(np.memmap(file, dtype, "r"))
+    except OSError as error:
+        if error.errno != errno.ENOMEM:
+            raise
+        raise ValueError(
+            f"{file}: the system maps no more files into memory (sysctl vm.max_map_count): join the index's fragments "
+            "with `python jobs/maintain_index.py --compact`, and run jobs/accelerate_index.py again"
+        ) from error
