@@ -157,3 +157,15 @@ def test_several_who_want_the_same_fetch_it_once(cache: FolderCache) -> None:
     for thread in threads:
         thread.join()
     assert len(fetched) == 1
+
+
+def test_what_is_being_fetched_counts(cache: FolderCache) -> None:
+    def fetch_another(folder: Path) -> None:
+        with pytest.raises(ValueError, match="2,000 are in use of 3,000"):
+            cache.get("b", 2 * KB, refuse)
+
+    cache.get("a", 2 * KB, fetch_another)
+    assert names(cache) == {"a-2000"}
+    gc.collect()
+    cache.get("b", 2 * KB, writer(2 * KB))
+    assert names(cache) == {"b-2000"}, "it was fetched, and is not in use any more"

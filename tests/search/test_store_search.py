@@ -14,7 +14,7 @@ import pytest
 from diffretriever.artefacts.artefact import Artefact, folders_in
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import Representations
-from diffretriever.index.mapped_files import _mapped
+from diffretriever.index.mapped_files import _opened
 from diffretriever.index.table import PassageIndex, shard_fragments
 from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.scoring.topk import Hits
@@ -202,9 +202,9 @@ def test_a_shard_fetches_what_it_owns_and_of_a_new_version_what_is_new(
     fill(encoder, stored.uri, prefix="n")
     accelerate(AccelerateJob(index=stored.uri))
     gc.collect()
-    before = dict(_mapped)
+    before = dict(_opened)
     state = snapshots.get(PassageIndex.open(stored.uri).version).state
     assert state.fragments == owned()
     assert fetched() == 2 * owned()
     assert state.mapped_bytes == sum(int(path.name.rpartition("-")[2]) for path in cache.glob("*-*/"))
-    assert all(_mapped[folder] is files for folder, files in before.items()), "versions share what they have in common"
+    assert all(_opened[folder] is files for folder, files in before.items()), "versions share what they have in common"

@@ -27,7 +27,7 @@ Files = TypeVar("Files", bound=Sized)
 MOST_READ = 1 << 16
 """Bytes of files that are read rather than mapped: a system maps some 65,000 files into a process, no more."""
 
-_mapped: WeakValueDictionary[Path, Any] = WeakValueDictionary()
+_opened: WeakValueDictionary[Path, Any] = WeakValueDictionary()
 """What is mapped of the cache's folders, which never change: versions of an index share what they have in common."""
 
 
@@ -69,10 +69,10 @@ class FileKind(Generic[Files]):
         """Map the files in a folder, and keep that for as long as they are used."""
         if is_local:
             return self.open(held.folder)
-        files: Files | None = _mapped.get(held.folder)
+        files: Files | None = _opened.get(held.folder)
         if files is None and (files := self.open(held.folder)) is not None:
             held.keep_for(files)
-            _mapped[held.folder] = files
+            _opened[held.folder] = files
         return files
 
 
@@ -138,6 +138,20 @@ def ids_from(letters: np.ndarray, lengths_P: np.ndarray) -> pa.LargeStringArray:
     return pa.LargeStringArray.from_buffers(len(lengths_P), pa.py_buffer(offsets_of(lengths_P)), pa.py_buffer(letters))
 
 
+def load_array(file: Path) -> np.ndarray:
+    """Return the array in an `.npy` file, mapped where it is large; raises OSError, ValueError or EOFError."""
+    if file.stat().st_size <= MOST_READ:
+        return _read_only(np.load(file))
+    # As a plain array: every slice of a memmap object costs microseconds.
+    return np.load(file, mmap_mode="r").view(np.ndarray)
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    """Return an array that cannot be written to, as mapped ones: kernels are compiled for one of the two."""
+    array.flags.writeable = False
+    return array
+
+
 def mapped(file: Path, dtype: type) -> np.ndarray:
     """Return the numbers in a file, mapped into memory where they are many.
 
@@ -145,7 +159,7 @@ def mapped(file: Path, dtype: type) -> np.ndarray:
         ValueError: the system maps no more files.
     """
     if file.stat().st_size <= MOST_READ:
-        return np.fromfile(file, dtype)
+        return _read_only(np.fromfile(file, dtype))
     # As a plain array: every slice of a memmap object costs microseconds.
     try:
         return np.asarray(np.memmap(file, dtype, "r"))

@@ -20,11 +20,11 @@ import torch
 
 from diffretriever.encoders.representations import Representations, read_impacts, refuse_queries
 from diffretriever.index.mapped_files import (
-    MOST_READ,
     FileKind,
     ids_from,
     lacking,
     letters_of,
+    load_array,
     read_header,
     with_files,
     write_header,
@@ -246,7 +246,6 @@ POSTINGS = FileKind("postings", FORMAT, FragmentPostings.open)
 
 def _mapped(file: Path) -> np.ndarray:
     try:
-        # As a plain array: every slice of a memmap object costs microseconds.
-        return np.load(file, mmap_mode="r" if file.stat().st_size > MOST_READ else None).view(np.ndarray)
+        return load_array(file)
     except (OSError, ValueError, EOFError) as error:
         raise ValueError(f"{file} is missing or cut short: remove its folder and build it again") from error
