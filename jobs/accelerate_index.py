@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from _entry import absolute_place, run
 
+from diffretriever.files import is_local
 from schemas.accelerate import AccelerateJob
 
 if TYPE_CHECKING:
@@ -47,8 +48,10 @@ def main(config: AccelerateJob) -> None:
 def _workers(config: AccelerateJob, missing: Sequence[Missing]) -> int:
     if config.workers != "auto":
         return config.workers
-    few = sum(each.passages for each in missing) < _FEWEST_PASSAGES
-    return 1 if few else min(len(os.sched_getaffinity(0)), len(missing))
+    if sum(each.passages for each in missing) < _FEWEST_PASSAGES:
+        return 1
+    # What lies on a store is worked on by any machine, as many fragments at a time as the cluster has CPUs for.
+    return min(len(os.sched_getaffinity(0)), len(missing)) if is_local(config.index) else len(missing)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ class AccelerateJob(ModelOptions):
     """Make an index fast to search: codes, postings, a candidate index where asked for; results stay the same."""
 
     index: IndexPlace
-    """Local folder of the index."""
+    """Folder or object-store URI of the index."""
     candidates: CandidatesChoice = "none"
     """Candidate index to calibrate: only what it names is scored, exactly. `mean` goes by passages' mean vectors,
     `plaid` by the centroids of slot vectors; `auto` tries both. Where none is faster at that recall, all are scored.
@@ -46,7 +46,7 @@ class AccelerateJob(ModelOptions):
     """Where its adapter lies now, if it has moved."""
     workers: PositiveInt | Literal["auto"] = "auto"
     """Fragments worked on at a time, by Ray where it is more than 1; `auto`: as many as there are CPUs where many
-    passages wait in several fragments, else 1."""
+    passages wait in several fragments, else 1. Of an index on an object store, those are the CPUs of the cluster."""
 
 
 class CandidateSettings(Model):

@@ -62,7 +62,7 @@ class VersionChange(Model):
 
 
 class CodesContents(Model):
-    """The 8-bit codes beside the table."""
+    """The 8-bit codes beside the table; of a compressed index, the codec's codes, mapped into memory."""
 
     coded_fragments: int
     """Fragments of this version that have codes."""
@@ -123,9 +123,9 @@ class IndexReport(Model):
     columns: dict[str, int]
     """Bytes of each column in the data files of this version."""
     codes: CodesContents | None
-    """None for an index that cannot have any: without vectors, or not on a local disk."""
+    """None for an index without vectors, which cannot have any."""
     postings: PostingsContents | None
-    """None for an index that cannot have any: without sparse scores, or not on a local disk."""
+    """None for an index without sparse scores, which cannot have any."""
     candidates: CandidateSettings | None
     """The calibrated candidate index, if there is one."""
     versions: list[VersionChange]

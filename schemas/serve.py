@@ -230,6 +230,17 @@ class LimitsInForce(Model):
     timeout_s: float
 
 
+class PartState(Model):
+    """What one shard holds of the version that is searched."""
+
+    fragments: int
+    passages: int
+    mapped_bytes: int
+    """Size of the codes and postings that it searches by, which its machine has on disk and maps into memory."""
+    found_by: dict[Literal["dense", "sparse"], Way]
+    """How passages are found for each score that the index has."""
+
+
 class IndexResponse(Model):
     """Answer of `GET /index`."""
 
@@ -251,6 +262,8 @@ class IndexResponse(Model):
     found_by: dict[Literal["dense", "sparse"], list[Way]]
     """How passages are found for each score that the index has; in several ways where shards differ. What is made
     beside the index while it is served is used from the next version on."""
+    parts: list[PartState] = Field(default_factory=list)
+    """What each shard holds, in the order of their numbers; one part where the index is not cut."""
     limits: LimitsInForce
 
 

@@ -23,7 +23,6 @@ from diffretriever.consent import trusted_sources
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.representations import Representations
 from diffretriever.files import is_local
-from diffretriever.scoring.fusion import ListName
 from diffretriever.search.batch import to_table
 from diffretriever.serving.answering import SearchSpec
 from diffretriever.serving.api import make_api
@@ -38,7 +37,7 @@ from diffretriever.serving.service import (
     search_options,
 )
 from diffretriever.serving.snapshots import ShardNumber, Snapshots
-from schemas.serve import Way
+from schemas.serve import PartState
 from schemas.serve_config import ReplicaConfig, ServeConfig
 from serve.metrics import RayMetrics
 from serve.remote import RemoteBackend
@@ -71,9 +70,10 @@ class Shard:
 
         _use_threads(config, config.shard)
         device = resolve_device(config.device_of(config.shard))
-        self._snapshots = Snapshots(search_options(config), device, ShardNumber(number, config.shards))
+        metrics = RayMetrics()
+        self._snapshots = Snapshots(search_options(config), device, ShardNumber(number, config.shards), metrics)
         self._snapshots.get(open_index(config).version)
-        self._find = SearchBatcher(self._snapshots, RayMetrics())
+        self._find = SearchBatcher(self._snapshots, metrics)
 
     async def find(self, queries: Representations, spec: SearchSpec) -> dict[str, pa.Table]:
         """Search for the queries of one request; a table of `search.batch.SCHEMA` for each list."""
@@ -84,10 +84,10 @@ class Shard:
         """Open a version beside those in use."""
         await asyncio.to_thread(self._snapshots.get, version)
 
-    async def ways(self, version: int) -> dict[ListName, Way]:
-        """See `Snapshot.ways`."""
+    async def state(self, version: int) -> PartState:
+        """See `Snapshot.state`."""
         snapshot = await asyncio.to_thread(self._snapshots.get, version)
-        return snapshot.ways()
+        return snapshot.state
 
     async def ping(self) -> None:
         """Show that this replica is alive."""
@@ -158,9 +158,10 @@ def search_app(arguments: dict[str, Any]) -> Application:
 def _together(config: ServeConfig) -> Service:
     index = open_index(config)
     encoder = open_encoder(config, index, config.device_of(config.ingress))
-    snapshots = Snapshots(search_options(config), encoder.facts.device)
+    metrics = RayMetrics()
+    snapshots = Snapshots(search_options(config), encoder.facts.device, metrics=metrics)
     snapshots.get(index.version)
-    answering = open_answering(config, index, encoder.preparer, RayMetrics())
+    answering = open_answering(config, index, encoder.preparer, metrics)
     return Service(config, index, answering, LocalBackend(encoder, config.batch_tokens, snapshots, answering))
 
 

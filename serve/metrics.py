@@ -5,6 +5,7 @@ from __future__ import annotations
 from ray.serve.metrics import Gauge, Histogram
 
 from diffretriever.serving.metrics import Kind, Stage
+from schemas.serve import PartState
 
 _MILLISECONDS = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0]
 _QUERIES = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0]
@@ -26,6 +27,8 @@ class RayMetrics:
         )
         self._waiting = Gauge("diffretriever_waiting_requests", "Requests beside the batch", tag_keys=("kind",))
         self._slots = Histogram("diffretriever_query_slots", "K_q of queries", _SLOTS)
+        self._passages = Gauge("diffretriever_held_passages", "Passages of the newest version searched here")
+        self._bytes = Gauge("diffretriever_held_bytes", "Bytes of the codes and postings that they are searched by")
 
     def stage(self, stage: Stage, milliseconds: float) -> None:
         """See `diffretriever.serving.metrics`."""
@@ -40,3 +43,8 @@ class RayMetrics:
         """See `diffretriever.serving.metrics`; retrievers without slots have none to count."""
         if slots is not None:
             self._slots.observe(slots)
+
+    def part(self, state: PartState) -> None:
+        """See `diffretriever.serving.metrics`."""
+        self._passages.set(state.passages)
+        self._bytes.set(state.mapped_bytes)

@@ -17,11 +17,10 @@ from ray.serve.handle import DeploymentHandle
 
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.representations import Representations
-from diffretriever.scoring.fusion import ListName
 from diffretriever.search.batch import merge, to_hits
 from diffretriever.serving.answering import Answering, CheckedRequest, Found, Searched, SearchSpec, not_finite_problem
 from diffretriever.serving.problems import UnavailableError
-from schemas.serve import SearchResponse, Way
+from schemas.serve import PartState, SearchResponse
 
 _GONE = "a replica has died and is being replaced"
 _PATIENCE_S = 0.5
@@ -137,6 +136,6 @@ class RemoteBackend:
         """Look whether an encoder and every shard are alive."""
         await asyncio.gather(*(replicas.check() for replicas in (self._encoder, *self._shards)))
 
-    async def ways(self, version: int) -> list[dict[ListName, Way]]:
-        """Ask every shard how it finds passages."""
-        return list(await asyncio.gather(*(shard.ask("ways", version) for shard in self._shards)))
+    async def parts(self, version: int) -> list[PartState]:
+        """Ask every shard what it holds."""
+        return list(await asyncio.gather(*(shard.ask("state", version) for shard in self._shards)))

@@ -117,8 +117,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
 
 
 @pytest.fixture
-def bucket(s3: S3, monkeypatch: pytest.MonkeyPatch) -> str:
+def bucket(s3: S3) -> Iterator[str]:
     """The URI of an empty bucket that this process, and those it starts, can reach."""
-    for name, value in s3.environment.items():
-        monkeypatch.setenv(name, value)
-    return s3.make_bucket()
+    with s3.reached():
+        yield s3.make_bucket()

@@ -23,6 +23,7 @@ LEVELS = {
     "presets": 1,
     "backbones": 1,
     "client": 1,
+    "artefacts": 2,
     "ledger": 2,
     "random_models": 2,
     "codecs": 2,

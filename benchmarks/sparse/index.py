@@ -14,12 +14,13 @@ import pyarrow as pa
 from benchmarks.measuring import peak_mb, serve_child, watched
 from benchmarks.sparse.figures import Alone, Built, Latencies
 from benchmarks.sparse.segments import BATCH, MadeUpImpacts, mapped_bytes, measure, resident_bytes
+from diffretriever.artefacts.artefact import bytes_in
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, write_block
-from diffretriever.search.accelerate import Missing, bytes_in, missing_files
+from diffretriever.search.accelerate import Missing, missing_files
 from diffretriever.search.sparse import open_sparse
-from diffretriever.search.sparse.postings import FragmentPostings, PostingsSearch, postings_folder
+from diffretriever.search.sparse.postings import POSTINGS, FragmentPostings, PostingsSearch
 from diffretriever.search.sparse.segment import Impacts, PostingsSegment
 from schemas.index import TEXT_SCHEMA, IndexManifest
 from schemas.retriever import MaskedRetriever
@@ -82,7 +83,7 @@ def search(uri: str, impacts: dict[str, Any], queries: int, k: int) -> Alone:
 
 
 def _opened(index: PassageIndex) -> list[PostingsSegment]:
-    folders = [postings_folder(index, fragment) for fragment in index.fragments()]
+    folders = [POSTINGS.artefact(index, fragment).path for fragment in index.fragments()]
     return [postings.segment for folder in folders if (postings := FragmentPostings.open(folder))]
 
 

@@ -17,9 +17,7 @@ from tests.pipelines.corpora import write_corpus
 @pytest.fixture(scope="session")
 def s3(s3: S3) -> Iterator[S3]:
     """The endpoint, which this process reaches as the nodes do."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in s3.environment.items():
-            patch.setenv(name, value)
+    with s3.reached():
         yield s3
 
 

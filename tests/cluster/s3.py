@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from tests.cluster.fault_proxy import FaultProxy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,6 +32,14 @@ class S3:
     proxy: FaultProxy
     environment: dict[str, str]
     """Variables by which Lance, pyarrow and boto reach it."""
+
+    @contextmanager
+    def reached(self) -> Iterator[None]:
+        """Let this process, and those it starts, reach the endpoint."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in self.environment.items():
+                patch.setenv(name, value)
+            yield
 
     def make_bucket(self) -> str:
         """Make a bucket of its own and return its URI."""

@@ -14,6 +14,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_place, read_packed
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.compressed import CompressedScan
+from diffretriever.search.dense.packed import build_fragment_packed, open_packed
 from diffretriever.search.dense.stream import StreamingScan
 from schemas.search import SearchOptions
 from tests.index.compressed_cases import (
@@ -65,6 +66,10 @@ def test_search_by_codes_gives_the_same_bits_as_the_stream(codec: str, k: int, i
     narrow = StreamingScan(made, SearchOptions(index=made.uri, memory_mb=1), CPU, 10_000)
     search = CompressedScan(made, narrow)
     assert narrow.batch_rows(QUERIES) == 1
+    assert search.search(QUERIES, k) == streamed(made, k)
+    build_fragment_packed(made, made.fragments()[0])
+    assert found(made, k) == streamed(made, k)
+    search = CompressedScan(made, narrow, *open_packed(made))
     assert search.search(QUERIES, k) == streamed(made, k)
 
 

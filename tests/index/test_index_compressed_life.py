@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +17,16 @@ from diffretriever.index.history import column_bytes, history
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_place, read_packed
 from diffretriever.index.writer import Committer, write_block
+from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import build_codes
+from diffretriever.search.dense.packed import PACKED
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
+from schemas.accelerate import AccelerateJob
 from tests.index.compressed_cases import (
     HIDDEN,
+    MOST_VECTORS,
     add,
     assert_sound,
     block,
@@ -144,3 +149,57 @@ def test_the_planner_says_what_codes_take(codec: str, layout: str, tmp_path: Pat
     sizes = column_bytes(compressed(index, codec))
     shape = storage.Shape(len(index), HIDDEN, n_vectors / len(index), 0, 0)
     assert sizes["codes"] == pytest.approx(storage.vector_layouts(shape)[layout], rel=0.05)
+
+
+def test_an_index_made_fast_stays_compressed(index: PassageIndex) -> None:
+    build_codes(index)
+    made = compressed(index, "product2")
+    build_codes(made)
+    hits = streamed(made, 10)
+    done = accelerate(AccelerateJob(index=made.uri)).files
+    assert made.manifest.codec is not None
+    vectors = sum(f.count_rows() for f in made.fragments()) * MOST_VECTORS
+    assert (done["packed"].made, "codes" in done) == (2, False)
+    assert done["packed"].bytes < vectors * (made.manifest.codec.width + 4) + 70 * 20
+    made.compact(timedelta(0))
+    accelerate(AccelerateJob(index=made.uri))
+    assert not list((Path(made.uri) / "codes").glob("*/")), "decoded vectors made before go"
+    with patch.object(PassageIndex, "batches", side_effect=AssertionError("the table is not read")):
+        assert found(made, 10) == hits
+    assert_sound(made)
+    add(made, ["new1", "p5"], seed=9, replaced=["p5"])
+    made.delete(["p60"])
+    assert found(made, 100) == streamed(made, 100), "some fragments are mapped, one is not"
+    assert_sound(made)
+    report = inspect(made, check=False).codes
+    assert report is not None
+    assert (report.coded_fragments, report.uncoded_fragments, report.uncoded_rows) == (1, 1, 2)
+
+
+def test_candidates_of_a_compressed_index_are_refused(index: PassageIndex) -> None:
+    made = compressed(index, "product2")
+    with pytest.raises(ValueError, match="would undo the compression"):
+        accelerate(AccelerateJob(index=made.uri, candidates="mean"))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("packed", "packed vectors beside the table differ"),
+        ("ids", "packed vectors beside the table differ"),
+        ("rows", "leave the passage out"),
+        ("counts", "packed vectors of a fragment cannot be read"),
+    ],
+)
+def test_damage_beside_the_table_is_found(name: str, kind: str, index: PassageIndex) -> None:
+    made = compressed(index, "product2")
+    accelerate(AccelerateJob(index=made.uri))
+    file = PACKED.artefact(made, made.fragments()[0]).path / f"{name}.bin"
+    data = bytearray(file.read_bytes())
+    # The last byte of the last number.
+    data[-1] ^= 1
+    file.write_bytes(data)
+    verification = inspect(made, check=True).verification
+    assert verification is not None
+    (problem,) = verification.problems
+    assert kind in problem.kind

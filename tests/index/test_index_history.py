@@ -9,7 +9,7 @@ import pytest
 
 from diffretriever.index.history import column_bytes, history
 from diffretriever.index.table import PassageIndex
-from diffretriever.search.dense.codes import build_codes, codes_folder
+from diffretriever.search.dense.codes import CODES, build_codes
 from diffretriever.search.inspection import inspect
 from tests.index.test_index import add, manifest
 
@@ -62,5 +62,5 @@ def test_fragments_with_and_without_codes(index: PassageIndex) -> None:
     codes = inspect(index, check=False).codes
     assert codes is not None
     assert (codes.coded_fragments, codes.uncoded_fragments, codes.uncoded_rows) == (1, 1, 2)
-    coded = codes_folder(index, index.fragments()[0])
+    coded = CODES.artefact(index, index.fragments()[0]).path
     assert codes.bytes == sum(file.stat().st_size for file in coded.iterdir())

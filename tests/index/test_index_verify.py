@@ -13,7 +13,7 @@ import pytest
 from diffretriever.collections import Passage
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, write_block
-from diffretriever.search.dense.codes import build_codes, codes_folder
+from diffretriever.search.dense.codes import CODES, build_codes
 from diffretriever.search.inspection import inspect
 from diffretriever.search.verify import verify
 from schemas.index import IndexManifest, passage_schema
@@ -141,7 +141,7 @@ def test_models_without_normalisation_may_have_vectors_of_any_length(tmp_path: P
 def test_damaged_codes(name: str, dtype: type, position: int, value: float, kind: str, tmp_path: Path) -> None:
     index = fill(tmp_path, [good_row("a")])
     build_codes(index)
-    file = codes_folder(index, index.fragments()[0]) / f"{name}.bin"
+    file = CODES.artefact(index, index.fragments()[0]).path / f"{name}.bin"
     array: np.ndarray = np.fromfile(file, dtype)
     assert array[position] != value
     array[position] = value
@@ -153,7 +153,7 @@ def test_damaged_codes(name: str, dtype: type, position: int, value: float, kind
 def test_codes_cut_short(tmp_path: Path) -> None:
     index = fill(tmp_path, [good_row("a")])
     build_codes(index)
-    file = codes_folder(index, index.fragments()[0]) / "codes.bin"
+    file = CODES.artefact(index, index.fragments()[0]).path / "codes.bin"
     file.write_bytes(file.read_bytes()[:-1])
     (problem,) = problems_of(index)
     assert "cannot be read" in problem.kind
@@ -170,10 +170,10 @@ def test_deleted_passages_are_neither_checked_nor_missed(tmp_path: Path) -> None
 
 def test_counts_and_columns_that_are_not_the_tables_own(tmp_path: Path) -> None:
     index = fill(tmp_path, [good_row("a")])
-    found = verify(index, index.contents().model_copy(update={"rows": 2}), lambda _: None).problems
+    found = verify(index, index.contents().model_copy(update={"rows": 2}), lambda _: None, lambda _: None).problems
     assert [(p.kind, p.first) for p in found] == [
         ("counts differ", ["1 read, 2 counted, 1 by collection, 1 recorded by Lance"])
     ]
     index.manifest = index.manifest.model_copy(update={"hidden_size": HIDDEN + 1})
-    (problem,) = verify(index, index.contents(), lambda _: None).problems
+    (problem,) = verify(index, index.contents(), lambda _: None, lambda _: None).problems
     assert (problem.kind, problem.first) == ("a column is not as the manifest wants it", ["reps"])

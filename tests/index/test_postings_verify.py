@@ -9,7 +9,7 @@ import pytest
 
 from diffretriever.index.table import PassageIndex, fragment_key
 from diffretriever.search.inspection import inspect
-from diffretriever.search.sparse.postings import build_postings, postings_folder
+from diffretriever.search.sparse.postings import POSTINGS, build_postings
 from diffretriever.search.sparse.segment import array_file, checksum, read_segment, write_header
 from schemas.inspect import Problem
 from tests.index.test_index_verify import fill, good_row
@@ -26,7 +26,7 @@ def index(tmp_path: Path) -> PassageIndex:
 
 
 def folder(index: PassageIndex) -> Path:
-    return postings_folder(index, index.fragments()[0])
+    return POSTINGS.artefact(index, index.fragments()[0]).path
 
 
 def problems_of(index: PassageIndex) -> list[Problem]:

@@ -13,7 +13,7 @@ from diffretriever.index import planning as storage
 from diffretriever.index.planning import make_plan
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
-from diffretriever.search.dense.codes import build_codes, codes_folder
+from diffretriever.search.dense.codes import CODES, build_codes
 from diffretriever.search.sparse.segment import DTYPES
 from schemas.index import IndexManifest
 from schemas.plan import PlanJob
@@ -63,7 +63,7 @@ def test_a_real_index_is_as_large_as_predicted(
     shape = storage.Shape(len(passages), hidden_size, n_vectors, n_impacts, text_bytes)
     assert storage.table_bytes(shape) == pytest.approx(index.contents().bytes, rel=0.1)
     build_codes(index)
-    files = [f for fragment in index.fragments() for f in codes_folder(index, fragment).glob("*.bin")]
+    files = [f for fragment in index.fragments() for f in CODES.artefact(index, fragment).path.glob("*.bin")]
     ids = sum(len(passage.id) for passage in passages) - 19 * len(passages)
     assert storage.codes_bytes(shape) + ids == sum(file.stat().st_size for file in files)
 

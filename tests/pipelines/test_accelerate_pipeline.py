@@ -10,17 +10,18 @@ import pytest
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, write_block
 from diffretriever.pipelines.accelerate import make_on_ray
-from diffretriever.search.accelerate import Missing, accelerate, folder_of, missing_files
+from diffretriever.search.accelerate import FILE_KINDS, Missing, accelerate, missing_files
 from schemas.accelerate import AccelerateJob
 from schemas.index import passage_schema
 from tests.index.test_index_verify import HIDDEN, fill, good_row
 
 pytestmark = pytest.mark.cluster
 IDS = ["a", "bb", "ccc"]
+KINDS = (FILE_KINDS["codes"], FILE_KINDS["postings"])
 
 
 def files(index: PassageIndex) -> dict[str, bytes]:
-    folders = [folder_of(index, kind, f) for kind in ("codes", "postings") for f in index.fragments()]
+    folders = [kind.artefact(index, f).path for kind in KINDS for f in index.fragments()]
     return {str(file.relative_to(f.parent.parent)): file.read_bytes() for f in folders for file in f.rglob("*.*")}
 
 
@@ -33,10 +34,11 @@ def test_files_made_by_ray(tmp_path: Path) -> None:
     assert len(by_ray) == 3 * (12 + 11)
     assert sum(kept.bytes for kept in done.files.values()) == sum(map(len, by_ray.values()))
     for fragment in index.fragments():
-        for kind in ("codes", "postings"):
-            for file in sorted(folder_of(index, kind, fragment).rglob("*.*")):
+        for kind in KINDS:
+            folder = kind.artefact(index, fragment).path
+            for file in sorted(folder.rglob("*.*")):
                 file.unlink()
-            folder_of(index, kind, fragment).rename(tmp_path / f"{kind}-{fragment.fragment_id}")
+            folder.rename(tmp_path / f"{kind.name}-{fragment.fragment_id}")
     assert [missing.kinds for missing in missing_files(index)] == [("codes", "postings")] * 3
     accelerate(AccelerateJob(index=index.uri))
     assert files(index) == by_ray

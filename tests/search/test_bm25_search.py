@@ -97,3 +97,9 @@ def test_there_is_no_query_budget(bm25_index: PassageIndex) -> None:
         open_searcher(bm25_index.uri).search(["x"], budgets=[2])
     with pytest.raises(ValueError, match="no dense scores"):
         open_searcher(bm25_index.uri).search(["x"], modes=["dense"])
+
+
+def test_where_nothing_may_be_written_it_is_made_for_this_search(bm25_index: PassageIndex) -> None:
+    (Path(bm25_index.uri) / "bm25").write_text("in the way")
+    with pytest.warns(UserWarning, match="every search builds it anew"):
+        assert open_searcher(bm25_index.uri).search(QUERIES[:1])["sparse"][0]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from diffretriever.artefacts.artefact import bytes_in
 from diffretriever.collections import Passage
 from diffretriever.index.table import PassageIndex, fragment_key
 from diffretriever.index.writer import Committer, beside, text_table, write_block
-from diffretriever.search.accelerate import accelerate, bytes_in, missing_files, remove_old
+from diffretriever.search.accelerate import accelerate, missing_files, remove_old
+from diffretriever.search.dense.codes import open_segments
 from schemas.accelerate import AccelerateJob
 from schemas.retriever import MaskedRetriever, PooledRetriever
 from tests.search.sparse_cases import BACKBONE, VOCAB, manifest, representations
@@ -85,3 +88,17 @@ def test_what_killed_jobs_left_goes_after_a_day(index: PassageIndex) -> None:
     os.utime(left, (day_ago, day_ago))
     remove_old(index)
     assert (left.exists(), at_work.exists()) == (False, True)
+
+
+def test_small_files_are_read_and_a_system_that_maps_no_more_says_so(
+    index: PassageIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_more(*_: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    accelerate(AccelerateJob(index=index.uri))
+    monkeypatch.setattr("numpy.memmap", no_more)
+    assert len(open_segments(index)[0]) == 2
+    monkeypatch.setattr("diffretriever.index.mapped_files.MOST_READ", 0)
+    with pytest.raises(ValueError, match=r"max_map_count.*--compact"):
+        open_segments(index)

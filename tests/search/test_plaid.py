@@ -24,7 +24,7 @@ def index(encoder: Encoder, tmp_path: Path) -> PassageIndex:
 
 
 def lists_of(segment: Segment) -> CentroidLists:
-    return CentroidLists.read(segment.folder / "plaid.safetensors")
+    return CentroidLists.read(segment.artefact.path / "plaid.safetensors")
 
 
 def by_centroids(lists: CentroidLists, segment: Segment, query: np.ndarray, probes: int) -> dict[int, float]:

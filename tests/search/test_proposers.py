@@ -15,7 +15,7 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.maxsim import maxsim
 from diffretriever.search.accelerate import accelerate
-from diffretriever.search.dense.candidates import PROPOSERS, CandidateSearch, settings_file
+from diffretriever.search.dense.candidates import PROPOSERS, CandidateSearch, settings_place
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import build_codes, open_segments
 from diffretriever.search.dense.mean import highest
@@ -180,9 +180,9 @@ def calibrated_before(index: PassageIndex, former: FormerProposerName) -> Passag
         index.refresh()
     else:
         for segment in open_segments(index)[0]:
-            (segment.folder / "faiss_tokens.bin").write_bytes(b"an index of faiss")
-    written = settings_file(index).read_text("utf-8")
-    settings_file(index).write_text(written.replace('"mean"', f'"{former}"'), "utf-8")
+            (segment.artefact.path / "faiss_tokens.bin").write_bytes(b"an index of faiss")
+    written = Path(settings_place(index)).read_text("utf-8")
+    Path(settings_place(index)).write_text(written.replace('"mean"', f'"{former}"'), "utf-8")
     return index
 
 

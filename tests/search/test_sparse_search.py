@@ -17,11 +17,11 @@ from diffretriever.index.writer import Committer, beside, text_table, write_bloc
 from diffretriever.search.sparse import open_sparse
 from diffretriever.search.sparse.base import SparseSearch
 from diffretriever.search.sparse.postings import (
+    POSTINGS,
     FragmentPostings,
     PostingsSearch,
     build_postings,
     open_inverted,
-    postings_folder,
 )
 from diffretriever.search.sparse.stream import StreamingImpacts
 from schemas.retriever import PooledRetriever
@@ -120,15 +120,15 @@ def test_postings_made_after_a_deletion_hide_nothing_from_a_reader_opened_before
 
 
 def test_made_once_and_again_where_killed(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
-    build, calls = FragmentPostings.build, iter([True, False])
+    write, calls = FragmentPostings.write, iter([True, False])
 
     def dying(*arguments: object) -> None:
         if not next(calls):
             raise KeyboardInterrupt
-        build(*arguments)  # type: ignore[arg-type]
+        write(*arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patched:
-        patched.setattr(FragmentPostings, "build", dying)
+        patched.setattr(FragmentPostings, "write", dying)
         with pytest.raises(KeyboardInterrupt):
             build_postings(life.index)
     assert len(open_inverted(life.index)[0]) == 1
@@ -140,7 +140,7 @@ def test_made_once_and_again_where_killed(life: Life, monkeypatch: pytest.Monkey
 
 def test_postings_of_another_format_are_made_anew(life: Life) -> None:
     build_postings(life.index)
-    folder = postings_folder(life.index, life.index.fragments()[0])
+    folder = POSTINGS.artefact(life.index, life.index.fragments()[0]).path
     (folder / "header.json").write_text('{"format": 0}')
     assert len(open_inverted(life.index)[1]) == 1
     check(life, as_it_is)
@@ -150,7 +150,7 @@ def test_postings_of_another_format_are_made_anew(life: Life) -> None:
 @pytest.mark.parametrize("file", ["rows.npy", "ids.npy", "id_lengths.npy", "segment/codes.npy"])
 def test_damaged_files_are_named(file: str, life: Life) -> None:
     build_postings(life.index)
-    path = postings_folder(life.index, life.index.fragments()[0]) / file
+    path = POSTINGS.artefact(life.index, life.index.fragments()[0]).path / file
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(ValueError, match=path.name):
         open_inverted(life.index)

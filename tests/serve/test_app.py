@@ -142,6 +142,8 @@ def test_prometheus_knows_stages_batches_slots_and_queues(address: str, applicat
         "diffretriever_batch_queries_count": kinds,
         "diffretriever_waiting_requests": kinds,
         "diffretriever_query_slots_count": {""},
+        "diffretriever_held_passages": {""},
+        "diffretriever_held_bytes": {""},
     }
     wait_until(lambda: {name: tags(application, name) for name in measured} == measured)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from diffretriever.artefacts.artefact import bytes_in
 from diffretriever.index.table import PassageIndex
 from diffretriever.search.dense.codes import build_codes
 from diffretriever.search.sparse.postings import build_postings
@@ -53,6 +54,9 @@ def test_codes_and_postings_are_used_and_change_no_answer(own_index: PassageInde
         each(own_index)
     with served(own_index.uri) as client:
         assert ways(client) == expected
+        (part,) = client.get("/index").json()["parts"]
+        assert (part["fragments"], part["passages"]) == (3, 60)
+        assert part["mapped_bytes"] == sum(bytes_in(Path(own_index.uri) / kind) for kind in ("codes", "postings"))
         assert rankings(client) == streamed
 
 

@@ -5,32 +5,94 @@ Legend: P passages of a fragment.
 
 from __future__ import annotations
 
+import errno
 import json
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
 
-from diffretriever.index.table import PassageIndex
+from diffretriever.artefacts.artefact import HEADER, Artefact, headers_of, open_all, read_json
+from diffretriever.artefacts.cache import HeldFolder
+from diffretriever.index.table import PassageIndex, fragment_key
 from diffretriever.ragged import offsets_of
 
 Files = TypeVar("Files", bound=Sized)
 
+MOST_READ = 1 << 16
+"""Bytes of files that are read rather than mapped: a system maps some 65,000 files into a process, no more."""
 
-def with_files(
-    index: PassageIndex, open_files: Callable[[Any], Files | None]
-) -> tuple[list[tuple[Any, Files]], list[Any]]:
+_opened: WeakValueDictionary[Path, Any] = WeakValueDictionary()
+"""What is mapped of the cache's folders, which never change: versions of an index share what they have in common."""
+
+
+@dataclass(frozen=True)
+class FileKind(Generic[Files]):
+    """A kind of files that each fragment of an index can have, as an artefact.
+
+    Attributes:
+        name: of the folder beside the table that they lie in.
+        version: of their format.
+        open: maps those in a folder, as long as passages are in them; None where there are none of this format.
+    """
+
+    name: str
+    version: int
+    open: Callable[[Path], Files | None]
+
+    def artefact(self, index: PassageIndex, fragment: Any) -> Artefact:
+        """Return where a fragment's files lie."""
+        return Artefact(index.uri, f"{self.name}/{fragment_key(fragment)}")
+
+    @contextmanager
+    def build(self, index: PassageIndex, fragment: Any) -> Iterator[Path]:
+        """Give a folder to fill, which a fragment's files are if the block succeeds; those of another format go."""
+        artefact = self.artefact(index, fragment)
+        header = artefact.header()
+        if header is None or header.get("format") != self.version:
+            artefact.remove()
+        with artefact.build() as folder:
+            yield folder
+
+    def open_of(self, index: PassageIndex, fragment: Any) -> Files | None:
+        """Map a fragment's files, fetched if need be; None where there are none of this format."""
+        artefact = self.artefact(index, fragment)
+        held = artefact.open()
+        return None if held is None else self.opened(held, is_local=artefact.is_local)
+
+    def opened(self, held: HeldFolder, *, is_local: bool) -> Files | None:
+        """Map the files in a folder, and keep that for as long as they are used."""
+        if is_local:
+            return self.open(held.folder)
+        files: Files | None = _opened.get(held.folder)
+        if files is None and (files := self.open(held.folder)) is not None:
+            held.keep_for(files)
+            _opened[held.folder] = files
+        return files
+
+
+def with_files(index: PassageIndex, kind: FileKind[Files]) -> tuple[list[tuple[Any, Files]], list[Any]]:
     """Return the fragments of an index version that have files, with those, and the fragments that have none.
 
-    `open_files` gives a fragment's files, as long as passages are in them, or None.
+    Raises:
+        ValueError: files are damaged, or do not fit into the cache for those of object stores.
     """
+    fragments = index.fragments()
+    artefacts = [kind.artefact(index, fragment) for fragment in fragments]
+    headers = headers_of(artefacts)
+    wanted = [_is_useful(header, kind, f) for f, header in zip(fragments, headers, strict=True)]
+    held = iter(open_all([artefact for artefact, is_wanted in zip(artefacts, wanted, strict=True) if is_wanted]))
     found: list[tuple[Any, Files]] = []
     without: list[Any] = []
-    for fragment in index.fragments():
-        files = open_files(fragment)
-        # Files made after a deletion lack rows that a reader of an older version still sees.
+    for fragment, artefact, is_wanted in zip(fragments, artefacts, wanted, strict=True):
+        folder = next(held) if is_wanted else None
+        files = None if folder is None else kind.opened(folder, is_local=artefact.is_local)
+        # Headers of files made before say no number of passages.
         if files is None or len(files) < fragment.count_rows():
             without.append(fragment)
         else:
@@ -38,18 +100,31 @@ def with_files(
     return found, without
 
 
-def read_header(folder: Path, version: int) -> dict[str, Any] | None:
+def lacking(index: PassageIndex, kind: FileKind[Files]) -> list[Any]:
+    """Return the fragments of an index version that have no files; of an object store, nothing is fetched for it."""
+    fragments = index.fragments()
+    artefacts = [kind.artefact(index, fragment) for fragment in fragments]
+    if all(artefact.is_local for artefact in artefacts):
+        return with_files(index, kind)[1]
+    pairs = zip(fragments, headers_of(artefacts), strict=True)
+    return [fragment for fragment, header in pairs if not _is_useful(header, kind, fragment)]
+
+
+def _is_useful(header: dict[str, int] | None, kind: FileKind[Any], fragment: Any) -> bool:
+    # Files made after a deletion lack rows that a reader of an older version still sees.
+    rows = fragment.count_rows()
+    return header is not None and header.get("format") == kind.version and header.get("passages", rows) >= rows
+
+
+def read_header(folder: Path, version: int) -> dict[str, int] | None:
     """Return the header that `write_header` left; None where there is none, or one of another version."""
-    try:
-        header: dict[str, Any] = json.loads((folder / "header.json").read_text("utf-8"))
-    except FileNotFoundError:
-        return None
-    return header if header["format"] == version else None
+    header = read_json(folder / HEADER)
+    return header if header is not None and header["format"] == version else None
 
 
 def write_header(folder: Path, version: int, **values: int) -> None:
     """Write the header of files of this version."""
-    (folder / "header.json").write_text(json.dumps({"format": version, **values}), "utf-8")
+    (folder / HEADER).write_text(json.dumps({"format": version, **values}), "utf-8")
 
 
 def letters_of(ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -61,3 +136,37 @@ def letters_of(ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 def ids_from(letters: np.ndarray, lengths_P: np.ndarray) -> pa.LargeStringArray:
     """Return the ids that `letters_of` took apart, without copying their letters."""
     return pa.LargeStringArray.from_buffers(len(lengths_P), pa.py_buffer(offsets_of(lengths_P)), pa.py_buffer(letters))
+
+
+def load_array(file: Path) -> np.ndarray:
+    """Return the array in an `.npy` file, mapped where it is large; raises OSError, ValueError or EOFError."""
+    if file.stat().st_size <= MOST_READ:
+        return _read_only(np.load(file))
+    # As a plain array: every slice of a memmap object costs microseconds.
+    return np.load(file, mmap_mode="r").view(np.ndarray)
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    """Return an array that cannot be written to, as mapped ones: kernels are compiled for one of the two."""
+    array.flags.writeable = False
+    return array
+
+
+def mapped(file: Path, dtype: type) -> np.ndarray:
+    """Return the numbers in a file, mapped into memory where they are many.
+
+    Raises:
+        ValueError: the system maps no more files.
+    """
+    if file.stat().st_size <= MOST_READ:
+        return _read_only(np.fromfile(file, dtype))
+    # As a plain array: every slice of a memmap object costs microseconds.
+    try:
+        return np.asarray(np.memmap(file, dtype, "r"))
+    except OSError as error:
+        if error.errno != errno.ENOMEM:
+            raise
+        raise ValueError(
+            f"{file}: the system maps no more files into memory (sysctl vm.max_map_count): join the index's fragments "
+            "with `python jobs/maintain_index.py --compact`, and run jobs/accelerate_index.py again"
+        ) from error

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _TABLE = "passages.lance"
 _MANIFEST_KEY = b"diffretriever.manifest"
 _IDS_PER_LOOKUP = 1000
+_MOST_OF_A_SHARE = 1.1
+"""What a shard may hold of an even share, to be given more."""
 _ROWS_AT_ONCE = 65536
 """Of columns that take few bytes."""
 _NOT_FOUND, _THERE = "was not found", "already exists"
@@ -283,6 +285,30 @@ def split_fragments(index: PassageIndex, parts: int) -> dict[str, list[int]]:
     numbers = np.minimum(middles * parts // max(1, rows.sum()), parts - 1).astype(int)
     groups = [[f for f, number in zip(fragments, numbers, strict=True) if number == part] for part in range(parts)]
     return {_name(group): [f.fragment_id for f in group] for group in groups if group}
+
+
+def shard_fragments(index: PassageIndex, shards: int) -> list[list[int]]:
+    """Return the fragments of each of so many shards, from the version alone: the same in every process.
+
+    A fragment goes to the shard that its name prefers, of those that hold little more than their share of all that was
+    written before it. So what is appended moves nothing, what compaction and deletions take away moves little, and
+    shards are about equally large.
+    """
+    owned: list[list[int]] = [[] for _ in range(shards)]
+    rows = np.zeros(shards, np.int64)
+    # New fragments have higher numbers. Rows count as they were written: deletions move nothing.
+    for fragment in sorted(index.fragments(), key=lambda each: int(each.fragment_id)):
+        key = fragment_key(fragment)
+        free = [shard for shard in range(shards) if rows[shard] * shards <= _MOST_OF_A_SHARE * rows.sum()]
+        chosen = max(free, key=lambda shard: _preference(key, shard))
+        owned[chosen].append(fragment.fragment_id)
+        rows[chosen] += fragment.physical_rows
+    return owned
+
+
+def _preference(key: str, shard: int) -> bytes:
+    """Return a value that ranks shards for a fragment (rendezvous hashing, Thaler and Ravishankar 1998)."""
+    return hashlib.blake2b(f"{key} {shard}".encode(), digest_size=8).digest()
 
 
 def _name(fragments: Sequence[Any]) -> str:

@@ -1,4 +1,4 @@
-"""Codes and postings of many fragments at once: one Ray task a fragment, on the machine that the index lies on.
+"""Codes and postings of many fragments at once: one Ray task a fragment, on any machine that can reach the index.
 
 A task reads its fragment in batches and writes mapped files, so what is in memory at a time is bounded by the number
 of workers. What comes back is a row of two numbers or an error; files appear whole, so a killed job is run again.
@@ -13,6 +13,7 @@ import pyarrow as pa
 import ray
 from ray.data import TaskPoolStrategy
 
+from diffretriever.files import is_local
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.cluster import cpus_here, ray_session
 from diffretriever.pipelines.progress import Progress
@@ -46,12 +47,14 @@ def make_on_ray(index: PassageIndex, missing: Sequence[Missing], workers: int) -
 
 def _results(index: PassageIndex, missing: Sequence[Missing], workers: int) -> Iterator[dict[str, Any]]:
     rows = [pa.Table.from_pylist([each._asdict()]) for each in missing]
+    # A folder may be there on this machine alone.
+    here = {"label_selector": {"ray.io/node-id": ray.get_runtime_context().get_node_id()}}
     done = dataset_of(rows).map_batches(
         _make,
         fn_kwargs={"uri": index.uri, "version": index.version},
         num_cpus=cpus_here(1),
         compute=TaskPoolStrategy(size=min(workers, len(missing))),
-        label_selector={"ray.io/node-id": ray.get_runtime_context().get_node_id()},
+        **(here if is_local(index.uri) else {}),
         **AS_ARROW,
     )
     for table in tables_of(done):

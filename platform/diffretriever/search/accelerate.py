@@ -1,39 +1,38 @@
 """The files beside an index that make its search fast: which are missing, making those, removing old ones.
 
-Each fragment can have 8-bit codes of its vectors (`codes`) and an inverted index of its impacts (`postings`); a
-candidate index is calibrated over the codes. Run again, the job makes what has become missing.
+Each fragment can have 8-bit codes of its vectors (`codes`), or what a codec has in place of them (`packed`), and an
+inverted index of its impacts (`postings`); a candidate index is calibrated over the codes. Run again, the job makes
+what has become missing.
 """
 
 from __future__ import annotations
 
-import shutil
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from diffretriever.artefacts.artefact import Artefact, folders_in, sizes_of_all
 from diffretriever.encoders.representations import Representations
-from diffretriever.files import is_local
+from diffretriever.index.mapped_files import FileKind, lacking
 from diffretriever.index.table import PassageIndex, fragment_key
 from diffretriever.scoring.topk import Hits
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.calibrate import choose_count, counts_to_try, milliseconds, sample_queries
 from diffretriever.search.dense.candidates import AUTO, PROPOSERS, CandidateSearch, write_settings
 from diffretriever.search.dense.coded import CodedScan
-from diffretriever.search.dense.codes import build_fragment_codes, codes_folder, open_segments
+from diffretriever.search.dense.codes import CODES, build_fragment_codes, open_segments
+from diffretriever.search.dense.packed import PACKED, build_fragment_packed
 from diffretriever.search.neural import NeuralSearcher
-from diffretriever.search.sparse.postings import (
-    build_fragment_postings,
-    may_have_postings,
-    open_inverted,
-    postings_folder,
-)
+from diffretriever.search.sparse.postings import POSTINGS, build_fragment_postings, may_have_postings
 from schemas.accelerate import AccelerateJob, CandidateSettings, ProposerName
 from schemas.base import Model
 from schemas.search import SearchOptions
 
-Kind: TypeAlias = Literal["codes", "postings"]
+Kind: TypeAlias = Literal["codes", "packed", "postings"]
 """What there is, by the name of its folder."""
+
+FILE_KINDS: Mapping[Kind, FileKind[Any]] = {"codes": CODES, "packed": PACKED, "postings": POSTINGS}
+"""The files of each."""
 
 _ABANDONED_SECONDS = 24 * 3600
 """A folder half-made for longer than this belongs to no running job."""
@@ -76,6 +75,8 @@ def make_missing(index: PassageIndex, missing: Sequence[Missing]) -> None:
         fragment = index.dataset.get_fragment(each.fragment)
         if "codes" in each.kinds:
             build_fragment_codes(index, fragment)
+        if "packed" in each.kinds:
+            build_fragment_packed(index, fragment)
         if "postings" in each.kinds:
             build_fragment_postings(index, fragment)
 
@@ -84,10 +85,11 @@ def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:
     """Make missing codes and postings, drop those of fragments that are gone, calibrate a candidate index if asked to.
 
     Raises:
-        ValueError: no index there, one that is not on a local disk, or one without vectors and sparse scores.
+        ValueError: no index there, one without vectors and sparse scores, or a compressed one for which candidates are
+            asked.
     """
     index = PassageIndex.open(job.index)
-    _refuse_without_kinds(index)
+    _refuse(index, job)
     missing = missing_files(index)
     if missing:
         make(index, missing)
@@ -96,19 +98,23 @@ def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:
     files = {
         kind: Kept(
             made=sum(kind in each.kinds for each in missing),
-            bytes=sum(bytes_in(folder_of(index, kind, fragment)) for fragment in index.fragments()),
+            bytes=sum(size or 0 for size in sizes_of(index, kind)),
         )
         for kind in kinds_of(index)
     }
     return Accelerated(files=files, candidates=settings)
 
 
-def _refuse_without_kinds(index: PassageIndex) -> None:
-    if kinds_of(index):
-        return
-    if not is_local(index.uri):
-        raise ValueError(f"{index.uri}: codes and postings are memory-mapped, so the index must lie on a local disk")
-    raise ValueError(f"{index.uri} holds neither vectors nor impacts: there is nothing to make codes or postings of")
+def _refuse(index: PassageIndex, job: AccelerateJob) -> None:
+    if job.candidates != "none" and index.manifest.decodes:
+        raise ValueError(
+            f"{index.uri} is compressed, and candidate indexes are over the vectors themselves, which would undo the "
+            "compression: leave --candidates out, and all passages are scored by their codes"
+        )
+    if not kinds_of(index):
+        raise ValueError(
+            f"{index.uri} holds neither vectors nor impacts: there is nothing to make codes or postings of"
+        )
 
 
 def _calibrate(
@@ -157,50 +163,45 @@ def _outcome(
 
 
 def kinds_of(index: PassageIndex) -> tuple[Kind, ...]:
-    """Return what the fragments of an index can have; nothing unless it lies on a local disk."""
-    if not is_local(index.uri):
-        return ()
-    vectors: tuple[Kind, ...] = () if index.manifest.hidden_size is None else ("codes",)
-    return (*vectors, "postings") if may_have_postings(index) else vectors
+    """Return what the fragments of an index version are to have."""
+    kinds: list[Kind] = []
+    if index.manifest.hidden_size is not None:
+        # Codes have the decoded vectors beside them, which would undo the compression.
+        kinds.append("packed" if index.manifest.decodes else "codes")
+    if may_have_postings(index):
+        kinds.append("postings")
+    return tuple(kinds)
 
 
 def missing_files(index: PassageIndex) -> list[Missing]:
     """Return the fragments that lack some, in table order."""
-    kinds = kinds_of(index)
-    uncoded = open_segments(index)[1] if "codes" in kinds else []
-    uninverted = open_inverted(index)[1] if "postings" in kinds else []
-    lacking: dict[Kind, set[int]] = {"codes": _numbers(uncoded), "postings": _numbers(uninverted)}
+    without = {kind: {f.fragment_id for f in lacking(index, FILE_KINDS[kind])} for kind in kinds_of(index)}
     return [
         Missing(fragment.fragment_id, own, fragment.count_rows())
         for fragment in index.fragments()
-        if (own := tuple(kind for kind in kinds if fragment.fragment_id in lacking[kind]))
+        if (own := tuple(kind for kind, numbers in without.items() if fragment.fragment_id in numbers))
     ]
 
 
-def folder_of(index: PassageIndex, kind: Kind, fragment: Any) -> Path:
-    """Return where a fragment's files of one kind lie."""
-    folder = codes_folder if kind == "codes" else postings_folder
-    return folder(index, fragment)
-
-
-def bytes_in(folder: Path) -> int:
-    """Return the size of the files in a folder and those below it; 0 where there is no folder."""
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+def sizes_of(index: PassageIndex, kind: Kind) -> list[int | None]:
+    """Return the bytes of each fragment's files of a kind, in table order; None for one that has none."""
+    return sizes_of_all([FILE_KINDS[kind].artefact(index, fragment) for fragment in index.fragments()])
 
 
 def remove_old(index: PassageIndex) -> None:
-    """Remove the files of fragments that no kept version of the table has, and what killed jobs left half-made."""
-    keys = {fragment_key(f) for version in index.versions() for f in version.fragments()}
-    for kind in kinds_of(index):
-        for folder in (Path(index.uri) / kind).glob("*/"):
-            if _is_abandoned(folder) if folder.name.startswith(".") else folder.name not in keys:
-                shutil.rmtree(folder)
+    """Remove the files that no kept version of the table uses, and what killed jobs left half-made."""
+    names: dict[Kind, set[str]] = {kind: set() for kind in FILE_KINDS}
+    for version in index.versions():
+        keys = {fragment_key(fragment) for fragment in version.fragments()}
+        for kind in kinds_of(version):
+            names[kind] |= keys
+    for kind, kept in names.items():
+        for name in folders_in(index.uri, kind):
+            artefact = Artefact(index.uri, f"{kind}/{name}")
+            if _is_abandoned(artefact) if name.startswith(".") else name not in kept:
+                artefact.remove()
 
 
-def _is_abandoned(temporary: Path) -> bool:
-    # A running job's unfinished files look the same.
-    return time.time() - temporary.stat().st_mtime > _ABANDONED_SECONDS
-
-
-def _numbers(fragments: list[Any]) -> set[int]:
-    return {fragment.fragment_id for fragment in fragments}
+def _is_abandoned(temporary: Artefact) -> bool:
+    # A running job's unfinished files look the same. On an object store there are none.
+    return temporary.is_local and time.time() - temporary.path.stat().st_mtime > _ABANDONED_SECONDS

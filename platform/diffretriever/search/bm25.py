@@ -6,18 +6,16 @@ Legend: Q queries, T terms of all queries, P postings, V vocabulary, D passages,
 from __future__ import annotations
 
 import re
-import shutil
-import tempfile
+import warnings
 from collections.abc import Sequence
-from pathlib import Path
 
 import bm25s
 import numpy as np
 import Stemmer
 from numba import njit
 
+from diffretriever.artefacts.artefact import Artefact, folders_in
 from diffretriever.encoders.preparer import join_title
-from diffretriever.files import is_local
 from diffretriever.index.table import PassageIndex
 from diffretriever.ragged import offsets_of
 from diffretriever.scoring.topk import Hit, Hits
@@ -31,6 +29,7 @@ LUCENE_STOP_WORDS = [
     "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to", "was", "will", "with",
 ]
 # fmt: on
+_FOLDER = "bm25"
 _POSSESSIVE = re.compile(r"['\u2019\uff07]s\b")
 
 
@@ -72,17 +71,16 @@ class Bm25Searcher(Searcher):
         n = int(np.count_nonzero(kept_K >= 0))
         return [(self._ids[i], score) for i, score in zip(kept_K[:n].tolist(), scores_K[:n].tolist(), strict=True)]
 
-    def _folder(self) -> Path | None:
-        return Path(self.index.uri) / "bm25" / f"version-{self.index.version}" if is_local(self.index.uri) else None
-
     def _load(self) -> bm25s.BM25 | None:
-        folder = self._folder()
-        if folder is None or not folder.is_dir():
+        held = bm25_artefact(self.index).open()
+        if held is None:
             return None
-        return bm25s.BM25.load(folder, show_progress=False, mmap=True)
+        model = bm25s.BM25.load(held.folder, show_progress=False, mmap=True)
+        held.keep_for(model)
+        return model
 
     def _build(self) -> bm25s.BM25 | None:
-        """Return the model of the index's texts, kept on disk; None where no text has a word."""
+        """Return the model of the index's texts, kept beside them; None where no text has a word."""
         words = analyse(self._texts())
         if not any(words):
             return None
@@ -99,14 +97,28 @@ class Bm25Searcher(Searcher):
         return texts
 
     def _save(self, model: bm25s.BM25) -> None:
-        folder = self._folder()
-        if folder is None:
-            return
-        shutil.rmtree(folder.parent, ignore_errors=True)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
-            model.save(Path(temporary) / "model", show_progress=False)
-            (Path(temporary) / "model").replace(folder)
+        try:
+            with bm25_artefact(self.index).build() as folder:
+                model.save(folder, show_progress=False)
+            _remove_older(self.index)
+        except OSError as error:
+            warnings.warn(
+                f"{self.index.uri}: the BM25 index cannot be kept there ({error}), so every search builds it anew: let "
+                "somebody who may write there search it once",
+                stacklevel=2,
+            )
+
+
+def bm25_artefact(index: PassageIndex) -> Artefact:
+    """Return where the BM25 index of a version lies."""
+    return Artefact(index.uri, f"{_FOLDER}/version-{index.version}")
+
+
+def _remove_older(index: PassageIndex) -> None:
+    for name in folders_in(index.uri, _FOLDER):
+        number = name.removeprefix("version-")
+        if number.isdigit() and int(number) < index.version:
+            Artefact(index.uri, f"{_FOLDER}/{name}").remove()
 
 
 def analyse(texts: Sequence[str]) -> list[list[str]]:

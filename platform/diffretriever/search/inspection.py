@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from diffretriever.index.history import column_bytes, history
 from diffretriever.index.table import PassageIndex
-from diffretriever.search.accelerate import Kind, bytes_in, folder_of, kinds_of
+from diffretriever.search.accelerate import Kind, kinds_of, sizes_of
 from diffretriever.search.dense.candidates import read_settings
-from diffretriever.search.dense.codes import FragmentCodes
-from diffretriever.search.sparse.postings import FragmentPostings
+from diffretriever.search.dense.codes import CODES
+from diffretriever.search.dense.packed import PACKED
+from diffretriever.search.sparse.postings import POSTINGS
 from diffretriever.search.verify import verify, verify_postings
 from schemas.index import IndexContents
 from schemas.inspect import CodesContents, IndexReport, PostingsContents, Verification
@@ -23,7 +25,7 @@ def inspect(index: PassageIndex, *, check: bool) -> IndexReport:
         fingerprint=index.manifest.fingerprint,
         contents=contents,
         columns=column_bytes(index),
-        codes=_codes_contents(index) if "codes" in kinds_of(index) else None,
+        codes=None if index.manifest.hidden_size is None else _codes_contents(index),
         postings=_postings_contents(index) if "postings" in kinds_of(index) else None,
         candidates=read_settings(index),
         versions=history(index),
@@ -33,21 +35,13 @@ def inspect(index: PassageIndex, *, check: bool) -> IndexReport:
 
 
 def _verification(index: PassageIndex, contents: IndexContents) -> Verification:
-    found = verify(index, contents, lambda fragment: _open_codes(index, fragment))
-    postings, problems = verify_postings(index, lambda fragment: _open_postings(index, fragment))
+    found = verify(index, contents, partial(CODES.open_of, index), partial(PACKED.open_of, index))
+    postings, problems = verify_postings(index, partial(POSTINGS.open_of, index))
     return found.model_copy(update={"postings": postings, "problems": [*found.problems, *problems]})
 
 
-def _open_codes(index: PassageIndex, fragment: Any) -> FragmentCodes | None:
-    return FragmentCodes.open(folder_of(index, "codes", fragment)) if "codes" in kinds_of(index) else None
-
-
-def _open_postings(index: PassageIndex, fragment: Any) -> FragmentPostings | None:
-    return FragmentPostings.open(folder_of(index, "postings", fragment)) if "postings" in kinds_of(index) else None
-
-
 def _codes_contents(index: PassageIndex) -> CodesContents:
-    having, lacking, size = _files(index, "codes")
+    having, lacking, size = _files(index, "packed" if "packed" in kinds_of(index) else "codes")
     rows = sum(fragment.count_rows() for fragment in lacking)
     return CodesContents(coded_fragments=len(having), uncoded_fragments=len(lacking), uncoded_rows=rows, bytes=size)
 
@@ -64,7 +58,6 @@ def _postings_contents(index: PassageIndex) -> PostingsContents:
 
 def _files(index: PassageIndex, kind: Kind) -> tuple[list[Any], list[Any], int]:
     """Return the fragments that have files of a kind, those that have none, and the bytes of all these files."""
-    folders = [(fragment, folder_of(index, kind, fragment)) for fragment in index.fragments()]
-    having = [fragment for fragment, folder in folders if folder.is_dir()]
-    lacking = [fragment for fragment, folder in folders if not folder.is_dir()]
-    return having, lacking, sum(bytes_in(folder) for _, folder in folders)
+    sizes = list(zip(index.fragments(), sizes_of(index, kind), strict=True))
+    having = [fragment for fragment, size in sizes if size is not None]
+    return having, [fragment for fragment, size in sizes if size is None], sum(size or 0 for _, size in sizes)

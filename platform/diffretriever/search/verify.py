@@ -20,8 +20,9 @@ from diffretriever.collections import Passage
 from diffretriever.encoders.representations import read_impacts, read_vectors
 from diffretriever.index.table import PassageIndex, fragment_key, rows_written
 from diffretriever.index.vectors import codec_of, read_packed, with_vectors
-from diffretriever.ragged import any_of_each, offsets_of
+from diffretriever.ragged import any_of_each, offsets_of, rows_of
 from diffretriever.search.dense.codes import FragmentCodes
+from diffretriever.search.dense.packed import FragmentPacked
 from diffretriever.search.sparse.kernels import digest_impacts
 from diffretriever.search.sparse.postings import FragmentPostings
 from schemas.index import IndexContents, IndexManifest, passage_schema
@@ -35,6 +36,8 @@ Wrong: TypeAlias = Iterator[tuple[str, np.ndarray]]
 """Kinds of problems, each with a bool [P]: the passages that have it."""
 CodesOf: TypeAlias = Callable[[Any], FragmentCodes | None]
 """Opens the codes of a fragment; None where it has none."""
+PackedOf: TypeAlias = Callable[[Any], FragmentPacked | None]
+"""Opens the mapped packed vectors of a fragment; None where it has none."""
 PostingsOf: TypeAlias = Callable[[Any], FragmentPostings | None]
 """Opens the postings of a fragment; None where it has none."""
 
@@ -50,23 +53,30 @@ _NAMED = 10
 _POSTINGS_COLUMNS = ("id", "impact_ids", "impact_weights")
 
 
-def verify(index: PassageIndex, contents: IndexContents, codes_of: CodesOf) -> Verification:
-    """Check all that an index version holds against itself, its manifest and the counts in `contents`."""
+def verify(index: PassageIndex, contents: IndexContents, codes_of: CodesOf, packed_of: PackedOf) -> Verification:
+    """Check all that an index version holds against itself, its manifest and the counts in `contents`.
+
+    Args:
+        index: the version.
+        contents: what was counted of it.
+        codes_of: opens the codes of a fragment.
+        packed_of: opens the packed vectors of a fragment.
+    """
     problems = Problems()
     _check_schema(index, problems)
     codec = _open_codec(index, problems)
     hashes: list[np.ndarray] = []
     vectors = coded = 0
     for fragment in index.fragments():
-        codes = _open_codes(fragment, codes_of, problems)
+        codes, packed = _open_codes(fragment, codes_of, problems), _open_packed(fragment, packed_of, problems)
         for batch in index.fragment_batches(fragment, index.dataset.schema.names, _batch_rows(index)):
             ids = batch.column("id").to_pylist()
             hashes.append(np.fromiter(map(hash, ids), np.int64, len(ids)))
-            for kind, wrong_P in _row_problems(batch, index, codec, codes):
+            for kind, wrong_P in _row_problems(batch, index, codec, codes, packed):
                 problems.add(kind, [ids[row] for row in np.flatnonzero(wrong_P)])
             n_vectors = _n_vectors(batch, index)
             vectors += n_vectors
-            coded += n_vectors if codes else 0
+            coded += n_vectors if codes or packed else 0
     rows = sum(map(len, hashes))
     problems.add("an id is there more than once", _repeated(index, hashes))
     _check_counts(index, contents, rows, problems)
@@ -111,7 +121,11 @@ class Problems:
 
 
 def _row_problems(
-    batch: pa.RecordBatch, index: PassageIndex, codec: Codec | None, codes: FragmentCodes | None
+    batch: pa.RecordBatch,
+    index: PassageIndex,
+    codec: Codec | None,
+    codes: FragmentCodes | None,
+    packed: FragmentPacked | None,
 ) -> Wrong:
     yield from text_problems(batch)
     if index.manifest.hidden_size is None:
@@ -122,6 +136,8 @@ def _row_problems(
         yield kind, wrong_P
         if wrong_P.any():
             return
+        if packed is not None:
+            yield from _mapped_problems(batch, packed)
     elif index.manifest.decodes:
         return
     batch = with_vectors(index.uri, index.manifest, batch, [*batch.schema.names, "reps"])
@@ -165,6 +181,14 @@ def _open_codes(fragment: Any, codes_of: CodesOf, problems: Problems) -> Fragmen
         return codes
     problems.add("the codes of a fragment do not fit together", [fragment_key(fragment)])
     return None
+
+
+def _open_packed(fragment: Any, packed_of: PackedOf, problems: Problems) -> FragmentPacked | None:
+    try:
+        return packed_of(fragment)
+    except (OSError, ValueError, KeyError):
+        problems.add("the packed vectors of a fragment cannot be read", [fragment_key(fragment)])
+        return None
 
 
 def _fits_together(codes: FragmentCodes) -> bool:
@@ -226,6 +250,23 @@ def packed_problems(batch: pa.RecordBatch, codec: Codec) -> tuple[str, np.ndarra
     packed_NW, offsets = read_packed(batch)
     wrong_P = any_of_each(~codec.readable(packed_NW), offsets) | (np.diff(offsets) != _lengths(batch, "slot_tokens"))
     return "codes are missing or cannot be decoded", wrong_P
+
+
+def _mapped_problems(batch: pa.RecordBatch, packed: FragmentPacked) -> Wrong:
+    """Compare packed vectors and ids in the table with those in the mapped files."""
+    packed_NW, offsets = read_packed(batch)
+    places_P, there_P = _places(batch, packed.rows_P)
+    yield "the fragment's packed vectors leave the passage out", ~there_P
+    known_C = np.flatnonzero(there_P)
+    known_C = known_C[np.diff(packed.offsets)[places_P[known_C]] == np.diff(offsets)[known_C]]
+    kept_C = places_P[known_C]
+    own_N, own_offsets = rows_of(offsets, known_C)
+    differs_N = (packed_NW[own_N] != packed.packed_NW[rows_of(packed.offsets, kept_C)[0]]).any(axis=1)
+    ids, kept_ids = batch.column("id").take(pa.array(known_C)), packed.ids.take(pa.array(kept_C))
+    has_other_id_C = np.array([a != b for a, b in zip(ids.to_pylist(), kept_ids.to_pylist(), strict=True)], bool)
+    differs_P = there_P.copy()
+    differs_P[known_C] = any_of_each(differs_N, own_offsets) | has_other_id_C
+    yield "packed vectors beside the table differ from those in it", differs_P
 
 
 def code_problems(batch: pa.RecordBatch, codes: FragmentCodes) -> Wrong:

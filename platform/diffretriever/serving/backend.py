@@ -20,7 +20,6 @@ import numpy as np
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.representations import Representations
-from diffretriever.scoring.fusion import ListName
 from diffretriever.serving.answering import (
     Answering,
     CheckedRequest,
@@ -33,7 +32,7 @@ from diffretriever.serving.answering import (
 from diffretriever.serving.metrics import Metrics, Stage
 from diffretriever.serving.problems import RequestError
 from diffretriever.serving.snapshots import Snapshots
-from schemas.serve import SearchResponse, Way
+from schemas.serve import PartState, SearchResponse
 
 QUERIES_PER_SEARCH = 64
 """Most queries that share a scan of the index."""
@@ -60,8 +59,8 @@ class Backend(Protocol):
     async def open(self, version: int) -> None:
         """Make a version ready wherever it will be searched."""
 
-    async def ways(self, version: int) -> list[dict[ListName, Way]]:
-        """Say how each part of a version finds passages."""
+    async def parts(self, version: int) -> list[PartState]:
+        """Say what each part of a version holds, and how it finds passages."""
 
     async def check(self) -> None:
         """Return if all that a search needs is there."""
@@ -101,10 +100,10 @@ class LocalBackend:
         """See `Backend`."""
         await asyncio.to_thread(self._snapshots.get, version)
 
-    async def ways(self, version: int) -> list[dict[ListName, Way]]:
+    async def parts(self, version: int) -> list[PartState]:
         """See `Backend`."""
         snapshot = await asyncio.to_thread(self._snapshots.get, version)
-        return [snapshot.ways()]
+        return [snapshot.state]
 
     async def check(self) -> None:
         """See `Backend`."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, Protocol, TypeAlias
 
+from schemas.serve import PartState
+
 Kind: TypeAlias = Literal["answer", "encode", "search"]
 """What is computed in batches: whole answers, or, where encoders and shards are apart, each of them."""
 Stage: TypeAlias = Literal["choose", "encode", "search", "passages", "total"]
@@ -21,6 +23,9 @@ class Metrics(Protocol):
     def budget(self, slots: int | None) -> None:
         """Record the K_q of a query; None where queries have no budget."""
 
+    def part(self, state: PartState) -> None:
+        """Record what the newest version holds of an index, here."""
+
 
 class NoMetrics:
     """Measures nothing."""
@@ -32,4 +37,7 @@ class NoMetrics:
         """Do nothing."""
 
     def budget(self, slots: int | None) -> None:
+        """Do nothing."""
+
+    def part(self, state: PartState) -> None:
         """Do nothing."""

@@ -81,7 +81,7 @@ class Service:
         """Answer `GET /index`."""
         view, manifest, planner = self.view, self.view.index.manifest, self._answering.planner
         retriever = manifest.retriever
-        ways = await self._backend.ways(view.version)
+        parts = await self._backend.parts(view.version)
         return IndexResponse(
             index=view.state(),
             title=manifest.title,
@@ -91,7 +91,8 @@ class Service:
             passage_budget=retriever.max_vectors("passage"),
             adaptive=planner.selector.name if planner.selector else None,
             collections=await asyncio.to_thread(lambda: view.collections),
-            found_by={name: sorted({part[name] for part in ways}) for name in ways[0]},
+            found_by={name: sorted({part.found_by[name] for part in parts}) for name in parts[0].found_by},
+            parts=parts,
             limits=LimitsInForce(**planner.limits.model_dump(include=set(LimitsInForce.model_fields))),
         )
 

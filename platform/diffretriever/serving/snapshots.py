@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC
 from functools import cached_property, lru_cache
@@ -18,19 +19,21 @@ import pyarrow as pa
 import torch
 
 from diffretriever.encoders.representations import Representations
-from diffretriever.index.table import IndexPart, PassageIndex, ids_filter, split_fragments
+from diffretriever.index.table import IndexPart, PassageIndex, ids_filter, shard_fragments
 from diffretriever.index.vectors import columns_to_read, with_vectors
 from diffretriever.scoring.fusion import ListName
 from diffretriever.scoring.topk import Hits
+from diffretriever.search.accelerate import kinds_of, sizes_of
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.sparse import open_sparse
 from diffretriever.search.sparse.base import SparseSearch
 from diffretriever.search.sparse.stream import StreamingImpacts
+from diffretriever.serving.metrics import Metrics, NoMetrics
 from schemas.index import representation_fields
 from schemas.search import SearchOptions
-from schemas.serve import IndexState, Way
+from schemas.serve import IndexState, PartState, Way
 
 KEPT_VERSIONS = 3
 """Versions kept open. A request takes seconds at most, so none is still being answered from an older one."""
@@ -133,12 +136,19 @@ class Snapshot:
         dense, sparse = self._own if collection is None else self._filtered(collection)
         return {name: (dense if name == "dense" else sparse).search(queries, depth) for name in lists}
 
-    def ways(self) -> dict[ListName, Way]:
-        """Return how passages are found for each score, unfiltered."""
+    @cached_property
+    def state(self) -> PartState:
+        """What there is to search, and how it is searched, unfiltered."""
         dense, sparse = self._own
         offered = self.whole.manifest.retriever.modes
         ways: dict[ListName, Way] = {"dense": dense.way, "sparse": sparse.way}
-        return {name: way for name, way in ways.items() if name in offered}
+        sizes = [size or 0 for kind in kinds_of(self._index) for size in sizes_of(self._index, kind)]
+        return PartState(
+            fragments=len(self._index.fragments()),
+            passages=len(self._index),
+            mapped_bytes=sum(sizes),
+            found_by={name: way for name, way in ways.items() if name in offered},
+        )
 
     def _searches(self, collection: str | None) -> tuple[DenseSearch, SparseSearch]:
         if collection is None:
@@ -151,33 +161,63 @@ class Snapshot:
 class Snapshots:
     """The last few versions that were asked for. Safe to use from several threads."""
 
-    def __init__(self, options: SearchOptions, device: torch.device, shard: ShardNumber | None = None) -> None:
+    def __init__(
+        self,
+        options: SearchOptions,
+        device: torch.device,
+        shard: ShardNumber | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        """Open versions when they are asked for.
+
+        Args:
+            options: of the searches.
+            device: of dense searches.
+            shard: which share of the fragments; None: all.
+            metrics: told what the newest version holds; None: nobody is.
+        """
         self._options, self._device = options, device
         self._shard = shard or ShardNumber()
-        self._open: OrderedDict[int, Snapshot] = OrderedDict()
+        self._metrics = metrics or NoMetrics()
+        self._open: OrderedDict[int, Future[Snapshot]] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, version: int) -> Snapshot:
-        """Return a version, opened if need be.
+        """Return a version, opened if need be. Whoever wants one that is open never waits for another to be opened.
 
         Raises:
             ValueError: there is no such version, or no longer.
         """
         with self._lock:
-            if version not in self._open:
-                whole = PassageIndex.open(self._options.index, version)
-                self._open[version] = Snapshot(whole, self._shard, self._options, self._device)
+            mine = version not in self._open
+            found = self._open.setdefault(version, Future())
             self._open.move_to_end(version)
-            while len(self._open) > KEPT_VERSIONS:
-                self._open.popitem(last=False)
-            return self._open[version]
+        if mine:
+            self._fill(version, found)
+        return found.result()
+
+    def _fill(self, version: int, found: Future[Snapshot]) -> None:
+        try:
+            whole = PassageIndex.open(self._options.index, version)
+            snapshot = Snapshot(whole, self._shard, self._options, self._device)
+            self._metrics.part(snapshot.state)
+        except BaseException as error:
+            # All who wait for it hear of it, and who comes later tries again.
+            with self._lock:
+                self._open.pop(version, None)
+            found.set_exception(error)
+            return
+        found.set_result(snapshot)
+        with self._lock:
+            ready = [number for number, each in self._open.items() if each.done()]
+            for number in ready[: max(0, len(ready) - KEPT_VERSIONS)]:
+                del self._open[number]
 
 
 def _part_of(whole: PassageIndex, shard: ShardNumber) -> PassageIndex:
     if shard.of == 1:
         return whole
-    groups = list(split_fragments(whole, shard.of).values())
-    return IndexPart.of_fragments(whole, groups[shard.number] if shard.number < len(groups) else [])
+    return IndexPart.of_fragments(whole, shard_fragments(whole, shard.of)[shard.number])
 
 
 def _committed(index: PassageIndex) -> str:

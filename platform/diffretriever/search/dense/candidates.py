@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 
 from diffretriever.encoders.representations import Representations, refuse_queries
-from diffretriever.files import write_text
+from diffretriever.files import filesystem_of, write_text
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.maxsim import CodedQueries
 from diffretriever.scoring.topk import Hits, TopK
@@ -112,17 +111,19 @@ class CandidateSearch(DenseSearch):
 
 def read_settings(index: PassageIndex) -> CandidateSettings | None:
     """Return what the candidate index was calibrated to; None where nothing was calibrated."""
+    files, path = filesystem_of(settings_place(index))
     try:
-        return CandidateSettings.model_validate_json(settings_file(index).read_text("utf-8"))
+        with files.open_input_stream(path) as stream:
+            return CandidateSettings.model_validate_json(stream.read())
     except FileNotFoundError:
         return None
 
 
 def write_settings(index: PassageIndex, settings: CandidateSettings) -> None:
     """Write the outcome of a calibration into the folder of the codes."""
-    write_text(settings_file(index), settings.model_dump_json(indent=2) + "\n")
+    write_text(settings_place(index), settings.model_dump_json(indent=2) + "\n")
 
 
-def settings_file(index: PassageIndex) -> Path:
-    """Return where the settings of an index lie."""
-    return Path(index.uri) / "codes" / "candidates.json"
+def settings_place(index: PassageIndex) -> str:
+    """Return where the settings of an index lie: a path or a URI."""
+    return f"{index.uri.rstrip('/')}/codes/candidates.json"

@@ -9,7 +9,6 @@ Legend: N vectors of a fragment, P its passages, H hidden size, C chosen passage
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +17,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from diffretriever.artefacts.artefact import Artefact
 from diffretriever.encoders.representations import read_vectors
-from diffretriever.files import is_local, whole_folder
-from diffretriever.index.mapped_files import ids_from, letters_of, read_header, with_files, write_header
-from diffretriever.index.table import PassageIndex, fragment_key, live_rows, rows_written
+from diffretriever.index.mapped_files import (
+    FileKind,
+    ids_from,
+    lacking,
+    letters_of,
+    mapped,
+    read_header,
+    with_files,
+    write_header,
+)
+from diffretriever.index.table import PassageIndex, live_rows, rows_written
 from diffretriever.index.vectors import finite_rows
 from diffretriever.ragged import offsets_of
 from diffretriever.scoring.kernels import encode, to_float32
@@ -50,7 +58,7 @@ class Segment:
     """A fragment, its codes, and which of its passages are still in the table."""
 
     fragment: Any
-    folder: Path
+    artefact: Artefact
     """Where its files lie."""
     codes: FragmentCodes
     live_P: np.ndarray
@@ -59,11 +67,9 @@ class Segment:
 
 def open_segments(index: PassageIndex) -> tuple[list[Segment], list[Any]]:
     """Return the segments of an index version, and the fragments that have no codes."""
-    if not is_local(index.uri):
-        return [], index.fragments()
-    found, without = with_files(index, lambda fragment: FragmentCodes.open(codes_folder(index, fragment)))
+    found, without = with_files(index, CODES)
     segments = [
-        Segment(fragment, codes_folder(index, fragment), codes, live_rows(index, fragment, codes.rows_P))
+        Segment(fragment, CODES.artefact(index, fragment), codes, live_rows(index, fragment, codes.rows_P))
         for fragment, codes in found
     ]
     return segments, without
@@ -73,13 +79,11 @@ def build_codes(index: PassageIndex) -> int:
     """Make the codes that fragments lack; return how many fragments got some. Killed, it is simply run again.
 
     Raises:
-        ValueError: the index lies on an object store, or holds no vectors, or some that are not finite.
+        ValueError: the index holds no vectors, or some that are not finite.
     """
     if index.manifest.hidden_size is None:
         raise ValueError(f"{index.uri} holds no vectors: there is nothing to make codes of")
-    if not is_local(index.uri):
-        raise ValueError(f"{index.uri}: codes are memory-mapped files, so the index must lie on a local disk")
-    _, without = open_segments(index)
+    without = lacking(index, CODES)
     for fragment in without:
         build_fragment_codes(index, fragment)
     return len(without)
@@ -93,12 +97,8 @@ def build_fragment_codes(index: PassageIndex, fragment: Any) -> None:
     """
     assert index.manifest.hidden_size is not None, "there are vectors"
     batches = finite_rows(index.uri, index.fragment_batches(fragment, ["id", "reps"], _BUILD_ROWS))
-    FragmentCodes.build(codes_folder(index, fragment), batches, index.manifest.hidden_size)
-
-
-def codes_folder(index: PassageIndex, fragment: Any) -> Path:
-    """Return where a fragment's codes lie."""
-    return Path(index.uri) / "codes" / fragment_key(fragment)
+    with CODES.build(index, fragment) as folder:
+        FragmentCodes.write(folder, batches, index.manifest.hidden_size)
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class FragmentCodes:
         if header is None:
             return None
         hidden_size = header["hidden_size"]
-        arrays = {name: _mapped(folder / f"{name}.bin", dtype) for name, dtype in _FILES.items()}
+        arrays = {name: mapped(folder / f"{name}.bin", dtype) for name, dtype in _FILES.items()}
         offsets = offsets_of(arrays["counts"])
         return cls(
             vectors=Codes(arrays["codes"].reshape(-1, hidden_size), arrays["scales"], offsets),
@@ -150,20 +150,23 @@ class FragmentCodes:
         )
 
     @classmethod
-    def build(cls, folder: Path, batches: Iterable[pa.RecordBatch], hidden_size: int) -> None:
-        """Write a fragment's files, all or none, from a stream of batches with `id`, `reps` and `_rowaddr`."""
-        if folder.is_dir() and cls.open(folder) is None:
-            shutil.rmtree(folder)
-        with whole_folder(folder) as temporary:
-            streams = {name: (temporary / f"{name}.bin").open("wb") for name in _FILES}
-            try:
-                for batch in batches:
-                    for name, array in _encode_batch(batch).items():
-                        streams[name].write(np.ascontiguousarray(array, _FILES[name]).tobytes())
-            finally:
-                for stream in streams.values():
-                    stream.close()
-            write_header(temporary, FORMAT, hidden_size=hidden_size)
+    def write(cls, folder: Path, batches: Iterable[pa.RecordBatch], hidden_size: int) -> None:
+        """Write a fragment's files into an empty folder from a stream of batches with `id`, `reps` and `_rowaddr`."""
+        passages = 0
+        streams = {name: (folder / f"{name}.bin").open("wb") for name in _FILES}
+        try:
+            for batch in batches:
+                passages += len(batch)
+                for name, array in _encode_batch(batch).items():
+                    streams[name].write(np.ascontiguousarray(array, _FILES[name]).tobytes())
+        finally:
+            for stream in streams.values():
+                stream.close()
+        write_header(folder, FORMAT, hidden_size=hidden_size, passages=passages)
+
+
+CODES = FileKind("codes", FORMAT, FragmentCodes.open)
+"""The codes of a fragment, as an artefact of the index."""
 
 
 def _encode_batch(batch: pa.RecordBatch) -> dict[str, np.ndarray]:
@@ -206,10 +209,3 @@ def quantise(vectors_NH: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
     scales_N, errors_N = np.empty(len(vectors_NH), np.float32), np.empty(len(vectors_NH), np.float32)
     encode(vectors_NH, codes_NH, scales_N, errors_N)
     return codes_NH, scales_N, errors_N
-
-
-def _mapped(file: Path, dtype: type) -> np.ndarray:
-    if file.stat().st_size == 0:
-        return np.empty(0, dtype)
-    # As a plain array: every slice of a memmap object costs microseconds.
-    return np.asarray(np.memmap(file, dtype, "r"))

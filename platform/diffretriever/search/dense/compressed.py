@@ -8,7 +8,8 @@ Legend: Q queries, P passages of a batch, C chosen passages, M query vectors, N 
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -22,24 +23,43 @@ from diffretriever.scoring.kernels import to_float32
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders
 from diffretriever.scoring.topk import Hits, TopK
 from diffretriever.search.dense.base import DenseSearch
+from diffretriever.search.dense.packed import PackedSegment, open_packed
 from diffretriever.search.dense.stream import StreamingScan, asks_for_the_authors_score
 from schemas.search import SearchOptions
 from schemas.serve import Way
 
+_COLUMNS = ("id", "codes")
 _RELATIVE_ERROR = 2.0**-11 + 2.0**-13 + FP32_ROUNDING
 """Of a score, relative to a query vector's length: fp16 rounding changes a unit vector by 2^-11 of its length. 2^-13 is
 for what little its numbers below fp16's normal range (2^-25 each) and the sums of table entries add."""
 
 
 class CompressedScan(DenseSearch):
-    """Scores every passage by what the codec made of it; all queries share one pass over the table."""
+    """Scores every passage by what the codec made of it; all queries share one pass.
+
+    Packed vectors come from the mapped files of the fragments that have some, and from the table for the others.
+    """
 
     way: ClassVar[Way] = "compressed"
     is_exact: ClassVar[bool] = True
 
-    def __init__(self, index: PassageIndex, stream: StreamingScan) -> None:
-        """`stream` scans the same index; it knows how many passages fit into memory."""
+    def __init__(
+        self,
+        index: PassageIndex,
+        stream: StreamingScan,
+        segments: Sequence[PackedSegment] = (),
+        without: Sequence[Any] = (),
+    ) -> None:
+        """Search a compressed index.
+
+        Args:
+            index: the version.
+            stream: scans the same index; it knows how many passages fit into memory.
+            segments: what is mapped of it; where nothing is, all is read from the table.
+            without: the fragments that have no mapped files.
+        """
         self._index = index
+        self._segments, self._without = segments, without
         self._stream = stream
         self._codec = codec_of(index.uri, index.manifest)
         self.rescored = 0
@@ -50,25 +70,55 @@ class CompressedScan(DenseSearch):
         """Open it over an index whose vectors are stored by a codec alone."""
         if not index.manifest.decodes or asks_for_the_authors_score(options):
             return None
-        return cls(index, StreamingScan.open(index, options, device))
+        return cls(index, StreamingScan.open(index, options, device), *open_packed(index))
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages: the same as `StreamingScan`, faster."""
         refuse_queries(queries)
         best = TopK(len(queries), k)
-        for batch in self._index.batches(("id", "codes"), self._stream.batch_rows(queries)):
-            self._add_batch(batch, queries, best)
+        rows = self._stream.batch_rows(queries)
+        for block in (block for segment in self._segments for block in _mapped_blocks(segment, rows)):
+            self._add(block, queries, best)
+        for batch in self._batches(rows):
+            self._add(_Block(*read_packed(batch), None, batch.column("id").take), queries, best)
         return best.results()
 
-    def _add_batch(self, batch: pa.RecordBatch, queries: Representations, best: TopK) -> None:
-        packed_NW, offsets = read_packed(batch)
+    def _batches(self, rows: int) -> Iterator[pa.RecordBatch]:
+        if not self._segments:
+            yield from self._index.batches(_COLUMNS, rows)
+            return
+        for fragment in self._without:
+            yield from self._index.fragment_batches(fragment, _COLUMNS, rows)
+
+    def _add(self, block: _Block, queries: Representations, best: TopK) -> None:
         asked = Vectors(queries.vectors_MH.astype(np.float32), queries.offsets)
-        scores_QP = self._codec.maxsim(queries.vectors_MH, queries.offsets, packed_NW, offsets)
+        scores_QP = self._codec.maxsim(queries.vectors_MH, queries.offsets, block.packed_NW, block.offsets)
+        if block.live_P is not None:
+            scores_QP[:, ~block.live_P] = -np.inf
         chosen = contenders(asked, scores_QP, _RELATIVE_ERROR, best)
         needed_P = np.unique(np.concatenate([*chosen, np.empty(0, np.int64)]))
         self.rescored += len(needed_P)
-        rows_N, needed_offsets = rows_of(offsets, needed_P)
-        decoded_NH = self._codec.decode(packed_NW[rows_N]).astype(np.float16)
+        rows_N, needed_offsets = rows_of(block.offsets, needed_P)
+        decoded_NH = self._codec.decode(block.packed_NW[rows_N]).astype(np.float16)
         passages = Vectors(to_float32(decoded_NH), needed_offsets)
-        ids_P = np.array(batch.column("id").to_pylist(), dtype=object)[needed_P]
+        ids_P = np.array(block.ids_of(pa.array(needed_P)).to_pylist(), dtype=object)
         add_exact(asked, passages, ids_P, [np.searchsorted(needed_P, chosen_C) for chosen_C in chosen], best)
+
+
+class _Block(NamedTuple):
+    """Some passages that are scored together."""
+
+    packed_NW: np.ndarray
+    offsets: np.ndarray
+    live_P: np.ndarray | None
+    """bool [P]; None where all are in the table."""
+    ids_of: Callable[[pa.Array], pa.Array]
+    """Gives the ids of passages by their numbers."""
+
+
+def _mapped_blocks(segment: PackedSegment, rows: int) -> Iterator[_Block]:
+    packed = segment.packed
+    for start in range(0, len(packed), rows):
+        offsets = packed.offsets[start : start + rows + 1]
+        packed_NW = packed.packed_NW[offsets[0] : offsets[-1]]
+        yield _Block(packed_NW, offsets - offsets[0], segment.live_P[start : start + rows], packed.ids[start:].take)

@@ -20,9 +20,9 @@ import numpy as np
 from numba import njit
 from safetensors import numpy as safetensors
 
+from diffretriever.artefacts.artefact import open_files
 from diffretriever.codecs.codewords import nearest_centroids, spherical_centroids
 from diffretriever.encoders.representations import Representations
-from diffretriever.files import write_bytes
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.kernels import to_float32
 from diffretriever.search.dense.coded import CodedPassages
@@ -30,6 +30,8 @@ from diffretriever.search.dense.codes import Segment
 from diffretriever.search.dense.proposer import Proposer
 from schemas.accelerate import ProposerName
 
+_FILE = "plaid.safetensors"
+"""Beside a segment's codes."""
 _TRAINING_VECTORS = 16
 """For each centroid."""
 _VECTORS_AT_ONCE = 16_384
@@ -43,23 +45,26 @@ class PlaidProposer(Proposer):
 
     name: ClassVar[ProposerName] = "plaid"
 
-    def __init__(self, segments: Sequence[Segment]) -> None:
-        """`segments` are those that have centroids."""
+    def __init__(self, segments: Sequence[Segment], lists: Sequence[CentroidLists]) -> None:
+        """`segments` are those that have centroids, and `lists` those of each."""
         super().__init__(segments)
-        self._lists = [CentroidLists.read(_file(segment)) for segment in segments]
+        self._lists = lists
 
     @classmethod
     def build(cls, index: PassageIndex, segments: Sequence[Segment]) -> None:
         """Make the centroids that segments lack."""
         CodedPassages(segments).refuse_not_finite(index.uri)
         for segment in segments:
-            if not _file(segment).is_file():
-                CentroidLists.of(segment).write(_file(segment))
+            if not segment.artefact.has_file(_FILE):
+                segment.artefact.add_file(_FILE, CentroidLists.of(segment).to_bytes())
 
     @classmethod
     def open(cls, index: PassageIndex, segments: Sequence[Segment]) -> Self:
         """Open it over the segments that have centroids."""
-        return cls([segment for segment in segments if _file(segment).is_file()])
+        folders = open_files([segment.artefact for segment in segments], _FILE)
+        found = [(segment, held) for segment, held in zip(segments, folders, strict=True) if held is not None]
+        lists = [CentroidLists.read(held.folder / _FILE) for _, held in found]
+        return cls([segment for segment, _ in found], lists)
 
     def propose(self, queries: Representations, n: int) -> list[np.ndarray]:
         """Return each query's n passages that are best by their centroids, of those in the lists probed."""
@@ -74,10 +79,6 @@ class PlaidProposer(Proposer):
         numbers_F = np.concatenate([start + passages for (passages, _), start in zip(found, starts, strict=True)])
         scores_F = np.concatenate([scores for _, scores in found])
         return numbers_F[np.argsort(-scores_F, kind="stable")[:n]]
-
-
-def _file(segment: Segment) -> Path:
-    return segment.folder / "plaid.safetensors"
 
 
 @dataclass(frozen=True)
@@ -112,13 +113,13 @@ class CentroidLists:
         borders = np.searchsorted(pairs_T, np.arange(count + 1) * len(offsets))
         return cls(centroids_CH, nearest_N.astype(np.int32), (pairs_T % len(offsets)).astype(np.int32), borders)
 
-    def write(self, file: Path) -> None:
-        """Write all of it, or nothing."""
-        write_bytes(file, safetensors.save(vars(self)))
+    def to_bytes(self) -> bytes:
+        """Return all of it, as a file that `read` reads."""
+        return safetensors.save(vars(self))
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Read what `write` wrote."""
+        """Read a file of what `to_bytes` gave."""
         return cls(**safetensors.load_file(file))
 
     def probes(self, n: int) -> int:

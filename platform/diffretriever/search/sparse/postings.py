@@ -9,7 +9,6 @@ Legend: P passages of a fragment, C chosen passages, F passages found for one qu
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +19,16 @@ import pyarrow as pa
 import torch
 
 from diffretriever.encoders.representations import Representations, read_impacts, refuse_queries
-from diffretriever.files import is_local, whole_folder
-from diffretriever.index.mapped_files import ids_from, letters_of, read_header, with_files, write_header
+from diffretriever.index.mapped_files import (
+    FileKind,
+    ids_from,
+    lacking,
+    letters_of,
+    load_array,
+    read_header,
+    with_files,
+    write_header,
+)
 from diffretriever.index.table import PassageIndex, fragment_key, live_rows, rows_written
 from diffretriever.index.vectors import NotFiniteError, finite_rows
 from diffretriever.ragged import offsets_of
@@ -115,11 +122,7 @@ class Inverted:
 
 
 def may_have_postings(index: PassageIndex) -> bool:
-    """Return whether there are impacts to score by, and a local disk to keep files on."""
-    return is_local(index.uri) and _has_impacts(index)
-
-
-def _has_impacts(index: PassageIndex) -> bool:
+    """Return whether there are impacts to score by."""
     # BM25 has sparse scores as well, but no vocabulary of a model's.
     return index.manifest.vocab_size is not None and "sparse" in index.manifest.retriever.modes
 
@@ -128,7 +131,7 @@ def open_inverted(index: PassageIndex) -> tuple[list[Inverted], list[Any]]:
     """Return the fragments of an index version that have postings, and those that have none."""
     if not may_have_postings(index):
         return [], index.fragments()
-    found, without = with_files(index, lambda fragment: FragmentPostings.open(postings_folder(index, fragment)))
+    found, without = with_files(index, POSTINGS)
     return [Inverted(postings, _deleted(index, fragment, postings)) for fragment, postings in found], without
 
 
@@ -136,13 +139,11 @@ def build_postings(index: PassageIndex) -> int:
     """Make the postings that fragments lack; return how many fragments got some. Killed, it is simply run again.
 
     Raises:
-        ValueError: the index lies on an object store, has no impacts, or some that are not sound.
+        ValueError: the index has no impacts, or some that are not sound.
     """
-    if not _has_impacts(index):
+    if not may_have_postings(index):
         raise ValueError(f"{index.uri} holds no impacts: there is nothing to make postings of")
-    if not is_local(index.uri):
-        raise ValueError(f"{index.uri}: postings are memory-mapped files, so the index must lie on a local disk")
-    _, without = open_inverted(index)
+    without = lacking(index, POSTINGS)
     for fragment in without:
         build_fragment_postings(index, fragment)
     return len(without)
@@ -158,7 +159,8 @@ def build_fragment_postings(index: PassageIndex, fragment: Any) -> None:
     columns = ["id", "impact_ids", "impact_weights"]
     batches = finite_rows(index.uri, index.fragment_batches(fragment, columns, _BUILD_ROWS))
     try:
-        FragmentPostings.build(postings_folder(index, fragment), batches, index.manifest.vocab_size)
+        with POSTINGS.build(index, fragment) as folder:
+            FragmentPostings.write(folder, batches, index.manifest.vocab_size)
     except NotFiniteError:
         raise
     except ValueError as error:
@@ -166,11 +168,6 @@ def build_fragment_postings(index: PassageIndex, fragment: Any) -> None:
             f"no postings can be made of fragment {fragment_key(fragment)}: {error}; "
             f"`python jobs/inspect_index.py --index {index.uri} --verify` names the passages"
         ) from error
-
-
-def postings_folder(index: PassageIndex, fragment: Any) -> Path:
-    """Return where a fragment's postings lie."""
-    return Path(index.uri) / "postings" / fragment_key(fragment)
 
 
 def _deleted(index: PassageIndex, fragment: Any, postings: FragmentPostings) -> np.ndarray | None:
@@ -216,19 +213,17 @@ class FragmentPostings:
         return cls(segment, arrays["rows"], ids_from(letters, lengths_P))
 
     @classmethod
-    def build(cls, folder: Path, batches: Iterable[pa.RecordBatch], vocab_size: int) -> None:
-        """Write a fragment's files, all or none.
+    def write(cls, folder: Path, batches: Iterable[pa.RecordBatch], vocab_size: int) -> None:
+        """Write a fragment's files.
 
         Args:
-            folder: where they go.
+            folder: where they go, empty.
             batches: with `id`, `impact_ids`, `impact_weights` and `_rowaddr`.
             vocab_size: V.
 
         Raises:
             ValueError: impacts are not sorted, not positive, or outside the vocabulary; see `PostingsSegment.build`.
         """
-        if folder.is_dir() and cls.open(folder) is None:
-            shutil.rmtree(folder)
         parts: dict[str, list[np.ndarray]] = {name: [np.empty(0, dtype)] for name, dtype in _FILES.items()}
 
         def impacts() -> Iterator[Impacts]:
@@ -239,16 +234,18 @@ class FragmentPostings:
                 parts["rows"].append(rows_written(batch.column("_rowaddr").to_numpy()))
                 yield read_impacts(batch)
 
-        with whole_folder(folder) as temporary:
-            write_segment(temporary / "segment", impacts(), vocab_size)
-            for name, arrays in parts.items():
-                np.save(temporary / f"{name}.npy", np.concatenate(arrays))
-            write_header(temporary, FORMAT)
+        write_segment(folder / "segment", impacts(), vocab_size)
+        for name, arrays in parts.items():
+            np.save(folder / f"{name}.npy", np.concatenate(arrays))
+        write_header(folder, FORMAT, passages=sum(map(len, parts["rows"])))
+
+
+POSTINGS = FileKind("postings", FORMAT, FragmentPostings.open)
+"""The postings of a fragment, as an artefact of the index."""
 
 
 def _mapped(file: Path) -> np.ndarray:
     try:
-        # As a plain array: every slice of a memmap object costs microseconds.
-        return np.load(file, mmap_mode="r").view(np.ndarray)
-    except (OSError, ValueError) as error:
+        return load_array(file)
+    except (OSError, ValueError, EOFError) as error:
         raise ValueError(f"{file} is missing or cut short: remove its folder and build it again") from error

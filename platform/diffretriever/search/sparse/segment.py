@@ -22,6 +22,7 @@ import numpy as np
 from pydantic import NonNegativeInt, PositiveInt, ValidationError
 
 from diffretriever.files import whole_folder
+from diffretriever.index.mapped_files import load_array
 from diffretriever.ragged import offsets_of
 from diffretriever.search.sparse.kernels import BLOCK_ROWS, digest_postings, place, tally
 from schemas.base import Model
@@ -59,8 +60,8 @@ class PostingsSegment:
         folder: where it is.
         passages: N.
         vocab_size: V.
-        terms_D: see `DTYPES` for this and what follows. All are mapped files: memory fills with what queries
-            read, and the system may take it back.
+        terms_D: see `DTYPES` for this and what follows. All but small ones are mapped files: memory fills with what
+            queries read, and the system may take it back.
         peaks_D: float32.
         starts_DB: uint32 [D, B + 1].
         rows_P: uint16.
@@ -281,7 +282,7 @@ def write_header(folder: Path, header: Header) -> None:
 
 
 def read_segment(folder: Path) -> tuple[Header, dict[str, np.ndarray]]:
-    """Return the header and the arrays, mapped and read-only.
+    """Return the header and the arrays; large ones are mapped and read-only.
 
     Raises:
         ValueError: there is no segment, it is of another version, or an array is not what the header says.
@@ -298,10 +299,9 @@ def read_segment(folder: Path) -> tuple[Header, dict[str, np.ndarray]]:
 def _read_array(folder: Path, name: str, header: Header) -> np.ndarray:
     file = array_file(folder, name)
     try:
-        # The mapping's own class is dropped: each use of it would cost more than the bytes it gives.
-        array = np.load(file, mmap_mode="r").view(np.ndarray)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{file} is missing or cut short: build the segment again") from error
+        array = load_array(file)
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(f"{file} is missing or cut short: build the segment again ({error})") from error
     if array.dtype != DTYPES[name] or array.shape != header.shapes[name]:
         raise ValueError(f"{file} does not hold what {_HEADER} says: build the segment again")
     return array

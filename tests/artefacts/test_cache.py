@@ -1,0 +1,171 @@
+"""The cache of fetched folders: bounded, shared by processes, and nobody's files are taken away under them."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from diffretriever.artefacts.cache import BOUND_VARIABLE, FolderCache
+
+ROOT = Path(__file__).resolve().parents[2]
+KB = 1000
+HOLDING = """
+import sys
+from pathlib import Path
+from diffretriever.artefacts.cache import FolderCache
+
+held = FolderCache(Path(sys.argv[1])).get("a", 1000, lambda folder: None)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+CLOCK = itertools.count(1)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderCache:
+    """One that may take 3 KB."""
+    monkeypatch.setenv(BOUND_VARIABLE, "0.000003")
+    return FolderCache(tmp_path / "cache")
+
+
+def writer(size: int) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        (folder / "data").write_bytes(b"x" * size)
+
+    return write
+
+
+def refuse(folder: Path) -> None:
+    raise AssertionError("it was there")
+
+
+def use(cache: FolderCache, *keys: str) -> None:
+    """Fetch folders of 1 KB, and be done with them."""
+    for key in keys:
+        held = cache.get(key, KB, writer(KB))
+        # Folders are used within the same tick of the clock here.
+        os.utime(held.folder, times=(now := next(CLOCK), now))
+        del held
+    gc.collect()
+
+
+def names(cache: FolderCache) -> set[str]:
+    return {path.name for path in cache.root.glob("*-*/")}
+
+
+def test_what_is_there_is_not_fetched_again(cache: FolderCache) -> None:
+    first = cache.get("a", KB, writer(KB))
+    assert (first.folder / "data").read_bytes() == b"x" * KB
+    assert cache.get("a", KB, refuse).folder == first.folder
+    assert FolderCache(cache.root).get("a", KB, refuse).folder == first.folder, "another process sees it"
+
+
+def test_the_least_recently_used_goes(cache: FolderCache) -> None:
+    use(cache, "a", "b", "c")
+    cache.get("a", KB, refuse)
+    use(cache, "d")
+    assert names(cache) == {"a-1000", "c-1000", "d-1000"}
+    assert len(names(cache)) * KB <= 3 * KB
+
+
+def test_nothing_goes_that_is_in_use(cache: FolderCache) -> None:
+    class Mapped:
+        pass
+
+    user = Mapped()
+    use(cache, "a", "b", "c")
+    cache.get("a", KB, refuse).keep_for(user)
+    os.utime(cache.root / "a-1000", (0, 0))
+    use(cache, "d", "e")
+    assert names(cache) == {"a-1000", "d-1000", "e-1000"}
+    del user
+    os.utime(cache.root / "a-1000", (0, 0))
+    use(cache, "f")
+    assert "a-1000" not in names(cache)
+
+
+def test_what_another_process_uses_stays_until_it_ends(cache: FolderCache) -> None:
+    command = [sys.executable, "-c", HOLDING, str(cache.root)]
+    path = {"PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}"}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=path) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        os.utime(cache.root / "a-1000", (0, 0))
+        use(cache, "b", "c", "d", "e")
+        assert "a-1000" in names(cache)
+        other.kill()
+    use(cache, "f")
+    assert "a-1000" not in names(cache)
+    assert len(list((cache.root / "users").iterdir())) == 1, "the dead are forgotten"
+
+
+def test_what_cannot_fit_is_refused(cache: FolderCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = [cache.get(key, KB, writer(KB)) for key in "abc"]
+    with pytest.raises(ValueError, match=r"1,000 more bytes do not fit .* 3,000 are in use of 3,000.*CACHE_GB"):
+        cache.get("d", KB, writer(KB))
+    assert len(names(cache)) == len(held)
+    monkeypatch.setenv(BOUND_VARIABLE, "plenty")
+    with pytest.raises(ValueError, match="no number of gigabytes"):
+        cache.get("d", KB, writer(KB))
+    monkeypatch.delenv(BOUND_VARIABLE)
+    assert cache.get("d", KB, writer(KB)).folder.is_dir()
+
+
+def test_a_failed_fetch_leaves_nothing(cache: FolderCache) -> None:
+    def fail(folder: Path) -> None:
+        (folder / "data").write_bytes(b"half")
+        raise OSError("the connection was lost")
+
+    with pytest.raises(OSError, match="the connection was lost"):
+        cache.get("a", KB, fail)
+    assert not list(cache.root.rglob("data"))
+    assert cache.get("a", KB, writer(KB)).folder.is_dir()
+
+
+def test_a_folder_half_removed_is_not_there(cache: FolderCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed while it makes room, a process leaves a folder under another name."""
+    use(cache, "a", "b", "c")
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.rmtree", lambda *_, **__: None)
+        use(cache, "d")
+    assert names(cache) == {"b-1000", "c-1000", "d-1000"}
+    (left,) = cache.root.glob(".*.tmp")
+    os.utime(left, (0, 0))
+    use(cache, "e")
+    assert not left.exists()
+
+
+def test_several_who_want_the_same_fetch_it_once(cache: FolderCache) -> None:
+    fetched: list[str] = []
+
+    def fetch(folder: Path) -> None:
+        fetched.append(folder.name)
+        (folder / "data").write_bytes(b"x")
+
+    threads = [threading.Thread(target=cache.get, args=("a", KB, fetch)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(fetched) == 1
+
+
+def test_what_is_being_fetched_counts(cache: FolderCache) -> None:
+    def fetch_another(folder: Path) -> None:
+        with pytest.raises(ValueError, match="2,000 are in use of 3,000"):
+            cache.get("b", 2 * KB, refuse)
+
+    cache.get("a", 2 * KB, fetch_another)
+    assert names(cache) == {"a-2000"}
+    gc.collect()
+    cache.get("b", 2 * KB, writer(2 * KB))
+    assert names(cache) == {"b-2000"}, "it was fetched, and is not in use any more"

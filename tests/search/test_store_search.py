@@ -1,0 +1,210 @@
+"""An index on an object store is searched like one on a local disk: by the same ways, with the same scores."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from diffretriever.artefacts.artefact import Artefact, folders_in
+from diffretriever.encoders.base import Encoder
+from diffretriever.encoders.representations import Representations
+from diffretriever.index.mapped_files import _opened
+from diffretriever.index.table import PassageIndex, shard_fragments
+from diffretriever.index.writer import Committer, text_table, write_block
+from diffretriever.scoring.topk import Hits
+from diffretriever.search import open_searcher
+from diffretriever.search.accelerate import accelerate, missing_files
+from diffretriever.search.bm25 import Bm25Searcher
+from diffretriever.search.dense import open_dense
+from diffretriever.search.inspection import inspect
+from diffretriever.search.sparse import open_sparse
+from diffretriever.serving.snapshots import ShardNumber, Snapshots
+from schemas.accelerate import AccelerateJob
+from schemas.search import SearchOptions
+from tests.cluster.s3 import BUCKET, S3
+from tests.index.compressed_cases import QUERIES as MADE_UP_QUERIES
+from tests.index.compressed_cases import assert_sound, compressed
+from tests.index.compressed_cases import fill as fill_made_up
+from tests.search.conftest import PASSAGES, QUERIES, fill
+from tests.search.dense_cases import CPU, prepare
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _endpoint(s3: S3) -> Iterator[None]:
+    with s3.reached():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DIFFRETRIEVER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "artefacts"
+
+
+@pytest.fixture
+def stored(encoder: Encoder) -> PassageIndex:
+    """Three fragments in a bucket."""
+    return fill(encoder, f"s3://{BUCKET}/{uuid.uuid4().hex}")
+
+
+@pytest.fixture
+def local(encoder: Encoder, tmp_path: Path) -> PassageIndex:
+    return fill(encoder, str(tmp_path / "index"))
+
+
+@pytest.fixture(scope="session")
+def queries(encoder: Encoder) -> Representations:
+    return encoder.encode_queries(QUERIES)
+
+
+def found(index: PassageIndex, queries: Representations) -> dict[str, Hits]:
+    """What is found, by the way that it is found."""
+    index.refresh()
+    options = SearchOptions(index=index.uri)
+    dense, sparse = open_dense(index, options, CPU), open_sparse(index, options)
+    return {f"dense {dense.way}": dense.search(queries, 20), f"sparse {sparse.way}": sparse.search(queries, 20)}
+
+
+def fail(*_: object) -> None:
+    raise AssertionError("nothing is to be fetched")
+
+
+def test_the_same_hits_by_files_fetched_once(
+    stored: PassageIndex, local: PassageIndex, queries: Representations, cache: Path
+) -> None:
+    streams = found(stored, queries)
+    assert set(streams) == {"dense stream", "sparse stream"}
+    for index in (stored, local):
+        done = accelerate(AccelerateJob(index=index.uri)).files
+        assert {kind: files.made for kind, files in done.items()} == {"codes": 3, "postings": 3}
+        assert all(files.bytes > 0 for files in done.values())
+    assert not list(cache.iterdir()), "who makes files need not fetch them"
+    assert missing_files(stored) == []
+    with patch.object(Artefact, "_fetch", fail):
+        assert accelerate(AccelerateJob(index=stored.uri)).files["codes"].made == 0, "to see what is there is enough"
+    hits = found(stored, queries)
+    assert list(hits) == ["dense codes", "sparse postings"]
+    assert list(hits.values()) == list(streams.values())
+    assert hits == found(local, queries), "bit for bit"
+    with patch.object(Artefact, "_fetch", fail):
+        assert found(stored, queries) == hits
+    shutil.rmtree(cache)
+    assert found(stored, queries) == hits, "the cache may go at any time"
+
+
+def test_through_changes_of_the_table(
+    stored: PassageIndex, encoder: Encoder, queries: Representations, cache: Path
+) -> None:
+    accelerate(AccelerateJob(index=stored.uri))
+    before = found(stored, queries)
+    fill(encoder, stored.uri, prefix="n")
+    stored.refresh()
+    stored.delete(["d3", "n7"])
+    mixed = found(stored, queries)
+    assert list(mixed) == list(before)
+    assert mixed != before
+    assert [len(missing.kinds) for missing in missing_files(stored)] == [2, 2, 2]
+    accelerate(AccelerateJob(index=stored.uri))
+    assert found(stored, queries) == mixed
+    fetched = len(list(cache.glob("*-*/")))
+    assert fetched == 12
+    stored.compact()
+    accelerate(AccelerateJob(index=stored.uri))
+    assert found(stored, queries) == mixed
+
+
+@pytest.mark.parametrize("name", ["mean", "plaid"])
+def test_candidates(name: str, stored: PassageIndex, local: PassageIndex, queries: Representations) -> None:
+    hits = [found(prepare(index, name), queries) for index in (stored, local)]  # type: ignore[arg-type]
+    assert "dense candidates" in hits[0]
+    assert hits[0] == hits[1]
+    report = inspect(stored, check=False)
+    assert report.candidates is not None
+    assert report.candidates.proposer == name
+
+
+def test_a_calibration(stored: PassageIndex, queries: Representations) -> None:
+    accelerate(AccelerateJob(index=stored.uri, candidates="auto", top_k=5, sample=10))
+    assert inspect(stored, check=False).candidates is not None
+    assert found(stored, queries)
+
+
+def test_inspection_and_verification(stored: PassageIndex, local: PassageIndex, cache: Path) -> None:
+    for index in (stored, local):
+        fill_report = inspect(index, check=True)
+        assert fill_report.codes is not None
+        assert (fill_report.codes.coded_fragments, fill_report.codes.bytes) == (0, 0)
+        accelerate(AccelerateJob(index=index.uri))
+    reports = [inspect(index, check=True) for index in (stored, local)]
+    assert reports[0].codes == reports[1].codes
+    assert reports[0].postings == reports[1].postings
+    assert reports[0].verification == reports[1].verification
+    assert reports[0].verification is not None
+    assert reports[0].verification.coded_vectors == reports[0].verification.vectors > 0
+    assert not reports[0].verification.problems
+    (file, *_) = cache.glob("*-*/codes.bin")
+    file.write_bytes(b"\x01" * file.stat().st_size)
+    damaged = inspect(stored, check=True).verification
+    assert damaged is not None
+    assert damaged.problems
+
+
+def test_a_bm25_index_is_made_once_a_version(tmp_path: Path, bm25_index: PassageIndex, cache: Path) -> None:
+    stored = PassageIndex.create(f"s3://{BUCKET}/{uuid.uuid4().hex}", bm25_index.manifest)
+    Committer(stored).commit({"all": write_block(stored.uri, text_table(PASSAGES, "c"))}, [])
+    hits = open_searcher(stored.uri).search(QUERIES)
+    assert hits == open_searcher(bm25_index.uri).search(QUERIES), "bit for bit"
+    with patch.object(Bm25Searcher, "_build", fail):
+        assert open_searcher(stored.uri).search(QUERIES) == hits
+    assert len(list(cache.glob("*-*/"))) == 1
+    stored.delete(["d7"])
+    assert open_searcher(stored.uri).search(QUERIES) != hits
+    assert folders_in(stored.uri, "bm25") == [f"version-{stored.version}"], "older ones are gone"
+
+
+def test_a_compressed_index_stays_compressed(tmp_path: Path, cache: Path) -> None:
+    stored, local = (
+        compressed(fill_made_up(uri, 20, 20), "product2")
+        for uri in (f"s3://{BUCKET}/{uuid.uuid4().hex}", str(tmp_path / "index"))
+    )
+    hits = found(stored, MADE_UP_QUERIES)
+    assert list(hits) == ["dense compressed", "sparse stream"]
+    done = accelerate(AccelerateJob(index=stored.uri)).files
+    assert list(done) == ["packed", "postings"]
+    with patch.object(PassageIndex, "batches", fail):
+        mapped = found(stored, MADE_UP_QUERIES)
+    assert list(mapped.values()) == list(hits.values())
+    assert mapped["dense compressed"] == found(local, MADE_UP_QUERIES)["dense compressed"]
+    assert not list(cache.glob("*-*/vectors.bin"))
+    assert_sound(stored)
+
+
+def test_a_shard_fetches_what_it_owns_and_of_a_new_version_what_is_new(
+    stored: PassageIndex, encoder: Encoder, cache: Path
+) -> None:
+    def fetched() -> int:
+        return len(list(cache.glob("*-*/")))
+
+    def owned() -> int:
+        stored.refresh()
+        return len(shard_fragments(stored, 2)[0])
+
+    accelerate(AccelerateJob(index=stored.uri))
+    snapshots = Snapshots(SearchOptions(index=stored.uri), CPU, ShardNumber(0, 2))
+    assert snapshots.get(stored.version).state.fragments == owned()
+    assert fetched() == 2 * owned() < 6
+    fill(encoder, stored.uri, prefix="n")
+    accelerate(AccelerateJob(index=stored.uri))
+    gc.collect()
+    before = dict(_opened)
+    state = snapshots.get(PassageIndex.open(stored.uri).version).state
+    assert state.fragments == owned()
+    assert fetched() == 2 * owned()
+    assert state.mapped_bytes == sum(int(path.name.rpartition("-")[2]) for path in cache.glob("*-*/"))
+    assert all(_opened[folder] is files for folder, files in before.items()), "versions share what they have in common"

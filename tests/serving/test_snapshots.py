@@ -1,0 +1,80 @@
+"""Versions are opened beside those that are searched: nobody waits for a version that he does not want."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from diffretriever.index.table import PassageIndex
+from diffretriever.serving import snapshots as module
+from diffretriever.serving.snapshots import KEPT_VERSIONS, ShardNumber, Snapshot, Snapshots
+from schemas.search import SearchOptions
+from schemas.serve import PartState
+
+CPU = torch.device("cpu")
+
+
+class Parts:
+    """Metrics that keep what they are told of parts."""
+
+    def __init__(self) -> None:
+        self.told: list[PartState] = []
+
+    def stage(self, *_: object) -> None: ...
+
+    def batch(self, *_: object) -> None: ...
+
+    def budget(self, *_: object) -> None: ...
+
+    def part(self, state: PartState) -> None:
+        self.told.append(state)
+
+
+def test_a_version_that_opens_slowly_holds_up_nobody_else(
+    own_index: PassageIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshots = Snapshots(SearchOptions(index=own_index.uri), CPU)
+    first = snapshots.get(own_index.version)
+    own_index.delete(["d1"])
+    begun, may_go_on, opened = threading.Event(), threading.Event(), list[int]()
+
+    def slow(whole: PassageIndex, *rest: object) -> Snapshot:
+        begun.set()
+        opened.append(whole.version)
+        may_go_on.wait()
+        return Snapshot(whole, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "Snapshot", slow)
+    with ThreadPoolExecutor() as threads:
+        waiting = [threads.submit(snapshots.get, own_index.version) for _ in range(3)]
+        begun.wait()
+        assert snapshots.get(first.whole.version) is first
+        assert not any(each.done() for each in waiting)
+        may_go_on.set()
+        assert len({id(each.result()) for each in waiting}) == 1
+    assert opened == [own_index.version], "it is opened once"
+
+
+def test_a_version_that_cannot_be_opened_is_tried_again(own_index: PassageIndex) -> None:
+    snapshots = Snapshots(SearchOptions(index=own_index.uri), CPU)
+    later = own_index.version + 1
+    with pytest.raises(ValueError, match="no index at"):
+        snapshots.get(later)
+    own_index.delete(["d1"])
+    assert snapshots.get(later).whole.version == later
+
+
+def test_only_the_newest_are_kept_and_each_is_told_of(own_index: PassageIndex) -> None:
+    parts = Parts()
+    snapshots = Snapshots(SearchOptions(index=own_index.uri), CPU, ShardNumber(1, 2), parts)
+    first = snapshots.get(own_index.version)
+    for number in range(KEPT_VERSIONS):
+        own_index.delete([f"d{number}"])
+        snapshots.get(own_index.version)
+    assert snapshots.get(first.whole.version) is not first
+    other = Snapshots(SearchOptions(index=own_index.uri), CPU, ShardNumber(0, 2)).get(own_index.version)
+    assert other.state.passages + parts.told[-2].passages == 60 - KEPT_VERSIONS
+    assert other.state.fragments + parts.told[-2].fragments == 3
