@@ -35,6 +35,7 @@ AnyPlace: TypeAlias = str | Path | StorePath
 _READ_BYTES = 8 << 20
 """Of an object, fetched at once."""
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_ANSWER_SECONDS, _CONNECT_SECONDS = 60, 10
 _TRUE = ("1", "true", "yes", "on", "y")
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _ADVICE = {
@@ -95,8 +96,15 @@ def _s3(endpoint: str, region: str, bucket: str) -> fs.S3FileSystem:
     if not endpoint and not region:
         with _told(f"s3://{bucket}"):
             region = fs.resolve_s3_region(bucket)
-    # A small object is one request then, and errors come when the stream is closed.
-    return fs.S3FileSystem(endpoint_override=endpoint or None, region=region or "us-east-1", allow_delayed_open=True)
+    return fs.S3FileSystem(
+        endpoint_override=endpoint or None,
+        region=region or "us-east-1",
+        # A small object is one request then, and errors come when the stream is closed.
+        allow_delayed_open=True,
+        # Of its own it gives up after 3 seconds, which a busy store may well take.
+        request_timeout=_ANSWER_SECONDS,
+        connect_timeout=_CONNECT_SECONDS,
+    )
 
 
 @contextmanager
