@@ -17,8 +17,10 @@ from tests.pipelines.corpora import line
 N = 192
 IDS = {f"p{number}" for number in range(N)}
 LINES = [line(number, f"passage {number} " + "text " * 40) for number in range(N)]
-CORPUS, CHECKPOINT = "corpus", "checkpoint"
-"""Folders on the disk of each node."""
+CORPUS, CHECKPOINT, RETRIEVER = "corpus", "checkpoint", "retriever.yaml"
+"""What lies on the disk of each node."""
+# Left to itself, each index would have the precision that a probe finds faster at that moment.
+MASKED = "method: masked\nbackbone: {source: checkpoint, dtype: float32}\nbudget: q4p4\n"
 CPUS = {"head": 0, "first": 2, "second": 2}
 """Of each node. A head that computes nothing is what most clusters have."""
 WRITES, COMMITS = "/data/", "/_versions/"
@@ -51,7 +53,7 @@ class Bench:
             collection: by default the nodes' corpus.
             backbone: by default the nodes' checkpoint.
         """
-        model = ("--retriever", "diffretriever-llada", "--backbone", backbone or self.nodes.disk / CHECKPOINT)
+        model = ("--retriever", self.nodes.disk / RETRIEVER, "--backbone", backbone or self.nodes.disk / CHECKPOINT)
         encoders = ("--encoders", 2, "--cpus-per-encoder", 1.25)
         return self._encode(self.driver, index, collection, *model, *encoders)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.cases import CHECKPOINT, CORPUS, CPUS, LINES, Bench
+from tests.cluster.cases import CHECKPOINT, CORPUS, CPUS, LINES, MASKED, RETRIEVER, Bench
 from tests.cluster.nodes import Nodes
 from tests.cluster.s3 import S3
 from tests.pipelines.corpora import write_corpus
@@ -27,6 +27,7 @@ def nodes(s3: S3, warm: None, checkpoint: Path, tmp_path_factory: pytest.TempPat
     folder, files = tmp_path_factory.mktemp("nodes"), tmp_path_factory.mktemp("files")
     write_corpus(files / CORPUS, LINES)
     shutil.copytree(checkpoint, files / CHECKPOINT)
+    (files / RETRIEVER).write_text(MASKED, "utf-8")
     started = Nodes(folder, tmp_path_factory.getbasetemp(), files, s3.environment)
     try:
         for name, cpus in CPUS.items():

@@ -73,7 +73,7 @@ class Node:
 
     def processes(self) -> list[psutil.Process]:
         """Return all that runs on the node: by its namespace, or else by the session of its processes."""
-        return [process for process in psutil.process_iter() if self._has(process.pid)]
+        return [process for process in psutil.process_iter() if self._has(process.pid) and _alive(process)]
 
     def encoders(self) -> list[psutil.Process]:
         """Return the encoder actors' processes; of all nodes, where they share the disk."""
@@ -82,7 +82,7 @@ class Node:
 
     def kill(self) -> None:
         """End everything on the node at once, as where its power fails."""
-        while processes := [process for process in self.processes() if _alive(process)]:
+        while processes := self.processes():
             for process in processes:
                 _kill(process)
             self.process.poll()
@@ -164,6 +164,8 @@ class Nodes:
         self._started += 1
         ip = f"127.0.1.{self._started}"
         head = ["--head", "--port", str(self._port), "--include-dashboard", "false", "--no-monitor"]
+        # Beside the head of another session, one with a port that is taken would end.
+        head += ["--ray-client-server-port", str(free_port())]
         ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--node-ip-address", ip]
         ray += ["--num-cpus", str(cpus), "--num-gpus", "0", "--object-store-memory", str(_OBJECT_STORE_BYTES)]
         ray += ["--dashboard-agent-listen-port", str(free_port()), "--disable-usage-stats"]
@@ -276,7 +278,10 @@ def _title(process: psutil.Process) -> str:
 
 
 def _alive(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _kill(process: psutil.Process) -> None:
