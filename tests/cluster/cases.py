@@ -42,8 +42,8 @@ class Bench:
 
     @property
     def driver(self) -> Node:
-        """The node where jobs are run: no head, as one without CPUs cannot read for them yet."""
-        return self.nodes.nodes[1]
+        """The node where jobs are run: the head."""
+        return self.nodes.nodes[0]
 
     def encode(self, index: str, collection: str = "", backbone: str = "") -> Job:
         """Start to encode the corpus with two masked encoders, for which it takes two nodes.

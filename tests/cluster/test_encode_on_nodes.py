@@ -147,7 +147,6 @@ def test_bm25_goes_the_same_way_and_failing_and_slow_answers_cost_nothing(bench:
     assert best[0] == "p17"
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="an OSError of a task ends the job with Ray's traceback")
 def test_a_refused_access_ends_the_job_and_names_the_place(bench: Bench) -> None:
     index = bench.index()
     with bench.s3.proxy.during(Fault(status=403, path=key_of(index) + WRITES, after=3)):
@@ -159,7 +158,6 @@ def test_a_refused_access_ends_the_job_and_names_the_place(bench: Bench) -> None
     assert "403" in error
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="any OSError is taken for an index that is there already")
 def test_an_access_refused_from_the_start_is_called_so(bench: Bench) -> None:
     index = bench.index()
     with bench.s3.proxy.during(Fault(status=403, path=key_of(index))):
@@ -188,14 +186,12 @@ def test_two_jobs_at_once_commit_no_passage_twice(bench: Bench) -> None:
     assert ids_in(index) == IDS
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="the reader asks for a share of its driver's node's CPUs")
 def test_a_job_runs_on_a_head_without_cpus(bench: Bench) -> None:
     index = bench.index()
     bench.encode_bm25(index, bench.nodes.nodes[0]).done()
     assert ids_in(index) == IDS
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="neither collections nor model files come from URIs")
 def test_a_collection_and_a_backbone_on_s3(bench: Bench) -> None:
     bench.upload(CORPUS)
     bench.upload(CHECKPOINT)
@@ -204,6 +200,5 @@ def test_a_collection_and_a_backbone_on_s3(bench: Bench) -> None:
     assert ids_in(index) == IDS
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="codes and candidates lie on local disks alone")
 def test_an_index_on_s3_is_accelerated(bench: Bench, reference: str) -> None:
     bench.run("accelerate_index.py", "--index", reference)

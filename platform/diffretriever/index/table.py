@@ -68,7 +68,7 @@ class PassageIndex:
         except ValueError as error:
             if _NOT_FOUND in str(error):
                 return False
-            raise _unreachable(uri, error) from error
+            raise unreachable(uri, error) from error
         return True
 
     @classmethod
@@ -84,7 +84,7 @@ class PassageIndex:
         except OSError as error:
             if _THERE in str(error):
                 raise ValueError(f"{uri} already holds an index") from error
-            raise _unreachable(uri, error) from error
+            raise unreachable(uri, error) from error
         return cls.open(uri)
 
     @classmethod
@@ -99,7 +99,7 @@ class PassageIndex:
             dataset = lance.dataset(table_uri(uri), version=version)
         except ValueError as error:
             if _NOT_FOUND not in str(error):
-                raise _unreachable(uri, error) from error
+                raise unreachable(uri, error) from error
             raise ValueError(
                 f"no index at {uri}: make one with `python jobs/encode_beir.py --collection … --index {uri}`"
             ) from error
@@ -424,7 +424,7 @@ def changed_by_another(uri: str) -> ValueError:
     )
 
 
-def _unreachable(uri: str, error: Exception) -> ValueError:
+def unreachable(uri: str, error: Exception) -> ValueError:
     """Return the error of a place that Lance can neither read nor write, with Lance's reason."""
     # What follows the last comma is a line of Lance's own source.
     reason = str(error).rsplit(", /", 1)[0]

@@ -29,6 +29,7 @@ from diffretriever.index.table import (
     manifest_in,
     refused_if_changed,
     table_uri,
+    unreachable,
 )
 from diffretriever.index.vectors import refuse_to_write, with_packed
 from schemas.index import TEXT_SCHEMA
@@ -64,12 +65,16 @@ class BlockWriter:
         The block has `reps`; in a compressed index their codes are written with them or in their place.
 
         Raises:
-            ValueError: a passage's vectors or impact weights hold NaN or infinity; nothing is written then.
+            ValueError: a passage's vectors or impact weights hold NaN or infinity, and nothing is written; or the index
+                cannot be written to, with the reason.
         """
         refuse_to_write(table)
         schema = self._dataset.schema
         table = with_packed(self._uri, self._manifest, table).select(schema.names).cast(schema)
-        fragments = write_fragments(table, self._dataset, schema=schema)
+        try:
+            fragments = write_fragments(table, self._dataset, schema=schema)
+        except OSError as error:
+            raise unreachable(self._uri, error) from error
         return json.dumps([fragment.to_json() for fragment in fragments])
 
 

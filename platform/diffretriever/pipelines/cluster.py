@@ -6,11 +6,12 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakSet
 
 import ray
 from ray._private.utils import read_ray_address
@@ -33,6 +34,8 @@ _TOO_LATE = "timed out during startup"
 _HOW_TO_RETRY = "\nFailed to apply UDF transform after"
 """How the advice begins that Ray Data appends to the message of what a function raised."""
 _ROOT = Path(__file__).resolve().parents[3]
+T = TypeVar("T")
+_streams: WeakSet[Generator[Any, None, None]] = WeakSet()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,18 @@ def ray_session(config: RayConfig) -> Iterator[None]:
     try:
         yield
     finally:
+        for stream in list(_streams):
+            stream.close()
         ray.shutdown()
+
+
+def ended_with_ray(stream: Generator[T, None, None]) -> Generator[T, None, None]:
+    """Return a stream of results, which is ended before Ray is if nobody does so earlier.
+
+    A job that ends by an error leaves it half read. Ray Data would then be torn down without Ray, and start another.
+    """
+    _streams.add(stream)
+    return stream
 
 
 def connect(address: str, **options: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -22,7 +22,7 @@ from ray.data.block import BlockMetadata
 from diffretriever.collections import Passage
 from diffretriever.index.writer import text_table
 from diffretriever.ledger import Ledger
-from diffretriever.pipelines.cluster import READER_CPUS, EncoderPool, cpus_here, raise_mistake
+from diffretriever.pipelines.cluster import READER_CPUS, EncoderPool, cpus_here, ended_with_ray, raise_mistake
 from schemas.retriever import RetrieverConfig
 
 AS_ARROW: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
@@ -104,7 +104,8 @@ def _configure_ray_data() -> None:
     context.target_max_block_size = 1
     # Of many machines one may fail to fetch a model: another actor is started in its place.
     context.max_consecutive_actor_init_deaths = _FAILED_STARTS
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    # An error that ends a graph is raised; Ray Data would show it a second time, with its own traceback.
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
 
 
 class _Sources(Datasource):
@@ -139,6 +140,10 @@ def tables_of(dataset: Dataset) -> Iterator[pa.Table]:
     Raises:
         ValueError: one of the graph's functions raised it; without Ray's traceback.
     """
+    return ended_with_ray(_tables_of(dataset))
+
+
+def _tables_of(dataset: Dataset) -> Generator[pa.Table, None, None]:
     try:
         yield from dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
     except ray.exceptions.RayTaskError as error:
