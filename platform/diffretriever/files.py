@@ -26,7 +26,7 @@ from urllib.parse import unquote
 from schemas.places import StorePath, as_place, plain_place
 
 if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
+    from typing_extensions import Buffer
     from pyarrow import fs
 
 AnyPlace: TypeAlias = str | Path | StorePath
@@ -159,7 +159,7 @@ class _Object(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def readinto(self, buffer: WriteableBuffer) -> int:
+    def readinto(self, buffer: Buffer) -> int:
         with _told(self._place):
             return int(self._source.readinto(buffer))
 

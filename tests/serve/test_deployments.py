@@ -30,13 +30,17 @@ def test_the_cluster_config_deploys_encoders_on_gpus_and_shards() -> None:
     (application,) = ServeDeploySchema.model_validate(config).applications
     assert import_attr(application.import_path) is search_app
     found = built(application.args)
-    assert set(found) == {"Ingress", "Encoder", "Shard0", "Shard1", "Shard2", "Shard3"}
+    shards = application.args["shards"]
+    assert shards > 1
+    assert set(found) == {"Ingress", "Encoder", *(f"Shard{number}" for number in range(shards))}
     options = found["Encoder"].ray_actor_options
     assert (options["num_cpus"], options["num_gpus"]) == (2, 1)
-    assert [found[f"Shard{number}"].init_args[1] for number in range(4)] == [0, 1, 2, 3]
-    for name, most in (("Ingress", 4), ("Encoder", 4), ("Shard3", 2)):
+    assert [found[f"Shard{number}"].init_args[1] for number in range(shards)] == list(range(shards))
+    for name, kind in (("Ingress", "ingress"), ("Encoder", "encoder"), (f"Shard{shards - 1}", "shard")):
         scaling = found[name]._deployment_config.autoscaling_config
-        assert (scaling.min_replicas, scaling.max_replicas) == (1, most)
+        bounds = application.args[kind]["min_replicas"], application.args[kind]["max_replicas"]
+        assert (scaling.min_replicas, scaling.max_replicas) == bounds
+        assert bounds[0] < bounds[1]
         assert 0 < scaling.target_ongoing_requests < found[name].max_ongoing_requests
 
 
@@ -81,7 +85,7 @@ def test_a_shard_leaves_the_gpu_to_the_encoder(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     opened: list[torch.device] = []
 
-    def snapshots(_options: object, device: torch.device, _number: object) -> SimpleNamespace:
+    def snapshots(_options: object, device: torch.device, *_others: object) -> SimpleNamespace:
         opened.append(device)
         return SimpleNamespace(get=id)
 

@@ -199,10 +199,11 @@ def _scan_parts(collection: Collection, most_bad: int | None) -> Iterator[PartSc
     if len(parts) == 1:
         yield scan_part(collection, parts[0], most_bad)
         return
-    task = ray.remote(scan_part).options(num_cpus=_SCAN_CPUS)
+    options: dict[str, Any] = {"num_cpus": _SCAN_CPUS}
     if is_local(collection.place()):
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        task = task.options(num_cpus=cpus_here(_SCAN_CPUS), scheduling_strategy=here)
+        options = {"num_cpus": cpus_here(_SCAN_CPUS), "scheduling_strategy": here}
+    task = ray.remote(scan_part).options(**options)
     left = iter(parts)
     running = [task.remote(collection, part, most_bad) for part in islice(left, _SCANS_AHEAD)]
     while running:
