@@ -26,8 +26,8 @@ from urllib.parse import unquote
 from schemas.places import StorePath, as_place, plain_place
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
     from pyarrow import fs
+    from typing_extensions import Buffer
 
 AnyPlace: TypeAlias = str | Path | StorePath
 """A path or an object-store URI, also as text."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from diffretriever.artefacts.artefact import Artefact, folders_in, open_all, siz
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder that stands for a store: nothing is used where it lies."""
     folder = tmp_path / "store"
     folder.mkdir()
@@ -28,7 +29,10 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("index/codes/key", "index/codes/other"):
         (folder / name).mkdir(parents=True)
     monkeypatch.setattr(module.Artefact, "_object", _object_in_a_folder(folder))
-    return folder
+    yield folder
+    # What stands for the store must not stand for that of other tests.
+    module._store.cache_clear()
+    module._known.cache_clear()
 
 
 def _object_in_a_folder(folder: Path) -> object:
