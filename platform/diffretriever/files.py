@@ -362,6 +362,15 @@ def _move_unless_there(folder: Path, target: Path) -> None:
             raise
 
 
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Wait until no other process of this machine is in such a block. The file stays: a new one is another lock."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def fetched_folder(place: StorePath, wanted: Sequence[str]) -> Path:
     """Return a local copy of a folder on an object store, whole; a machine fetches it once.
 
@@ -381,9 +390,7 @@ def fetched_folder(place: StorePath, wanted: Sequence[str]) -> Path:
     copy = cache_dir() / "fetched" / json_digest([str(place), files])
     if copy.is_dir():
         return copy
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    with (copy.parent / f".{copy.name}.lock").open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(copy.parent / f".{copy.name}.lock"):
         if not copy.is_dir():
             with whole_folder(copy) as folder:
                 for name, _, _ in files:

@@ -180,16 +180,7 @@ class Nodes:
             working = ROOT
         else:
             shutil.copytree(self.files, working, dirs_exist_ok=True)
-        with log.open("wb") as stream:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                env=self._environment,
-                cwd=working,
-                start_new_session=True,
-            )
+        process = self._launched(command, log, working, own_session=True)
         node = Node(name, ip, process, log)
         self.nodes.append(node)
         self._wait_for(node)
@@ -243,17 +234,20 @@ class Nodes:
             command = ["nsenter", f"--target={node.process.pid}", "--mount", "--wd", *command]
             working = ROOT
         log = self._folder / f"job-{len(self._jobs)}.log"
+        self._jobs.append(Job(self._launched(command, log, working, own_session=False), log))
+        return self._jobs[-1]
+
+    def _launched(self, command: list[str], log: Path, folder: Path, *, own_session: bool) -> subprocess.Popen[bytes]:
         with log.open("wb") as stream:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 env=self._environment,
-                cwd=working,
+                cwd=folder,
+                start_new_session=own_session,
             )
-        self._jobs.append(Job(process, log))
-        return self._jobs[-1]
 
     def close(self) -> list[psutil.Process]:
         """End all jobs and nodes; return what is alive then, which is nothing."""

@@ -16,12 +16,11 @@ import uuid
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from diffretriever.files import cache_dir, whole_folder
+from diffretriever.files import cache_dir, locked, whole_folder
 
 BOUND_VARIABLE = "DIFFRETRIEVER_CACHE_GB"
 """Environment variable: gigabytes that fetched files may take on a machine."""
@@ -79,7 +78,7 @@ class FolderCache:
         if target.is_dir():
             return held
         # Several processes that want the same fetch it once.
-        with _locked(self.root / "fetching" / key[:2]):
+        with locked(self.root / "fetching" / key[:2]):
             if not target.is_dir():
                 self._make_room(target.name, size)
                 try:
@@ -91,7 +90,7 @@ class FolderCache:
 
     def _hold(self, target: Path) -> HeldFolder:
         holder = _holder(self.root)
-        with _locked(self.root / "lock"):
+        with locked(self.root / "lock"):
             holder.hold(target.name)
             if target.is_dir():
                 os.utime(target)
@@ -101,7 +100,7 @@ class FolderCache:
         return held
 
     def _make_room(self, name: str, size: int) -> None:
-        with self._room_lock, _locked(self.root / "lock"):
+        with self._room_lock, locked(self.root / "lock"):
             if size <= self._room:
                 self._room -= size
                 self._fetching[name] = size
@@ -167,7 +166,7 @@ class _Holder:
         self.folder = root / "users" / f"{pid}-{uuid.uuid4().hex}"
         self._counts: Counter[str] = Counter()
         self._lock = threading.RLock()
-        with _locked(root / "lock"):
+        with locked(root / "lock"):
             self.folder.mkdir(parents=True)
             # Open, and so locked, until the process ends.
             fcntl.flock(os.open(self.folder / _ALIVE, os.O_CREAT | os.O_WRONLY), fcntl.LOCK_EX)
@@ -231,14 +230,6 @@ def _remove(folder: Path) -> None:
     gone = folder.parent / f".{uuid.uuid4().hex}.tmp"
     folder.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)
-
-
-@contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("ab") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
 
 
 def _nothing(_: object) -> None: ...

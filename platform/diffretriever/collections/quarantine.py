@@ -7,7 +7,6 @@ folder with one object for each collection.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import re
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from diffretriever.collections.base import BadRecord, Collection
-from diffretriever.files import exists, is_file, open_input, whole_file
+from diffretriever.files import exists, is_file, locked, open_input, whole_file
 from schemas.places import StorePath
 
 _FIELDS = {"file", "line", "reason", "raw"}
@@ -102,8 +101,7 @@ def _alone(path: Path | StorePath) -> Iterator[None]:
     if isinstance(path, StorePath):
         yield
         return
-    with path.with_name(f".{path.name}.lock").open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(path.with_name(f".{path.name}.lock")):
         yield
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Callable, Iterator, Sequence, Sized
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -125,6 +126,24 @@ def read_header(folder: Path, version: int) -> dict[str, int] | None:
 def write_header(folder: Path, version: int, **values: int) -> None:
     """Write the header of files of this version."""
     (folder / HEADER).write_text(json.dumps({"format": version, **values}), "utf-8")
+
+
+def write_arrays(
+    folder: Path, dtypes: Mapping[str, type[Any]], parts: Iterable[Mapping[str, np.ndarray]]
+) -> Counter[str]:
+    """Write a file `NAME.bin` for each name: the arrays of that name in all parts, one after the other, in its dtype.
+
+    Returns:
+        How many rows each file has.
+    """
+    rows = Counter[str]()
+    with ExitStack() as opened:
+        streams = {name: opened.enter_context((folder / f"{name}.bin").open("wb")) for name in dtypes}
+        for arrays in parts:
+            for name, array in arrays.items():
+                streams[name].write(np.ascontiguousarray(array, dtypes[name]).tobytes())
+                rows[name] += len(array)
+    return rows
 
 
 def letters_of(ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

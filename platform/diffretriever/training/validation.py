@@ -12,7 +12,7 @@ from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.evaluation.evaluate import search_queries
 from diffretriever.evaluation.measures import EvaluationResult, evaluate
 from diffretriever.index.table import PassageIndex, manifest_of
-from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.index.writer import BlockWriter, Committer, beside, text_table
 from diffretriever.search.neural import NeuralSearcher
 from schemas.evaluate import EvaluateJob
 from schemas.retriever import BackboneRetriever
@@ -66,8 +66,9 @@ class Validator:
 
     def _fill(self, index: PassageIndex, encoder: BackboneEncoder) -> None:
         receipts: dict[str, str] = {}
+        writer = BlockWriter(index.uri)
         for start in range(0, len(self.passages), _BLOCK_ROWS):
             block = self.passages[start : start + _BLOCK_ROWS]
             encoded = encoder.encode_passages([p.title for p in block], [p.text for p in block]).to_arrow()
-            receipts[str(start)] = write_block(index.uri, beside(text_table(block, self._name), encoded))
+            receipts[str(start)] = writer.write(beside(text_table(block, self._name), encoded))
         Committer(index).commit(receipts, [])

@@ -27,6 +27,7 @@ from diffretriever.index.mapped_files import (
     mapped,
     read_header,
     with_files,
+    write_arrays,
     write_header,
 )
 from diffretriever.index.table import PassageIndex, live_rows, rows_written
@@ -152,17 +153,8 @@ class FragmentCodes:
     @classmethod
     def write(cls, folder: Path, batches: Iterable[pa.RecordBatch], hidden_size: int) -> None:
         """Write a fragment's files into an empty folder from a stream of batches with `id`, `reps` and `_rowaddr`."""
-        passages = 0
-        streams = {name: (folder / f"{name}.bin").open("wb") for name in _FILES}
-        try:
-            for batch in batches:
-                passages += len(batch)
-                for name, array in _encode_batch(batch).items():
-                    streams[name].write(np.ascontiguousarray(array, _FILES[name]).tobytes())
-        finally:
-            for stream in streams.values():
-                stream.close()
-        write_header(folder, FORMAT, hidden_size=hidden_size, passages=passages)
+        rows = write_arrays(folder, _FILES, map(_encode_batch, batches))
+        write_header(folder, FORMAT, hidden_size=hidden_size, passages=rows["rows"])
 
 
 CODES = FileKind("codes", FORMAT, FragmentCodes.open)

@@ -23,6 +23,7 @@ from diffretriever.index.mapped_files import (
     mapped,
     read_header,
     with_files,
+    write_arrays,
     write_header,
 )
 from diffretriever.index.table import PassageIndex, live_rows, rows_written
@@ -75,21 +76,15 @@ class FragmentPacked:
     @classmethod
     def write(cls, folder: Path, batches: Iterable[pa.RecordBatch], width: int) -> None:
         """Write a fragment's files into an empty folder from a stream of batches with `id`, `codes` and `_rowaddr`."""
-        passages = 0
-        streams = {name: (folder / f"{name}.bin").open("wb") for name in _FILES}
-        try:
-            for batch in batches:
-                passages += len(batch)
-                packed_NW, offsets = read_packed(batch)
-                letters, lengths_P = letters_of(batch.column("id").to_pylist())
-                rows_P = rows_written(batch.column("_rowaddr").to_numpy())
-                arrays = (packed_NW, np.diff(offsets), rows_P, letters, lengths_P)
-                for (name, dtype), array in zip(_FILES.items(), arrays, strict=True):
-                    streams[name].write(np.ascontiguousarray(array, dtype).tobytes())
-        finally:
-            for stream in streams.values():
-                stream.close()
-        write_header(folder, FORMAT, width=width, passages=passages)
+        rows = write_arrays(folder, _FILES, map(_arrays_of, batches))
+        write_header(folder, FORMAT, width=width, passages=rows["rows"])
+
+
+def _arrays_of(batch: pa.RecordBatch) -> dict[str, np.ndarray]:
+    packed_NW, offsets = read_packed(batch)
+    letters, lengths_P = letters_of(batch.column("id").to_pylist())
+    rows_P = rows_written(batch.column("_rowaddr").to_numpy())
+    return {"packed": packed_NW, "counts": np.diff(offsets), "rows": rows_P, "ids": letters, "id_lengths": lengths_P}
 
 
 PACKED = FileKind("packed", FORMAT, FragmentPacked.open)

@@ -8,7 +8,6 @@ those files are a copy in the cache, which a machine fetches once.
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,7 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from diffretriever.collections.base import Passage
-from diffretriever.files import AnyPlace, cache_dir, exists, open_input, read_bytes, whole_folder
+from diffretriever.files import AnyPlace, cache_dir, exists, locked, open_input, read_bytes, whole_folder
 from diffretriever.training.data.examples import Example, Group, passage_key
 from diffretriever.training.data.seeds import draws, permutation
 from schemas.places import StorePath, as_place
@@ -187,9 +186,7 @@ def _fetched(place: StorePath, manifest: TrainingSetManifest) -> Path:
     Workers of one machine wait for the first of them, which fetches it.
     """
     copy = cache_dir() / "training-sets" / manifest.digest
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    with copy.with_suffix(".lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(copy.with_suffix(".lock")):
         if copy.is_dir() and not _broken_file(copy, manifest):
             return copy
         shutil.rmtree(copy, ignore_errors=True)
