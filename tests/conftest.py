@@ -45,7 +45,9 @@ RAY_SETTINGS = {
     # It gives up on processes that a busy machine is slow to start, or to let answer.
     # Where Ray's own processes are too late, all of it starts again: not after an hour.
     "RAY_raylet_start_wait_time_s": "60",
-    "RAY_worker_register_timeout_seconds": "3600",
+    "RAY_gcs_rpc_server_connect_timeout_s": "600",
+    # A worker that died before it was known is waited for as long, then replaced.
+    "RAY_worker_register_timeout_seconds": "300",
     "RAY_agent_register_timeout_ms": "2000000",
     "RAY_health_check_timeout_ms": "2000000",
     "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "3600",
@@ -54,11 +56,12 @@ RAY_SETTINGS = {
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_ray() -> Iterator[None]:
-    """A place for Ray's files that no other session has: jobs use the cluster whose address lies there."""
+    """A place for Ray's files that no other session has, where jobs find its address; and a cache for its workers."""
     # Ray's sockets lie below it, and their paths may have a hundred characters.
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", str(folder))
+        patch.setenv("DIFFRETRIEVER_CACHE", str(folder / "cache"))
         for name, value in RAY_SETTINGS.items():
             patch.setenv(name, value)
         yield
@@ -78,14 +81,15 @@ def warm() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def cluster(warm: None) -> None:
-    """A local Ray of two CPUs: started by the first module that needs it, kept for those that follow."""
+def cluster(warm: None, s3: S3) -> None:
+    """A local Ray of two CPUs, whose workers reach `s3`: started by the first module that needs it, kept for others."""
     import ray
 
     from diffretriever.pipelines.cluster import connect
 
     if not ray.is_initialized():
-        connect("local", num_cpus=2)
+        with s3.reached():
+            connect("local", num_cpus=2)
 
 
 @pytest.fixture

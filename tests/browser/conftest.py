@@ -49,4 +49,6 @@ def page(browser: Page, stub: Stub) -> Iterator[Page]:
     """The browser at the stub; a test must leave no error on its console, or say that it expects one."""
     browser.begin(stub.url)
     yield browser
-    assert browser.errors() == []
+    errors = browser.errors()
+    browser.leave()
+    assert errors == []

@@ -17,7 +17,8 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 DESKTOP, PHONE = (1280, 900), (320, 640)
-_PATIENCE_S = 15
+_PATIENCE_S = 300
+"""Only a page that never shows what it should takes so long."""
 _FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -42,10 +43,14 @@ class Page:
     def begin(self, url: str) -> None:
         """Forget what was, and look at the server at `url` from a desk in daylight."""
         self._url = url
-        self.driver.get("about:blank")
+        self.leave()
         self.driver.get_log("browser")
         self.size(DESKTOP)
         self.media(scheme="light")
+
+    def leave(self) -> None:
+        """Go where nothing is drawn or asked for: a page goes on with both after its test."""
+        self.driver.get("about:blank")
 
     def size(self, size: tuple[int, int]) -> None:
         told = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size == PHONE}
@@ -132,7 +137,7 @@ def open_browser(profile: Path, screenshots: Path) -> Iterator[Page]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = Chrome(options=options, service=Service("/usr/bin/chromedriver"))
     try:
-        driver.set_script_timeout(30)
+        driver.set_script_timeout(_PATIENCE_S)
         yield Page(driver, screenshots)
     finally:
         driver.quit()

@@ -59,6 +59,7 @@ def test_page_searches_the_application(browser: Page, address: str) -> None:
     browser.driver.get(f"{address}/compare?q=heat")
     browser.until("return document.querySelectorAll('#list-b li').length")
     assert browser.errors() == []
+    browser.leave()
 
 
 def test_client_against_the_application(address: str) -> None:

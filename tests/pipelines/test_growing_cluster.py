@@ -44,8 +44,8 @@ CONFIG = {
 
 
 @pytest.fixture
-def growing(no_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Jobs of this process run on the cluster; of its machines only the head is alive."""
+def growing(no_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of the cluster; of its machines only the head is alive."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
@@ -75,7 +75,7 @@ def growing(no_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert head.stdout is not None
         said = takewhile(lambda each: "Ray runtime started" not in each, iter(head.stdout.readline, ""))
         assert "".join(said)
-        yield
+        yield str(provider["gcs_address"])
         ray.shutdown()
         # The machines are children of the autoscaler: a head that ends by itself would leave them behind.
         processes = psutil.Process(head.pid).children(recursive=True)
@@ -86,9 +86,12 @@ def growing(no_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         psutil.wait_procs(processes)
 
 
-@pytest.mark.usefixtures("growing")
 def test_a_job_waits_for_a_gpu_that_can_come(
-    tmp_path: Path, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    growing: str,
+    tmp_path: Path,
+    make_job: JobMaker,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv(DEVICE_VARIABLE, "cpu")
 
@@ -96,7 +99,7 @@ def test_a_job_waits_for_a_gpu_that_can_come(
     def where() -> Iterator[pa.Table]:
         yield pack(ray.get_runtime_context().get_node_id(), pa.table({"row": [0]}))
 
-    job = make_job(write_corpus(tmp_path / "corpus", [line(i) for i in range(3)]), autoscale=True)
+    job = make_job(write_corpus(tmp_path / "corpus", [line(i) for i in range(3)]), ray_address=growing, autoscale=True)
     with ray_session(job):
         here = ray.get_runtime_context().get_node_id()
         assert see_machines() == Machines((Share(0, 0),), Share(0, 0), (Kind(Share(2, 1), 2),), limit=2)

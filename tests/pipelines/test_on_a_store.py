@@ -49,7 +49,7 @@ def corpus(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.cluster
-@pytest.mark.usefixtures("no_cluster")
+@pytest.mark.usefixtures("cluster")
 def test_encode_search_and_evaluate(corpus: str, bucket: str, checkpoint: Path, tmp_path: Path) -> None:
     job = EncodeJob(
         collection=corpus,
@@ -124,7 +124,7 @@ def test_mined_negatives(corpus: str, bucket: str) -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.usefixtures("no_cluster")
+@pytest.mark.usefixtures("cluster")
 def test_a_sweep_its_selection_and_its_analysis(
     bucket: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

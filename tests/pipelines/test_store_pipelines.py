@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from diffretriever.artefacts.artefact import folders_in
+from diffretriever.files import cache_dir
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.accelerate import make_on_ray
 from diffretriever.pipelines.batch_search import search_batch
@@ -17,38 +17,26 @@ from diffretriever.search.accelerate import accelerate, missing_files
 from schemas.accelerate import AccelerateJob
 from schemas.encode import EncodeJob
 from schemas.search import BatchSearchJob
-from tests.cluster.s3 import BUCKET, S3
 from tests.pipelines.corpora import WORDS, line, write_corpus
 
-pytestmark = pytest.mark.cluster
-INDEX = f"s3://{BUCKET}/index"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(warm: None, s3: S3, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A Ray of its own, whose workers know the endpoint and this cache."""
-    import ray
-
-    from diffretriever.pipelines.cluster import connect
-
-    cache = tmp_path_factory.mktemp("cache")
-    with s3.reached(), pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DIFFRETRIEVER_CACHE", str(cache))
-        ray.shutdown()
-        connect("local", num_cpus=2)
-        yield cache / "artefacts"
-        ray.shutdown()
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
 
 def runs(job: BatchSearchJob) -> dict[str, str]:
     return {mode: Path(place).read_text("utf-8") for mode, place in search_batch(job).runs.items()}
 
 
-def test_a_batch_search_by_files_that_tasks_made(checkpoint: Path, tmp_path: Path, cache: Path) -> None:
+def fetched() -> set[Path]:
+    """Return what lies in the cache of the workers."""
+    return set((cache_dir() / "artefacts").glob("*-*/"))
+
+
+def test_a_batch_search_by_files_that_tasks_made(bucket: str, checkpoint: Path, tmp_path: Path) -> None:
+    place, before = f"{bucket}/index", fetched()
     encode_collection(
         EncodeJob(
             collection=str(write_corpus(tmp_path / "corpus", [line(i) for i in range(60)])),
-            index=INDEX,
+            index=place,
             retriever="diffretriever-llada",
             backbone=str(checkpoint),
             encoders=1,
@@ -58,14 +46,14 @@ def test_a_batch_search_by_files_that_tasks_made(checkpoint: Path, tmp_path: Pat
     )
     queries = tmp_path / "queries.jsonl"
     queries.write_text("".join(json.dumps({"_id": f"q{n}", "text": WORDS[n]}) + "\n" for n in range(5)), "utf-8")
-    job = BatchSearchJob(index=INDEX, queries=queries, output=tmp_path / "streamed", top_k=30, searchers=1)
+    job = BatchSearchJob(index=place, queries=queries, output=tmp_path / "streamed", top_k=30, searchers=1)
     streamed = runs(job)
-    assert not cache.exists()
+    assert fetched() == before
 
-    done = accelerate(AccelerateJob(index=INDEX), lambda index, missing: make_on_ray(index, missing, 2))
+    done = accelerate(AccelerateJob(index=place), lambda index, missing: make_on_ray(index, missing, 2))
     assert {kind: kept.made for kind, kept in done.files.items()} == {"codes": 4, "postings": 4}
-    index = PassageIndex.open(INDEX)
+    index = PassageIndex.open(place)
     assert missing_files(index) == []
-    assert len(folders_in(INDEX, "codes")) == 4
+    assert len(folders_in(place, "codes")) == 4
     assert runs(job.model_copy(update={"output": tmp_path / "mapped"})) == streamed
-    assert len(list(cache.glob("*-*/"))) == 8, "what the tasks searched by was fetched"
+    assert len(fetched() - before) == 8, "what the tasks searched by was fetched"

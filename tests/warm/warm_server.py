@@ -26,6 +26,12 @@ from typing import Any
 import numpy as np
 
 PRELOADED = (
+    "deepspeed.runtime.engine",
+    "fastapi",
+    "ir_measures",
+    "lance",
+    "matplotlib.pyplot",
+    "numba",
     "pandas",
     "peft",
     "pyarrow.compute",
@@ -34,6 +40,8 @@ PRELOADED = (
     "pydantic_settings",
     "scipy.stats",
     "torch",
+    # DeepSpeed wants it once there is an optimizer.
+    "torch._inductor.compile_fx",
     "transformers.models.bert.modeling_bert",
     "transformers.models.llama.modeling_llama",
     "transformers.models.qwen2.modeling_qwen2",
@@ -141,8 +149,10 @@ def _enter(namespace: int) -> None:
 
 
 if __name__ == "__main__":
-    for name in PRELOADED:
-        import_module(name)
+    # What they say is not for whoever waits for this to be ready.
+    with contextlib.redirect_stdout(sys.stderr):
+        for name in PRELOADED:
+            import_module(name)
     gc.freeze()
     asked = serve(sys.argv[1])
     if asked is not None:
