@@ -113,7 +113,7 @@ def runs_in(folder: str, modes: tuple[Mode, ...]) -> Ranked:
     """Return the runs in a folder as a search gives them; equal scores are ranked by id."""
     runs = {mode: read_run(as_place(f"{folder}/{mode}.trec")) for mode in modes}
     return {
-        mode: [sorted(run[query].items(), key=lambda hit: (-hit[1], hit[0])) for query in QUERIES]
+        mode: [sorted(run.get(query, {}).items(), key=lambda hit: (-hit[1], hit[0])) for query in QUERIES]
         for mode, run in runs.items()
     }
 
