@@ -25,7 +25,7 @@ from diffretriever.search import open_searcher
 from schemas.places import as_place
 from schemas.retriever import Mode
 from schemas.training_data import PrepareTrainingJob
-from tests.cluster.cases import CHECKPOINT, CORPUS, MASKED, RETRIEVER, Bench, ids_in
+from tests.cluster.cases import CHECKPOINT, MASKED, RETRIEVER, Bench, ids_in
 from tests.cluster.nodes import Job, may_mount
 from tests.cluster.s3 import ROOT, free_port
 from tests.pipelines.corpora import line, write_corpus
@@ -118,6 +118,10 @@ def runs_in(folder: str, modes: tuple[Mode, ...]) -> Ranked:
     }
 
 
+def files_on_the_head(bench: Bench) -> set[str]:
+    return {path.name for path in bench.driver.inside(bench.nodes.disk).iterdir()} - {"cache"}
+
+
 def serve_config(index: str, port: int) -> dict[str, Any]:
     """Return serve/config.yaml with another index, smaller replicas and one proxy: the nodes share a network."""
     config = yaml.safe_load((ROOT / "serve" / "config.yaml").read_text("utf-8"))
@@ -147,6 +151,7 @@ def assert_served(client: httpx2.Client, index: str, query: str) -> None:
 
 def test_encode_evaluate_search_serve_add_and_encode_again(desk: Desk, collection: str) -> None:
     bench = desk.bench
+    before = files_on_the_head(bench)
     checkpoint = bench.upload(bench.nodes.files / CHECKPOINT)
     bm25, masked = bench.index(), bench.index()
     encode = ("encode_beir.py", "--collection", collection, "--rows-per-block", 16, "--no-compact")
@@ -189,8 +194,7 @@ def test_encode_evaluate_search_serve_add_and_encode_again(desk: Desk, collectio
         assert_served(client, masked, "another text")
         (answer,) = ask(client, query="another text", k=2 * N, mode="dense")["results"]
         assert {hit["text"] for hit in answer["hits"] if hit["id"] == "p0"} == {"another text"}
-    head = bench.nodes.nodes[0]
-    assert {path.name for path in head.inside(bench.nodes.disk).iterdir()} <= {CORPUS, CHECKPOINT, RETRIEVER, "cache"}
+    assert files_on_the_head(bench) == before
 
 
 @pytest.fixture
