@@ -222,7 +222,7 @@ class Nodes:
     def where_ran(self, actor: str) -> list[str]:
         """Return the addresses of the nodes on which actors of a class run or ran, of all jobs so far."""
         from ray._private.state import GlobalState
-        from ray._raylet import GcsClientOptions
+        from ray._raylet import GcsClientOptions  # type: ignore[attr-defined] # its stub lacks it
 
         state = GlobalState()
         state._initialize_global_state(
