@@ -149,33 +149,36 @@ def assert_served(client: httpx2.Client, index: str, query: str) -> None:
     assert sum(part["passages"] for part in parts) == len(latest)
 
 
+def assert_measured(desk: Desk, collection: str, indexes: Iterable[str], batch: str) -> None:
+    """Evaluations of indexes, and a batch search of one of them, give the runs that a search in this process does."""
+    asked = ("--collection", collection, "--split", "test")
+    jobs = {each: desk.submit("evaluate.py", *asked, "--index", each, "--output", f"{each}-run") for each in indexes}
+    runs = f"{batch}-batch"
+    desk.submit("batch_search.py", *asked, "--index", batch, "--output", runs, "--searchers", 1).done()
+    for index, job in jobs.items():
+        job.done()
+        here = searched(index, *QUERIES.values())
+        assert runs_in(f"{index}-run", here) == here
+        assert json.loads(read_text(f"{index}-run/metrics.json"))["measures"].keys() == here.keys()
+    assert runs_in(runs, MODES) == runs_in(f"{batch}-run", MODES)
+
+
 def test_encode_evaluate_search_serve_add_and_encode_again(desk: Desk, collection: str, full: bool) -> None:
-    """In the long form, BM25 goes along as far as it can; its submitted jobs are among the README's commands too."""
+    """The short form has neither BM25, evaluation nor batch search: test_on_a_store.py and the README's have them."""
     bench = desk.bench
     before = files_on_the_head(bench)
-    masked, runs = bench.index(), bench.s3.uri("runs")
-    checkpoint = bench.upload(bench.nodes.files / CHECKPOINT)
+    masked, checkpoint = bench.index(), bench.upload(bench.nodes.files / CHECKPOINT)
     neural = ("--retriever", RETRIEVER, "--backbone", checkpoint, *SMALL)
     retrievers: dict[str, tuple[object, ...]] = {masked: neural}
     if full:
         retrievers[bench.index()] = ("--retriever", "bm25")
     encode = ("encode_beir.py", "--collection", collection, "--rows-per-block", 16, "--no-compact")
     jobs = [desk.submit(*encode, *retriever, "--index", index) for index, retriever in retrievers.items()]
-    for job in jobs:
+    for index, job in zip(retrievers, jobs, strict=True):
         job.done()
-    for index in retrievers:
         assert ids_in(index) == IDS
-
-    asked = ("--collection", collection, "--split", "test")
-    jobs = [desk.submit("evaluate.py", *asked, "--index", each, "--output", f"{each}-measured") for each in retrievers]
-    jobs.append(desk.submit("batch_search.py", *asked, "--index", masked, "--output", runs, "--searchers", 1))
-    for job in jobs:
-        job.done()
-    for index in retrievers:
-        here = searched(index, *QUERIES.values())
-        assert runs_in(f"{index}-measured", here) == here
-        assert json.loads(read_text(f"{index}-measured/metrics.json"))["measures"].keys() == here.keys()
-    assert runs_in(runs, MODES) == runs_in(f"{masked}-measured", MODES)
+    if full:
+        assert_measured(desk, collection, retrievers, masked)
 
     port = free_port()
     desk.deploy(serve_config(masked, port))
