@@ -42,8 +42,8 @@ class PrepareTrainingJob(JobConfig):
     source: tuple[str, ...]
     """What to train on; repeat the flag to join several. A file .jsonl or .tsv, either may be .gz, or .parquet: records
     in Tevatron's layout or of plain texts. A folder of such files whose names begin with the split. A collection as
-    encode_beir.py takes it, whose judgements of relevance 1 and more are the positives. `docstrings`: the documented
-    objects of the installed libraries."""
+    encode_beir.py takes it, whose judgements of relevance 1 and more are the positives. Each of them may be the URI of
+    an object store. `docstrings`: the documented objects of the installed libraries."""
     split: str = "train"
     """Split of collections and of folders of files."""
     output: Place

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from pyarrow import fs
@@ -66,10 +67,12 @@ class Bench:
         common = ("--rows-per-block", _ROWS_PER_BLOCK, "--ray-address", self.nodes.address)
         return self.nodes.start(node, "encode_beir.py", *where, *flags, *common)
 
-    def upload(self, folder: str) -> None:
-        """Put a folder of the nodes' disks into the bucket, under its own name."""
-        target, path = filesystem_of(self.s3.uri(folder))
-        fs.copy_files(str(self.nodes.files / folder), path, destination_filesystem=target)
+    def upload(self, folder: Path) -> str:
+        """Put a folder of this machine into the bucket, under its own name, and return its URI."""
+        uri = self.s3.uri(folder.name)
+        target, path = filesystem_of(uri)
+        fs.copy_files(str(folder), path, destination_filesystem=target)
+        return uri
 
     def run(self, program: str, *flags: object) -> str:
         """Run another job and return what it prints."""

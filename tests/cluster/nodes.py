@@ -20,6 +20,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import psutil
 
 from tests.cluster.s3 import ROOT, free_port
@@ -43,6 +44,8 @@ _NODE_SETTINGS = {
     # A node that is killed refuses connections; one that is only slow has the time that the tests' settings give it.
     "RAY_health_check_initial_delay_ms": "0",
     "RAY_health_check_period_ms": "500",
+    # Serve's proxy would be killed where a busy machine is slow to start it, and started again.
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "3600",
 }
 _OBJECT_STORE_BYTES = 100_000_000
 _SECONDS_TO_ANSWER = 600
@@ -145,8 +148,10 @@ class Nodes:
         self.nodes: list[Node] = []
         self.files = files
         self._folder, self._hidden = folder, hidden
-        self._environment = {**os.environ, **_NODE_SETTINGS, **environment}
-        self._port = free_port()
+        self._environment = {**os.environ, **_NODE_SETTINGS, **environment, "DIFFRETRIEVER_CACHE": f"{self.disk}/cache"}
+        self._port, self._agent_port, dashboard = free_port(), free_port(), free_port()
+        self.dashboard = f"http://127.0.0.1:{dashboard}"
+        """Where the head takes jobs and applications."""
         self._started = 0
         self._jobs: list[Job] = []
 
@@ -163,12 +168,14 @@ class Nodes:
         """
         self._started += 1
         ip = f"127.0.1.{self._started}"
-        head = ["--head", "--port", str(self._port), "--include-dashboard", "false", "--no-monitor"]
+        dashboard = ["--include-dashboard", "true", "--dashboard-port", self.dashboard.rpartition(":")[2]]
+        head = ["--head", "--port", str(self._port), *dashboard, "--no-monitor"]
         # Beside the head of another session, one with a port that is taken would end.
         head += ["--ray-client-server-port", str(free_port())]
         ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--node-ip-address", ip]
         ray += ["--num-cpus", str(cpus), "--num-gpus", "0", "--object-store-memory", str(_OBJECT_STORE_BYTES)]
-        ray += ["--dashboard-agent-listen-port", str(free_port()), "--disable-usage-stats"]
+        agent_port = free_port() if self.nodes else self._agent_port
+        ray += ["--dashboard-agent-listen-port", str(agent_port), "--disable-usage-stats"]
         ray += ["--include-log-monitor", "false", *(["--address", self.address] if self.nodes else head)]
         log, working = self._folder / f"{name}-{self._started}.log", self.disk
         command = ray
@@ -212,6 +219,19 @@ class Nodes:
         """Return how many CPUs the cluster's living nodes have, ascending."""
         return sorted(int(info.resources_total.get("CPU", 0)) for info in self._alive().values())
 
+    def where_ran(self, actor: str) -> list[str]:
+        """Return the addresses of the nodes on which actors of a class run or ran, of all jobs so far."""
+        from ray._private.state import GlobalState
+        from ray._raylet import GcsClientOptions  # type: ignore[attr-defined] # its stub lacks it
+
+        state = GlobalState()
+        state._initialize_global_state(
+            GcsClientOptions.create(self.address, None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False)
+        )
+        actors = state.actor_table(None, job_id=None, actor_state_name=None).values()
+        state.disconnect()
+        return [each["Address"]["IPAddress"] for each in actors if each["ActorClassName"] == actor]
+
     def kill(self, node: Node) -> None:
         """End a node at once and for good, and wait until the cluster knows."""
         node.kill()
@@ -233,8 +253,22 @@ class Nodes:
         if may_mount():
             command = ["nsenter", f"--target={node.process.pid}", "--mount", "--wd", *command]
             working = ROOT
+        return self._begun(command, working)
+
+    def outside(self, folder: Path, *words: object) -> Job:
+        """Start `python WORDS` in a folder of this machine, which no node sees: what a person does who is on none.
+
+        The head then takes jobs and applications at `dashboard`.
+        """
+        for url in (f"{self.dashboard}/api/version", f"http://{self.nodes[0].ip}:{self._agent_port}/api/healthz"):
+            while not _answers(url):
+                assert self.nodes[0].process.poll() is None, self.nodes[0].log.read_text()
+                time.sleep(0.1)
+        return self._begun(["python", *map(str, words)], folder)
+
+    def _begun(self, command: list[str], folder: Path) -> Job:
         log = self._folder / f"job-{len(self._jobs)}.log"
-        self._jobs.append(Job(self._launched(command, log, working, own_session=False), log))
+        self._jobs.append(Job(self._launched(command, log, folder, own_session=False), log))
         return self._jobs[-1]
 
     def _launched(self, command: list[str], log: Path, folder: Path, *, own_session: bool) -> subprocess.Popen[bytes]:
@@ -258,6 +292,13 @@ class Nodes:
             node.kill()
         self.nodes.clear()
         return [process for node in nodes for process in node.processes()]
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx2.get(url).is_success
+    except httpx2.TransportError:
+        return False
 
 
 def _namespace(pid: int) -> Path:

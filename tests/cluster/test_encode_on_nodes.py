@@ -186,19 +186,5 @@ def test_two_jobs_at_once_commit_no_passage_twice(bench: Bench) -> None:
     assert ids_in(index) == IDS
 
 
-def test_a_job_runs_on_a_head_without_cpus(bench: Bench) -> None:
-    index = bench.index()
-    bench.encode_bm25(index, bench.nodes.nodes[0]).done()
-    assert ids_in(index) == IDS
-
-
-def test_a_collection_and_a_backbone_on_s3(bench: Bench) -> None:
-    bench.upload(CORPUS)
-    bench.upload(CHECKPOINT)
-    index = bench.index()
-    bench.encode(index, collection=bench.s3.uri(CORPUS), backbone=bench.s3.uri(CHECKPOINT)).done()
-    assert ids_in(index) == IDS
-
-
 def test_an_index_on_s3_is_accelerated(bench: Bench, reference: str) -> None:
     bench.run("accelerate_index.py", "--index", reference)

@@ -8,16 +8,18 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 pytest.importorskip("sentence_transformers", reason="the extra `models` is not installed")
 
 from diffretriever.consent import VARIABLE
-from diffretriever.encoders import library_files, load_preparer
+from diffretriever.encoders import library_files, load_encoder, load_preparer
 from diffretriever.encoders.library_files import LibraryFiles
+from diffretriever.files import write_bytes
 from schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, LibraryRetriever
-from tests.encoders.library_cases import change_json, encoder_of, late_interaction, published
+from tests.encoders.library_cases import TEXTS, change_json, encoder_of, late_interaction, published
 
 
 @pytest.fixture
@@ -121,6 +123,29 @@ def test_markers_of_a_late_interaction_model_count_in_its_digest(tmp_path: Path)
     before = LibraryFiles(folder, remote_code=False).digest()
     change_json(folder / "artifact.metadata", doc_maxlen=13)
     assert LibraryFiles(folder, remote_code=False).digest() != before
+
+
+def test_a_model_on_an_object_store_is_the_same_one(
+    model: Path, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIFFRETRIEVER_CACHE", str(tmp_path / "cache"))
+    (model / "onnx").mkdir()
+    (model / "onnx" / "model.safetensors").write_text("not read")
+    uri = f"{bucket}/models/library"
+    for file in model.rglob("*"):
+        if file.is_file():
+            write_bytes(f"{uri}/{file.relative_to(model).as_posix()}", file.read_bytes())
+    retriever = LibraryRetriever(backbone=BackboneConfig(source=uri, dtype="float32"))
+    prepared = load_preparer(retriever)
+    fetched = tmp_path / "cache" / "fetched"
+    assert not list(fetched.glob("*/**/*.safetensors")), "tokenising needs no weights"
+    there, here = load_encoder(retriever, "cpu"), encoder_of(model)
+    assert there.facts.weights == here.facts.weights
+    assert not list(fetched.glob("*/onnx"))
+    assert [text.input_ids.tolist() for text in prepared.prepare_queries(TEXTS)] == [
+        text.input_ids.tolist() for text in here.preparer.prepare_queries(TEXTS)
+    ]
+    np.testing.assert_array_equal(there.encode_queries(TEXTS).vectors_MH, here.encode_queries(TEXTS).vectors_MH)
 
 
 @pytest.mark.parametrize("code", [False, True])

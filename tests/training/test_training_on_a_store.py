@@ -13,16 +13,18 @@ import pytest
 
 from diffretriever.files import files_in, is_folder, open_input, read_bytes, read_text, remove, write_bytes
 from diffretriever.training.data.preparation import finished, open_inputs
+from diffretriever.training.data.sources import open_source
 from diffretriever.training.data.training_set import EXAMPLES_FILE, MANIFEST_FILE, PASSAGES_FILE, TrainingSet
 from diffretriever.training.run_folder import METRICS_FILE, Journal, RunFolder
 from schemas.places import StorePath
 from schemas.training import TrainJob
 from schemas.training_data import PrepareTrainingJob
-from tests.training.example_cases import examples, jsonl, prepared, tevatron
+from tests.training.example_cases import examples, good, jsonl, prepared, tevatron
+from tests.training.test_example_files import MADE, as_folder, as_gzip, as_parquet
 from tests.training.test_run_folder import manifest_of
 from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, session_of
 
-MADE = examples(20, scores=True)
+MANY = examples(20, scores=True)
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def output(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stor
 
 
 def prepare_job(tmp_path: Path, output: StorePath) -> PrepareTrainingJob:
-    (tmp_path / "train.jsonl").write_text(jsonl(map(tevatron, MADE)), "utf-8")
+    (tmp_path / "train.jsonl").write_text(jsonl(map(tevatron, MANY)), "utf-8")
     return PrepareTrainingJob(source=(str(tmp_path / "train.jsonl"),), output=output, on_bad_input="quarantine")
 
 
@@ -53,15 +55,36 @@ def test_a_set_is_put_whole_and_fetched_once(output: StorePath, tmp_path: Path, 
     job = prepare_job(tmp_path, output)
     made, alone = prepared(job), prepared(job.model_copy(update={"output": tmp_path / "alone"}))
     assert made.digest == alone.digest
-    assert [made.example(row) for row in range(len(made))] == MADE
+    assert [made.example(row) for row in range(len(made))] == MANY
     names = {MANIFEST_FILE, EXAMPLES_FILE, PASSAGES_FILE, "quarantine.jsonl"}
     assert {info.base_name for info in files_in(output)} == names
     assert finished(job, open_inputs(job)) == made.manifest
     again = pickle.loads(pickle.dumps(made))
-    assert again.example(3) == MADE[3]
+    assert again.example(3) == MANY[3]
     assert again.folder == made.folder
     assert fetched == [EXAMPLES_FILE, PASSAGES_FILE]
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["training-sets"]
+
+
+def test_files_and_folders_of_records_are_read_there(output: StorePath, tmp_path: Path) -> None:
+    for write in (as_gzip, as_parquet):
+        file = write(tmp_path)
+        write_bytes(output / file.name, file.read_bytes())
+        source = open_source(str(output / file.name), "train")
+        assert good(source.records()) == MADE
+        state = source.state()
+        write_bytes(output / file.name, file.read_bytes()[:-8])
+        assert source.state() != state
+        with pytest.raises(ValueError, match=f"{output / file.name}: "):
+            list(source.records())
+    inside = as_folder(tmp_path)
+    for file in inside.iterdir():
+        write_bytes(output / "shards" / file.name, file.read_bytes())
+    job = PrepareTrainingJob(source=(str(output / "shards"),), output=output / "set")
+    here = job.model_copy(update={"source": (str(inside),), "output": tmp_path / "set"})
+    assert prepared(job).digest == prepared(here).digest
+    with pytest.raises(ValueError, match="begins with the split 'test'"):
+        open_source(str(output / "shards"), "test")
 
 
 def test_a_damaged_copy_is_fetched_again(output: StorePath, tmp_path: Path, fetched: list[str]) -> None:

@@ -54,7 +54,7 @@ def train(job: TrainJob) -> TrainingManifest:
     with ray_session(RayConfig(ray_address=job.ray_address)):
         job = job.model_copy(update={"train": str(_prepared(job))})
         gpus = _gpus_that_fit(job)
-        task = _describe.options(num_cpus=0, num_gpus=gpus)
+        task = _describe.options(num_cpus=job.cpus_per_worker, num_gpus=gpus)
         manifest = folder.begin(result_of(task.remote(job, retriever, "cuda" if gpus else "cpu")), job)
         if not folder.finished:
             _fit(job, manifest, folder, gpus)

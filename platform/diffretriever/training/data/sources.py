@@ -31,7 +31,7 @@ from diffretriever.collections import BadRecord, Collection, Passage, Qrels, Que
 from diffretriever.collections.files import FileCollection
 from diffretriever.collections.pydoc import PYDOC, passages_and_summaries
 from diffretriever.collections.records import Line, RefusedError, TextFile, decode, find_file, read_lines
-from diffretriever.files import cache_dir, file_state, whole_file
+from diffretriever.files import cache_dir, file_state, files_in, is_file, is_folder, open_input, whole_file
 from diffretriever.training.data.examples import (
     Checked,
     are_in,
@@ -42,7 +42,7 @@ from diffretriever.training.data.examples import (
     passage_key,
     text_key,
 )
-from schemas.places import StorePath
+from schemas.places import StorePath, as_place
 
 RawKind: TypeAlias = Literal["jsonl", "tsv", "rows", "bad"]
 """What the records of a piece are: lines of a file, rows of a table, or unusable."""
@@ -98,18 +98,18 @@ _SKIPPED_FOLDERS = frozenset({"__pycache__", "_vendor", "test", "testing", "test
 
 
 def open_source(source: str, split: str) -> ExampleSource:
-    """Open a training source: a file, a folder of files, a collection, or `docstrings`.
+    """Open a training source: a file, a folder of files, a collection, or `docstrings`; all but a zip may be a URI.
 
     Raises:
         ValueError: nothing there can be trained on; the message says what can be.
     """
-    path = Path(source).expanduser().absolute()
-    if source and path.is_file() and path.suffix != ".zip":
-        if _kind_of(path) is None:
+    place = _place_of(source)
+    if source and is_file(place) and place.suffix != ".zip":
+        if _kind_of(place) is None:
             raise ValueError(f"{source}: a training file must end in {', '.join(_KINDS)}; a collection in .zip")
-        return FilesSource(source, (TextFile(path, source),))
-    if path.is_dir() and not any(find_file(path, name, source) for name in _COLLECTION_FILES):
-        return _folder(path, source.rstrip("/"), split)
+        return FilesSource(source, (TextFile(place, source),))
+    if is_folder(place) and not any(find_file(place, name, source) for name in _COLLECTION_FILES):
+        return _folder(place, source.rstrip("/"), split)
     if source == DOCSTRINGS:
         return FilesSource(source, (TextFile(_docstrings_file(), source),))
     collection = open_collection(source)
@@ -119,14 +119,20 @@ def open_source(source: str, split: str) -> ExampleSource:
     return CollectionSource(source, collection, split)
 
 
-def _folder(path: Path, shown: str, split: str) -> FilesSource:
-    files = [p for p in sorted(path.iterdir()) if p.is_file() and p.name.startswith(split) and _kind_of(p)]
+def _place_of(source: str) -> Path | StorePath:
+    place = as_place(source)
+    return place.expanduser().absolute() if isinstance(place, Path) else place
+
+
+def _folder(folder: Path | StorePath, shown: str, split: str) -> FilesSource:
+    places = [folder / info.base_name for info in files_in(folder) if info.base_name.startswith(split)]
+    files = tuple(TextFile(place, f"{shown}/{place.name}") for place in places if _kind_of(place))
     if not files:
         raise ValueError(
             f"{shown}: neither a collection nor a file there whose name begins with the split '{split}' and ends in "
             f"{', '.join(_KINDS)}: give such a file itself, or another --split"
         )
-    return FilesSource(shown, tuple(TextFile(file, f"{shown}/{file.name}") for file in files))
+    return FilesSource(shown, files)
 
 
 def _kind_of(path: Path | StorePath) -> RawKind | None:
@@ -276,7 +282,7 @@ def _row_pieces(file: TextFile) -> Iterator[RawPiece]:
     """
     first = 1
     try:
-        with pq.ParquetFile(file.path) as source:
+        with open_input(file.path) as stream, pq.ParquetFile(stream) as source:
             for batch in source.iter_batches(batch_size=_PIECE_RECORDS):
                 yield _rows_piece(file.shown, range(first, first + len(batch)), batch.to_struct_array())
                 first += len(batch)
