@@ -238,13 +238,14 @@ def test_consent_in_this_command_is_honoured(model: Path, tmp_path: Path) -> Non
     assert "trust" not in (PassageIndex.open(index).manifest.model_dump_json())
 
 
+@pytest.mark.usefixtures("warm")
 def test_jobs_take_consent_from_the_flag_alone(model: Path, tmp_path: Path) -> None:
     add_module(model)
     trust_code([str(model)])
     index = index_of(model, tmp_path / "index", remote_code=True)
     (tmp_path / MARKER).unlink()
     trusted = trusted_sources()
-    command = [sys.executable, str(ROOT / "jobs" / "search.py"), "--index", index, "--query", "honey"]
+    command = ["python", str(ROOT / "jobs" / "search.py"), "--index", index, "--query", "honey"]
 
     def search(*more: str) -> subprocess.CompletedProcess[str]:
         environment = {name: value for name, value in os.environ.items() if name != VARIABLE}

@@ -55,8 +55,11 @@ JOBS: dict[str, type[JobConfig]] = {
 }
 
 
+pytestmark = pytest.mark.usefixtures("warm")
+
+
 def job(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "jobs" / f"{name}.py"), *map(str, arguments)]
+    command = ["python", str(ROOT / "jobs" / f"{name}.py"), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from ray import get_runtime_context
 
 from diffretriever.collections import Passage, open_collection
 from diffretriever.encoders import load_encoder
@@ -103,8 +103,10 @@ def test_mining_by_an_encoder_goes_through_batch_search(tmp_path: Path) -> None:
 def test_a_killed_job_leaves_nothing_that_opens_and_is_done_again(tmp_path: Path) -> None:
     """`kill -9` by itself once examples are on disk."""
     (tmp_path / "x.jsonl").write_text(jsonl(map(tevatron, MADE)), "utf-8")
-    flags = ["--source", tmp_path / "x.jsonl", "--output", tmp_path / "out"]
-    dying = (
+    ray = get_runtime_context().gcs_address
+    flags = ["--source", tmp_path / "x.jsonl", "--output", tmp_path / "out", "--ray-address", ray]
+    dying = tmp_path / "dying.py"
+    dying.write_text(
         "import os, signal, sys; from unittest import mock\n"
         f"sys.path.insert(0, {str(ROOT / 'jobs')!r}); import _entry, prepare_training\n"
         "from diffretriever.training.data.training_set_writer import TrainingSetWriter as W\n"
@@ -115,14 +117,14 @@ def test_a_killed_job_leaves_nothing_that_opens_and_is_done_again(tmp_path: Path
         "_entry.run(prepare_training.PrepareTrainingJob, prepare_training.main)"
     )
     with (tmp_path / "log").open("w") as log:
-        command = [sys.executable, "-c", dying, *map(str, flags), "--ray-address", "local"]
+        command = ["python", str(dying), *map(str, flags)]
         killed = subprocess.run(command, stdout=log, stderr=log, check=False, start_new_session=True)
     assert killed.returncode == -signal.SIGKILL, (tmp_path / "log").read_text()
     assert (tmp_path / "out" / EXAMPLES_FILE).stat().st_size > 1000
     assert (tmp_path / "out" / PASSAGES_FILE).stat().st_size > 1000
     with pytest.raises(ValueError, match="incomplete"):
         TrainingSet.open(tmp_path / "out")
-    command = [sys.executable, str(ROOT / "jobs" / "prepare_training.py"), *map(str, flags)]
+    command = ["python", str(ROOT / "jobs" / "prepare_training.py"), *map(str, flags)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     made = TrainingSet.open(tmp_path / "out")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -27,7 +26,7 @@ MORE_DEATHS = [
 ]
 """With --full, before these. Every job has a Ray of its own then; else only that which takes its Ray along."""
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("warm")]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +53,7 @@ def command(corpus: Path, checkpoint: Path, index: Path, address: str) -> list[s
         "--ray-address": address,
     }
     flags = [str(part) for pair in options.items() for part in pair]
-    return [sys.executable, str(ROOT / "jobs" / "encode_beir.py"), *flags]
+    return ["python", str(ROOT / "jobs" / "encode_beir.py"), *flags]
 
 
 def rows(index: Path) -> int:
@@ -85,7 +84,7 @@ def test_killed_again_and_again(
 
 def die(flags: list[str], victim: str, moment: str, log: Path) -> None:
     """Run the job until it dies."""
-    dying = [sys.executable, str(Path(__file__).with_name("dying_driver.py")), victim, moment, *flags[2:]]
+    dying = ["python", str(Path(__file__).with_name("dying_driver.py")), victim, moment, *flags[2:]]
     # A session of its own, so that the process group is the job's alone. Its output goes to a file: what outlives
     # the driver for some seconds would hold a pipe open.
     with log.open("w") as stream:
