@@ -35,6 +35,7 @@ from schemas.base import Model
 from schemas.evaluate import EvaluateJob
 from schemas.places import Place, StorePath, as_place
 from schemas.reproduce import ReproduceJob
+from tests.cluster.s3 import S3
 
 
 @pytest.fixture(params=["path", "file URI", "memory", "s3"])
@@ -87,6 +88,16 @@ def test_a_file_is_read_by_lines_and_sought_in(folder: str) -> None:
         stream.seek(10)
         assert stream.readline() == b"5\n"
         assert stream.tell() == 12
+
+
+def test_an_object_is_read_by_few_requests(bucket: str, s3: S3) -> None:
+    write_bytes(f"{bucket}/one", b"new" * 1_000_000)
+    before = s3.proxy.requests["GET"]
+    assert len(read_bytes(f"{bucket}/one")) == 3_000_000
+    with open_input(f"{bucket}/one") as stream:
+        assert stream.read(4) == b"newn"
+        assert len(stream.read()) == 2_999_996
+    assert s3.proxy.requests["GET"] - before <= 4
 
 
 def test_what_fails_leaves_what_was_there(folder: str) -> None:

@@ -163,6 +163,11 @@ class _Object(io.RawIOBase):
         with _told(self._place):
             return int(self._source.readinto(buffer))
 
+    def readall(self) -> bytes:
+        # Without this, Python asks the store for 8 KiB at a time.
+        with _told(self._place):
+            return bytes(self._source.read())
+
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         return int(self._source.seek(offset, whence))
 

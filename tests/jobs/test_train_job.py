@@ -1,6 +1,6 @@
 """Training on Ray for real: two workers, DeepSpeed, `kill -9` of everything, then of a worker; and what is refused.
 
-On an object store, too: the driver dies, then one of two machines, each with a cache of its own.
+On an object store, too: one of two machines dies, each with a cache of its own; with --full the driver has died before.
 """
 
 from __future__ import annotations
@@ -235,21 +235,22 @@ class Machines:
         return [copy.name for copy in (self.folder / name / "training-sets").iterdir() if copy.is_dir()]
 
 
-def test_on_a_store_the_driver_dies_and_then_a_machine(
+def test_on_a_store_a_machine_dies(
     flags: dict[str, Any],
     bucket: str,
     gate: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     machines: Callable[[], Machines],
+    full: bool,
 ) -> None:
     monkeypatch.setenv("DIFFRETRIEVER_CACHE", str(tmp_path / "driver"))
     output, given = StorePath(f"{bucket}/out"), StorePath(f"{bucket}/set")
     put_folder(Path(flags["train"]), given, last=MANIFEST_FILE)
     flags = flags | {"train": str(given), "output": str(output), "checkpoint_every": 2, "max_steps": 12}
     del flags["validation"]
-    before = killed(flags, gate, tmp_path / "log", 4)
-    assert before == [1, 2, 3, 4]
+    before = killed(flags, gate, tmp_path / "log", 4) if full else []
+    assert before == [1, 2, 3, 4][: len(before)]
 
     cluster = machines()
     cluster.add("first")
@@ -264,7 +265,7 @@ def test_on_a_store_the_driver_dies_and_then_a_machine(
         manifest = training.result()
     assert manifest.step == manifest.total_steps == 12
     after = steps(output)[len(before) :]
-    assert after[0] in (3, 5), "it went on from a checkpoint of a driver that is dead"
+    assert after[0] in ((3, 5) if full else (1,)), "it went on from a checkpoint of a driver that is dead"
     restarts = [later for earlier, later in pairwise(after) if later != earlier + 1]
     assert restarts in ([], [5], [7]), "and from one of its own when the machine died, which may be that of step 8"
     assert after[-1] == 12

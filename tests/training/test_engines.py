@@ -14,16 +14,23 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.distributed as dist
-from torch.multiprocessing.spawn import spawn
 
 from diffretriever.training.gather import Workers
 from diffretriever.training.lora import adapter_tensors, trainable_parameters
 from diffretriever.training.session import Session
 from schemas.retriever import BackboneRetriever
 from schemas.training import Recipe
-from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of, with_dtype
+from tests.training.trainer_cases import (
+    WORKERS,
+    FolderOf,
+    config_of,
+    on_workers,
+    quick_recipe,
+    run,
+    session_of,
+    with_dtype,
+)
 
-WORKERS = 2
 STEPS = 4
 STRATEGIES = ("ddp", "deepspeed")
 
@@ -94,7 +101,7 @@ def _worker(rank: int, place: str, retriever: BackboneRetriever) -> None:
 def place(folder_of: FolderOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two workers have left."""
     folder = tmp_path_factory.mktemp("engines")
-    spawn(_worker, args=(str(folder), config_of("masked-llada", folder_of)), nprocs=WORKERS)
+    on_workers(_worker, str(folder), config_of("masked-llada", folder_of))
     return folder
 
 

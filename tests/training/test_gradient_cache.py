@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.multiprocessing.spawn import spawn
 
 from diffretriever.training.batches import Part
 from diffretriever.training.data.seeds import seed_torch
@@ -19,9 +18,17 @@ from diffretriever.training.objective import objective
 from diffretriever.training.session import Session
 from diffretriever.training.trainable import join
 from schemas.retriever import BackboneRetriever
-from tests.training.trainer_cases import FolderOf, answers_to, config_of, own_texts, quick_recipe, session_of
+from tests.training.trainer_cases import (
+    WORKERS,
+    FolderOf,
+    answers_to,
+    config_of,
+    on_workers,
+    own_texts,
+    quick_recipe,
+    session_of,
+)
 
-WORKERS = 2
 Gradients = dict[str, Tensor]
 
 
@@ -139,7 +146,7 @@ def test_two_workers(folder_of: FolderOf, tmp_path: Path) -> None:
         (CASES[4], "cached"),
     ]
     cases = [(config_of(case, folder_of), {"negatives": negatives, **changes}) for (case, changes), negatives in kinds]
-    spawn(_worker, args=(str(tmp_path), cases), nprocs=WORKERS)
+    on_workers(_worker, str(tmp_path), cases)
     first, second = (torch.load(tmp_path / f"gradients-{rank}.pt") for rank in range(WORKERS))
     for number, (retriever, changes) in enumerate(cases):
         expected = slow_gradients(session_of(retriever, quick_recipe(**changes)), POOLS[changes["negatives"]])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch.multiprocessing.spawn import start_processes
 
 from diffretriever.collections.base import Passage
 from diffretriever.training.data.examples import Group, text_key
@@ -20,6 +22,8 @@ from schemas.training import Recipe
 
 FolderOf = Callable[[str], Path]
 ALONE = Workers(0, 1)
+WORKERS = 2
+"""Of `on_workers`."""
 _REPLLAMA = {"pooling": "last", "append_eos": True, "query_prefix": "query: ", "passage_prefix": "passage: "}
 CASES: dict[str, dict[str, Any]] = {
     "masked-dream": {"budget": "q2p3"},
@@ -124,6 +128,14 @@ def run(session: Session, until: int) -> list[StepMetrics]:
         if found.step == until:
             break
     return metrics
+
+
+def on_workers(work: Callable[..., None], *args: Any) -> None:
+    """Run `work(rank, *args)` in two processes: forks of one that is kept, which has loaded what they need."""
+    multiprocessing.set_forkserver_preload(
+        ["deepspeed", "diffretriever.training.session", "tests.training.trainer_cases"]
+    )
+    start_processes(work, args=args, nprocs=WORKERS, start_method="forkserver")
 
 
 def random_texts(count: int, slots: int, ids: int, *, seed: int, dtype: torch.dtype = torch.float32) -> TextVectors:
