@@ -1,4 +1,4 @@
-"""What an encode job says of its progress where there is no terminal."""
+"""What jobs say of their progress where there is no terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from diffretriever.pipelines.progress import Progress
+from diffretriever.progress import Progress
 
 
 def test_rates_of_blocks_that_come_in_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
