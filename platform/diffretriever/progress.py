@@ -1,7 +1,8 @@
 """How far work is: one live line in a terminal, plain lines now and then where there is none.
 
-`Progress` always shows itself. `track` does so only in a process that a person has started, which says `show_progress`:
-in workers, in servers and in other programs the same loops are silent.
+A job whose progress everybody wants to see says so at once. Everything else is quiet: it shows itself once it has taken
+two seconds, and only in a process that a person has started, which says `show_progress`. In workers, in servers and in
+other programs the same loops are silent.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from types import TracebackType
 from typing import NoReturn, TextIO, TypeVar
 
@@ -25,35 +26,35 @@ _RATE_WINDOW_SECONDS = 60.0
 _RATE_BLOCKS = 8
 # Of updates that come faster, only some are kept for the rate.
 _LEAST_BETWEEN_SECONDS = 0.2
-_BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{postfix}]"
-_COUNT = "{desc}: {n_fmt} [{elapsed}, {postfix}]"
+_BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
+_COUNT = "{desc}: {n_fmt} [{elapsed}{postfix}]"
 
 _shows = False
 
 
 def show_progress() -> None:
-    """From now on, `track` shows in this process what takes longer than two seconds."""
+    """From now on, show in this process what takes longer than two seconds."""
     global _shows  # noqa: PLW0603 (what a process is for does not change)
     _shows = True
 
 
-def track(items: Iterable[T], label: str, unit: str, total: int | None = None) -> Iterator[T]:
+def track(
+    items: Iterable[T], label: str, unit: str, total: int | None = None, size: Callable[[T], int] | None = None
+) -> Iterator[T]:
     """Yield the items, and show how many of them are done once that takes longer than two seconds.
 
     Args:
         items: of any kind.
         label: what is done with them, such as `writing runs`.
-        unit: what each is, in the plural.
+        unit: what is counted, in the plural.
         total: how many there are; None is what `len` says, or unknown.
+        size: how many units an item is; None is one.
     """
-    if not _shows:
-        yield from items
-        return
     count = len(items) if total is None and isinstance(items, Sized) else total
     with Progress(label, count, unit=unit, quiet=True) as progress:
         for item in items:
             yield item
-            progress.update()
+            progress.update(1 if size is None else size(item))
 
 
 class Progress:
@@ -77,17 +78,20 @@ class Progress:
             stream: where the lines go; default: standard error.
             unit: what is counted, in the plural.
             done: how many were done before.
-            quiet: say nothing in the first two seconds; rates count from the start then, else from the first update.
+            quiet: say nothing in the first two seconds, nor where nobody looks; rates count from the start then, else
+                from the first update.
         """
         self._label, self._total, self._unit = label, total, unit
         self._stream = stream or sys.stderr
         self._done, self._tokens, self._padded = done, 0, 0
         self._logged = self._began = time.monotonic()
-        self._quiet = quiet
+        self._quiet, self._is_silent = quiet, quiet and not _shows
         self._recent: deque[tuple[float, int, int]] = deque([(self._began, done, 0)] if quiet else [])
         self._bar: tqdm[NoReturn] | None = None
 
     def __enter__(self) -> Progress:
+        if self._is_silent:
+            return self
         if self._stream.isatty():
             self._bar = tqdm(
                 total=self._total,
@@ -104,6 +108,8 @@ class Progress:
 
     def update(self, count: int = 1, tokens: int = 0, padded_tokens: int = 0) -> None:
         """Count units that are done; of encoded ones also their tokens, without and with padding."""
+        if self._is_silent:
+            return
         now = time.monotonic()
         self._done += count
         self._tokens += tokens
@@ -137,7 +143,7 @@ class Progress:
         seconds = now - then
         rate = (self._done - done) / seconds
         parts = [f"{rate:,.1f} {self._unit}/s"]
-        if self._total is not None:
+        if self._total is not None and self._done < self._total:
             parts.insert(0, f"ETA {_clock((self._total - self._done) / rate if rate else 0)}")
         if self._padded:
             parts.append(f"{(self._tokens - tokens) / seconds:,.0f} tokens/s")

@@ -23,7 +23,7 @@ from diffretriever.pipelines.cluster import EncoderPool, ray_session, size_pool
 from diffretriever.pipelines.encoders import QUERIES_PER_BLOCK, describe_encoder, encode_queries, query_block
 from diffretriever.pipelines.streams import ONE_BLOCK, blocks_of, dataset_of, get_table, pack, put_table, unpack
 from diffretriever.presets import with_places
-from diffretriever.progress import Progress
+from diffretriever.progress import Progress, track
 from diffretriever.scoring.fusion import lists_for, ranked
 from diffretriever.scoring.topk import Hit
 from diffretriever.search.base import check_modes
@@ -179,7 +179,7 @@ class _BatchSearch:
     def write_run(self, mode: Mode) -> Path | StorePath:
         """Write the run of one mode and return where it is."""
         path = self._job.output / f"{mode}.trec"
-        write_run(path, self._ranked(mode), mode)
+        write_run(path, track(self._ranked(mode), f"writing {path.name}", "queries", len(self._queries)), mode)
         return path
 
     def _ranked(self, mode: Mode) -> Iterator[tuple[str, list[Hit]]]:

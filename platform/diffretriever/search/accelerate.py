@@ -73,7 +73,8 @@ class Accelerated(Model):
 
 def make_missing(index: PassageIndex, missing: Sequence[Missing]) -> None:
     """Make files of one fragment after the other. Killed, it leaves whole files only, and goes on when run again."""
-    for each in track(missing, f"codes and postings → {index.uri}", "fragments"):
+    total = sum(each.passages for each in missing)
+    for each in track(missing, f"codes and postings → {index.uri}", "passages", total, lambda each: each.passages):
         fragment = index.dataset.get_fragment(each.fragment)
         if "codes" in each.kinds:
             build_fragment_codes(index, fragment)
@@ -157,7 +158,9 @@ def _calibrate(
     queries = sample_queries(index, searcher.encoder, job.sample)
     exact = scan.search(queries, job.top_k)
     scanned = milliseconds(scan, queries, job.top_k)
-    outcomes = [_outcome(index, job, name, scan, queries, exact) for name in names]
+    outcomes = [
+        _outcome(index, job, name, scan, queries, exact) for name in track(names, "calibrating", "candidate indexes")
+    ]
     settings = min(outcomes, key=lambda outcome: outcome.milliseconds)
     if settings.milliseconds >= scanned:
         settings = settings.model_copy(update={"search_budget": len(index), "measured": 1.0, "milliseconds": scanned})
