@@ -47,13 +47,18 @@ def accelerate_index(index: PassageIndex) -> None:
     complete(index, _make_anywhere)
 
 
+def has_files(index: PassageIndex) -> bool:
+    """Return whether some version of an index has codes or postings."""
+    return any(folders_in(index.uri, kind) for kind in get_args(Kind))
+
+
 def _pays(index: PassageIndex) -> bool:
     """Return whether searches of an index are to have files: it holds many vectors, or has some files already."""
     retriever, hidden_size = index.manifest.retriever, index.manifest.hidden_size
     if hidden_size is None or not is_neural(retriever):
         return False
     stored = len(index) * retriever.max_vectors("passage") * hidden_size * _BYTES_OF_A_NUMBER
-    return stored >= _PAYS_BYTES or any(folders_in(index.uri, kind) for kind in get_args(Kind))
+    return stored >= _PAYS_BYTES or has_files(index)
 
 
 def _make_anywhere(index: PassageIndex, missing: Sequence[Missing]) -> None:
