@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import subprocess
 import sys
 from itertools import islice
 from pathlib import Path
@@ -19,6 +20,10 @@ from benchmarks.startup.loops import Took
 Side: TypeAlias = dict[str, Took]
 """Name of a job → what it took."""
 
+Stages: TypeAlias = dict[str, dict[str, float]]
+"""Name of a job → stage → seconds."""
+
+_STAGE_COLUMNS = ("seconds", "baseline", "ours")
 _COLUMNS = ("", "baseline", "ours", "ratio", "each ratio")
 _CHARACTERS = range(20, 400)
 
@@ -52,9 +57,14 @@ def main(config: StartupBenchmark) -> None:
             if repeat:
                 pairs.append((base, ours))
             sys.stderr.write(f"{repeat}/{config.repeats}: {base}, {ours}\n")
+        stages = [
+            _stages(root, config, corpus, Path(temporary) / name)
+            for name, root in (("staged baseline", config.baseline), ("staged ours", ROOT))
+        ]
     rows = [_row(job, unit, pairs) for job in pairs[0][0] for unit in ("seconds", "cpu_seconds")]
     figures = [{"baseline": _plain(base), "ours": _plain(ours)} for base, ours in pairs]
-    config.report(about, format_table(rows, _COLUMNS), pairs=figures)
+    text = f"{format_table(rows, _COLUMNS)}\n\n{format_table(_stage_rows(*stages), _STAGE_COLUMNS)}"
+    config.report(about, text, pairs=figures, stages=stages)
 
 
 def _write_corpus(folder: Path, config: StartupBenchmark) -> Path:
@@ -73,20 +83,41 @@ def _write_corpus(folder: Path, config: StartupBenchmark) -> Path:
     return folder
 
 
-def _measure(root: Path, config: StartupBenchmark, corpus: Path, folder: Path) -> Side:
+def _jobs(config: StartupBenchmark, corpus: Path, folder: Path) -> dict[str, list[str]]:
     index = str(folder / "index")
     collection = ["--collection", str(corpus)]
-    jobs = {
+    return {
         "encode_beir": [*collection, "--retriever", config.retriever, "--index", index],
         "search": ["--index", index, "--query", "how do I copy a file?"],
         "evaluate": [*collection, "--index", index, "--output", str(folder / "results")],
     }
-    return {name: _job(root, name, flags) for name, flags in jobs.items()}
+
+
+def _measure(root: Path, config: StartupBenchmark, corpus: Path, folder: Path) -> Side:
+    return {name: _job(root, name, flags) for name, flags in _jobs(config, corpus, folder).items()}
 
 
 def _job(root: Path, name: str, flags: list[str]) -> Took:
     command = [sys.executable, str(root / "jobs" / f"{name}.py"), *flags]
     return Took.model_validate(in_child("benchmarks.startup.loops", "took", command=command))
+
+
+def _stages(root: Path, config: StartupBenchmark, corpus: Path, folder: Path) -> Stages:
+    found: Stages = {}
+    for name, flags in _jobs(config, corpus, folder).items():
+        command = [sys.executable, str(Path(__file__).with_name("stages.py")), str(root), name, *flags]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        found[name] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _stage_rows(base: Stages, ours: Stages) -> list[list[str]]:
+    rows = []
+    for job in base:
+        for stage in dict.fromkeys([*base[job], *ours[job]]):
+            sides = (base[job].get(stage), ours[job].get(stage))
+            rows.append([f"{job}.py, {stage}", *("-" if each is None else f"{each:.2f}" for each in sides)])
+    return rows
 
 
 def _row(job: str, unit: str, pairs: list[tuple[Side, Side]]) -> list[str]:
