@@ -29,7 +29,7 @@ IMPORTS = {
     "evaluate": (*_SEARCH_IMPORTS, "diffretriever.evaluation.evaluate", "diffretriever.evaluation.report"),
 }
 """What a job loads in its own process whatever its flags."""
-STAGES = {
+STAGES: dict[str, dict[str, tuple[str, ...]]] = {
     "encode_beir": {
         "Ray's start": ("diffretriever.pipelines.cluster:connect",),
         "describing the encoder": (

@@ -38,7 +38,7 @@ from diffretriever.pipelines.accelerate import accelerate_index
 from diffretriever.pipelines.cluster import PREPARE_CPUS, EncoderPool, cpus_here, ray_session, result_of, size_pool
 from diffretriever.pipelines.compact import CompactionBeside, compact_index
 from diffretriever.pipelines.encoders import EncoderStart, StartedEncoder, as_begun, describe_encoder, fetched_at_last
-from diffretriever.pipelines.few import EncoderHere, is_few
+from diffretriever.pipelines.few import EncoderHere, is_few, torch_threads
 from diffretriever.pipelines.streams import (
     AS_ARROW,
     actor_options,
@@ -296,7 +296,7 @@ def _run(
     sources = [partial(_read_part, collection, part, rows) for part in scanned.parts if part.n_kept]
     joining = []
     if isinstance(pool, EncoderHere):
-        receipts = _receipts_here(sources, pool, indexes)
+        receipts = _receipts_here(sources, pool.encoder, indexes, job.threads_per_encoder)
     else:
         # An encoder more than there are blocks would load its weights for nothing.
         pool = replace(pool, encoders=min(pool.encoders, math.ceil(scanned.n_kept / rows)))
@@ -338,25 +338,30 @@ def _receipts(
 
     `encoder` is that of the first index; any others are of smaller budgets of its nested slots.
     """
-    for table in tables_of(_written(blocks, encoder, indexes, pool, config)):
-        yield from table.to_pylist()
+    yield from _rows_of(tables_of(_written(blocks, encoder, indexes, pool, config)))
 
 
 def _receipts_here(
-    sources: Sequence[Callable[[], Iterator[pa.Table]]], here: EncoderHere, indexes: Sequence[PassageIndex]
+    sources: Sequence[Callable[[], Iterator[pa.Table]]],
+    encoder: Encoder | None,
+    indexes: Sequence[PassageIndex],
+    threads: int,
 ) -> Iterator[dict[str, Any]]:
     """Do in this process what `_receipts` has done by workers."""
     blocks = chain.from_iterable(source() for source in sources)
-    encoder = here.encoder
     if encoder is None:
-        write: StoreBlocks | EncodeBlocks = StoreBlocks(indexes[0].uri)
-    else:
-        write = EncodeBlocks(encoder, _budgets(indexes))
-        blocks = chain.from_iterable(_prepared(rows, encoder.preparer) for rows in blocks)
-    with here.with_threads():
-        for rows in blocks:
-            for table in write(rows):
-                yield from table.to_pylist()
+        store = StoreBlocks(indexes[0].uri)
+        yield from _rows_of(chain.from_iterable(map(store, blocks)))
+        return
+    encode = EncodeBlocks(encoder, _budgets(indexes))
+    prepared = chain.from_iterable(_prepared(rows, encoder.preparer) for rows in blocks)
+    with torch_threads(threads):
+        yield from _rows_of(chain.from_iterable(map(encode, prepared)))
+
+
+def _rows_of(tables: Iterable[pa.Table]) -> Iterator[dict[str, Any]]:
+    for table in tables:
+        yield from table.to_pylist()
 
 
 def _budgets(indexes: Sequence[PassageIndex]) -> dict[str, int]:

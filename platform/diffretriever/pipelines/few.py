@@ -60,22 +60,21 @@ class EncoderHere:
         from diffretriever.encoders import load_encoder
         from diffretriever.index.table import manifest_of
 
-        self.encoder = load_encoder(with_commits(retriever), os.environ.get(DEVICE_VARIABLE) or "auto")
+        with torch_threads(self._config.threads_per_encoder):
+            self.encoder = load_encoder(with_commits(retriever), os.environ.get(DEVICE_VARIABLE) or "auto")
         if self._config.tokens_per_batch != "auto":
             self.encoder.tokens_per_batch = self._config.tokens_per_batch
         return manifest_of(self.encoder)
 
-    @contextmanager
-    def with_threads(self) -> Iterator[None]:
-        """Have torch compute in as many threads as an encoder has on Ray, so that vectors are the same bit for bit."""
-        if self.encoder is None:
-            yield
-            return
-        import torch
 
-        before = torch.get_num_threads()
-        torch.set_num_threads(self._config.threads_per_encoder)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Have torch compute in so many threads: those of an encoder on Ray give the same vectors bit for bit."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
