@@ -16,6 +16,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 warnings.filterwarnings("ignore", message="lance is not fork-safe")
 
 from diffretriever.consent import trust_code  # noqa: E402  (found through the path above)
+from diffretriever.progress import show_progress  # noqa: E402
 from schemas.places import StorePath, plain_place  # noqa: E402
 from schemas.settings import JobConfig, ModelOptions  # noqa: E402
 
@@ -29,6 +30,7 @@ def run(config_class: type[C], main: Callable[[C], None]) -> None:
     interrupted; anything unforeseen leaves a traceback and 1.
     """
     config = config_class.from_command_line()
+    show_progress()
     try:
         if isinstance(config, ModelOptions):
             trust_code(config.trust_code)

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from _entry import absolute_place, run
 
-from diffretriever.files import is_local
 from schemas.accelerate import AccelerateJob
 
 if TYPE_CHECKING:
     from diffretriever.index.table import PassageIndex
     from diffretriever.search.accelerate import Missing
 
-# Starting Ray takes as long as making the files of some ten thousand passages.
-_FEWEST_PASSAGES = 50_000
-
 
 def main(config: AccelerateJob) -> None:
     """Make what is missing and say what there is."""
-    from diffretriever.search.accelerate import accelerate, make_missing
+    from diffretriever.search.accelerate import accelerate, make_missing, workers_for
 
     config = config.model_copy(update={"index": absolute_place(config.index, "--index")})
 
     def make(index: PassageIndex, missing: Sequence[Missing]) -> None:
-        workers = _workers(config, missing)
+        workers = workers_for(index, missing) if config.workers == "auto" else config.workers
         if workers == 1:
             make_missing(index, missing)
             return
@@ -43,15 +38,6 @@ def main(config: AccelerateJob) -> None:
             f"candidates: {chosen.proposer}, search budget {chosen.search_budget:,} of {chosen.passages:,} passages, "
             f"recall@{chosen.top_k} {chosen.measured:.4f} on {chosen.sample} sampled queries (target {chosen.target})"
         )
-
-
-def _workers(config: AccelerateJob, missing: Sequence[Missing]) -> int:
-    if config.workers != "auto":
-        return config.workers
-    if sum(each.passages for each in missing) < _FEWEST_PASSAGES:
-        return 1
-    # What lies on a store is worked on by any machine, as many fragments at a time as the cluster has CPUs for.
-    return min(len(os.sched_getaffinity(0)), len(missing)) if is_local(config.index) else len(missing)
 
 
 if __name__ == "__main__":

@@ -21,9 +21,13 @@ def main(config: MaintainJob) -> None:
         if ids:
             print(f"deleted {index.delete(ids):,} of {len(set(ids)):,} ids given")
         if config.compact:
+            from diffretriever.pipelines.accelerate import accelerate_index, has_files
             from diffretriever.pipelines.compact import compact_index
 
             compact_index(index, RayConfig(ray_address=config.ray_address))
+            # The files of the fragments that were joined are of no more use.
+            if has_files(index):
+                accelerate_index(index)
             print(f"compacted to {index.contents().fragments} fragments")
         print(f"{config.index}: {len(index):,} passages, version {index.version}")
 

@@ -10,6 +10,9 @@ from schemas.base import Model
 from schemas.places import IndexPlace
 from schemas.settings import ModelOptions
 
+Kind: TypeAlias = Literal["codes", "packed", "postings"]
+"""The files that a fragment can be searched by, by the name of their folder: codes of its vectors, or what a codec has
+in place of them, and an inverted index of its impacts."""
 ProposerName: TypeAlias = Literal["mean", "plaid"]
 FormerProposerName: TypeAlias = Literal["lancedb_tokens", "faiss_tokens"]
 """Candidate indexes that indexes made before may be calibrated with."""

@@ -42,6 +42,9 @@ class EncodeJob(RayConfig):
     """Passages encoded and committed together; default: what keeps a block near 32 MB, 512 at the most."""
     compact: bool = True
     """Join the table's small fragments while it grows and at the end, and then forget versions older than an hour."""
+    accelerate: bool = True
+    """At the end, make the codes and postings that the index is searched faster by, as accelerate_index.py does; an
+    index with less than a megabyte of vectors gets none, unless it has some already."""
 
 
 class EncodeSummary(Model):

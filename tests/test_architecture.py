@@ -17,6 +17,7 @@ LIBRARY = ROOT / "platform" / "diffretriever"
 LEVELS = {
     "schemas": -1,
     "files": 0,
+    "progress": 0,
     "ragged": 0,
     "consent": 1,
     "scoring": 1,

@@ -78,9 +78,9 @@ def test_a_branch_is_looked_up_once(hub: list[str | None]) -> None:
 def test_consent_to_code_is_to_the_revision_as_written(hub: list[str | None]) -> None:
     place = BackboneConfig(source=HUB_ID, revision="main")
     config = LibraryRetriever(backbone=place, remote_code=True)
-    assert encoders._pinned(config) == config
+    assert encoders.with_commits(config) == config
     assert not hub
-    assert encoders._pinned(config.model_copy(update={"remote_code": False})).backbone.revision == COMMIT
+    assert encoders.with_commits(config.model_copy(update={"remote_code": False})).backbone.revision == COMMIT
 
 
 def test_work_goes_on_with_the_commit_it_was_begun_with() -> None:

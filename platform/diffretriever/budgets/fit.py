@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from diffretriever.progress import track
+
 _FOLDS = 5
 _SEED = 42
 
@@ -71,7 +73,10 @@ def fit(features_QF: np.ndarray, values_AQ: np.ndarray, budgets: Sequence[int], 
         budgets: A numbers K_q, ascending.
         cost: λ, at least 0, in units of the value per slot.
     """
-    gains = {penalty: _held_out_gains(features_QF, values_AQ, budgets, cost, penalty) for penalty in _PENALTIES}
+    gains = {
+        penalty: _held_out_gains(features_QF, values_AQ, budgets, cost, penalty)
+        for penalty in track(_PENALTIES, "fitting", "penalties")
+    }
     # Of penalties that gain alike the largest: the least said.
     best = max(reversed(_PENALTIES), key=lambda penalty: float(gains[penalty].mean()))
     return _fit(features_QF, values_AQ, budgets, cost, best if _is_sure(gains[best]) else None)

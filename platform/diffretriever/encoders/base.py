@@ -16,6 +16,7 @@ import numpy as np
 
 from diffretriever.encoders.preparer import PreparedText, Preparer
 from diffretriever.encoders.representations import Representations, refuse_queries
+from diffretriever.progress import Progress
 from schemas.retriever import BackboneRetriever, Mode, NeuralRetriever
 
 if TYPE_CHECKING:
@@ -125,16 +126,18 @@ class Encoder(ABC):
         waiting = list(token_budget_batches(lengths, self.tokens_per_batch))
         done: list[np.ndarray] = []
         encoded: list[list[Representations]] = []
-        while waiting:
-            batch = waiting[0]
-            found = _unless_out_of_memory(encode, [texts[i] for i in batch])
-            if found is None:
-                self.tokens_per_batch = self._smaller_budget(len(batch), int(lengths[batch].max()))
-                rest = np.concatenate(waiting)
-                waiting = [rest[rows] for rows in token_budget_batches(lengths[rest], self.tokens_per_batch)]
-                continue
-            encoded.append(found)
-            done.append(waiting.pop(0))
+        with Progress("encoding", len(texts), unit="texts", quiet=True) as progress:
+            while waiting:
+                batch = waiting[0]
+                found = _unless_out_of_memory(encode, [texts[i] for i in batch])
+                if found is None:
+                    self.tokens_per_batch = self._smaller_budget(len(batch), int(lengths[batch].max()))
+                    rest = np.concatenate(waiting)
+                    waiting = [rest[rows] for rows in token_budget_batches(lengths[rest], self.tokens_per_batch)]
+                    continue
+                encoded.append(found)
+                done.append(waiting.pop(0))
+                progress.update(len(batch))
         self.cost = BatchCost(int(lengths.sum()), sum(len(batch) * int(lengths[batch].max()) for batch in done))
         order = np.argsort(np.concatenate(done), kind="stable")
         return [Representations.concatenate(parts).take(order) for parts in zip(*encoded, strict=True)]

@@ -15,6 +15,7 @@ from diffretriever.evaluation.measures import EvaluationResult, evaluate, parse_
 from diffretriever.evaluation.report import Evaluation, write_evaluation
 from diffretriever.evaluation.tables import Cell, format_table, markdown_table
 from diffretriever.files import read_text, remove, write_text
+from diffretriever.progress import track
 from diffretriever.scoring.topk import Hits
 from diffretriever.search import open_searcher
 from diffretriever.search.base import Searcher
@@ -52,9 +53,11 @@ def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
     choices = chooser.choose(texts) if chooser else []
     budgets = [choice.budget for choice in choices] if chooser else None
     runs = search_queries(searcher, queries, job, budgets)
-    results = {mode: evaluate(_as_run(run), qrels, job.measures) for mode, run in runs.items()}
+    results = {
+        mode: evaluate(_as_run(run), qrels, job.measures) for mode, run in track(runs.items(), "measuring", "runs")
+    }
     for mode, run in runs.items():
-        write_run(job.output / f"{mode}.trec", run.items(), mode)
+        write_run(job.output / f"{mode}.trec", track(run.items(), f"writing {mode}.trec", "queries"), mode)
     manifest = searcher.index.manifest
     evaluation = Evaluation(
         retriever=manifest.title,

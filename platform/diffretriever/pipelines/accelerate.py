@@ -7,19 +7,68 @@ of workers. What comes back is a row of two numbers or an error; files appear wh
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import pyarrow as pa
 import ray
 from ray.data import TaskPoolStrategy
 
+from diffretriever.artefacts.artefact import folders_in
 from diffretriever.files import is_local
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.cluster import cpus_here, ray_session
-from diffretriever.pipelines.progress import Progress
 from diffretriever.pipelines.streams import AS_ARROW, dataset_of, tables_of
-from diffretriever.search.accelerate import Kind, Missing, make_missing
+from diffretriever.progress import Progress
+from schemas.accelerate import Kind
+from schemas.retriever import is_neural
 from schemas.settings import RayConfig
+
+if TYPE_CHECKING:
+    from diffretriever.search.accelerate import Missing
+
+_BYTES_OF_A_NUMBER = 2
+_PAYS_BYTES = 1 << 20
+"""Of vectors: fewer are streamed in milliseconds."""
+
+
+def accelerate_index(index: PassageIndex) -> None:
+    """Give an index the codes and postings that its searches pay for, as the last step of a job that writes to it.
+
+    What a killed job did not come to, the same job makes when it is run again. Many passages are worked on in the Ray
+    session at hand, or in one of its own.
+
+    Raises:
+        ValueError: as `complete` does.
+    """
+    if not _pays(index):
+        return
+    from diffretriever.search.accelerate import complete
+
+    complete(index, _make_anywhere)
+
+
+def has_files(index: PassageIndex) -> bool:
+    """Return whether some version of an index has codes or postings."""
+    return any(folders_in(index.uri, kind) for kind in get_args(Kind))
+
+
+def _pays(index: PassageIndex) -> bool:
+    """Return whether searches of an index are to have files: it holds many vectors, or has some files already."""
+    retriever, hidden_size = index.manifest.retriever, index.manifest.hidden_size
+    if hidden_size is None or not is_neural(retriever):
+        return False
+    stored = len(index) * retriever.max_vectors("passage") * hidden_size * _BYTES_OF_A_NUMBER
+    return stored >= _PAYS_BYTES or has_files(index)
+
+
+def _make_anywhere(index: PassageIndex, missing: Sequence[Missing]) -> None:
+    from diffretriever.search.accelerate import make_missing, workers_for
+
+    workers = workers_for(index, missing)
+    if workers == 1:
+        make_missing(index, missing)
+    else:
+        make_on_ray(index, missing, workers)
 
 
 def make_on_ray(index: PassageIndex, missing: Sequence[Missing], workers: int) -> None:
@@ -38,7 +87,7 @@ def make_on_ray(index: PassageIndex, missing: Sequence[Missing], workers: int) -
                 errors.append(row["error"])
                 continue
             done.add(row["fragment"])
-            progress.update(row["passages"], 0, 0)
+            progress.update(row["passages"])
     if errors:
         raise ValueError(errors[0])
     if done != {each.fragment for each in missing}:
@@ -62,6 +111,8 @@ def _results(index: PassageIndex, missing: Sequence[Missing], workers: int) -> I
 
 
 def _make(rows: pa.Table, uri: str, version: int) -> Iterator[pa.Table]:
+    from diffretriever.search.accelerate import Missing, make_missing
+
     index = PassageIndex.open(uri, version)
     for row in rows.to_pylist():
         kinds: tuple[Kind, ...] = tuple(row["kinds"])

@@ -21,9 +21,9 @@ from diffretriever.index.table import PassageIndex, check_same, split_fragments
 from diffretriever.ledger import Ledger
 from diffretriever.pipelines.cluster import EncoderPool, ray_session, size_pool
 from diffretriever.pipelines.encoders import QUERIES_PER_BLOCK, describe_encoder, encode_queries, query_block
-from diffretriever.pipelines.progress import bar
 from diffretriever.pipelines.streams import ONE_BLOCK, blocks_of, dataset_of, get_table, pack, put_table, unpack
 from diffretriever.presets import with_places
+from diffretriever.progress import Progress, track
 from diffretriever.scoring.fusion import lists_for, ranked
 from diffretriever.scoring.topk import Hit
 from diffretriever.search.base import check_modes
@@ -140,7 +140,8 @@ class _BatchSearch:
         }
         budget = self._job.query_budget
         missing = {name: query_block(block, budget) for name, block in blocks.items() if not self.ledger.has(name)}
-        with bar("encoding queries", "query", sum(map(len, missing.values()))) as progress:
+        total = sum(map(len, missing.values()))
+        with Progress("encoding queries", total, unit="queries", quiet=True) as progress:
             for name, table in encode_queries(missing, encoder, self._pool, self._job):
                 put_table(self.ledger, name, table)
                 progress.update(len(table))
@@ -169,7 +170,7 @@ class _BatchSearch:
         blocks = [get_table(self.ledger, _block_name(first)) for first in range(start, stop, QUERIES_PER_BLOCK)]
         encoded = Representations.from_arrow(pa.concat_tables(blocks))
         lists = len(parts) * len(lists_for(self._job.modes))
-        with bar(f"queries {start + 1:,} to {stop:,}", "list", lists) as progress:
+        with Progress(f"queries {start + 1:,} to {stop:,}", lists, unit="lists", quiet=True) as progress:
             for part, name, table in search_parts(parts, encoded, self._index.version, self._job, self._pool):
                 put_table(self.ledger, _list_name(start, name, part), table)
                 progress.update()
@@ -178,7 +179,7 @@ class _BatchSearch:
     def write_run(self, mode: Mode) -> Path | StorePath:
         """Write the run of one mode and return where it is."""
         path = self._job.output / f"{mode}.trec"
-        write_run(path, self._ranked(mode), mode)
+        write_run(path, track(self._ranked(mode), f"writing {path.name}", "queries", len(self._queries)), mode)
         return path
 
     def _ranked(self, mode: Mode) -> Iterator[tuple[str, list[Hit]]]:

@@ -107,6 +107,15 @@ def connect(address: str, **options: Any) -> None:
             return
 
 
+def is_cluster_at_hand(config: RayConfig) -> bool:
+    """Return whether `ray_session` would use a Ray that runs already, or one that `config` asks for by its address.
+
+    Raises:
+        ValueError: no Ray answers at the address in the environment.
+    """
+    return ray.is_initialized() or config.ray_address != "auto" or _running_cluster() != "local"
+
+
 def _running_cluster() -> str:
     """Return the cluster that `ray.init` would find, or `local` where there is none that answers.
 

@@ -17,8 +17,8 @@ import ray
 from diffretriever.index.compaction import CompactionTask, execute, is_current, plan
 from diffretriever.index.table import PassageIndex, table_uri
 from diffretriever.pipelines.cluster import ray_session
-from diffretriever.pipelines.progress import Progress
 from diffretriever.pipelines.streams import AS_ARROW, dataset_of, tables_of
+from diffretriever.progress import Progress
 from schemas.settings import RayConfig
 
 # What a killed driver loses beside the tasks that run.
@@ -53,7 +53,7 @@ def _run(index: PassageIndex, tasks: Sequence[CompactionTask], progress: Progres
     done = 0
     while group := list(islice(results, _TASKS_PER_COMMIT)):
         index.commit_compaction(group)
-        progress.update(sum(task.rows for task in tasks[done : done + len(group)]), 0, 0)
+        progress.update(sum(task.rows for task in tasks[done : done + len(group)]))
         done += len(group)
     if done != len(tasks):
         raise RuntimeError(f"{len(tasks)} compaction tasks went in and {done} came out: run the same command again")

@@ -16,8 +16,8 @@ from diffretriever.index.vectors import codec_of, codec_place
 from diffretriever.index.writer import WriterLock
 from diffretriever.ledger import Ledger
 from diffretriever.pipelines.cluster import ray_session
-from diffretriever.pipelines.progress import Progress
 from diffretriever.pipelines.streams import AS_ARROW, dataset_of, tables_of
+from diffretriever.progress import Progress
 from schemas.codec import StoredCodec
 from schemas.compress import CompressJob, CompressSummary
 from schemas.index import IndexManifest
@@ -121,7 +121,7 @@ def _run(index: PassageIndex, manifest: IndexManifest, ledger: Ledger) -> int:
         for done in _written(index, manifest, todo):
             ledger.put(f"{done['key']}.json", done["receipt"].encode())
             receipts[done["key"]] = done["receipt"]
-            progress.update(done["rows"], 0, 0)
+            progress.update(done["rows"])
     if receipts.keys() != {part.key for part in parts}:
         raise RuntimeError(f"{len(parts)} parts went in and {len(receipts)} came out: run the same command again")
     replace_all(index, manifest, [receipts[part.key] for part in parts])

@@ -2,18 +2,19 @@
 
 The way of a passage is the order of this file: the job chooses what to encode; one task reads it in blocks; tasks
 tokenise each block; encoder actors encode and write it as fragments that nobody sees yet, and return a receipt; the
-driver commits what receipts name, every two seconds. Committed fragments are joined to larger ones on the way.
+driver commits what receipts name, every two seconds. Committed fragments are joined to larger ones on the way. Few
+passages go the same way in one process, without Ray. At the end the index gets what makes its searches fast.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache, partial, reduce
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,10 +34,11 @@ from diffretriever.files import is_local, write_text
 from diffretriever.index.table import PassageIndex, bm25_manifest, check_same
 from diffretriever.index.vectors import named
 from diffretriever.index.writer import BlockWriter, Committer, WriterLock, beside
+from diffretriever.pipelines.accelerate import accelerate_index
 from diffretriever.pipelines.cluster import PREPARE_CPUS, EncoderPool, cpus_here, ray_session, result_of, size_pool
 from diffretriever.pipelines.compact import CompactionBeside, compact_index
 from diffretriever.pipelines.encoders import EncoderStart, StartedEncoder, as_begun, describe_encoder, fetched_at_last
-from diffretriever.pipelines.progress import Progress
+from diffretriever.pipelines.few import EncoderHere, is_few, torch_threads
 from diffretriever.pipelines.streams import (
     AS_ARROW,
     actor_options,
@@ -48,6 +50,7 @@ from diffretriever.pipelines.streams import (
     unpack,
 )
 from diffretriever.presets import load_retriever
+from diffretriever.progress import Progress
 from schemas.budget import Budget
 from schemas.encode import EncodeJob, EncodeSummary
 from schemas.index import TEXT_SCHEMA, IndexManifest
@@ -57,6 +60,7 @@ from schemas.settings import RayConfig
 
 if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder
+    from diffretriever.encoders.preparer import Preparer
     from diffretriever.encoders.representations import Representations
 
 RECEIPT_SCHEMA = pa.schema(  # of a block: `ids` are written, `not_finite` are those that were left out
@@ -103,10 +107,11 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
     if quarantine is not None:
         refuse_other_files(quarantine, collection.inputs())
     retriever = load_retriever(job.retriever, job.backbone, job.budget, job.adapter)
-    with ray_session(job), ExitStack() as locks:
+    few = is_few(job, collection)
+    with nullcontext() if few else ray_session(job), ExitStack() as locks:
         for uri in (job.index, *smaller.values()):
             locks.enter_context(WriterLock(uri))
-        pool = size_pool(job, retriever)
+        pool = EncoderHere(job) if few else size_pool(job, retriever)
         encoder, indexes = _open_indexes(job.index, smaller, retriever, pool)
         selection = PassageSelection(job, [index.keys() for index in indexes])
         scanned = scan(
@@ -125,6 +130,9 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
         if job.compact:
             for index in indexes:
                 compact_index(index, job)
+        if job.accelerate:
+            for index in indexes:
+                accelerate_index(index)
     n_bad = scanned.n_bad + len(left_out)
     return EncodeSummary(
         index=job.index,
@@ -150,7 +158,7 @@ def _quarantine_place(job: EncodeJob, collection: Collection) -> Path | StorePat
 
 
 def _open_indexes(
-    uri: str, smaller: Mapping[int, str], retriever: RetrieverConfig, pool: EncoderPool
+    uri: str, smaller: Mapping[int, str], retriever: RetrieverConfig, pool: EncoderPool | EncoderHere
 ) -> tuple[IndexManifest, list[PassageIndex]]:
     """Open or create the job's index, and those of smaller K_p, which differ from it in nothing but their budget.
 
@@ -161,7 +169,8 @@ def _open_indexes(
     if not is_neural(retriever):
         manifest = bm25_manifest(retriever)
     else:
-        manifest = describe_encoder(_as_begun(retriever, existing), pool)
+        begun = _as_begun(retriever, existing)
+        manifest = pool.describe(begun) if isinstance(pool, EncoderHere) else describe_encoder(begun, pool)
     others = (_opened(place, _existing(place), _with_budget(manifest, budget)) for budget, place in smaller.items())
     return manifest, [_opened(uri, existing, manifest), *others]
 
@@ -276,7 +285,7 @@ def _run(
     collection: Collection,
     scanned: ScanResult,
     selection: PassageSelection,
-    pool: EncoderPool,
+    pool: EncoderPool | EncoderHere,
 ) -> tuple[float, list[str]]:
     """Encode the kept passages by `encoder` and commit them as they come.
 
@@ -284,16 +293,18 @@ def _run(
         The steady rate in passages per second, and the ids of passages that were left out as not finite.
     """
     rows = job.rows_per_block or rows_per_block(encoder.retriever, encoder.hidden_size)
-    blocks = read_blocks(
-        [partial(_read_part, collection, part, rows) for part in scanned.parts if part.n_kept],
-        anywhere=not is_local(collection.place()),
-    )
-    # An encoder more than there are blocks would load its weights for nothing.
-    pool = replace(pool, encoders=min(pool.encoders, math.ceil(scanned.n_kept / rows)))
-    receipts = _receipts(blocks, encoder, indexes, pool, job)
+    sources = [partial(_read_part, collection, part, rows) for part in scanned.parts if part.n_kept]
+    joining = []
+    if isinstance(pool, EncoderHere):
+        receipts = _receipts_here(sources, pool.encoder, indexes, job.threads_per_encoder)
+    else:
+        # An encoder more than there are blocks would load its weights for nothing.
+        pool = replace(pool, encoders=min(pool.encoders, math.ceil(scanned.n_kept / rows)))
+        blocks = read_blocks(sources, anywhere=not is_local(collection.place()))
+        receipts = _receipts(blocks, encoder, indexes, pool, job)
+        joining = [CompactionBeside(index, pool.encoders) for index in indexes] if job.compact else []
     if job.on_bad_input == "error":
         receipts = _until_not_finite(receipts)
-    joining = [CompactionBeside(index, pool.encoders) for index in indexes] if job.compact else []
     finished: list[tuple[float, int]] = []
     left_out: list[str] = []
     with Progress(f"{collection.name} → {job.index}", scanned.n_kept) as progress:
@@ -327,8 +338,34 @@ def _receipts(
 
     `encoder` is that of the first index; any others are of smaller budgets of its nested slots.
     """
-    for table in tables_of(_written(blocks, encoder, indexes, pool, config)):
+    yield from _rows_of(tables_of(_written(blocks, encoder, indexes, pool, config)))
+
+
+def _receipts_here(
+    sources: Sequence[Callable[[], Iterator[pa.Table]]],
+    encoder: Encoder | None,
+    indexes: Sequence[PassageIndex],
+    threads: int,
+) -> Iterator[dict[str, Any]]:
+    """Do in this process what `_receipts` has done by workers."""
+    blocks = chain.from_iterable(source() for source in sources)
+    if encoder is None:
+        store = StoreBlocks(indexes[0].uri)
+        yield from _rows_of(chain.from_iterable(map(store, blocks)))
+        return
+    encode = EncodeBlocks(encoder, _budgets(indexes))
+    prepared = chain.from_iterable(_prepared(rows, encoder.preparer) for rows in blocks)
+    with torch_threads(threads):
+        yield from _rows_of(chain.from_iterable(map(encode, prepared)))
+
+
+def _rows_of(tables: Iterable[pa.Table]) -> Iterator[dict[str, Any]]:
+    for table in tables:
         yield from table.to_pylist()
+
+
+def _budgets(indexes: Sequence[PassageIndex]) -> dict[str, int]:
+    return {index.uri: index.manifest.retriever.max_vectors("passage") for index in indexes}
 
 
 def _until_not_finite(receipts: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -366,16 +403,18 @@ def _written(
         compute=TaskPoolStrategy(size=math.ceil(pool.encoders / _ENCODERS_PER_PREPARER)),
         **AS_ARROW,
     )
-    budgets = {index.uri: index.manifest.retriever.max_vectors("passage") for index in indexes}
-    constructor = {"start": EncoderStart.of(encoder, pool, config), "budgets": budgets}
+    constructor = {"start": EncoderStart.of(encoder, pool, config), "budgets": _budgets(indexes)}
     return prepared.map_batches(EncodeBlocks, fn_constructor_kwargs=constructor, **actor_options(pool))
 
 
 def prepare_blocks(rows: pa.Table, retriever_json: str) -> Iterator[pa.Table]:
     """Tokenise each block's passages and find their content words."""
+    yield from _prepared(rows, _preparer(retriever_json))
+
+
+def _prepared(rows: pa.Table, preparer: Preparer) -> Iterator[pa.Table]:
     from diffretriever.encoders.preparer import to_arrow
 
-    preparer = _preparer(retriever_json)
     for key, table in unpack(rows):
         titles, texts = table.column("title").to_pylist(), table.column("text").to_pylist()
         prepared = to_arrow(preparer.prepare_passages(titles, texts))
@@ -393,8 +432,11 @@ def _preparer(retriever_json: str) -> Any:
 class EncodeBlocks:
     """An encoder actor: prepared blocks in, receipts of written fragments out."""
 
-    def __init__(self, start: EncoderStart, budgets: dict[str, int]) -> None:
-        """Load the encoder; `budgets` is uri → K_p of each index to write, several only of nested slots."""
+    def __init__(self, start: EncoderStart | Encoder, budgets: dict[str, int]) -> None:
+        """Load the encoder, unless it is loaded already.
+
+        `budgets` is uri → K_p of each index to write, several only of nested slots.
+        """
         self._started = StartedEncoder(start)
         self._budgets = budgets
         self._writers = [BlockWriter(uri) for uri in budgets]

@@ -64,14 +64,17 @@ class StartedEncoder:
     mistake would be the same there: so it is kept, and ends the job when the first block is to be encoded.
     """
 
-    def __init__(self, start: EncoderStart) -> None:
-        """Load the encoder.
+    def __init__(self, start: EncoderStart | Encoder) -> None:
+        """Load the encoder, unless it is loaded already.
 
         Raises:
             FetchError: the hub, which the probe found the model on, did not give it to this machine, time and again.
         """
         self._encoder: Encoder | None = None
         self._mistake = ""
+        if not isinstance(start, EncoderStart):
+            self._encoder = start
+            return
         try:
             self._encoder = fetched_at_last(lambda: load_in_actor(start))
         except FetchError:
@@ -139,11 +142,12 @@ def _describe(retriever_json: str, device: str) -> str:
     from diffretriever.encoders import load_encoder
     from diffretriever.index.table import manifest_of
 
-    retriever = _pinned(_retriever_from(retriever_json))
+    retriever = with_commits(_retriever_from(retriever_json))
     return manifest_of(load_encoder(retriever, device)).model_dump_json()
 
 
-def _pinned(retriever: NeuralRetriever) -> NeuralRetriever:
+def with_commits(retriever: NeuralRetriever) -> NeuralRetriever:
+    """Return a retriever whose revisions on the hub are commits; raises ValueError as `pinned` does."""
     if retriever.runs_its_code:
         # Consent is to the revision as it is written.
         return retriever

@@ -24,7 +24,7 @@ from diffretriever.index.writer import WriterLock
 from diffretriever.ledger import Ledger
 from diffretriever.pipelines.batch_search import search_batch
 from diffretriever.pipelines.cluster import ray_session
-from diffretriever.pipelines.progress import bar
+from diffretriever.progress import Progress
 from diffretriever.scoring.topk import Hits
 from diffretriever.search.base import check_modes
 from diffretriever.search.bm25 import Bm25Searcher
@@ -160,7 +160,7 @@ class _Parts:
         parts = enumerate(_chunks(iter(records), size))
         counts: Counter[str] = Counter()
         session = nullcontext() if self._is_here else ray_session(self._job)
-        with session, ThreadPoolExecutor(workers) as pool, bar("mining", "query") as progress:
+        with session, ThreadPoolExecutor(workers) as pool, Progress("mining", None, unit="queries") as progress:
             # Some at a time: a source need not fit in memory.
             while some := list(islice(parts, 2 * workers)):
                 for found in pool.map(lambda part: self._part(*part), some):

@@ -32,7 +32,7 @@ ONE_BLOCK: dict[str, Any] = {**AS_ARROW, "batch_size": 1}
 
 _BLOCK_BYTES = 32 << 20
 # Fewer passages leave the encoder's batches unfilled; more lose much when a worker dies.
-_MIN_ROWS, _MAX_ROWS = 32, 512
+_MIN_ROWS, MAX_ROWS = 32, 512
 _FAILED_STARTS = 8
 """Actors that may fail to start in a row, in all of a graph's pool."""
 # About what a passage takes beside its vectors.
@@ -42,7 +42,7 @@ _TEXT_BYTES = 4096
 def rows_per_block(retriever: RetrieverConfig, hidden_size: int | None) -> int:
     """Return how many passages keep a block near 32 MB, from K_p and H; between 32 and 512."""
     row_bytes = _TEXT_BYTES + retriever.max_vectors("passage") * (hidden_size or 0) * 2
-    return max(_MIN_ROWS, min(_MAX_ROWS, _BLOCK_BYTES // row_bytes))
+    return max(_MIN_ROWS, min(MAX_ROWS, _BLOCK_BYTES // row_bytes))
 
 
 def passage_blocks(passages: Iterable[Passage], collection: str, rows: int) -> Iterator[pa.Table]:

@@ -47,6 +47,7 @@ from diffretriever.pipelines.encoders import (
 )
 from diffretriever.pipelines.streams import get_table, put_table
 from diffretriever.presets import RETRIEVERS, load_retriever
+from diffretriever.progress import track
 from diffretriever.scoring.fusion import ListName, depth_for, lists_for, ranked
 from diffretriever.scoring.topk import Hits
 from diffretriever.search.batch import kept_hits, searched_depth
@@ -365,7 +366,7 @@ def _search_round(index: PassageIndex, cells: list[Cell], store: QueryStore, job
     queries = Representations.concatenate([store.read(cell.split, cell.budget.query) for cell in cells])
     lists, averaged = _lists(index, queries, job)
     start = 0
-    for cell in cells:
+    for cell in track(cells, "writing runs", "cells"):
         asked = store.queries[cell.split]
         rows = slice(start, start + len(asked))
         start += len(asked)

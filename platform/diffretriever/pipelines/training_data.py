@@ -20,8 +20,8 @@ import ray
 from diffretriever.collections import BadRecord
 from diffretriever.index.writer import WriterLock
 from diffretriever.pipelines.cluster import ray_session
-from diffretriever.pipelines.progress import bar
 from diffretriever.pipelines.streams import AS_ARROW, pack, read_blocks, tables_of, unpack
+from diffretriever.progress import Progress
 from diffretriever.training.data.examples import keys_of
 from diffretriever.training.data.preparation import (
     Inputs,
@@ -53,8 +53,9 @@ def prepare_training(job: PrepareTrainingJob) -> TrainingSetManifest:
         done = finished(job, inputs)
         if done is not None:
             return done
-        with ray_session(RayConfig(ray_address=job.ray_address)), bar("preparing", " examples") as counted:
-            return write_training_set(job, inputs, blocks_on_ray(inputs), counted.update)
+        progress = Progress("preparing", None, unit="examples")
+        with ray_session(RayConfig(ray_address=job.ray_address)), progress:
+            return write_training_set(job, inputs, blocks_on_ray(inputs), progress.update)
 
 
 def blocks_on_ray(inputs: Inputs) -> Iterator[NumberedBlock]:

@@ -9,7 +9,6 @@ Legend: N passages of a query.
 from __future__ import annotations
 
 import hashlib
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from tqdm import tqdm
 
 from diffretriever.collections import BadRecord, Passage, Query, open_collection, read_run, write_run
 from diffretriever.files import write_text
 from diffretriever.ledger import Ledger
+from diffretriever.progress import Progress
 from diffretriever.rerank import load_reranker, reranker_config
 from diffretriever.rerank.base import Reranker
 from diffretriever.scoring.topk import top_k
@@ -62,10 +61,8 @@ def _score(
     reranker: Reranker, waiting: Sequence[Candidates], partial: PartialScores, total: int
 ) -> dict[str, np.ndarray]:
     scores: dict[str, np.ndarray] = {}
-    # A log file gets a line now and then, a terminal a live one.
-    interval = 0.5 if sys.stderr.isatty() else 10.0
     done = total - len(waiting)
-    with tqdm(total=total, initial=done, desc="reranking", unit="query", mininterval=interval) as progress:
+    with Progress("reranking", total, unit="queries", done=done, quiet=True) as progress:
         for candidates in waiting:
             scores_N = reranker.score(candidates.query.text, candidates.passages)
             partial.add(candidates, scores_N)

@@ -7,14 +7,17 @@ what has become missing.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from diffretriever.artefacts.artefact import Artefact, folders_in, sizes_of_all
 from diffretriever.encoders.representations import Representations
+from diffretriever.files import is_local
 from diffretriever.index.mapped_files import FileKind, lacking
 from diffretriever.index.table import PassageIndex, fragment_key
+from diffretriever.progress import track
 from diffretriever.scoring.topk import Hits
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.calibrate import choose_count, counts_to_try, milliseconds, sample_queries
@@ -24,16 +27,15 @@ from diffretriever.search.dense.codes import CODES, build_fragment_codes, open_s
 from diffretriever.search.dense.packed import PACKED, build_fragment_packed
 from diffretriever.search.neural import NeuralSearcher
 from diffretriever.search.sparse.postings import POSTINGS, build_fragment_postings, may_have_postings
-from schemas.accelerate import AccelerateJob, CandidateSettings, ProposerName
+from schemas.accelerate import AccelerateJob, CandidateSettings, Kind, ProposerName
 from schemas.base import Model
 from schemas.search import SearchOptions
-
-Kind: TypeAlias = Literal["codes", "packed", "postings"]
-"""What there is, by the name of its folder."""
 
 FILE_KINDS: Mapping[Kind, FileKind[Any]] = {"codes": CODES, "packed": PACKED, "postings": POSTINGS}
 """The files of each."""
 
+_FEWEST_ON_RAY = 50_000
+"""Passages: starting Ray takes as long as making the files of some ten thousand."""
 _ABANDONED_SECONDS = 24 * 3600
 """A folder half-made for longer than this belongs to no running job."""
 
@@ -71,7 +73,8 @@ class Accelerated(Model):
 
 def make_missing(index: PassageIndex, missing: Sequence[Missing]) -> None:
     """Make files of one fragment after the other. Killed, it leaves whole files only, and goes on when run again."""
-    for each in missing:
+    total = sum(each.passages for each in missing)
+    for each in track(missing, f"codes and postings → {index.uri}", "passages", total, lambda each: each.passages):
         fragment = index.dataset.get_fragment(each.fragment)
         if "codes" in each.kinds:
             build_fragment_codes(index, fragment)
@@ -79,6 +82,29 @@ def make_missing(index: PassageIndex, missing: Sequence[Missing]) -> None:
             build_fragment_packed(index, fragment)
         if "postings" in each.kinds:
             build_fragment_postings(index, fragment)
+
+
+def complete(index: PassageIndex, make: Make = make_missing) -> list[Missing]:
+    """Make what an index version lacks, and remove the files of fragments that are gone; return what it lacked.
+
+    Killed, it goes on when run again.
+
+    Raises:
+        ValueError: a passage's vectors or impacts are not sound; the message names it.
+    """
+    missing = missing_files(index)
+    if missing:
+        make(index, missing)
+    remove_old(index)
+    return missing
+
+
+def workers_for(index: PassageIndex, missing: Sequence[Missing]) -> int:
+    """Return how many fragments to work on at a time; of more than 1, Ray takes care."""
+    if sum(each.passages for each in missing) < _FEWEST_ON_RAY:
+        return 1
+    # What lies on a store is worked on by any machine, as many fragments at a time as the cluster has CPUs for.
+    return min(len(os.sched_getaffinity(0)), len(missing)) if is_local(index.uri) else len(missing)
 
 
 def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:
@@ -90,10 +116,7 @@ def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:
     """
     index = PassageIndex.open(job.index)
     _refuse(index, job)
-    missing = missing_files(index)
-    if missing:
-        make(index, missing)
-    remove_old(index)
+    missing = complete(index, make)
     settings = None if job.candidates == "none" else _calibrate(index, job, job.candidates)
     files = {
         kind: Kept(
@@ -135,7 +158,9 @@ def _calibrate(
     queries = sample_queries(index, searcher.encoder, job.sample)
     exact = scan.search(queries, job.top_k)
     scanned = milliseconds(scan, queries, job.top_k)
-    outcomes = [_outcome(index, job, name, scan, queries, exact) for name in names]
+    outcomes = [
+        _outcome(index, job, name, scan, queries, exact) for name in track(names, "calibrating", "candidate indexes")
+    ]
     settings = min(outcomes, key=lambda outcome: outcome.milliseconds)
     if settings.milliseconds >= scanned:
         settings = settings.model_copy(update={"search_budget": len(index), "measured": 1.0, "milliseconds": scanned})
@@ -190,16 +215,26 @@ def sizes_of(index: PassageIndex, kind: Kind) -> list[int | None]:
 
 def remove_old(index: PassageIndex) -> None:
     """Remove the files that no kept version of the table uses, and what killed jobs left half-made."""
+    now = _in_use([index])
+    found = [(kind, name) for kind in FILE_KINDS for name in folders_in(index.uri, kind) if name not in now[kind]]
+    if not found:
+        # Opening every version would be for nothing.
+        return
+    used = _in_use(index.versions())
+    for kind, name in found:
+        artefact = Artefact(index.uri, f"{kind}/{name}")
+        if _is_abandoned(artefact) if name.startswith(".") else name not in used[kind]:
+            artefact.remove()
+
+
+def _in_use(versions: Iterable[PassageIndex]) -> dict[Kind, set[str]]:
+    """Return the names of the folders that some versions are searched by."""
     names: dict[Kind, set[str]] = {kind: set() for kind in FILE_KINDS}
-    for version in index.versions():
+    for version in versions:
         keys = {fragment_key(fragment) for fragment in version.fragments()}
         for kind in kinds_of(version):
             names[kind] |= keys
-    for kind, kept in names.items():
-        for name in folders_in(index.uri, kind):
-            artefact = Artefact(index.uri, f"{kind}/{name}")
-            if _is_abandoned(artefact) if name.startswith(".") else name not in kept:
-                artefact.remove()
+    return names
 
 
 def _is_abandoned(temporary: Artefact) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import bm25s
 import numpy as np
@@ -17,6 +17,7 @@ from numba import njit
 from diffretriever.artefacts.artefact import Artefact, folders_in
 from diffretriever.encoders.preparer import join_title
 from diffretriever.index.table import PassageIndex
+from diffretriever.progress import Progress
 from diffretriever.ragged import offsets_of
 from diffretriever.scoring.topk import Hit, Hits
 from diffretriever.search.base import Searcher
@@ -30,6 +31,7 @@ LUCENE_STOP_WORDS = [
 ]
 # fmt: on
 _FOLDER = "bm25"
+_TEXTS_AT_ONCE = 1024
 _POSSESSIVE = re.compile(r"['\u2019\uff07]s\b")
 
 
@@ -81,7 +83,11 @@ class Bm25Searcher(Searcher):
 
     def _build(self) -> bm25s.BM25 | None:
         """Return the model of the index's texts, kept beside them; None where no text has a word."""
-        words = analyse(self._texts())
+        words: list[list[str]] = []
+        with Progress("BM25 index", len(self.index), quiet=True) as progress:
+            for texts in self._texts():
+                words += analyse(texts)
+                progress.update(len(texts))
         if not any(words):
             return None
         model = bm25s.BM25(method="lucene", k1=self._config.k1, b=self._config.b)
@@ -89,12 +95,10 @@ class Bm25Searcher(Searcher):
         self._save(model)
         return model
 
-    def _texts(self) -> list[str]:
-        texts: list[str] = []
-        for batch in self.index.batches(["title", "text"], 8192):
+    def _texts(self) -> Iterator[list[str]]:
+        for batch in self.index.batches(["title", "text"], _TEXTS_AT_ONCE):
             pairs = zip(batch.column("title").to_pylist(), batch.column("text").to_pylist(), strict=True)
-            texts += [join_title(title, text, self._config) for title, text in pairs]
-        return texts
+            yield [join_title(title, text, self._config) for title, text in pairs]
 
     def _save(self, model: bm25s.BM25) -> None:
         try:

@@ -7,12 +7,13 @@ from typing import Any
 
 from diffretriever.index.history import column_bytes, history
 from diffretriever.index.table import PassageIndex
-from diffretriever.search.accelerate import Kind, kinds_of, sizes_of
+from diffretriever.search.accelerate import kinds_of, sizes_of
 from diffretriever.search.dense.candidates import read_settings
 from diffretriever.search.dense.codes import CODES
 from diffretriever.search.dense.packed import PACKED
 from diffretriever.search.sparse.postings import POSTINGS
 from diffretriever.search.verify import verify, verify_postings
+from schemas.accelerate import Kind
 from schemas.index import IndexContents
 from schemas.inspect import CodesContents, IndexReport, PostingsContents, Verification
 

@@ -20,6 +20,7 @@ from diffretriever.collections import Passage
 from diffretriever.encoders.representations import read_impacts, read_vectors
 from diffretriever.index.table import PassageIndex, fragment_key, rows_written
 from diffretriever.index.vectors import codec_of, read_packed, with_vectors
+from diffretriever.progress import track
 from diffretriever.ragged import any_of_each, offsets_of, rows_of
 from diffretriever.search.dense.codes import FragmentCodes
 from diffretriever.search.dense.packed import FragmentPacked
@@ -67,7 +68,7 @@ def verify(index: PassageIndex, contents: IndexContents, codes_of: CodesOf, pack
     codec = _open_codec(index, problems)
     hashes: list[np.ndarray] = []
     vectors = coded = 0
-    for fragment in index.fragments():
+    for fragment in track(index.fragments(), "verifying", "passages", len(index), _rows_of):
         codes, packed = _open_codes(fragment, codes_of, problems), _open_packed(fragment, packed_of, problems)
         for batch in index.fragment_batches(fragment, index.dataset.schema.names, _batch_rows(index)):
             ids = batch.column("id").to_pylist()
@@ -87,7 +88,7 @@ def verify_postings(index: PassageIndex, postings_of: PostingsOf) -> tuple[int, 
     """Return how many impacts of an index version were compared with their postings, and what is wrong with these."""
     problems = Problems()
     compared = 0
-    for fragment in index.fragments():
+    for fragment in track(index.fragments(), "verifying postings", "passages", len(index), _rows_of):
         postings = _open_postings(fragment, postings_of, problems)
         if postings is None:
             continue
@@ -98,6 +99,10 @@ def verify_postings(index: PassageIndex, postings_of: PostingsOf) -> tuple[int, 
             for kind, wrong_P in _posting_problems(batch, ids, postings, digests):
                 problems.add(kind, [ids[row] for row in np.flatnonzero(wrong_P)])
     return compared, problems.found()
+
+
+def _rows_of(fragment: Any) -> int:
+    return int(fragment.count_rows())
 
 
 class Problems:

@@ -25,6 +25,7 @@ from diffretriever.evaluation.tables import Interval
 from diffretriever.index.table import PassageIndex, check_same, manifest_of
 from diffretriever.index.vectors import finite_rows
 from diffretriever.presets import with_places
+from diffretriever.progress import track
 from diffretriever.ragged import offsets_of
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest, maxsim
 from diffretriever.scoring.topk import Hits, TopK
@@ -387,7 +388,7 @@ def curve_points(source: PruneSource, keep: tuple[int, ...], measure: str) -> It
 
 def _measured(source: PruneSource, keep: tuple[int, ...], measure: str) -> dict[tuple[PruneRule, int], _Measured]:
     found = {}
-    for key, kept_N in _ways(source, keep):
+    for key, kept_N in track(_ways(source, keep), "pruning", "ways"):
         vectors_NH = source.vectors_NH[kept_N].astype(np.float32)
         found[key] = _Measured(
             int(kept_N.sum()), _values(source, vectors_NH, kept_offsets(source.offsets, kept_N), measure)

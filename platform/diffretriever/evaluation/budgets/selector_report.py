@@ -37,6 +37,7 @@ from diffretriever.evaluation.tables import (
     with_interval,
 )
 from diffretriever.files import write_bytes, write_text
+from diffretriever.progress import track
 from schemas.base import Model
 from schemas.budget import Budget
 from schemas.selector import FitSelectorJob, FittedFeature, LearnedSelectorArtefact
@@ -140,7 +141,7 @@ def fit_selector(job: FitSelectorJob, command: str) -> FittedSelectorReport:
         measure=job.measure,
         passage_budget=everything.passage_budget,
         rows=tuple(_rows(sets, everything, job.cost)),
-        curve=tuple(across_folds(everything, cost) for cost in job.curve),
+        curve=tuple(across_folds(everything, cost) for cost in track(job.curve, "curve", "costs")),
         command=command,
     )
     budgets = everything.outcomes.query_budgets

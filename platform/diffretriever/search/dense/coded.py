@@ -19,6 +19,7 @@ import torch
 from diffretriever.encoders.representations import Representations, refuse_queries
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import stored_not_finite
+from diffretriever.progress import track
 from diffretriever.ragged import offsets_of
 from diffretriever.scoring.kernels import chosen_to_float32
 from diffretriever.scoring.maxsim import CodedQueries, can_be_best, exact_scores
@@ -177,7 +178,8 @@ class CodedPassages:
         """
         vectors_MH = queries.vectors_MH.astype(np.float32)
         scored = 0
-        for query, (chosen_C, most_C) in enumerate(shortlists):
+        asked = track(shortlists, "dense search", "queries")
+        for query, (chosen_C, most_C) in enumerate(asked):
             own_MH = vectors_MH[queries.offsets[query] : queries.offsets[query + 1]]
             first_C = _leading(most_C, best.k)
             self._score(query, own_MH, chosen_C[first_C], best)

@@ -15,6 +15,7 @@ import torch
 from diffretriever.encoders.representations import Representations, read_vectors, refuse_queries
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import refuse_rows
+from diffretriever.progress import track
 from diffretriever.scoring.kernels import to_float32
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest, maxsim
 from diffretriever.scoring.topk import Hits, TopK
@@ -59,7 +60,8 @@ class StreamingScan(DenseSearch):
         """Return each query's best k passages."""
         refuse_queries(queries)
         best = TopK(len(queries), k)
-        self.add_batches(self._index.batches(_COLUMNS, self.batch_rows(queries)), queries, best)
+        batches = self._index.batches(_COLUMNS, self.batch_rows(queries))
+        self.add_batches(track(batches, "dense scan", "passages", len(self._index), len), queries, best)
         return best.results()
 
     def add_fragment(self, fragment: Any, queries: Representations, best: TopK) -> None:

@@ -31,6 +31,7 @@ from diffretriever.index.mapped_files import (
 )
 from diffretriever.index.table import PassageIndex, fragment_key, live_rows, rows_written
 from diffretriever.index.vectors import NotFiniteError, finite_rows
+from diffretriever.progress import track
 from diffretriever.ragged import offsets_of
 from diffretriever.scoring.topk import Hits, TopK
 from diffretriever.search.sparse.base import SparseSearch
@@ -83,7 +84,8 @@ class PostingsSearch(SparseSearch):
         for fragment in self._without:
             self._stream.add_fragment(fragment, queries, best)
         # What is found for a query is held until its ids are looked up.
-        for first in range(0, len(queries), _QUERIES_AT_ONCE):
+        starts = range(0, len(queries), _QUERIES_AT_ONCE)
+        for first in track(starts, f"sparse search, {_QUERIES_AT_ONCE} queries at once", "rounds"):
             offsets = queries.impact_offsets[first : first + _QUERIES_AT_ONCE + 1]
             found = search_many(
                 self._segments,

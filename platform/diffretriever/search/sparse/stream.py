@@ -10,6 +10,7 @@ import pyarrow as pa
 from diffretriever.encoders.representations import Representations, read_impacts, refuse_queries
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import finite_rows
+from diffretriever.progress import track
 from diffretriever.scoring.sparse import impact_matrix, sparse_scores
 from diffretriever.scoring.topk import Hits, TopK
 from diffretriever.search.sparse.base import SparseSearch
@@ -39,7 +40,8 @@ class StreamingImpacts(SparseSearch):
         """Return each query's best k passages."""
         refuse_queries(queries)
         best = TopK(len(queries), k, only_positive=True)
-        self._add(self._index.batches(_COLUMNS, self._batch_rows(queries)), queries, best)
+        batches = self._index.batches(_COLUMNS, self._batch_rows(queries))
+        self._add(track(batches, "sparse scan", "passages", len(self._index), len), queries, best)
         return best.results()
 
     def add_fragment(self, fragment: Any, queries: Representations, best: TopK) -> None:

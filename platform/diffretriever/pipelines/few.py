@@ -1,0 +1,80 @@
+"""An encode job of few passages does without Ray, which takes longer to start than all of their work.
+
+They are one block, which one encoder would be given anyway: that one is loaded in the job's own process, once, for
+describing it and for encoding. Everything else is as on Ray, and so is the index.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from diffretriever.collections import Collection
+from diffretriever.pipelines.cluster import DEVICE_VARIABLE, is_cluster_at_hand
+from diffretriever.pipelines.encoders import with_commits
+from diffretriever.pipelines.streams import MAX_ROWS
+from schemas.encode import EncodeJob
+from schemas.index import IndexManifest
+from schemas.retriever import NeuralRetriever
+from schemas.settings import RayConfig
+
+if TYPE_CHECKING:
+    from diffretriever.encoders.base import Encoder
+
+_PLACES_OF_ENCODERS = ("encoders", "cpus_per_encoder", "gpus_per_encoder", "autoscale")
+
+
+def is_few(job: EncodeJob, collection: Collection) -> bool:
+    """Return whether a job is to be done in this process.
+
+    So it is where no Ray is at hand, where the job asks for nothing of Ray's, and where the collection has no more
+    records than a block.
+
+    Raises:
+        ValueError: no Ray answers at the address in the environment.
+    """
+    asks_for_ray = any(getattr(job, name) != EncodeJob.model_fields[name].default for name in _PLACES_OF_ENCODERS)
+    if asks_for_ray or is_cluster_at_hand(job):
+        return False
+    most = job.rows_per_block or MAX_ROWS
+    return sum(1 for _ in islice(collection.records(), most + 1)) <= most
+
+
+class EncoderHere:
+    """The encoder of a job in the job's own process."""
+
+    def __init__(self, config: RayConfig) -> None:
+        self._config = config
+        self.encoder: Encoder | None = None
+        """None before it is described, and where the retriever has none."""
+
+    def describe(self, retriever: NeuralRetriever) -> IndexManifest:
+        """Load the encoder and return its manifest, in which revisions on the hub are commits.
+
+        Raises:
+            ValueError: it cannot be loaded, with the reason.
+        """
+        from diffretriever.encoders import load_encoder
+        from diffretriever.index.table import manifest_of
+
+        with torch_threads(self._config.threads_per_encoder):
+            self.encoder = load_encoder(with_commits(retriever), os.environ.get(DEVICE_VARIABLE) or "auto")
+        if self._config.tokens_per_batch != "auto":
+            self.encoder.tokens_per_batch = self._config.tokens_per_batch
+        return manifest_of(self.encoder)
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Have torch compute in so many threads: those of an encoder on Ray give the same vectors bit for bit."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

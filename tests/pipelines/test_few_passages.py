@@ -1,0 +1,85 @@
+"""Few passages are encoded in the job's own process, and every encode job leaves an index that is fast to search."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diffretriever.index.table import PassageIndex
+from diffretriever.pipelines import accelerate, encode
+from diffretriever.pipelines.encode import encode_collection
+from diffretriever.search import accelerate as files
+from diffretriever.search.accelerate import missing_files
+from tests.pipelines.corpora import JobMaker, line, write_corpus
+
+
+@pytest.fixture(autouse=True)
+def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No Ray is at hand, and none may be started."""
+    monkeypatch.setattr("diffretriever.pipelines.few.is_cluster_at_hand", lambda _: False)
+    monkeypatch.delattr(encode, "ray_session")
+
+
+@pytest.fixture
+def job(tmp_path: Path, make_job: JobMaker) -> Any:
+    """A job of 14 passages in one block, without a word on where encoders run."""
+    corpus = write_corpus(tmp_path / "corpus", [line(i) for i in range(14)])
+    return make_job(corpus, encoders=None)
+
+
+def test_encode_again_append_and_replace(job: Any, tmp_path: Path) -> None:
+    first = encode_collection(job)
+    assert (first.encoded, first.rows) == (14, 14)
+    assert encode_collection(job).already_there == 14
+    lines = [line(i, "another text") if i < 3 else line(i) for i in range(16)]
+    changed = job.model_copy(update={"collection": str(write_corpus(tmp_path / "corpus", lines))})
+    with pytest.raises(ValueError, match=r"3 passages are in .* with another text"):
+        encode_collection(changed)
+    replaced = encode_collection(changed.model_copy(update={"on_existing": "replace"}))
+    assert (replaced.encoded, replaced.replaced, replaced.rows) == (5, 3, 16)
+
+
+def test_bm25_needs_no_ray_either(job: Any) -> None:
+    assert encode_collection(job.model_copy(update={"retriever": "bm25", "backbone": None})).encoded == 14
+
+
+@pytest.mark.parametrize("changes", [{"rows_per_block": 13}, {"encoders": 1}, {"gpus_per_encoder": 0.0}])
+def test_more_than_a_block_or_a_word_on_encoders_is_for_ray(job: Any, changes: dict[str, object]) -> None:
+    with pytest.raises(NameError, match="ray_session"):
+        encode_collection(job.model_copy(update=changes))
+
+
+def test_small_indexes_are_left_alone(job: Any) -> None:
+    encode_collection(job)
+    assert missing_files(PassageIndex.open(job.index))
+
+
+def test_a_job_ends_with_the_index_accelerated(job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerate, "_PAYS_BYTES", 1)
+    encode_collection(job.model_copy(update={"accelerate": False}))
+    assert missing_files(PassageIndex.open(job.index))
+    encode_collection(job)
+    assert not missing_files(PassageIndex.open(job.index))
+    monkeypatch.undo()
+    monkeypatch.setattr("diffretriever.pipelines.few.is_cluster_at_hand", lambda _: False)
+    more = write_corpus(tmp_path / "more", [line(i) for i in range(14, 20)])
+    encode_collection(job.model_copy(update={"collection": str(more)}))
+    assert not missing_files(PassageIndex.open(job.index))
+
+
+def test_a_job_that_was_killed_while_it_accelerated_goes_on(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerate, "_PAYS_BYTES", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "build_fragment_postings", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            encode_collection(job)
+    index = PassageIndex.open(job.index)
+    assert [each.kinds for each in missing_files(index)] == [("postings",)]
+    assert encode_collection(job).already_there == 14
+    assert not missing_files(index)
+
+
+def _killed(*_: object) -> None:
+    raise KeyboardInterrupt
