@@ -9,7 +9,7 @@ import torch
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import IndexPart, PassageIndex, split_fragments
-from diffretriever.scoring.topk import Hits
+from diffretriever.scoring.hits import Hits
 from diffretriever.search.batch import merge, to_hits, to_table
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.codes import build_codes

@@ -79,8 +79,9 @@ def test_products_add_up_to_the_scores_of_a_search(index: PassageIndex, encoder:
     view = View(index)
     for number in range(len(QUERIES)):
         sparse = dict(hits["sparse"][number])
-        stored = view.representations([passage for passage, _ in hits["dense"][number]])
-        for passage, score in hits["dense"][number]:
-            found = explain(queries.take(np.array([number])), stored[passage], str)
+        addresses = hits["dense"][number : number + 1].addresses()
+        stored = view.representations(np.unique(addresses))
+        for (passage, score), address in zip(hits["dense"][number], addresses.tolist(), strict=True):
+            found = explain(queries.take(np.array([number])), stored[address], str)
             assert np.mean([match.product for match in found.slots]) == pytest.approx(score, abs=1e-5)
             assert sum(term.product for term in found.terms) == pytest.approx(sparse.get(passage, 0), abs=1e-5)

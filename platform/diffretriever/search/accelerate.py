@@ -15,7 +15,7 @@ from diffretriever.artefacts.artefact import Artefact, folders_in, sizes_of_all
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.mapped_files import FileKind, lacking
 from diffretriever.index.table import PassageIndex, fragment_key
-from diffretriever.scoring.topk import Hits
+from diffretriever.scoring.hits import Hits
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.calibrate import choose_count, counts_to_try, milliseconds, sample_queries
 from diffretriever.search.dense.candidates import AUTO, PROPOSERS, CandidateSearch, write_settings

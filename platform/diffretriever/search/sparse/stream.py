@@ -10,8 +10,9 @@ import pyarrow as pa
 from diffretriever.encoders.representations import Representations, read_impacts, refuse_queries
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import finite_rows
+from diffretriever.scoring.hits import Hits
 from diffretriever.scoring.sparse import impact_matrix, sparse_scores
-from diffretriever.scoring.topk import Hits, TopK
+from diffretriever.scoring.topk import TopK
 from diffretriever.search.sparse.base import SparseSearch
 from schemas.search import SearchOptions
 from schemas.serve import Way
@@ -27,6 +28,8 @@ class StreamingImpacts(SparseSearch):
 
     def __init__(self, index: PassageIndex, memory_mb: int) -> None:
         self._index = index
+        self.order = index.order
+        """What the numbers of passages mean."""
         self._memory_mb = memory_mb
         self._vocab_size = index.manifest.vocab_size or 0
 
@@ -38,8 +41,8 @@ class StreamingImpacts(SparseSearch):
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages."""
         refuse_queries(queries)
-        best = TopK(len(queries), k, only_positive=True)
-        self._add(self._index.batches(_COLUMNS, self._batch_rows(queries)), queries, best)
+        best = TopK(len(queries), k, self.order.passages, only_positive=True)
+        self._add(self._index.addressed_batches(_COLUMNS, self._batch_rows(queries)), queries, best)
         return best.results()
 
     def add_fragment(self, fragment: Any, queries: Representations, best: TopK) -> None:
@@ -52,7 +55,8 @@ class StreamingImpacts(SparseSearch):
         )
         for batch in finite_rows(self._index.uri, batches):
             passages = impact_matrix(*read_impacts(batch), self._vocab_size)
-            best.add(sparse_scores(query_matrix, passages).toarray(), batch.column("id").to_pylist())
+            numbers_P = self.order.numbers(batch.column("_rowaddr").to_numpy())
+            best.add(sparse_scores(query_matrix, passages).toarray(), numbers_P)
 
     def _batch_rows(self, queries: Representations) -> int:
         return max(1, min(_MAX_BATCH_ROWS, (self._memory_mb << 20) // (16 * max(1, len(queries)))))
