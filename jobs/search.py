@@ -31,7 +31,7 @@ def main(config: SearchJob) -> None:
         budgets = [choice.budget]
         print(_reason(chooser, choice), file=sys.stderr if config.json_output else sys.stdout)
     hits = searcher.search([config.query], top_k=config.top_k, modes=[mode], budgets=budgets)[mode]
-    passages = searcher.index.rows_at(hits.addresses(), ["title", "text", "collection"]).to_pylist()
+    passages = searcher.index.take(hits.rows(), ["title", "text", "collection"]).to_pylist()
     found = list(zip(hits[0], passages, strict=True))
     if config.json_output:
         rows = [{"id": i, "score": score, "mode": mode, **passage} for (i, score), passage in found]

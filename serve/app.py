@@ -78,7 +78,7 @@ class Shard:
     async def find(self, queries: Representations, spec: SearchSpec) -> dict[str, pa.Table]:
         """Search for the queries of one request; a table of `to_table` for each list."""
         found = await self._find(queries, spec)
-        return {name: to_table(hits, addressed=True) for name, hits in found.items()}
+        return {name: to_table(hits, with_rows=True) for name, hits in found.items()}
 
     async def open(self, version: int) -> None:
         """Open a version beside those in use."""

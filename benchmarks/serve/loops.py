@@ -47,7 +47,7 @@ def in_process(index: str, queries: list[str], seconds: float, threads: int) -> 
 
     def ask(query: str) -> None:
         hits = searcher.search([query], top_k=10, modes=[mode])[mode]
-        searcher.index.rows_at(hits.addresses(), ["title", "text", "collection"])
+        searcher.index.take(hits.rows(), ["title", "text", "collection"])
 
     for query in queries[:WARM_UP]:
         ask(query)

@@ -22,13 +22,13 @@ def test_a_table_gives_back_the_hits() -> None:
     assert to_hits({"dense": to_table(Hits.of([]))}, 0) == {"dense": []}
 
 
-def test_addresses_travel_with_the_hits() -> None:
+def test_rows_travel_with_the_hits() -> None:
     passages, numbers_F = Passages.numbered(pa.array(["b", "a", "b"], pa.large_string()))
-    known = Passages(passages.ids, np.array([7, 9], np.uint64))
+    known = Passages(passages.ids, np.array([7, 9]))
     hits = Hits(known, np.array([0, 2, 3]), numbers_F, np.array([2.0, 1.0, 0.5]))
-    found = to_hits({"dense": merge([to_table(hits, addressed=True)], 2)}, 2)["dense"]
+    found = to_hits({"dense": merge([to_table(hits, with_rows=True)], 2)}, 2)["dense"]
     assert found == hits
-    assert found.addresses().tolist() == [9, 7, 9]
+    assert found.rows().tolist() == [9, 7, 9]
 
 
 @pytest.mark.parametrize("k", [1, 3, 100])

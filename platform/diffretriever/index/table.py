@@ -142,7 +142,9 @@ class PassageIndex:
         version = self.version
         found = self._orders.get(version)
         if found is None:
-            made = PassageOrder.of(self.fragments(), self.addressed_batches(["id"], _ROWS_AT_ONCE))
+            made = PassageOrder.of(
+                self.dataset.get_fragments(), self.fragments(), self.addressed_batches(["id"], _ROWS_AT_ONCE)
+            )
             # Of two threads that have made one, both go on with the same: numbers of different orders do not mix.
             found = self._orders.setdefault(version, made)
         return found
@@ -162,17 +164,8 @@ class PassageIndex:
         for batch in scanner(columns=stored, batch_size=batch_size, with_row_address=True, **options).to_batches():
             yield with_vectors(self.uri, self.manifest, batch, columns)
 
-    def rows_at(self, addresses: np.ndarray, columns: Sequence[str]) -> pa.Table:
-        """Return `columns` of the passages at these addresses of this version (uint64, as `_rowaddr`), in their order.
-
-        Reads those rows alone: nothing is looked for.
-        """
-        # TODO
-        taken = self.dataset._take_rows(addresses.tolist(), columns=columns_to_read(self.manifest, columns))
-        return with_vectors(self.uri, self.manifest, taken, columns)
-
     def take(self, rows: np.ndarray, columns: Sequence[str]) -> pa.Table:
-        """Return `columns` of the passages at the positions `rows` (int64, ascending) of table order."""
+        """Return `columns` of the passages in `rows` (int64) of this version, in their order; nothing is looked for."""
         taken = self.dataset.take(rows.tolist(), columns=columns_to_read(self.manifest, columns))
         return with_vectors(self.uri, self.manifest, taken, columns)
 

@@ -32,11 +32,11 @@ class Passages:
 
     Attributes:
         ids: P passage ids, ascending, none twice.
-        addresses_P: uint64 [P], where each passage lies in the table of its index version; None where nobody knows.
+        rows_P: int64 [P], each passage's row in the table of its index version; None where there is none.
     """
 
     ids: pa.LargeStringArray
-    addresses_P: np.ndarray | None = None
+    rows_P: np.ndarray | None = None
 
     @classmethod
     def numbered(cls, ids: pa.Array | pa.ChunkedArray) -> tuple[Self, np.ndarray]:
@@ -154,11 +154,11 @@ class Hits(Sequence[list[Hit]]):
         names: list[str] = self.passages.ids.to_pylist()
         return [names[number] for number in self.numbers_F.tolist()]
 
-    def addresses(self) -> np.ndarray:
-        """Return where every hit lies in the table of its index version, uint64 [F]."""
-        assert self.passages.addresses_P is not None, "the hits come from an index"
-        addresses_F: np.ndarray = self.passages.addresses_P[self.numbers_F]
-        return addresses_F
+    def rows(self) -> np.ndarray:
+        """Return every hit's row in the table of its index version, int64 [F]."""
+        assert self.passages.rows_P is not None, "the hits come from an index"
+        rows_F: np.ndarray = self.passages.rows_P[self.numbers_F]
+        return rows_F
 
     def queries(self) -> np.ndarray:
         """Return the number of the query of every hit, int64 [F]."""

@@ -63,21 +63,21 @@ def kept_hits(query_ids: Sequence[str], hits: Hits, top_k: int, *, exclude_self:
     return (hits.without(query_ids) if exclude_self else hits).first(top_k)
 
 
-def to_table(hits: Hits, *, addressed: bool = False) -> pa.Table:
-    """Return the hits of queries 0, 1, … as a table of `SCHEMA`, with `address` (uint64) beside it if asked for."""
+def to_table(hits: Hits, *, with_rows: bool = False) -> pa.Table:
+    """Return the hits of queries 0, 1, … as a table of `SCHEMA`, if asked for with `row`: `Hits.rows`, int64."""
     columns = [pa.array(hits.queries(), pa.int32()), hits.ids(), pa.array(hits.scores_F)]
     table = pa.Table.from_arrays(columns, schema=SCHEMA)
-    return table.append_column("address", pa.array(hits.addresses())) if addressed else table
+    return table.append_column("row", pa.array(hits.rows())) if with_rows else table
 
 
 def to_hits(tables: Mapping[ListName, pa.Table], n_queries: int) -> dict[ListName, Hits]:
     """Return what `to_table` was given for each list; passages have the same numbers in all of them."""
     together = pa.concat_tables(tables.values())
     passages, numbers = Passages.numbered(together.column("id"))
-    if "address" in together.column_names:
-        addresses_P = np.empty(len(passages), np.uint64)
-        addresses_P[numbers] = together.column("address").to_numpy()
-        passages = Passages(passages.ids, addresses_P)
+    if "row" in together.column_names:
+        rows_P = np.empty(len(passages), np.int64)
+        rows_P[numbers] = together.column("row").to_numpy()
+        passages = Passages(passages.ids, rows_P)
     own = np.split(numbers, np.cumsum([len(table) for table in tables.values()])[:-1])
     return {
         name: Hits(passages, _offsets(table, n_queries), numbers_F, table.column("score").to_numpy())

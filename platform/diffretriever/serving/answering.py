@@ -230,7 +230,7 @@ class Answering:
         rankings = [_rank(each) for each in searched]
         shown: dict[int, list[np.ndarray]] = {}
         for each, own in zip(searched, rankings, strict=True):
-            shown.setdefault(each.request.view.version, []).append(own.best.addresses())
+            shown.setdefault(each.request.view.version, []).append(own.best.rows())
         views = {each.request.view.version: each.request.view for each in searched}
         texts = {version: views[version].texts(np.unique(np.concatenate(own))) for version, own in shown.items()}
         return [
@@ -259,25 +259,25 @@ class Answering:
     def _hits(
         self, searched: Searched, ranking: Ranking, texts: Mapping[int, dict[str, str]]
     ) -> Iterator[list[SearchHit]]:
-        """Yield each query's hits, their passages' fields by address, explained if asked for."""
+        """Yield each query's hits, explained if asked for; `texts` are the passages' fields by row."""
         best, mode = ranking.best, searched.request.mode
-        addresses, names = best.addresses().tolist(), best.names()
+        rows, names = best.rows().tolist(), best.names()
         stored: Mapping[int, Representations] | None = None
         if searched.request.asked.explain:
-            stored = searched.request.view.representations(np.unique(best.addresses()))
+            stored = searched.request.view.representations(np.unique(best.rows()))
         for number, (start, end) in enumerate(pairwise(best.offsets.tolist())):
             query = None if stored is None else searched.queries.take(np.array([number]))
             hits = []
             for place in range(start, end):
-                score, address = float(best.scores_F[place]), addresses[place]
+                score, row = float(best.scores_F[place]), rows[place]
                 hits.append(
                     SearchHit(
                         rank=place - start + 1,
                         id=names[place],
                         score=score,
                         scores={mode: score, **{name: known[place] for name, known in ranking.scores.items()}},
-                        explanation=None if query is None else explain(query, stored[address], self.word),
-                        **texts[address],
+                        explanation=None if query is None else explain(query, stored[row], self.word),
+                        **texts[row],
                     )
                 )
             yield hits

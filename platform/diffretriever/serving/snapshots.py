@@ -75,17 +75,17 @@ class View:
             checked_seconds_ago=round(time.monotonic() - self.checked, 3),
         )
 
-    def texts(self, addresses: np.ndarray) -> dict[int, dict[str, str]]:
-        """Return the `title`, `text` and `collection` of the passages at these addresses (uint64), by address."""
-        rows = self.index.rows_at(addresses, ["title", "text", "collection"]).to_pylist()
-        return dict(zip(addresses.tolist(), rows, strict=True))
+    def texts(self, rows: np.ndarray) -> dict[int, dict[str, str]]:
+        """Return the `title`, `text` and `collection` of the passages in these rows (int64), by row."""
+        texts = self.index.take(rows, ["title", "text", "collection"]).to_pylist()
+        return dict(zip(rows.tolist(), texts, strict=True))
 
-    def representations(self, addresses: np.ndarray) -> dict[int, Representations]:
-        """Return what is stored of the passages at these addresses (uint64), by address, each with N = 1."""
+    def representations(self, rows: np.ndarray) -> dict[int, Representations]:
+        """Return what is stored of the passages in these rows (int64), by row, each with N = 1."""
         hidden_size = self.index.manifest.hidden_size
         assert hidden_size is not None, "an index with an encoder has vectors"
-        table = self.index.rows_at(addresses, [field.name for field in representation_fields(hidden_size)])
-        return {each: Representations.from_arrow(table.slice(row, 1)) for row, each in enumerate(addresses.tolist())}
+        table = self.index.take(rows, [field.name for field in representation_fields(hidden_size)])
+        return {row: Representations.from_arrow(table.slice(place, 1)) for place, row in enumerate(rows.tolist())}
 
 
 @dataclass(frozen=True, slots=True)
