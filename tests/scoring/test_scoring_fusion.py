@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diffretriever.scoring.fusion import FUSION_DEPTH, depth_for, hybrid, lists_for, ranked
@@ -20,7 +20,7 @@ def fused(dense: dict[str, float], sparse: dict[str, float], k: int = 1000, dept
         ranked_hits(passages, 1, (np.zeros(len(own), int), own, np.array([*scores.values()], float)))
         for own, scores in ((numbers[: len(dense)], dense), (numbers[len(dense) :], sparse))
     ]
-    return hybrid(*lists, k, depth=depth)[0]
+    return hybrid(lists[0], lists[1], k, depth=depth)[0]
 
 
 def hybrid_reference(dense: dict[str, float], sparse: dict[str, float], k: int, depth: int) -> list[tuple[str, float]]:
@@ -38,11 +38,13 @@ def hybrid_reference(dense: dict[str, float], sparse: dict[str, float], k: int, 
     return sorted(fused.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
 
 
+@settings(deadline=None)
 @given(dense=lists, sparse=lists, k=st.integers(1, 12), depth=st.integers(1, 12))
 def test_equals_the_reference(dense: dict[str, float], sparse: dict[str, float], k: int, depth: int) -> None:
     assert fused(dense, sparse, k, depth) == hybrid_reference(dense, sparse, k, depth)
 
 
+@settings(deadline=None)
 @given(dense=lists, sparse=lists)
 def test_counting_a_missing_passage_as_the_minimum_changes_nothing(
     dense: dict[str, float], sparse: dict[str, float]

@@ -44,6 +44,7 @@ def test_batches_give_what_one_sort_gives(
     assert ranking.results() == [ranked(row.tolist(), ids, k, floor) for row in scores]
 
 
+@settings(deadline=None)
 @given(k=st.integers(1, 8), data=st.data())
 def test_top_k_gives_what_one_sort_gives(k: int, data: st.DataObject) -> None:
     ids = data.draw(st.lists(st.text(max_size=3), unique=True, max_size=20))
