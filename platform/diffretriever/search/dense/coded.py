@@ -188,9 +188,13 @@ class CodedPassages:
         return scored
 
     def _score(self, query: int, own_MH: np.ndarray, chosen_C: np.ndarray, best: TopK) -> None:
-        for segment, rows_C in self.split(chosen_C):
-            parts = [_exact(own_MH, segment, part_C) for part_C in _portions(segment, rows_C)]
-            best.add_for(query, np.concatenate(parts), segment.numbers_P[rows_C])
+        parts = [
+            _exact(own_MH, segment, part_C)
+            for segment, rows_C in self.split(chosen_C)
+            for part_C in _portions(segment, rows_C)
+        ]
+        if parts:
+            best.add_for(query, np.concatenate(parts), self.numbers_P[chosen_C])
 
     def split(self, chosen_C: np.ndarray) -> Iterator[tuple[Segment, np.ndarray]]:
         """Yield each segment that owns some of `chosen_C` (int64 [C], ascending), and their numbers within it."""
@@ -226,7 +230,9 @@ def _portions(segment: Segment, rows_C: np.ndarray) -> list[np.ndarray]:
     """Cut chosen passages, at least one, into portions of about `_VALUES_AT_ONCE`."""
     offsets, hidden_size = segment.codes.vectors.offsets, segment.codes.stored_NH.shape[1]
     values = int((offsets[rows_C + 1] - offsets[rows_C]).sum()) * hidden_size
-    return list(np.array_split(rows_C, max(1, -(-values // _VALUES_AT_ONCE))))
+    portions = -(-values // _VALUES_AT_ONCE)
+    # To have NumPy split what stays whole takes as long as to score it.
+    return [rows_C] if portions <= 1 else list(np.array_split(rows_C, portions))
 
 
 def _joined(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:
