@@ -109,6 +109,18 @@ def test_runs_of_other_tools(tmp_path: Path) -> None:
     assert read_run(path) == {"q": {"a": 0.0015, "b": 0.5}}
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("separator", [" ", "\t"])
+def test_lines_in_any_order_are_ranked_by_score_and_id(tmp_path: Path, separator: str, end: str) -> None:
+    rows = ["q Q0 c 1 0.5 t", "r Q0 a 9 1 t", "q Q0 a 3 0.5 t", "q Q0 b 2 2.25 t", "r Q0 b 1 -3 t"]
+    path = tmp_path / "run"
+    path.write_bytes("".join(row.replace(" ", separator) + end for row in rows).encode())
+    found = read_run(path)
+    assert [(query, [*hits.items()]) for query, hits in found.items()] == [
+        ("q", [("b", 2.25), ("a", 0.5), ("c", 0.5)]), ("r", [("a", 1.0), ("b", -3.0)]),
+    ]  # fmt: skip
+
+
 def test_invalid_utf8_names_the_line(tmp_path: Path) -> None:
     path = tmp_path / "qrels"
     path.write_bytes(b"q a 1\nq \xff 1\n")

@@ -2,6 +2,7 @@ import math
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -66,6 +67,25 @@ def test_ties_are_ranked_by_ascending_id_whatever_the_measure(measure: str) -> N
 def test_scores_closer_than_float32_are_told_apart() -> None:
     run = {"q": {"a": 1.0, "b": 1.0 + 1e-12}}
     assert evaluate(Run.of(run), {"q": {"b": 1}}, ["nDCG@1", "MRR@10"]).mean == {"nDCG@1": 1.0, "MRR@10": 1.0}
+
+
+CUT = "nDCG nDCG(dcg='exp-log2') P P(rel=2) P(judged_only=True) R RR AP Success Judged ERR"
+
+
+@pytest.mark.parametrize("family", CUT.split())
+def test_leaving_out_ranks_below_the_cutoff_changes_no_bit(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # gdeval, which computes two of them, takes numbers for queries.
+    rng, measure = np.random.default_rng(0), f"{family}@3"
+    qrels = {f"{q}": {f"d{d}": int(rng.integers(0, 3)) for d in rng.choice(12, 5, replace=False)} for q in range(8)}
+    run = Run.of({f"{q}": {f"d{d}": float(rng.integers(0, 4)) for d in range(12 - q)} for q in range(8)})
+    cut = evaluate(run, qrels, [measure])
+    monkeypatch.setattr("diffretriever.evaluation.measures._deepest", lambda _: None)
+    assert evaluate(run, qrels, [measure]) == cut
+
+
+def test_a_measure_without_a_cutoff_sees_all_ranks() -> None:
+    run = Run.of({"q": {f"d{i:02}": -float(i) for i in range(30)}})
+    assert evaluate(run, {"q": {"d29": 1}}, ["nDCG@10", "RR"]).mean == {"nDCG@10": 0.0, "RR": 1 / 30}
 
 
 hits = st.dictionaries(st.sampled_from("abcdefgh"), st.sampled_from([0.0, 0.5, 1.0]), max_size=8)
