@@ -22,7 +22,6 @@ from benchmarks.measuring import peak_mb, serve_child
 
 HIDDEN, VOCAB, SLOTS, PASSAGE_TERMS, QUERY_TERMS = 384, 30_522, 4, 40, 6
 """About those of the demo's index."""
-_BLOCK_ROWS = 1000
 
 
 class Encoded:
@@ -102,13 +101,10 @@ def _searcher(folder: str, made: dict[str, int], *, accelerated: bool) -> Any:
     retriever = MaskedRetriever.model_validate({"backbone": {"source": "x", "dtype": "float32"}, "budget": "q4p4"})
     manifest = IndexManifest(retriever=retriever, weights="w", hidden_size=HIDDEN, vocab_size=VOCAB, created="now")
     index = PassageIndex.create(f"{folder}/index", manifest)
-    receipts = {}
-    for start in range(0, made["passages"], _BLOCK_ROWS):
-        block = range(start, min(start + _BLOCK_ROWS, made["passages"]))
-        passages = [Passage(f"module.function_{number}", f"title {number}", "some words " * 100) for number in block]
-        table = beside(text_table(passages, "c"), _encoded(len(passages), PASSAGE_TERMS, seed=start).to_arrow())
-        receipts[str(start)] = write_block(index.uri, table)
-    Committer(index).commit(receipts, [])
+    # In one fragment, as an encode job leaves so few.
+    passages = [Passage(f"module.function_{n}", f"title {n}", "some words " * 100) for n in range(made["passages"])]
+    table = beside(text_table(passages, "c"), _encoded(len(passages), PASSAGE_TERMS, seed=0).to_arrow())
+    Committer(index).commit({"all": write_block(index.uri, table)}, [])
     if accelerated:
         build_codes(index)
         build_postings(index)

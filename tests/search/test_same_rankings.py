@@ -90,7 +90,7 @@ def by_hand(query: Text, passages: dict[str, Text], k: int) -> dict[Mode, list[H
 
 
 class Made(NamedTuple):
-    index: PassageIndex
+    opened: PassageIndex
     passages: dict[str, Text]
     queries: list[Text]
     ids: list[str]
@@ -119,16 +119,16 @@ def made(folder: Path, seed: int) -> Made:
 
 def in_process(made: Made, depth: int) -> dict[Mode, Hits]:
     """As a search job, an evaluation and a validation search."""
-    encoder: Any = SimpleNamespace(config=made.index.manifest.retriever, facts=SimpleNamespace(device=CPU))
-    searcher = NeuralSearcher(made.index, encoder, SearchOptions(index=made.index.uri))
+    encoder: Any = SimpleNamespace(config=made.opened.manifest.retriever, facts=SimpleNamespace(device=CPU))
+    searcher = NeuralSearcher(made.opened, encoder, SearchOptions(index=made.opened.uri))
     return searcher.search_representations(encoded(made.queries), depth, MODES)
 
 
 def by_parts(made: Made, job: BatchSearchJob, depth: int) -> dict[Mode, Hits]:
     """As a batch search does on several machines."""
-    groups = split_fragments(made.index, 3).values()
+    groups = split_fragments(made.opened, 3).values()
     parts = [
-        dict(search_lists(IndexPart.of_fragments(made.index, each), encoded(made.queries), job, "cpu"))
+        dict(search_lists(IndexPart.of_fragments(made.opened, each), encoded(made.queries), job, "cpu"))
         for each in groups
     ]
     merged = {name: merge([part[name] for part in parts], list_depth(job)) for name in parts[0]}
@@ -138,8 +138,8 @@ def by_parts(made: Made, job: BatchSearchJob, depth: int) -> dict[Mode, Hits]:
 
 def served(made: Made, shards: int, depth: int) -> dict[ListName, Hits]:
     """As replicas of shards find, merged as the ingress does; of one shard as a replica that does all finds."""
-    options = SearchOptions(index=made.index.uri)
-    spec = SearchSpec(made.index.version, ("dense", "sparse"), depth, None)
+    options = SearchOptions(index=made.opened.uri)
+    spec = SearchSpec(made.opened.version, ("dense", "sparse"), depth, None)
     opened = [Snapshots(options, CPU, ShardNumber(number, shards)) for number in range(shards)]
     found = [find_together(each, [(encoded(made.queries), spec)])[0] for each in opened]
     if shards == 1:
@@ -153,13 +153,13 @@ def test_every_way_gives_the_ranking_computed_by_hand(tmp_path: Path, seed: int)
     it = made(tmp_path, seed)
     expected = [by_hand(query, it.passages, 1001) for query in it.queries]
     job = BatchSearchJob(
-        index=it.index.uri, collection="x", output=tmp_path / "out", modes=MODES, top_k=FEW, exclude_self=True
+        index=it.opened.uri, collection="x", output=tmp_path / "out", modes=MODES, top_k=FEW, exclude_self=True
     )
     depth = searched_depth(FEW, exclude_self=True)
     for accelerated in (False, True):
         if accelerated:
-            build_codes(it.index)
-            build_postings(it.index)
+            build_codes(it.opened)
+            build_postings(it.opened)
         for found in (in_process(it, depth), by_parts(it, job, depth)):
             for mode in MODES:
                 assert found[mode] == [own[mode][:depth] for own in expected], (mode, accelerated)
@@ -171,5 +171,5 @@ def test_every_way_gives_the_ranking_computed_by_hand(tmp_path: Path, seed: int)
             for mode in MODES:
                 hits = ranked(mode, lists, FEW)
                 assert hits == [own[mode][:FEW] for own in expected], (mode, accelerated, shards)
-                read = it.index.take(hits.rows(), ["id"]).column("id").to_pylist()
+                read = it.opened.take(hits.rows(), ["id"]).column("id").to_pylist()
                 assert read == hits.names(), "rows are where hits say"

@@ -262,11 +262,10 @@ class Answering:
         """Yield each query's hits, explained if asked for; `texts` are the passages' fields by row."""
         best, mode = ranking.best, searched.request.mode
         rows, names = best.rows().tolist(), best.names()
-        stored: Mapping[int, Representations] | None = None
-        if searched.request.asked.explain:
-            stored = searched.request.view.representations(np.unique(best.rows()))
+        explains = searched.request.asked.explain
+        stored = searched.request.view.representations(np.unique(best.rows())) if explains else {}
         for number, (start, end) in enumerate(pairwise(best.offsets.tolist())):
-            query = None if stored is None else searched.queries.take(np.array([number]))
+            query = searched.queries.take(np.array([number])) if explains else None
             hits = []
             for place in range(start, end):
                 score, row = float(best.scores_F[place]), rows[place]
