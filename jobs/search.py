@@ -30,17 +30,18 @@ def main(config: SearchJob) -> None:
         (choice,) = chooser.choose([config.query])
         budgets = [choice.budget]
         print(_reason(chooser, choice), file=sys.stderr if config.json_output else sys.stdout)
-    hits = searcher.search([config.query], top_k=config.top_k, modes=[mode], budgets=budgets)[mode][0]
-    passages = searcher.index.passages([passage_id for passage_id, _ in hits])
+    hits = searcher.search([config.query], top_k=config.top_k, modes=[mode], budgets=budgets)[mode]
+    passages = searcher.index.take(hits.rows(), ["title", "text", "collection"]).to_pylist()
+    found = list(zip(hits[0], passages, strict=True))
     if config.json_output:
-        rows = [{"id": i, "score": score, "mode": mode, **passages[i]} for i, score in hits]
+        rows = [{"id": i, "score": score, "mode": mode, **passage} for (i, score), passage in found]
         print(json.dumps(rows, ensure_ascii=False, indent=2))
         return
     print(f"{mode} scores of {len(searcher.index):,} passages")
-    if not hits:
+    if not found:
         print("nothing found")
-    for rank, (passage_id, score) in enumerate(hits, start=1):
-        print(_show(rank, passage_id, score, passages[passage_id]))
+    for rank, ((passage_id, score), passage) in enumerate(found, start=1):
+        print(_show(rank, passage_id, score, passage))
 
 
 def _reason(chooser: BudgetChooser, choice: Choice) -> str:

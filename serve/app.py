@@ -76,9 +76,9 @@ class Shard:
         self._find = SearchBatcher(self._snapshots, metrics)
 
     async def find(self, queries: Representations, spec: SearchSpec) -> dict[str, pa.Table]:
-        """Search for the queries of one request; a table of `search.batch.SCHEMA` for each list."""
+        """Search for the queries of one request; a table of `to_table` for each list."""
         found = await self._find(queries, spec)
-        return {name: to_table(hits) for name, hits in found.items()}
+        return {name: to_table(hits, with_rows=True) for name, hits in found.items()}
 
     async def open(self, version: int) -> None:
         """Open a version beside those in use."""

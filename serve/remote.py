@@ -126,7 +126,8 @@ class RemoteBackend:
         parts: list[dict[Any, pa.Table]] = await asyncio.gather(
             *(shard.ask("find", queries, spec) for shard in self._shards)
         )
-        return {name: to_hits(merge([part[name] for part in parts], spec.depth), len(queries)) for name in spec.lists}
+        merged = {name: merge([part[name] for part in parts], spec.depth) for name in spec.lists}
+        return to_hits(merged, len(queries))
 
     async def open(self, version: int) -> None:
         """Have every replica of every shard open a version; who takes the place of a dead one does so by itself."""

@@ -20,7 +20,7 @@ from benchmarks.search.figures import Built, Candidates, Timed
 from benchmarks.search.vectors import MadeUpVectors, name
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
-from diffretriever.scoring.topk import Hits
+from diffretriever.scoring.hits import Hits
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.calibrate import choose_count, counts_to_try
 from diffretriever.search.dense.candidates import PROPOSERS, CandidateSearch

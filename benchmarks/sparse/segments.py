@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+import pyarrow as pa
 import scipy.sparse
 
 from benchmarks.measuring import peak_mb, serve_child
@@ -188,14 +189,17 @@ def _by_columns(by_term: scipy.sparse.csc_array, ids: np.ndarray, weights: np.nd
 def _by_rows(passages: scipy.sparse.csr_array, ids: np.ndarray, weights: np.ndarray, k: int) -> list[tuple[str, float]]:
     """Return the ranking of the exact search, by products of batches of rows; reading the batches is left out."""
     # Only here: torch comes with it, and would count as memory of a search.
+    from diffretriever.scoring.hits import Passages
     from diffretriever.scoring.sparse import impact_matrix, sparse_scores
     from diffretriever.scoring.topk import TopK
 
     query = impact_matrix(ids, weights, np.array([0, len(ids)]), passages.shape[1])
-    best = TopK(1, k, only_positive=True)
+    # Names sort as the rows do.
+    numbers_P = np.arange(passages.shape[0], dtype=np.int32)
+    best = TopK(1, k, Passages(pa.array(map(_name, numbers_P), pa.large_string())), only_positive=True)
     for first in range(0, passages.shape[0], _ROWS):
         batch = passages[first : first + _ROWS]
-        best.add(sparse_scores(query, batch).toarray(), [_name(first + i) for i in range(batch.shape[0])])
+        best.add(sparse_scores(query, batch).toarray(), numbers_P[first : first + batch.shape[0]])
     return best.results()[0]
 
 

@@ -15,11 +15,13 @@ import pyarrow as pa
 import torch
 
 from diffretriever.codecs import train_codec
+from diffretriever.collections import Run
 from diffretriever.encoders.representations import Representations, read_vectors
 from diffretriever.evaluation.measures import EvaluationResult, evaluate
 from diffretriever.evaluation.statistics import paired_p
 from diffretriever.index.rewrite import sample_of
 from diffretriever.index.table import PassageIndex
+from diffretriever.scoring.hits import Passages
 from diffretriever.scoring.maxsim import maxsim
 from diffretriever.scoring.topk import TopK
 from schemas.base import Model
@@ -125,13 +127,12 @@ class Corpus:
 
     def measure(self, vectors_NH: np.ndarray) -> EvaluationResult:
         """Measure the exact ranking by these vectors."""
-        best, passages = TopK(len(self.queries), 10 + 1), torch.from_numpy(vectors_NH.astype(np.float32))
+        known, numbers_P = Passages.numbered(pa.array(self.ids, pa.large_string()))
+        best, passages = TopK(len(self.queries), 10 + 1, known), torch.from_numpy(vectors_NH.astype(np.float32))
         queries = torch.from_numpy(self.queries.vectors_MH)
-        best.add(maxsim(queries, self.queries.offsets, passages, self.offsets).numpy(), self.ids)
+        best.add(maxsim(queries, self.queries.offsets, passages, self.offsets).numpy(), numbers_P)
         # As BEIR does, a query's own document does not count.
-        pairs = zip(self.query_ids, best.results(), strict=True)
-        run = {query: {i: score for i, score in hits if i != query} for query, hits in pairs}
-        return evaluate(run, self.qrels, [_MEASURE])
+        return evaluate(Run(self.query_ids, best.results()).without_self(), self.qrels, [_MEASURE])
 
 
 def load(uri: str, collection: Collection, split: str) -> Corpus:

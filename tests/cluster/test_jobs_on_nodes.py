@@ -106,7 +106,8 @@ def collection(bench: Bench, tmp_path: Path) -> str:
 
 def searched(index: str, *queries: str) -> Ranked:
     """Return what a search in this process finds."""
-    return open_searcher(index).search(list(queries), top_k=2 * N)
+    found = open_searcher(index).search(list(queries), top_k=2 * N)
+    return {mode: list(hits) for mode, hits in found.items()}
 
 
 def runs_in(folder: str, modes: Iterable[Mode]) -> Ranked:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import struct
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 from hypothesis import given, settings
@@ -11,20 +12,21 @@ from hypothesis import strategies as st
 from diffretriever.collections import Qrels, Run, read_qrels, read_run, write_qrels, write_run
 
 IDS = st.text(st.characters(exclude_categories=("Cs", "Cc", "Zs", "Zl", "Zp"), exclude_characters="\ufeff"), min_size=1)
+Scores: TypeAlias = dict[str, dict[str, float]]
 SCORES = st.floats(allow_nan=False, allow_infinity=False)
 RUNS = st.dictionaries(IDS, st.dictionaries(IDS, SCORES, min_size=1, max_size=6), max_size=4)
 QRELS = st.dictionaries(IDS, st.dictionaries(IDS, st.integers(-2, 5), min_size=1, max_size=6), max_size=4)
 
 
-def ranked(run: Run) -> list[tuple[str, list[tuple[str, float]]]]:
-    return [(query, sorted(hits.items(), key=lambda hit: -hit[1])) for query, hits in run.items()]
+def ranked(run: Scores) -> list[tuple[str, list[tuple[str, float]]]]:
+    return [(query, sorted(hits.items(), key=lambda hit: (-hit[1], hit[0]))) for query, hits in run.items()]
 
 
 @settings(max_examples=150, deadline=None)
 @given(run=RUNS)
-def test_runs_round_trip(tmp_path_factory: pytest.TempPathFactory, run: Run) -> None:
+def test_runs_round_trip(tmp_path_factory: pytest.TempPathFactory, run: Scores) -> None:
     path = tmp_path_factory.getbasetemp() / "round.trec"
-    write_run(path, ranked(run), "tag")
+    write_run(path, [Run.of(run)], "tag")
     back = read_run(path)
     assert [(query, list(hits.items())) for query, hits in back.items()] == ranked(run)
     bits = {(query, name): struct.pack("d", score) for query, hits in run.items() for name, score in hits.items()}
@@ -45,7 +47,8 @@ def test_qrels_round_trip(tmp_path_factory: pytest.TempPathFactory, qrels: Qrels
 
 def test_the_form_of_a_run(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "run.trec"
-    write_run(path, [("q", [("a", 1.0), ("b", 1e-07)]), ("none", []), ("r", [("a", -0.1)])], "hybrid")
+    run = Run.of({"q": {"a": 1.0, "b": 1e-07}, "none": {}, "r": {"a": -0.1}})
+    write_run(path, [run], "hybrid")
     assert path.read_text() == "q Q0 a 1 1.0 hybrid\nq Q0 b 2 0.0000001 hybrid\nr Q0 a 1 -0.1 hybrid\n"
     assert list(path.parent.iterdir()) == [path]
 
@@ -68,14 +71,14 @@ def test_what_cannot_be_written(
     path = tmp_path / "run.trec"
     path.write_text("old")
     with pytest.raises(ValueError, match=message):
-        write_run(path, hits, tag)
+        write_run(path, [Run.of_lists(hits)], tag)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_hits_must_be_ranked(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not ranked"):
-        write_run(tmp_path / "run", [("q", [("a", 1.0), ("b", 2.0)])], "t")
+        write_run(tmp_path / "run", [Run.of_lists([("q", [("a", 1.0), ("b", 2.0)])])], "t")
 
 
 @pytest.mark.parametrize(
@@ -104,6 +107,18 @@ def test_runs_of_other_tools(tmp_path: Path) -> None:
     path = tmp_path / "run.gz"
     path.write_bytes(gzip.compress(b"\xef\xbb\xbfq\tQ0\ta\t0\t1.5e-3\tt\r\nq   Q0   b   1   +.5   t\r\n"))
     assert read_run(path) == {"q": {"a": 0.0015, "b": 0.5}}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("separator", [" ", "\t"])
+def test_lines_in_any_order_are_ranked_by_score_and_id(tmp_path: Path, separator: str, end: str) -> None:
+    rows = ["q Q0 c 1 0.5 t", "r Q0 a 9 1 t", "q Q0 a 3 0.5 t", "q Q0 b 2 2.25 t", "r Q0 b 1 -3 t"]
+    path = tmp_path / "run"
+    path.write_bytes("".join(row.replace(" ", separator) + end for row in rows).encode())
+    found = read_run(path)
+    assert [(query, [*hits.items()]) for query, hits in found.items()] == [
+        ("q", [("b", 2.25), ("a", 0.5), ("c", 0.5)]), ("r", [("a", 1.0), ("b", -3.0)]),
+    ]  # fmt: skip
 
 
 def test_invalid_utf8_names_the_line(tmp_path: Path) -> None:

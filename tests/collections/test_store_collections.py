@@ -10,7 +10,16 @@ from unittest.mock import patch
 
 import pytest
 
-from diffretriever.collections import open_collection, read_qrels, read_queries, read_run, scan, set_aside, write_run
+from diffretriever.collections import (
+    Run,
+    open_collection,
+    read_qrels,
+    read_queries,
+    read_run,
+    scan,
+    set_aside,
+    write_run,
+)
 from diffretriever.collections.quarantine import own_file, refuse_other_files
 from diffretriever.files import files_in, read_text, remove, write_bytes, write_text
 from schemas.places import StorePath
@@ -95,10 +104,10 @@ def test_a_corpus_is_a_stream(bucket: str) -> None:
 
 def test_runs(bucket: str) -> None:
     place = StorePath(f"{bucket}/runs/dense.trec")
-    write_run(place, [("q", [("b", 2.0), ("a", 1.0)])], "dense")
+    write_run(place, [Run.of({"q": {"b": 2.0, "a": 1.0}})], "dense")
     assert read_run(place) == {"q": {"b": 2.0, "a": 1.0}}
     with pytest.raises(ValueError, match="not ranked"):
-        write_run(place, [("q", [("b", 1.0), ("a", 2.0)])], "dense")
+        write_run(place, [Run.of_lists([("q", [("b", 1.0), ("a", 2.0)])])], "dense")
     assert read_run(place) == {"q": {"b": 2.0, "a": 1.0}}
 
 

@@ -2,11 +2,13 @@ import math
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diffretriever.evaluation.measures import evaluate, parse_measures, remove_self
+from diffretriever.collections import Run
+from diffretriever.evaluation.measures import evaluate, parse_measures
 from schemas.evaluate import DEFAULT_MEASURES
 
 QRELS = {
@@ -26,7 +28,7 @@ RUN = {
 
 
 def test_values_computed_by_hand() -> None:
-    result = evaluate(RUN, QRELS, ("nDCG@10", "MRR@10", "Recall@100", "P@1"))
+    result = evaluate(Run.of(RUN), QRELS, ("nDCG@10", "MRR@10", "Recall@100", "P@1"))
     # Linear gain, discount 1 / log2(rank + 1): b at 1, a at 3, against a at 1, b at 2.
     graded = (1 + 2 / 2) / (2 + 1 / math.log2(3))
     ndcg = {"graded": graded, "second": 1 / math.log2(3), "late": 0.0, "absent": 0.0, "nothing-relevant": 0.0}
@@ -42,15 +44,15 @@ def test_values_computed_by_hand() -> None:
 
 def test_measures_keep_the_names_that_the_user_wrote() -> None:
     names = ("MRR@10", "RR@10", "Recall@100")
-    result = evaluate(RUN, QRELS, names)
+    result = evaluate(Run.of(RUN), QRELS, names)
     assert tuple(result.mean) == tuple(result.per_query) == names
     assert result.per_query["MRR@10"] == result.per_query["RR@10"]
-    assert tuple(evaluate(RUN, QRELS).mean) == DEFAULT_MEASURES
+    assert tuple(evaluate(Run.of(RUN), QRELS).mean) == DEFAULT_MEASURES
 
 
 @pytest.mark.parametrize("run", [{}, {"graded": {}}, {"not judged": {"a": 1.0}}])
 def test_a_run_without_a_judged_query_scores_zero(run: dict[str, dict[str, float]]) -> None:
-    result = evaluate(run, QRELS)
+    result = evaluate(Run.of(run), QRELS)
     assert set(result.mean.values()) == {0.0}
     assert all(values.keys() == QRELS.keys() for values in result.per_query.values())
 
@@ -58,13 +60,32 @@ def test_a_run_without_a_judged_query_scores_zero(run: dict[str, dict[str, float
 @pytest.mark.parametrize("measure", ["MRR@10", "RR", "nDCG@10", "P@1", "Judged@1", "Success@1"])
 def test_ties_are_ranked_by_ascending_id_whatever_the_measure(measure: str) -> None:
     run = {"q": {"b": 1.0, "a": 1.0}}
-    assert evaluate(run, {"q": {"a": 1}}, [measure]).mean[measure] == 1.0
-    assert evaluate(run, {"q": {"b": 1}}, [measure]).mean[measure] < 1.0
+    assert evaluate(Run.of(run), {"q": {"a": 1}}, [measure]).mean[measure] == 1.0
+    assert evaluate(Run.of(run), {"q": {"b": 1}}, [measure]).mean[measure] < 1.0
 
 
 def test_scores_closer_than_float32_are_told_apart() -> None:
     run = {"q": {"a": 1.0, "b": 1.0 + 1e-12}}
-    assert evaluate(run, {"q": {"b": 1}}, ["nDCG@1", "MRR@10"]).mean == {"nDCG@1": 1.0, "MRR@10": 1.0}
+    assert evaluate(Run.of(run), {"q": {"b": 1}}, ["nDCG@1", "MRR@10"]).mean == {"nDCG@1": 1.0, "MRR@10": 1.0}
+
+
+CUT = "nDCG nDCG(dcg='exp-log2') P P(rel=2) P(judged_only=True) R RR AP Success Judged ERR"
+
+
+@pytest.mark.parametrize("family", CUT.split())
+def test_leaving_out_ranks_below_the_cutoff_changes_no_bit(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # gdeval, which computes two of them, takes numbers for queries.
+    rng, measure = np.random.default_rng(0), f"{family}@3"
+    qrels = {f"{q}": {f"d{d}": int(rng.integers(0, 3)) for d in rng.choice(12, 5, replace=False)} for q in range(8)}
+    run = Run.of({f"{q}": {f"d{d}": float(rng.integers(0, 4)) for d in range(12 - q)} for q in range(8)})
+    cut = evaluate(run, qrels, [measure])
+    monkeypatch.setattr("diffretriever.evaluation.measures._deepest", lambda _: None)
+    assert evaluate(run, qrels, [measure]) == cut
+
+
+def test_a_measure_without_a_cutoff_sees_all_ranks() -> None:
+    run = Run.of({"q": {f"d{i:02}": -float(i) for i in range(30)}})
+    assert evaluate(run, {"q": {"d29": 1}}, ["nDCG@10", "RR"]).mean == {"nDCG@10": 0.0, "RR": 1 / 30}
 
 
 hits = st.dictionaries(st.sampled_from("abcdefgh"), st.sampled_from([0.0, 0.5, 1.0]), max_size=8)
@@ -73,7 +94,7 @@ hits = st.dictionaries(st.sampled_from("abcdefgh"), st.sampled_from([0.0, 0.5, 1
 @settings(deadline=None, max_examples=40)
 @given(found=hits, relevant=st.sets(st.sampled_from("abcdefgh"), min_size=1))
 def test_equals_the_definitions(found: dict[str, float], relevant: set[str]) -> None:
-    result = evaluate({"q": found}, {"q": dict.fromkeys(relevant, 1)}, ("MRR@2", "Recall@3", "nDCG@10"))
+    result = evaluate(Run.of({"q": found}), {"q": dict.fromkeys(relevant, 1)}, ("MRR@2", "Recall@3", "nDCG@10"))
     ranking = sorted(found, key=lambda i: (-found[i], i))
     ranks = [rank for rank, i in enumerate(ranking, start=1) if i in relevant]
     ideal = sum(1 / math.log2(rank + 1) for rank in range(1, len(relevant) + 1))
@@ -105,19 +126,19 @@ def test_wrong_measures_are_refused_with_a_suggestion(name: str, hint: str) -> N
 
 def test_a_measure_that_its_provider_cannot_compute_is_named() -> None:
     with pytest.raises(ValueError, match="could not compute Accuracy"):
-        evaluate({"q": {"a": 1.0}}, {"q": {"a": 1}}, ["Accuracy"])
+        evaluate(Run.of({"q": {"a": 1.0}}), {"q": {"a": 1}}, ["Accuracy"])
 
 
 def test_nan_and_empty_qrels_are_refused() -> None:
     with pytest.raises(ValueError, match="NaN"):
-        evaluate({"graded": {"a": math.nan}}, QRELS)
+        Run.of({"graded": {"a": math.nan}})
     with pytest.raises(ValueError, match="no query"):
-        evaluate(RUN, {})
+        evaluate(Run.of(RUN), {})
 
 
-def test_remove_self() -> None:
+def test_a_querys_own_passage_is_left_out() -> None:
     run = {"a": {"a": 1.0, "b": 0.5}, "c": {"b": 1.0}, "d": {"d": 1.0}}
-    assert remove_self(run) == {"a": {"b": 0.5}, "c": {"b": 1.0}, "d": {}}
+    assert Run.of(run).without_self() == {"a": {"b": 0.5}, "c": {"b": 1.0}, "d": {}}
 
 
 def test_importing_the_package_is_cheap() -> None:

@@ -7,6 +7,7 @@ import pytest
 import yaml
 from pyarrow import parquet
 
+from diffretriever.collections import Run
 from diffretriever.evaluation.comparison import comparison_table, write_comparison
 from diffretriever.evaluation.measures import EvaluationResult, evaluate
 from diffretriever.evaluation.report import Evaluation, draw_measures, evaluation_table, write_evaluation
@@ -30,7 +31,7 @@ def result(offset: int, measures: tuple[str, ...] = ("nDCG@10", "MRR@10")) -> Ev
     run = {
         q: {**{f"x{r}": -float(r) for r in range(i + offset)}, f"d{i}": -float(i + offset)} for i, q in enumerate(QRELS)
     }
-    return evaluate(run, QRELS, measures)
+    return evaluate(Run.of(run), QRELS, measures)
 
 
 RESULTS = {"dense": result(1), "sparse": result(2), "hybrid": result(0)}
@@ -137,7 +138,7 @@ def test_systems_must_be_comparable(tmp_path: Path) -> None:
     one = {"one": {"dense": result(0)}}
     with pytest.raises(ValueError, match="'two' and 'one' have different measures"):
         write_comparison(tmp_path, "t", {**one, "two": {"dense": result(0, ("MRR@10",))}}, command="c")
-    fewer = evaluate({}, {"q0": {"d0": 1}}, ("nDCG@10", "MRR@10"))
+    fewer = evaluate(Run.of({}), {"q0": {"d0": 1}}, ("nDCG@10", "MRR@10"))
     with pytest.raises(ValueError, match="'two' and 'one' have different queries"):
         write_comparison(tmp_path, "t", {**one, "two": {"dense": fewer}}, command="c")
     assert list(tmp_path.iterdir()) == []

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from diffretriever.collections import Passage
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
-from diffretriever.scoring.topk import Hit
+from diffretriever.scoring.hits import Hit
 from schemas.index import IndexManifest, passage_schema
 from schemas.retriever import MaskedRetriever
 

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import numpy as np
 
 from diffretriever.encoders.representations import Representations
-from diffretriever.scoring.topk import Hits
+from diffretriever.scoring.hits import Hit, Hits
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.neural import NeuralSearcher
 from diffretriever.search.sparse.stream import StreamingImpacts
@@ -68,7 +68,7 @@ def counted_passes() -> Iterator[dict[str, int]]:
         yield counts
 
 
-def pooled_by_hand(searcher: NeuralSearcher, texts: list[str], budgets: list[int]) -> Hits:
+def pooled_by_hand(searcher: NeuralSearcher, texts: list[str], budgets: list[int]) -> list[list[Hit]]:
     """Rank by the inner product of mean slots, in float64."""
     asked = searcher.encoder.encode_queries(texts, budgets)
     table = searcher.index.take(np.arange(len(searcher.index)), ["id", "reps"])

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
-from diffretriever.collections import read_run, write_run
+from diffretriever.collections import Run, read_run, write_run
 from diffretriever.evaluation.budgets.measuring import measure_sweep, select_budget, sweep_tables
 from diffretriever.evaluation.budgets.sweeps import Outcomes, read_queries
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines import sweep
 from diffretriever.pipelines.sweep import sweep_budgets
 from diffretriever.presets import load_retriever, read_selection
-from diffretriever.scoring.topk import Hit
+from diffretriever.scoring.hits import Hits
 from diffretriever.search import open_searcher
 from diffretriever.search.batch import kept_hits
 from diffretriever.search.neural import NeuralSearcher
@@ -78,8 +78,8 @@ def test_every_cell_is_the_search_with_its_budget(job: SweepJob, summary: SweepS
                 for mode in MODES:
                     run = read_run(job.output / split / "runs" / str(Budget(query, passage)) / f"{mode}.trec")
                     wanted = pooled if mode == "pooled-slots" else [expected[mode][q] for q in texts]
-                    for (name, _), hits in zip(texts.items(), wanted, strict=True):
-                        kept = kept_hits(name, hits, 12, exclude_self=True)
+                    own = kept_hits([*texts], Hits.of(wanted), 12, exclude_self=True)
+                    for name, kept in zip(texts, own, strict=True):
                         assert [*run.get(name, {})] == [passage_id for passage_id, _ in kept]
                         tolerance = 1e-6 if mode == "pooled-slots" else 0
                         assert [*run.get(name, {}).values()] == pytest.approx(
@@ -108,11 +108,11 @@ def test_a_sweep_cut_off_goes_on(copy: SweepJob) -> None:
     for split in TEXTS:
         shutil.rmtree(local(copy.output) / split / "runs")
 
-    def dying(path: Path, hits: Iterable[tuple[str, Sequence[Hit]]], tag: str) -> None:
+    def dying(path: Path, parts: Iterable[Run], tag: str) -> None:
         if len(written) == 4 * 3 + 2:
             raise KeyboardInterrupt
         written.append(path)
-        write_run(path, hits, tag)
+        write_run(path, parts, tag)
 
     with patch.object(sweep, "write_run", dying), pytest.raises(KeyboardInterrupt):
         sweep_budgets(copy, "cut", say)

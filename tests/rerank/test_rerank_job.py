@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
-from diffretriever.collections import Passage, read_run, write_run
+from diffretriever.collections import Passage, Run, read_run, write_run
 from diffretriever.files import files_in, write_bytes
 from diffretriever.index.table import PassageIndex, bm25_manifest
 from diffretriever.index.writer import Committer, text_table, write_block
@@ -77,10 +77,10 @@ def test_missing_texts_are_named_before_anything_is_loaded(
     make_job: MakeJob, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("diffretriever.rerank.run.load_reranker", None)
-    write_run(folder / "other.trec", [("q1", [("p1", 2.0), ("gone", 1.0)]), ("q9", [("p1", 1.0)])], "x")
+    write_run(folder / "other.trec", [Run.of({"q1": {"p1": 2.0, "gone": 1.0}, "q9": {"p1": 1.0}})], "x")
     with pytest.raises(ValueError, match=r"other\.trec: 1 of its queries .*split 'test' of .*tiny.* 'q9'"):
         rerank(make_job(run=folder / "other.trec"))
-    write_run(folder / "other.trec", [("q1", [("p1", 2.0), ("gone", 1.0)])], "x")
+    write_run(folder / "other.trec", [Run.of({"q1": {"p1": 2.0, "gone": 1.0}})], "x")
     with pytest.raises(ValueError, match=r"other\.trec: 1 of the passages .*tiny.* 'gone' of query 'q1'"):
         rerank(make_job(run=folder / "other.trec"))
     with pytest.raises(TypeError, match="not callable"):

@@ -1,10 +1,12 @@
 import math
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from diffretriever.scoring.hits import Passages
 from diffretriever.scoring.topk import TopK, top_k
 
 few_scores = st.sampled_from([-math.inf, -1.0, 0.0, 0.25, 0.5, 1.0, math.inf])
@@ -34,13 +36,15 @@ def test_batches_give_what_one_sort_gives(
     row = st.lists(few_scores, min_size=len(ids), max_size=len(ids))
     scores = np.array(data.draw(st.lists(row, min_size=1, max_size=3)), dtype=dtype)
     step = data.draw(st.integers(1, len(ids)))
-    ranking = TopK(len(scores), k, only_positive=only_positive)
+    passages, numbers_P = Passages.numbered(pa.array(ids, pa.large_string()))
+    ranking = TopK(len(scores), k, passages, only_positive=only_positive)
     for start in range(0, len(ids), step):
-        ranking.add(scores[:, start : start + step], ids[start : start + step])
+        ranking.add(scores[:, start : start + step], numbers_P[start : start + step])
     floor = 0.0 if only_positive else -math.inf
     assert ranking.results() == [ranked(row.tolist(), ids, k, floor) for row in scores]
 
 
+@settings(deadline=None)
 @given(k=st.integers(1, 8), data=st.data())
 def test_top_k_gives_what_one_sort_gives(k: int, data: st.DataObject) -> None:
     ids = data.draw(st.lists(st.text(max_size=3), unique=True, max_size=20))
@@ -54,22 +58,24 @@ def test_ids_are_compared_by_code_point() -> None:
 
 
 def test_a_later_smaller_id_takes_the_place_of_a_tie() -> None:
-    ranking = TopK(1, 2)
-    ranking.add(np.array([[1.0, 1.0]]), ["c", "b"])
-    ranking.add(np.array([[1.0, 0.5]]), ["a", "0"])
+    passages, numbers_P = Passages.numbered(pa.array(["c", "b", "a", "0"], pa.large_string()))
+    ranking = TopK(1, 2, passages)
+    ranking.add(np.array([[1.0, 1.0]]), numbers_P[:2])
+    ranking.add(np.array([[1.0, 0.5]]), numbers_P[2:])
     assert ranking.results() == [[("a", 1.0), ("b", 1.0)]]
 
 
 def test_nothing_added_and_empty_batches() -> None:
-    ranking = TopK(2, 3)
+    ranking = TopK(2, 3, Passages(pa.array([], pa.large_string())))
     assert ranking.results() == [[], []]
-    ranking.add(np.empty((2, 0)), [])
+    ranking.add(np.empty((2, 0)), np.empty(0, np.int32))
     assert ranking.results() == [[], []]
 
 
 def test_nan_is_refused_with_its_place() -> None:
+    passages, numbers_P = Passages.numbered(pa.array(["a", "b"], pa.large_string()))
     with pytest.raises(ValueError, match="passage 'b' for query number 1 is NaN"):
-        TopK(2, 1).add(np.array([[0.0, 0.0], [0.0, math.nan]]), ["a", "b"])
+        TopK(2, 1, passages).add(np.array([[0.0, 0.0], [0.0, math.nan]]), numbers_P)
 
 
 def test_k_below_one_is_refused() -> None:

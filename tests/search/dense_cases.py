@@ -6,7 +6,7 @@ import torch
 
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
-from diffretriever.scoring.topk import Hits
+from diffretriever.scoring.hits import Hits
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.candidates import PROPOSERS, write_settings

@@ -12,7 +12,7 @@ from diffretriever.collections import Passage
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
-from diffretriever.scoring.topk import Hits
+from diffretriever.scoring.hits import Hit
 from schemas.index import IndexManifest
 from schemas.retriever import MaskedRetriever, PooledRetriever
 
@@ -58,9 +58,9 @@ QUERIES: list[Bag] = [*bags(12, seed=1), {}, {VOCAB - 1: 1.0}, {VOCAB - 2: 2.0, 
 ENCODED_QUERIES = representations(QUERIES)
 
 
-def brute_force(model: Model, k: int) -> Hits:
+def brute_force(model: Model, k: int) -> list[list[Hit]]:
     """Add float32 products in the order of terms, one by one."""
-    hits: Hits = []
+    hits: list[list[Hit]] = []
     for query in QUERIES:
         scores: dict[str, np.float32] = {}
         for passage_id, bag in model.items():

@@ -12,7 +12,7 @@ import pytest
 from diffretriever.collections import Passage
 from diffretriever.index.table import PassageIndex, bm25_manifest
 from diffretriever.index.writer import Committer, text_table, write_block
-from diffretriever.scoring.topk import Hits
+from diffretriever.scoring.hits import Hit
 from diffretriever.search import open_searcher
 from diffretriever.search.bm25 import Bm25Searcher, analyse
 from schemas.retriever import Bm25Retriever
@@ -41,11 +41,11 @@ def test_scores_are_lucenes(query: str, bm25_index: PassageIndex) -> None:
     assert [s for _, s in hits] == pytest.approx([s for _, s in expected], rel=1e-5)
 
 
-def by_library(passages: list[Passage], queries: list[str], top_k: int) -> Hits:
+def by_library(passages: list[Passage], queries: list[str], top_k: int) -> list[list[Hit]]:
     """The library's own scores of one query at a time, sorted."""
     model = bm25s.BM25(method="lucene", k1=0.9, b=0.4)
     model.index(analyse([f"{p.title} {p.text}" for p in passages]), show_progress=False)
-    hits: Hits = []
+    hits: list[list[Hit]] = []
     for words in analyse(queries):
         known = [word for word in words if word in model.vocab_dict]
         scores = model.get_scores(known).tolist() if known else []

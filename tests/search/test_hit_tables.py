@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from diffretriever.scoring.topk import Hits, top_k
+from diffretriever.scoring.hits import Hits, Passages
+from diffretriever.scoring.topk import top_k
 from diffretriever.search.batch import kept_hits, merge, searched_depth, to_hits, to_table
 
 IDS = ["b", "a", "é", "Z", "10", "9", "𝄞", "\uff5e", "c d", "", "ab"]
 
 
 def test_a_table_gives_back_the_hits() -> None:
-    hits: Hits = [[("a", 0.1), ("b", 1 / 3)], [], [("é", -0.0)], []]
-    assert to_hits(to_table(hits), 4) == hits
-    assert to_hits(to_table([]), 0) == []
+    hits = Hits.of([[("a", 0.1), ("b", 1 / 3)], [], [("é", -0.0)], []])
+    others = Hits.of([[("b", 2.0)], [("c", 1.0)], [], []])
+    found = to_hits({"dense": to_table(hits), "sparse": to_table(others)}, 4)
+    assert found == {"dense": hits, "sparse": others}
+    assert found["dense"].passages is found["sparse"].passages, "numbers mean the same"
+    assert to_hits({"dense": to_table(Hits.of([]))}, 0) == {"dense": []}
+
+
+def test_rows_travel_with_the_hits() -> None:
+    passages, numbers_F = Passages.numbered(pa.array(["b", "a", "b"], pa.large_string()))
+    known = Passages(passages.ids, np.array([7, 9]))
+    hits = Hits(known, np.array([0, 2, 3]), numbers_F, np.array([2.0, 1.0, 0.5]))
+    found = to_hits({"dense": merge([to_table(hits, with_rows=True)], 2)}, 2)["dense"]
+    assert found == hits
+    assert found.rows().tolist() == [9, 7, 9]
 
 
 @pytest.mark.parametrize("k", [1, 3, 100])
@@ -27,19 +41,22 @@ def test_parts_merged_are_the_whole(k: int) -> None:
     parts = []
     for part in range(4):
         own = np.flatnonzero(owner_P == part)
-        parts.append(to_table([top_k(scores_P[own], [ids[i] for i in own], k) for scores_P in scores_QP]))
+        parts.append(to_table(Hits.of(top_k(scores_P[own], [ids[i] for i in own], k) for scores_P in scores_QP)))
     expected = [top_k(scores_P, ids, k) for scores_P in scores_QP]
-    assert to_hits(merge(parts, k), 5) == expected
+    assert to_hits({"dense": merge(parts, k)}, 5) == {"dense": expected}
 
 
 def test_a_query_without_hits_in_any_part_has_none() -> None:
-    parts: list[Hits] = [[[], [("a", 1.0)]], [[], [("b", 2.0)]]]
-    assert to_hits(merge([to_table(part) for part in parts], 5), 2) == [[], [("b", 2.0), ("a", 1.0)]]
+    parts = [Hits.of([[], [("a", 1.0)]]), Hits.of([[], [("b", 2.0)]])]
+    found = to_hits({"dense": merge([to_table(part) for part in parts], 5)}, 2)
+    assert found == {"dense": [[], [("b", 2.0), ("a", 1.0)]]}
 
 
 def test_a_querys_own_document_makes_room_for_another() -> None:
-    hits = [("q1", 3.0), ("a", 2.0), ("b", 1.0)]
+    hits = Hits.of([[("q1", 3.0), ("a", 2.0), ("b", 1.0)]] * 2)
     assert searched_depth(2, exclude_self=True) == 3
-    assert kept_hits("q1", hits, 2, exclude_self=True) == [("a", 2.0), ("b", 1.0)]
-    assert kept_hits("q1", hits, 2, exclude_self=False) == [("q1", 3.0), ("a", 2.0)]
-    assert kept_hits("a", hits, 1, exclude_self=True) == [("q1", 3.0)]
+    assert kept_hits(["q1", "a"], hits, 2, exclude_self=True) == [
+        [("a", 2.0), ("b", 1.0)], [("q1", 3.0), ("b", 1.0)]
+    ]  # fmt: skip
+    assert kept_hits(["q1", "a"], hits, 2, exclude_self=False) == [[("q1", 3.0), ("a", 2.0)]] * 2
+    assert kept_hits(["x", "a"], hits, 1, exclude_self=True) == [[("q1", 3.0)]] * 2

@@ -9,7 +9,7 @@ import torch
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import IndexPart, PassageIndex, split_fragments
-from diffretriever.scoring.topk import Hits
+from diffretriever.scoring.hits import Hits
 from diffretriever.search.batch import merge, to_hits, to_table
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.codes import build_codes
@@ -64,4 +64,4 @@ def test_searches_of_parts_merged_are_the_search_of_the_whole(
     parts = [IndexPart.of_fragments(changed, numbers) for numbers in split_fragments(changed, n_parts).values()]
     for search in (dense, sparse):
         merged = merge([to_table(search(part)) for part in parts], 20)
-        assert to_hits(merged, len(QUERIES)) == search(changed)
+        assert to_hits({"dense": merged}, len(QUERIES)) == {"dense": search(changed)}

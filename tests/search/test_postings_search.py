@@ -3,10 +3,12 @@ from itertools import count
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from diffretriever.scoring.hits import Passages
 from diffretriever.scoring.topk import TopK, top_k
 from diffretriever.search.sparse import kernels
 from diffretriever.search.sparse.kernels import BLOCK_ROWS
@@ -118,8 +120,9 @@ def test_top_k_of_what_is_found_is_the_ranking_of_the_platform(tmp_path: Path) -
     result = search(segments, np.array([3]), np.array([2.0]), 40)
     assert result.scores.tolist() == [8.0] * 25 + [6.0] * 25
     rows, _ = found(result, [30, 70])
-    ranking = TopK(1, 40, only_positive=True)
-    ranking.add(all_scores(impacts([{3: 2.0}]), impacts(texts), VOCAB)[None, :], names)
+    passages, numbers_P = Passages.numbered(pa.array(names, pa.large_string()))
+    ranking = TopK(1, 40, passages, only_positive=True)
+    ranking.add(all_scores(impacts([{3: 2.0}]), impacts(texts), VOCAB)[None, :], numbers_P)
     assert top_k(result.scores, [names[row] for row in rows], 40) == ranking.results()[0]
 
 

@@ -17,7 +17,7 @@ from diffretriever.encoders.representations import Representations
 from diffretriever.index.mapped_files import _opened
 from diffretriever.index.table import PassageIndex, shard_fragments
 from diffretriever.index.writer import Committer, text_table, write_block
-from diffretriever.scoring.topk import Hits
+from diffretriever.scoring.hits import Hits
 from diffretriever.search import open_searcher
 from diffretriever.search.accelerate import accelerate, missing_files
 from diffretriever.search.bm25 import Bm25Searcher

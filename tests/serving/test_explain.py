@@ -79,8 +79,9 @@ def test_products_add_up_to_the_scores_of_a_search(index: PassageIndex, encoder:
     view = View(index)
     for number in range(len(QUERIES)):
         sparse = dict(hits["sparse"][number])
-        stored = view.representations([passage for passage, _ in hits["dense"][number]])
-        for passage, score in hits["dense"][number]:
-            found = explain(queries.take(np.array([number])), stored[passage], str)
+        rows = hits["dense"][number : number + 1].rows()
+        stored = view.representations(np.unique(rows))
+        for (passage, score), row in zip(hits["dense"][number], rows.tolist(), strict=True):
+            found = explain(queries.take(np.array([number])), stored[row], str)
             assert np.mean([match.product for match in found.slots]) == pytest.approx(score, abs=1e-5)
             assert sum(term.product for term in found.terms) == pytest.approx(sparse.get(passage, 0), abs=1e-5)

@@ -14,18 +14,18 @@ from diffretriever.collections.base import (
     Passage,
     Qrels,
     Query,
-    Run,
 )
 from diffretriever.collections.beir import FOLDERS, open_dataset
 from diffretriever.collections.files import FileCollection, read_queries
 from diffretriever.collections.pydoc import PYDOC, open_pydoc
 from diffretriever.collections.records import TextFile, find_file
-from diffretriever.collections.trec import read_qrels, read_run, write_qrels, write_run
+from diffretriever.collections.trec import read_qrels, write_qrels
 from diffretriever.files import is_file, is_folder, is_local
 from schemas.base import suggest
 from schemas.places import StorePath, plain_place
 
 if TYPE_CHECKING:
+    from diffretriever.collections.runs import Run, read_run, write_run
     from diffretriever.collections.scanning import BadInputPolicy, ScanResult, scan, set_aside
 
 __all__ = [
@@ -49,7 +49,15 @@ __all__ = [
 ]
 
 # They need NumPy: readers alone do not.
-_LAZY = ("BadInputPolicy", "ScanResult", "scan", "set_aside")
+_LAZY = {
+    "BadInputPolicy": "scanning",
+    "ScanResult": "scanning",
+    "scan": "scanning",
+    "set_aside": "scanning",
+    "Run": "runs",
+    "read_run": "runs",
+    "write_run": "runs",
+}
 _CORPUS_ENDS = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz")
 
 
@@ -113,7 +121,7 @@ def _open_folder(path: Path | StorePath, name: str, shown: str) -> Collection:
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.scanning"), name)
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
 
 
 def _names() -> list[str]:

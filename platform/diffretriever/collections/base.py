@@ -13,9 +13,6 @@ from schemas.places import StorePath
 Qrels = dict[str, dict[str, int]]
 """Query id → passage id → relevance."""
 
-Run = dict[str, dict[str, float]]
-"""Query id → passage id → score."""
-
 
 class BadInputError(ValueError):
     """Records of a collection cannot be used; the message lists the first ones and says how to go on."""

@@ -6,7 +6,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ _UNFIT_FOR_ID = re.compile("[\\s\\x00-\\x1f\\x7f-\\x9f\\ufeff]")
 _TYPE_NAMES = {bool: "a boolean", int: "an integer", float: "a number", str: "a string", list: "an array"}
 
 T = TypeVar("T")
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
 _SKIP_BYTES = 1 << 16
 
 
@@ -45,6 +45,11 @@ class TextFile:
     def at(cls, path: Path | StorePath) -> TextFile:
         """A file shown by its own path or URI."""
         return cls(path, str(path))
+
+    def read(self) -> bytes:
+        """Return all that the file holds, decompressed; raises as the file system and gzip do."""
+        with _open(self.path) as stream:
+            return stream.read()
 
 
 class Line(NamedTuple):
@@ -86,7 +91,7 @@ class Lines:
             _skip_to_next_line(stream)
         while self._part.end is None or stream.tell() < self._part.end:
             at_start = stream.tell() == 0
-            chunk = stream.readline(self._limit + len(_BOM) + len(b"\r\n"))
+            chunk = stream.readline(self._limit + len(BOM) + len(b"\r\n"))
             if not chunk:
                 return
             self.count += 1
@@ -123,7 +128,7 @@ def _open(path: Path | StorePath) -> Iterator[BinaryIO | gzip.GzipFile]:
 
 def _content(chunk: bytes, *, first: bool) -> bytes:
     if first:
-        chunk = chunk.removeprefix(_BOM)
+        chunk = chunk.removeprefix(BOM)
     if not chunk.endswith(b"\n"):
         return chunk
     return chunk[:-1].removesuffix(b"\r")
@@ -217,6 +222,14 @@ def check_id(value: str) -> None:
     if _UNFIT_FOR_ID.search(value):
         raise RefusedError(f"bad id: {value[:40]!a} has whitespace or control characters")
     _check_characters("id", value)
+
+
+def check_ids(values: Sequence[str]) -> None:
+    """Raise as `check_id` for the first of many ids that it would refuse."""
+    if all(values) and not _UNFIT_FOR_ID.search("".join(values)):
+        return
+    for value in values:
+        check_id(value)
 
 
 def _json_object(line: str) -> dict[str, Any]:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import mean, median
 
 from diffretriever.collections import Qrels, Query, Run, open_collection, read_qrels, read_run, write_run
 from diffretriever.encoders.base import Encoder
-from diffretriever.evaluation.measures import EvaluationResult, evaluate, parse_measures, remove_self
+from diffretriever.evaluation.measures import EvaluationResult, evaluate, parse_measures
 from diffretriever.evaluation.report import Evaluation, write_evaluation
 from diffretriever.evaluation.tables import Cell, format_table, markdown_table
 from diffretriever.files import read_text, remove, write_text
 from diffretriever.progress import track
-from diffretriever.scoring.topk import Hits
 from diffretriever.search import open_searcher
 from diffretriever.search.base import Searcher
 from diffretriever.search.batch import kept_hits, searched_depth
@@ -53,11 +52,9 @@ def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
     choices = chooser.choose(texts) if chooser else []
     budgets = [choice.budget for choice in choices] if chooser else None
     runs = search_queries(searcher, queries, job, budgets)
-    results = {
-        mode: evaluate(_as_run(run), qrels, job.measures) for mode, run in track(runs.items(), "measuring", "runs")
-    }
-    for mode, run in runs.items():
-        write_run(job.output / f"{mode}.trec", track(run.items(), f"writing {mode}.trec", "queries"), mode)
+    results = {mode: evaluate(run, qrels, job.measures) for mode, run in track(runs.items(), "measuring", "runs")}
+    for mode, run in track(runs.items(), "writing runs", "runs"):
+        write_run(job.output / f"{mode}.trec", [run], mode)
     manifest = searcher.index.manifest
     evaluation = Evaluation(
         retriever=manifest.title,
@@ -78,8 +75,8 @@ def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
 
 def search_queries(
     searcher: Searcher, queries: list[Query], job: EvaluateJob, budgets: list[int] | None = None
-) -> dict[str, dict[str, list[tuple[str, float]]]]:
-    """Return, per mode, each query's ranked passages, its own document left out where the job says so.
+) -> dict[str, Run]:
+    """Return the run of each mode, queries' own documents left out where the job says so.
 
     Args:
         searcher: of the index.
@@ -94,20 +91,18 @@ def search_queries(
         budgets = [job.query_budget] * len(queries)
     depth = searched_depth(job.top_k, exclude_self=job.exclude_self)
     found = searcher.search([query.text for query in queries], top_k=depth, budgets=budgets)
-    return {mode: _by_query(queries, hits, job) for mode, hits in found.items()}
-
-
-def _by_query(queries: list[Query], hits: Hits, job: EvaluateJob) -> dict[str, list[tuple[str, float]]]:
-    pairs = zip(queries, hits, strict=True)
-    return {query.id: kept_hits(query.id, found, job.top_k, exclude_self=job.exclude_self) for query, found in pairs}
+    ids = [query.id for query in queries]
+    return {
+        mode: Run(ids, kept_hits(ids, hits, job.top_k, exclude_self=job.exclude_self)) for mode, hits in found.items()
+    }
 
 
 def _evaluate_run(job: EvaluateJob, command: str) -> dict[str, EvaluationResult]:
     assert job.run is not None, "the caller has checked this"
-    run: Run = read_run(job.run)
+    run = read_run(job.run)
     qrels = _qrels(job)
     if job.exclude_self:
-        run = remove_self(run)
+        run = run.without_self()
     results = {"run": evaluate(run, qrels, job.measures)}
     evaluation = Evaluation(
         retriever=job.run.name, command=command, config=job.model_dump(mode="json"), collection=job.collection
@@ -121,10 +116,6 @@ def _qrels(job: EvaluateJob) -> Qrels:
         return read_qrels(job.qrels)
     assert job.collection is not None, "the config has checked this"
     return open_collection(job.collection).qrels(job.split)
-
-
-def _as_run(ranked: Mapping[str, list[tuple[str, float]]]) -> Run:
-    return {query: dict(hits) for query, hits in ranked.items()}
 
 
 def _write(job: EvaluateJob, evaluation: Evaluation, results: dict[str, EvaluationResult]) -> None:

@@ -10,9 +10,19 @@ import ir_measures
 import numpy as np
 from ir_measures.measures import Measure
 
-from diffretriever.scoring.topk import top_k
+from diffretriever.collections import Qrels, Run
 from schemas.base import suggest
 from schemas.evaluate import DEFAULT_MEASURES
+
+_CUT = frozenset({"P", "R", "RR", "AP", "nDCG", "Success", "Judged", "ERR"})
+"""Measures that, given a cutoff, are defined by the ranks down to it, the qrels, and nothing else.
+
+P, Success and Judged count among those ranks; R and AP divide what they find there by the number of relevant passages
+in the qrels, and nDCG by the gain of the best order of those; RR and ERR go down the ranks as far as the cutoff. So
+they are the same where the run ends there. Leaving out what was not judged (`judged_only`) moves later ranks up;
+R-precision, bpref, infAP, interpolated precision, the measures of sets, RBP, Compat and all without a cutoff look
+at ranks of any depth, or at how many there are.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,38 +47,29 @@ def parse_measures(names: Iterable[str]) -> list[Measure]:
     return [_parse_measure(name) for name in names]
 
 
-def evaluate(
-    run: Mapping[str, Mapping[str, float]],
-    qrels: Mapping[str, Mapping[str, int]],
-    measures: Sequence[str] = DEFAULT_MEASURES,
-) -> EvaluationResult:
-    """Measure a run, ranked by the platform's rule: score descending, then passage id ascending.
+def evaluate(run: Run, qrels: Qrels, measures: Sequence[str] = DEFAULT_MEASURES) -> EvaluationResult:
+    """Measure a run.
 
     Every query of the qrels counts: one that the run lacks, or that has no relevant passage, is 0. Queries
     that only the run has are ignored.
 
     Args:
-        run: query id → passage id → score.
+        run: ranked passages of queries.
         qrels: query id → passage id → relevance.
         measures: names as in `parse_measures`.
 
     Raises:
-        ValueError: no query in the qrels, a score that is NaN, or a measure that cannot be computed.
+        ValueError: no query in the qrels, or a measure that cannot be computed.
     """
     if not qrels:
         raise ValueError("the qrels hold no query: give the qrels of the split that was searched")
     parsed = dict(zip(measures, parse_measures(measures), strict=True))
-    ranked = {query: _by_rank(run[query]) for query in qrels if run.get(query)}
+    ranked = _by_rank(run, qrels, _deepest(parsed.values()))
     found = {(str(m.measure), m.query_id): float(m.value) for m in _compute(set(parsed.values()), qrels, ranked)}
     per_query = {
         name: {query: found.get((str(measure), query), 0.0) for query in qrels} for name, measure in parsed.items()
     }
     return EvaluationResult({name: float(np.mean([*v.values()])) for name, v in per_query.items()}, per_query)
-
-
-def remove_self(run: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Return the run without each query's own passage (same id), as BEIR does."""
-    return {query: {i: score for i, score in hits.items() if i != query} for query, hits in run.items()}
 
 
 def _parse_measure(name: str) -> Measure:
@@ -84,13 +85,28 @@ def _parse_measure(name: str) -> Measure:
     raise ValueError(f"'{name}' is not a measure that ir_measures can compute.{suggest(family, names)}")
 
 
-def _by_rank(hits: Mapping[str, float]) -> dict[str, float]:
-    """Return scores that only say the rank.
+def _deepest(measures: Iterable[Measure]) -> int | None:
+    """Return the last rank that any of these measures looks at; None where that is all ranks."""
+    depths = [_depth(measure) for measure in measures]
+    return None if None in depths else max(filter(None, depths), default=None)
+
+
+def _depth(measure: Measure) -> int | None:
+    if measure.NAME not in _CUT or measure.params.get("judged_only") or "cutoff" not in measure.params:
+        return None
+    return int(measure["cutoff"])
+
+
+def _by_rank(run: Run, queries: Iterable[str], depth: int | None) -> dict[str, dict[str, float]]:
+    """Return scores that only say the rank, down to `depth`, of those of the queries that the run has passages for.
 
     The providers behind ir_measures break ties differently from each other, and some round scores to fp32.
     """
-    ranking = top_k(np.fromiter(hits.values(), dtype=np.float64), list(hits), len(hits))
-    return {passage: float(-rank) for rank, (passage, _) in enumerate(ranking)}
+    hits = run.hits if depth is None else run.hits.first(depth)
+    names, ends = hits.names(), hits.offsets.tolist()
+    values = [float(-rank) for rank in range(int(np.diff(hits.offsets).max(initial=0)))]
+    own = {query: names[start:end] for query, start, end in zip(run.query_ids, ends[:-1], ends[1:], strict=True)}
+    return {query: dict(zip(own[query], values, strict=False)) for query in queries if own.get(query)}
 
 
 def _compute(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import PurePosixPath
@@ -24,6 +24,7 @@ from lance.commit import CommitConflictError
 
 from diffretriever.collections.keys import KEY, KeySet, keys_of
 from diffretriever.index import compaction
+from diffretriever.index.order import PassageOrder
 from diffretriever.index.vectors import columns_to_read, with_vectors
 from schemas.index import MANIFEST_FORMAT, IndexContents, IndexManifest, passage_schema
 from schemas.places import plain_place
@@ -55,6 +56,7 @@ class PassageIndex:
         self.uri = plain_place(uri)
         self.dataset = dataset
         self.manifest = manifest
+        self._orders: dict[int, PassageOrder] = {}
 
     @classmethod
     def exists(cls, uri: str) -> bool:
@@ -114,6 +116,7 @@ class PassageIndex:
         """Move to the latest version."""
         self.dataset = lance.dataset(table_uri(self.uri))
         self.manifest = manifest_in(self.dataset, self.uri)
+        self._orders = {}
 
     def versions(self) -> Iterator[PassageIndex]:
         """Yield every version that is kept, oldest first."""
@@ -129,18 +132,40 @@ class PassageIndex:
         for batch in self.dataset.to_batches(columns=stored, batch_size=batch_size):
             yield with_vectors(self.uri, self.manifest, batch, columns)
 
+    def addressed_batches(self, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
+        """Stream as `batches` does, with `_rowaddr`: uint64, where in the table each passage lies."""
+        yield from self._scan(columns, batch_size, self.dataset.scanner)
+
+    @property
+    def order(self) -> PassageOrder:
+        """The order of this version's passages by id, made when it is first asked for."""
+        version = self.version
+        found = self._orders.get(version)
+        if found is None:
+            made = PassageOrder.of(
+                self.dataset.get_fragments(), self.fragments(), self.addressed_batches(["id"], _ROWS_AT_ONCE)
+            )
+            # Of two threads that have made one, both go on with the same: numbers of different orders do not mix.
+            found = self._orders.setdefault(version, made)
+        return found
+
     def fragments(self) -> list[Any]:
         """Return the Lance fragments in table order."""
         return list(self.dataset.get_fragments())
 
     def fragment_batches(self, fragment: Any, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
         """Stream columns of one fragment's live rows, with `_rowaddr` (uint64; the low half is the row written)."""
+        yield from self._scan(columns, batch_size, fragment.scanner)
+
+    def _scan(
+        self, columns: Sequence[str], batch_size: int, scanner: Callable[..., Any], **options: Any
+    ) -> Iterator[pa.RecordBatch]:
         stored = columns_to_read(self.manifest, columns)
-        for batch in fragment.scanner(columns=stored, batch_size=batch_size, with_row_address=True).to_batches():
+        for batch in scanner(columns=stored, batch_size=batch_size, with_row_address=True, **options).to_batches():
             yield with_vectors(self.uri, self.manifest, batch, columns)
 
     def take(self, rows: np.ndarray, columns: Sequence[str]) -> pa.Table:
-        """Return `columns` of the passages at the positions `rows` (int64, ascending) of table order."""
+        """Return `columns` of the passages in `rows` (int64) of this version, in their order; nothing is looked for."""
         taken = self.dataset.take(rows.tolist(), columns=columns_to_read(self.manifest, columns))
         return with_vectors(self.uri, self.manifest, taken, columns)
 
@@ -248,6 +273,7 @@ class IndexPart(PassageIndex):
     def __init__(self, whole: PassageIndex, fragments: Sequence[Any], condition: str | None = None) -> None:
         """`fragments` are Lance's, of `whole`; `condition` in its SQL leaves out passages of them."""
         super().__init__(whole.uri, whole.dataset, whole.manifest)
+        self._whole = whole
         self._fragments = list(fragments)
         self._condition = condition
 
@@ -258,9 +284,14 @@ class IndexPart(PassageIndex):
 
     @classmethod
     def of_collection(cls, whole: PassageIndex, collection: str) -> IndexPart:
-        """Return the passages of one collection; `whole` is an index or a part of one."""
+        """Return the passages of one collection; `whole` is an index or a part of one, whose order it shares."""
         quoted = collection.replace("'", "''")
         return cls(whole, whole.fragments(), f"collection = '{quoted}'")
+
+    @property
+    def order(self) -> PassageOrder:
+        """The order of the passages of the part's fragments, those that a condition leaves out included."""
+        return super().order if self._condition is None else self._whole.order
 
     def __len__(self) -> int:
         return sum(fragment.count_rows(self._condition) for fragment in self._fragments)
@@ -268,6 +299,14 @@ class IndexPart(PassageIndex):
     def fragments(self) -> list[Any]:
         """Return the fragments that passages of the part can be in, in the order given."""
         return list(self._fragments)
+
+    def addressed_batches(self, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
+        """Stream as `batches` does, with `_rowaddr`."""
+        if not self._fragments:
+            # Lance takes none for all.
+            return
+        options = {"fragments": self._fragments, "filter": self._condition}
+        yield from self._scan(columns, batch_size, self.dataset.scanner, **options)
 
     def batches(self, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
         """Stream `columns` of the part's passages."""
@@ -319,23 +358,6 @@ def _name(fragments: Sequence[Any]) -> str:
 def rows_written(addresses: np.ndarray) -> np.ndarray:
     """Return uint32: each passage's place among the rows that its fragment was written with, from `_rowaddr`."""
     return (addresses & 0xFFFFFFFF).astype(np.uint32)
-
-
-def live_rows(index: PassageIndex, fragment: Any, rows_P: np.ndarray) -> np.ndarray:
-    """Return bool [P]: which passages of a fragment this version of the index still has.
-
-    For files beside the table, which outlive deletions.
-
-    Args:
-        index: the version.
-        fragment: one of its fragments.
-        rows_P: uint32 [P] ascending, places as `rows_written` gives them; those that the version has are among them.
-    """
-    if len(rows_P) == fragment.count_rows():
-        return np.ones(len(rows_P), bool)
-    batches = index.fragment_batches(fragment, [], _ROWS_AT_ONCE)
-    live = [rows_written(batch.column("_rowaddr").to_numpy()) for batch in batches]
-    return np.isin(rows_P, np.concatenate([*live, np.empty(0, np.uint32)]), assume_unique=True)
 
 
 def manifest_of(encoder: Encoder) -> IndexManifest:

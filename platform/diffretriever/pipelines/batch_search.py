@@ -14,7 +14,7 @@ import pyarrow as pa
 import ray
 from ray.data import TaskPoolStrategy
 
-from diffretriever.collections import Query, open_collection, read_queries, write_run
+from diffretriever.collections import Query, Run, open_collection, read_queries, write_run
 from diffretriever.encoders.representations import Representations
 from diffretriever.files import json_digest, write_text
 from diffretriever.index.table import PassageIndex, check_same, split_fragments
@@ -25,7 +25,6 @@ from diffretriever.pipelines.streams import ONE_BLOCK, blocks_of, dataset_of, ge
 from diffretriever.presets import with_places
 from diffretriever.progress import Progress, track
 from diffretriever.scoring.fusion import lists_for, ranked
-from diffretriever.scoring.topk import Hit
 from diffretriever.search.base import check_modes
 from diffretriever.search.batch import kept_hits, list_depth, merge, searched_depth, to_hits
 from schemas.index import IndexManifest
@@ -179,19 +178,18 @@ class _BatchSearch:
     def write_run(self, mode: Mode) -> Path | StorePath:
         """Write the run of one mode and return where it is."""
         path = self._job.output / f"{mode}.trec"
-        write_run(path, track(self._ranked(mode), f"writing {path.name}", "queries", len(self._queries)), mode)
+        write_run(path, track(self._runs(mode), f"writing {path.name}", "queries", len(self._queries), len), mode)
         return path
 
-    def _ranked(self, mode: Mode) -> Iterator[tuple[str, list[Hit]]]:
+    def _runs(self, mode: Mode) -> Iterator[Run]:
+        """Yield the run of each round."""
         job = self._job
         depth = searched_depth(job.top_k, exclude_self=job.exclude_self)
         for start, stop in self.rounds():
-            queries = self._queries[start:stop]
+            ids = [query.id for query in self._queries[start:stop]]
             tables = {name: get_table(self.ledger, _list_name(start, name)) for name in lists_for([mode])}
-            lists = {name: to_hits(table, len(queries)) for name, table in tables.items()}
-            hits = ranked(mode, lists, depth)
-            for query, found in zip(queries, hits, strict=True):
-                yield query.id, kept_hits(query.id, found, job.top_k, exclude_self=job.exclude_self)
+            hits = ranked(mode, to_hits(tables, len(ids)), depth)
+            yield Run(ids, kept_hits(ids, hits, job.top_k, exclude_self=job.exclude_self))
 
 
 def _identity(job: BatchSearchJob, index: PassageIndex, queries: list[Query]) -> str:

@@ -25,7 +25,7 @@ from diffretriever.ledger import Ledger
 from diffretriever.pipelines.batch_search import search_batch
 from diffretriever.pipelines.cluster import ray_session
 from diffretriever.progress import Progress
-from diffretriever.scoring.topk import Hits
+from diffretriever.scoring.hits import Hit
 from diffretriever.search.base import check_modes
 from diffretriever.search.bm25 import Bm25Searcher
 from diffretriever.training.data.examples import Checked
@@ -45,7 +45,7 @@ _QUERIES_PER_PART = {"here": 1000, "on Ray": 20_000}
 # Of gzip: more takes most of the job's time for a few percent.
 _COMPRESSION = 2
 
-Search: TypeAlias = Callable[[int, Sequence[str]], Hits]
+Search: TypeAlias = Callable[[int, Sequence[str]], Sequence[Sequence[Hit]]]
 """The number of a part and its queries to their hits."""
 
 
@@ -197,7 +197,7 @@ class _Parts:
         searcher = Bm25Searcher(index)
         return lambda _, queries: searcher.search(queries, top_k=self._job.depth)["sparse"]
 
-    def _search_on_ray(self, number: int, queries: Sequence[str]) -> Hits:
+    def _search_on_ray(self, number: int, queries: Sequence[str]) -> Sequence[Sequence[Hit]]:
         job = self._job
         assert job.mode is not None, "it is chosen by now"
         asked, output = self._work / f"{number:06}.queries.jsonl", self._work / f"{number:06}.search"

@@ -21,7 +21,7 @@ import pyarrow as pa
 import yaml
 
 from diffretriever.backbones.device import resolve_device
-from diffretriever.collections import Collection, Query, open_collection, write_run
+from diffretriever.collections import Collection, Query, Run, open_collection, write_run
 from diffretriever.encoders import load_preparer
 from diffretriever.encoders.representations import Representations
 from diffretriever.evaluation.budgets.sweeps import (
@@ -49,7 +49,7 @@ from diffretriever.pipelines.streams import get_table, put_table
 from diffretriever.presets import RETRIEVERS, load_retriever
 from diffretriever.progress import track
 from diffretriever.scoring.fusion import ListName, depth_for, lists_for, ranked
-from diffretriever.scoring.topk import Hits
+from diffretriever.scoring.hits import Hits
 from diffretriever.search.batch import kept_hits, searched_depth
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.averaged import AveragedSlots
@@ -370,11 +370,12 @@ def _search_round(index: PassageIndex, cells: list[Cell], store: QueryStore, job
         asked = store.queries[cell.split]
         rows = slice(start, start + len(asked))
         start += len(asked)
-        _write(cell, asked, {name: hits[rows] for name, hits in lists.items()}, averaged[rows], job)
+        own = {name: hits[rows] for name, hits in lists.items()}
+        _write(cell, asked, own, None if averaged is None else averaged[rows], job)
 
 
-def _lists(index: PassageIndex, queries: Representations, job: SweepJob) -> tuple[dict[ListName, Hits], Hits]:
-    """Return the lists that the modes are made of, and that of averaged slots (empty where it is not asked for).
+def _lists(index: PassageIndex, queries: Representations, job: SweepJob) -> tuple[dict[ListName, Hits], Hits | None]:
+    """Return the lists that the modes are made of, and that of averaged slots (None where it is not asked for).
 
     Each is one pass over what the index stores.
     """
@@ -386,20 +387,19 @@ def _lists(index: PassageIndex, queries: Representations, job: SweepJob) -> tupl
     for name in lists_for(modes):
         search = open_dense(index, options, device) if name == "dense" else open_sparse(index, options)
         lists[name] = search.search(queries, depth_for(modes, depth))
-    averaged = AveragedSlots(index).search(queries, depth) if "pooled-slots" in job.modes else []
+    averaged = AveragedSlots(index).search(queries, depth) if "pooled-slots" in job.modes else None
     return lists, averaged
 
 
-def _write(cell: Cell, queries: list[Query], lists: dict[ListName, Hits], averaged: Hits, job: SweepJob) -> None:
+def _write(cell: Cell, queries: list[Query], lists: dict[ListName, Hits], averaged: Hits | None, job: SweepJob) -> None:
     depth = searched_depth(job.top_k, exclude_self=job.exclude_self)
     # Runs of an older state are replaced one by one: from here on none of them is vouched for.
     ledger = Ledger(cell.folder)
     ledger.remove(_STATE)
+    ids = [query.id for query in queries]
     for mode in job.modes:
         hits = averaged if mode == "pooled-slots" else ranked(mode, lists, depth)
-        kept = (
-            (query.id, kept_hits(query.id, found, job.top_k, exclude_self=job.exclude_self))
-            for query, found in zip(queries, hits, strict=True)
-        )
-        write_run(cell.folder / f"{mode}.trec", kept, mode)
+        assert hits is not None, "what the modes take has been searched for"
+        kept = kept_hits(ids, hits, job.top_k, exclude_self=job.exclude_self)
+        write_run(cell.folder / f"{mode}.trec", [Run(ids, kept)], mode)
     ledger.put_json(_STATE, {"state": cell.state})

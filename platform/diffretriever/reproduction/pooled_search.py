@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diffretriever.collections import open_collection, write_run
+from diffretriever.collections import Run, open_collection, write_run
 from diffretriever.encoders import load_encoder
 from diffretriever.evaluation.measures import evaluate
 from diffretriever.evaluation.report import Evaluation, write_evaluation
@@ -28,11 +28,9 @@ def evaluate_pooled_slots(job: EvaluateJob, command: str) -> None:
     encoder = load_encoder(index.manifest.retriever, job.device)
     check_same(index.manifest, manifest_of(encoder), index.uri)
     hits = AveragedSlots(index).search(encoder.encode_queries([query.text for query in queries]), job.top_k)
-    run = {query.id: dict(found) for query, found in zip(queries, hits, strict=True)}
+    run = Run([query.id for query in queries], hits)
     results = {"dense": evaluate(run, qrels, job.measures)}
-    write_run(
-        job.output / "dense.trec", ((query.id, found) for query, found in zip(queries, hits, strict=True)), "dense"
-    )
+    write_run(job.output / "dense.trec", [run], "dense")
     evaluation = Evaluation(
         retriever=f"{index.manifest.title}, slots averaged",
         command=command,

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from diffretriever.collections import BadRecord, Passage, Query, open_collection, read_run, write_run
+from diffretriever.collections import BadRecord, Passage, Query, Run, open_collection, read_run, write_run
 from diffretriever.files import write_text
 from diffretriever.ledger import Ledger
 from diffretriever.progress import Progress
@@ -47,7 +47,8 @@ def rerank_run(job: RerankJob, records: Iterable[Passage | BadRecord]) -> Rerank
     seconds = time.monotonic() - started
     scores = earlier | scored
     write_text(_config_path(job.output), _description(job, reranker))
-    write_run(job.output, ((c.query.id, reordered(c, scores[c.query.id])) for c in candidates), config.method)
+    run = Run.of_lists((c.query.id, reordered(c, scores[c.query.id])) for c in candidates)
+    write_run(job.output, [run], config.method)
     partial.remove()
     return RerankSummary(
         queries=len(candidates),
@@ -121,7 +122,7 @@ def read_candidates(job: RerankJob, records: Iterable[Passage | BadRecord]) -> l
     Raises:
         ValueError: the run is malformed, or a text is missing; the message names the id and where it was sought.
     """
-    ranked = {query_id: _ranked_ids(scores) for query_id, scores in read_run(job.run).items()}
+    ranked = {query_id: list(scores) for query_id, scores in read_run(job.run).items()}
     queries = _find_queries(job, ranked)
     wanted = {passage_id: query_id for query_id, ids in ranked.items() for passage_id in ids[: job.depth]}
     passages = _find_passages(job, records, wanted)
@@ -129,10 +130,6 @@ def read_candidates(job: RerankJob, records: Iterable[Passage | BadRecord]) -> l
         Candidates(queries[query_id], [passages[i] for i in ids[: job.depth]], ids[job.depth :])
         for query_id, ids in ranked.items()
     ]
-
-
-def _ranked_ids(scores: dict[str, float]) -> list[str]:
-    return [passage_id for passage_id, _ in top_k(np.array(list(scores.values())), list(scores), len(scores))]
 
 
 def _find_queries(job: RerankJob, query_ids: Iterable[str]) -> dict[str, Query]:

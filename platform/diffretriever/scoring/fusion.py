@@ -1,6 +1,7 @@
 """The scores that an index is ranked by: the lists each takes, and the hybrid of two (Eq. 4 of arXiv 2605.07210).
 
-Legend: P passages.
+Legend: Q queries, F passages found for all queries together, C those of one query in either list, D and S those in the
+dense and in the sparse lists.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from diffretriever.scoring.topk import Hits, top_k
+from diffretriever.scoring.hits import Hits
+from diffretriever.scoring.topk import TopK
 from schemas.retriever import Mode
 
 ListName: TypeAlias = Literal["dense", "sparse"]
@@ -43,43 +45,58 @@ def ranked(mode: Mode, lists: Mapping[ListName, Hits], top_k: int) -> Hits:
         lists: at least those of `lists_for`, each of `depth_for` passages a query if there are so many.
         top_k: passages kept.
     """
-    if mode != "hybrid":
-        return [hits[:top_k] for hits in lists[mode]]
-    pairs = zip(lists["dense"], lists["sparse"], strict=True)
-    return [hybrid(dict(dense), dict(sparse), top_k) for dense, sparse in pairs]
+    return hybrid(lists["dense"], lists["sparse"], top_k) if mode == "hybrid" else lists[mode].first(top_k)
 
 
-def hybrid(
-    dense: Mapping[str, float], sparse: Mapping[str, float], k: int = 1000, *, depth: int = FUSION_DEPTH
-) -> list[tuple[str, float]]:
-    """Fuse two lists of one query: Eq. 4 of the paper, arXiv 2605.07210.
+def hybrid(dense: Hits, sparse: Hits, k: int = 1000, *, depth: int = FUSION_DEPTH) -> Hits:
+    """Fuse two lists of each query: Eq. 4 of the paper, arXiv 2605.07210.
 
     Each list is cut to its `depth` best and scaled to 0..1 by its own minimum and maximum; a passage's
     score is half of each. A passage that a list lacks counts 0 there, which is what the list's last passage
     counts too; so does every passage of a list whose scores are all equal.
 
     Args:
-        dense: score by passage id; may be empty.
-        sparse: score by passage id; may be empty.
+        dense: of Q queries, best first.
+        sparse: of the same queries and passages, best first.
         k: passages to return.
         depth: passages of each list that take part.
 
     Returns:
-        At most k pairs (passage id, score in 0..1), score descending, then id ascending.
+        At most k passages a query with scores in 0..1, score descending, then id ascending.
 
     Raises:
-        ValueError: a score is NaN, or k or depth is below 1.
+        ValueError: a score is NaN or infinite, or k or depth is below 1.
     """
-    scaled_dense, scaled_sparse = _min_max(dense, depth), _min_max(sparse, depth)
-    ids = list(scaled_dense | scaled_sparse)
-    scores_P = np.array([0.5 * scaled_dense.get(i, 0.0) + 0.5 * scaled_sparse.get(i, 0.0) for i in ids])
-    return top_k(scores_P, ids, k)
+    assert dense.passages is sparse.passages, "numbers mean the same in both lists"
+    if depth < 1:
+        raise ValueError(f"depth is {depth}: let at least one passage of each list take part")
+    best = TopK(len(dense), k, dense.passages)
+    dense, sparse = dense.first(depth), sparse.first(depth)
+    halves_D, halves_S = 0.5 * _min_max(dense), 0.5 * _min_max(sparse)
+    for query in range(len(dense)):
+        own_D, own_S = slice(*dense.offsets[query : query + 2]), slice(*sparse.offsets[query : query + 2])
+        numbers_C = np.concatenate([dense.numbers_F[own_D], sparse.numbers_F[own_S]])
+        if len(numbers_C):
+            best.add_for(query, *_sums(numbers_C, np.concatenate([halves_D[own_D], halves_S[own_S]])))
+    return best.results()
 
 
-def _min_max(scores: Mapping[str, float], depth: int) -> dict[str, float]:
-    best = top_k(np.array(list(scores.values()), dtype=np.float64), list(scores), depth)
-    if not best:
-        return {}
-    highest, lowest = best[0][1], best[-1][1]
-    spread = max(highest - lowest, _NARROWEST_SPREAD)
-    return {passage: (score - lowest) / spread for passage, score in best}
+def _min_max(hits: Hits) -> np.ndarray:
+    """Return float64 [F]: each score less the query's lowest, by the distance to its highest."""
+    counts_Q = np.diff(hits.offsets)
+    filled_Q = counts_Q > 0
+    highest_Q, lowest_Q = hits.scores_F[hits.offsets[:-1][filled_Q]], hits.scores_F[hits.offsets[1:][filled_Q] - 1]
+    # Scores that are not finite give NaN, which is refused when passages are ranked.
+    with np.errstate(invalid="ignore", over="ignore"):
+        spreads_Q = np.maximum(highest_Q - lowest_Q, _NARROWEST_SPREAD)
+        above_F = hits.scores_F - np.repeat(lowest_Q, counts_Q[filled_Q])
+        scaled_F: np.ndarray = above_F / np.repeat(spreads_Q, counts_Q[filled_Q])
+    return scaled_F
+
+
+def _sums(numbers_C: np.ndarray, values_C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sum of the values of each passage, once or twice in `numbers_C`, and the passages' numbers."""
+    order = np.argsort(numbers_C)
+    ordered_C = numbers_C[order]
+    firsts = np.flatnonzero(np.concatenate([[True], ordered_C[1:] != ordered_C[:-1]]))
+    return np.add.reduceat(values_C[order], firsts), ordered_C[firsts]

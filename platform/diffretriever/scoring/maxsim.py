@@ -162,20 +162,22 @@ def contenders(queries: Vectors, scores_QP: np.ndarray, relative_error: float, b
     ]
 
 
-def add_exact(queries: Vectors, passages: Vectors, ids_P: np.ndarray, chosen: Sequence[np.ndarray], best: TopK) -> None:
+def add_exact(
+    queries: Vectors, passages: Vectors, numbers_P: np.ndarray, chosen: Sequence[np.ndarray], best: TopK
+) -> None:
     """Score each query's contenders exactly into `best`.
 
     Args:
         queries: Q of them.
         passages: P of them.
-        ids_P: their ids, an object array.
+        numbers_P: int32 [P], their numbers.
         chosen: for each query int64 [C], as `contenders` returns them.
         best: takes the scores.
     """
     for query, chosen_C in enumerate(chosen):
         if len(chosen_C):
             scores_C = exact_scores(queries.of(query), *passages, chosen_C)
-            best.add_for(query, scores_C, ids_P[chosen_C])
+            best.add_for(query, scores_C, numbers_P[chosen_C])
 
 
 def can_be_best(scores_P: np.ndarray, slack_P: np.ndarray | float, k: int, floor: float = -np.inf) -> np.ndarray:

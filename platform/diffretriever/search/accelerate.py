@@ -18,7 +18,7 @@ from diffretriever.files import is_local
 from diffretriever.index.mapped_files import FileKind, lacking
 from diffretriever.index.table import PassageIndex, fragment_key
 from diffretriever.progress import track
-from diffretriever.scoring.topk import Hits
+from diffretriever.scoring.hits import Hits
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.calibrate import choose_count, counts_to_try, milliseconds, sample_queries
 from diffretriever.search.dense.candidates import AUTO, PROPOSERS, CandidateSearch, write_settings

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from diffretriever.index.table import PassageIndex
-from diffretriever.scoring.topk import Hits
+from diffretriever.scoring.hits import Hits
 from schemas.base import suggest
 from schemas.retriever import Mode
 
@@ -36,7 +36,7 @@ class Searcher(ABC):
         modes: Sequence[Mode] | None = None,
         budgets: Sequence[int] | None = None,
     ) -> dict[Mode, Hits]:
-        """Return, per mode, each query's best `top_k` passages as (id, score), best first.
+        """Return, per mode, each query's best `top_k` passages, best first: `hits[i]` are (id, score) of query i.
 
         Args:
             queries: texts.

@@ -1,24 +1,22 @@
 """The part of a batch search that one task does, and what of its rankings goes into a run.
 
-A task searches a part of an index for queries that are encoded already; its hits travel as Arrow tables. What is kept
-of several parts, merged, is what a search of the whole keeps: scores do not depend on the part that a passage is in,
-and ties go by id. Arrow orders texts by their UTF-8 bytes, which is the order of code points.
+A task searches a part of an index for queries that are encoded already; its hits travel as Arrow tables, with ids in
+the place of numbers, which mean something in that part alone. What is kept of several parts, merged, is what a search
+of the whole keeps: scores do not depend on the part that a passage is in, and ties go by id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from diffretriever.backbones.device import resolve_device
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.fusion import ListName, depth_for, lists_for
-from diffretriever.scoring.topk import Hit, Hits
+from diffretriever.scoring.hits import Hits, Passages
 from diffretriever.search.dense import open_dense
 from diffretriever.search.sparse import open_sparse
 from schemas.search import BatchSearchJob
@@ -53,42 +51,50 @@ def searched_depth(top_k: int, *, exclude_self: bool) -> int:
     return top_k + exclude_self
 
 
-def kept_hits(query_id: str, hits: Sequence[Hit], top_k: int, *, exclude_self: bool) -> list[Hit]:
-    """Return the best `top_k` hits, the query's own document (same id) left out if asked for.
+def kept_hits(query_ids: Sequence[str], hits: Hits, top_k: int, *, exclude_self: bool) -> Hits:
+    """Return each query's best `top_k` hits, its own document (same id) left out if asked for.
 
     Args:
-        query_id: of the query.
-        hits: best first.
-        top_k: how many are kept.
-        exclude_self: whether the query's own document is left out.
+        query_ids: of Q queries.
+        hits: of the same queries, best first.
+        top_k: how many are kept of each.
+        exclude_self: whether the queries' own documents are left out.
     """
-    return [hit for hit in hits if not (exclude_self and hit[0] == query_id)][:top_k]
+    return (hits.without(query_ids) if exclude_self else hits).first(top_k)
 
 
-def to_table(hits: Hits) -> pa.Table:
-    """Return the hits of queries 0, 1, … as a table of `SCHEMA`."""
-    counts = [len(each) for each in hits]
-    columns = [
-        pa.array(np.repeat(np.arange(len(hits), dtype=np.int32), counts)),
-        pa.array([passage for each in hits for passage, _ in each], pa.large_string()),
-        pa.array([score for each in hits for _, score in each], pa.float64()),
-    ]
-    return pa.Table.from_arrays(columns, schema=SCHEMA)
+def to_table(hits: Hits, *, with_rows: bool = False) -> pa.Table:
+    """Return the hits of queries 0, 1, … as a table of `SCHEMA`, if asked for with `row`: `Hits.rows`, int64."""
+    columns = [pa.array(hits.queries(), pa.int32()), hits.ids(), pa.array(hits.scores_F)]
+    table = pa.Table.from_arrays(columns, schema=SCHEMA)
+    return table.append_column("row", pa.array(hits.rows())) if with_rows else table
 
 
-def to_hits(table: pa.Table, n_queries: int) -> Hits:
-    """Return what `to_table` was given."""
-    ids, scores = table.column("id").to_pylist(), table.column("score").to_pylist()
-    ends = np.searchsorted(table.column("query").to_numpy(), np.arange(n_queries + 1))
-    pairs = list(zip(ids, scores, strict=True))
-    return [pairs[start:end] for start, end in pairwise(ends)]
+def to_hits(tables: Mapping[ListName, pa.Table], n_queries: int) -> dict[ListName, Hits]:
+    """Return what `to_table` was given for each list; passages have the same numbers in all of them."""
+    together = pa.concat_tables(tables.values())
+    passages, numbers = Passages.numbered(together.column("id"))
+    if "row" in together.column_names:
+        rows_P = np.empty(len(passages), np.int64)
+        rows_P[numbers] = together.column("row").to_numpy()
+        passages = Passages(passages.ids, rows_P)
+    own = np.split(numbers, np.cumsum([len(table) for table in tables.values()])[:-1])
+    return {
+        name: Hits(passages, _offsets(table, n_queries), numbers_F, table.column("score").to_numpy())
+        for (name, table), numbers_F in zip(tables.items(), own, strict=True)
+    }
 
 
 def merge(tables: Sequence[pa.Table], k: int) -> pa.Table:
     """Return each query's k best hits of all tables; no passage may be in two."""
     together = pa.concat_tables(tables)
-    order = pc.sort_indices(together, sort_keys=[("query", "ascending"), ("score", "descending"), ("id", "ascending")])
-    ranked = together.take(order).combine_chunks()
-    query = ranked.column("query").to_numpy()
+    _, numbers = Passages.numbered(together.column("id"))
+    query = together.column("query").to_numpy()
+    order = np.lexsort((numbers, -together.column("score").to_numpy(), query))
+    query = query[order]
     ranks = np.arange(len(query)) - np.searchsorted(query, query)
-    return ranked.filter(pa.array(ranks < k))
+    return together.take(pa.array(order[ranks < k])).combine_chunks()
+
+
+def _offsets(table: pa.Table, n_queries: int) -> np.ndarray:
+    return np.searchsorted(table.column("query").to_numpy(), np.arange(n_queries + 1))

@@ -19,7 +19,8 @@ from diffretriever.encoders.preparer import join_title
 from diffretriever.index.table import PassageIndex
 from diffretriever.progress import Progress
 from diffretriever.ragged import offsets_of
-from diffretriever.scoring.topk import Hit, Hits
+from diffretriever.scoring.hits import NO_NUMBER, Hits
+from diffretriever.scoring.topk import TopK
 from diffretriever.search.base import Searcher
 from schemas.retriever import Bm25Retriever, Mode
 
@@ -46,32 +47,30 @@ class Bm25Searcher(Searcher):
         config = index.manifest.retriever
         assert isinstance(config, Bm25Retriever), "open_searcher chooses by method"
         self._config = config
-        self._ids = [i for batch in index.batches(["id"], 65536) for i in batch.column("id").to_pylist()]
-        order = sorted(range(len(self._ids)), key=self._ids.__getitem__)
-        self._places_D = np.empty(len(order), np.int64)
-        self._places_D[order] = np.arange(len(order))
+        order = index.order
+        self._passages = order.passages
+        # The model numbers passages in the order of the table.
+        self._numbers_D = order.numbers_W[order.numbers_W != NO_NUMBER]
         self._model = self._load() or self._build()
 
     def _search(
         self, queries: Sequence[str], top_k: int, modes: tuple[Mode, ...], budgets: Sequence[int] | None
     ) -> dict[Mode, Hits]:
         if self._model is None:
-            return {mode: [[] for _ in queries] for mode in modes}
+            return dict.fromkeys(modes, TopK(len(queries), top_k, self._passages).results())
         known = self._model.vocab_dict
         terms = [[known[word] for word in words if word in known] for words in analyse(queries)]
         offsets_Q = offsets_of([len(each) for each in terms])
         terms_T = np.array([term for each in terms for term in each], np.int64)
         stored = self._model.scores
         matrix = (np.asarray(stored["indptr"]), np.asarray(stored["indices"]), np.asarray(stored["data"]))
-        kept_QK = np.empty((len(terms), min(top_k, len(self._ids))), np.int64)
+        kept_QK = np.empty((len(terms), min(top_k, len(self._passages))), np.int64)
         scores_QK = np.empty(kept_QK.shape, np.float32)
-        best_passages(matrix, (offsets_Q, terms_T), self._places_D, kept_QK, scores_QK)
-        hits = [self._hits(*pair) for pair in zip(kept_QK, scores_QK, strict=True)]
+        best_passages(matrix, (offsets_Q, terms_T), self._numbers_D, kept_QK, scores_QK)
+        found_QK = kept_QK >= 0
+        numbers_F = self._numbers_D[kept_QK[found_QK]]
+        hits = Hits(self._passages, offsets_of(found_QK.sum(axis=1)), numbers_F, scores_QK[found_QK].astype(np.float64))
         return dict.fromkeys(modes, hits)
-
-    def _hits(self, kept_K: np.ndarray, scores_K: np.ndarray) -> list[Hit]:
-        n = int(np.count_nonzero(kept_K >= 0))
-        return [(self._ids[i], score) for i, score in zip(kept_K[:n].tolist(), scores_K[:n].tolist(), strict=True)]
 
     def _load(self) -> bm25s.BM25 | None:
         held = bm25_artefact(self.index).open()
@@ -142,23 +141,23 @@ def analyse(texts: Sequence[str]) -> list[list[str]]:
 def best_passages(
     matrix: tuple[np.ndarray, np.ndarray, np.ndarray],
     queries: tuple[np.ndarray, np.ndarray],
-    places_D: np.ndarray,
+    numbers_D: np.ndarray,
     kept_QK: np.ndarray,
     scores_QK: np.ndarray,
 ) -> None:
-    """Find each query's best passages with a score above 0; equal scores are ranked by `places_D` ascending.
+    """Find each query's best passages with a score above 0; equal scores are ranked by `numbers_D` ascending.
 
     Args:
         matrix: starts of the vocabulary's postings [V + 1], passages of the postings [P], their scores float32 [P].
         queries: starts of the queries' terms int64 [Q + 1], and the terms int64 [T]. Scores are added in this order.
-        places_D: int64, the place of each passage in the order of ids.
+        numbers_D: int32, the number of each passage in the order of ids.
         kept_QK: int64, written: passages, best first, then -1.
         scores_QK: float32, written: their scores.
     """
     starts_V, passages_P, weights_P = matrix
     offsets_Q, terms_T = queries
-    totals_D = np.zeros(len(places_D), np.float32)
-    touched_D = np.empty(len(places_D), np.int64)
+    totals_D = np.zeros(len(numbers_D), np.float32)
+    touched_D = np.empty(len(numbers_D), np.int64)
     for q in range(len(kept_QK)):
         n_touched = 0
         for t in range(offsets_Q[q], offsets_Q[q + 1]):
@@ -170,8 +169,8 @@ def best_passages(
                 totals_D[passage] += weights_P[p]
         n_kept = 0
         for i in range(n_touched):
-            n_kept = _insert(touched_D[i], totals_D, places_D, kept_QK[q], n_kept)
-        _sort_heap(totals_D, places_D, kept_QK[q], n_kept)
+            n_kept = _insert(touched_D[i], totals_D, numbers_D, kept_QK[q], n_kept)
+        _sort_heap(totals_D, numbers_D, kept_QK[q], n_kept)
         for k in range(kept_QK.shape[1]):
             scores_QK[q, k] = totals_D[kept_QK[q, k]] if k < n_kept else np.float32(0)
             if k >= n_kept:
@@ -181,36 +180,36 @@ def best_passages(
 
 
 @njit(nogil=True, cache=True)
-def _is_worse(a: int, b: int, totals_D: np.ndarray, places_D: np.ndarray) -> bool:
+def _is_worse(a: int, b: int, totals_D: np.ndarray, numbers_D: np.ndarray) -> bool:
     if totals_D[a] != totals_D[b]:
         return bool(totals_D[a] < totals_D[b])
-    return bool(places_D[a] > places_D[b])
+    return bool(numbers_D[a] > numbers_D[b])
 
 
 @njit(nogil=True, cache=True)
-def _insert(passage: int, totals_D: np.ndarray, places_D: np.ndarray, heap_K: np.ndarray, size: int) -> int:
+def _insert(passage: int, totals_D: np.ndarray, numbers_D: np.ndarray, heap_K: np.ndarray, size: int) -> int:
     """Put a passage into a heap whose first is the worst, in the place of that where it is full."""
     if size < len(heap_K):
         child = size
         heap_K[child] = passage
-        while child > 0 and _is_worse(heap_K[child], heap_K[(child - 1) // 2], totals_D, places_D):
+        while child > 0 and _is_worse(heap_K[child], heap_K[(child - 1) // 2], totals_D, numbers_D):
             parent = (child - 1) // 2
             heap_K[child], heap_K[parent] = heap_K[parent], heap_K[child]
             child = parent
         return size + 1
-    if _is_worse(heap_K[0], passage, totals_D, places_D):
+    if _is_worse(heap_K[0], passage, totals_D, numbers_D):
         heap_K[0] = passage
-        _sift(totals_D, places_D, heap_K, size)
+        _sift(totals_D, numbers_D, heap_K, size)
     return size
 
 
 @njit(nogil=True, cache=True)
-def _sift(totals_D: np.ndarray, places_D: np.ndarray, heap_K: np.ndarray, size: int) -> None:
+def _sift(totals_D: np.ndarray, numbers_D: np.ndarray, heap_K: np.ndarray, size: int) -> None:
     parent = 0
     while True:
         worst = parent
         for child in (2 * parent + 1, 2 * parent + 2):
-            if child < size and _is_worse(heap_K[child], heap_K[worst], totals_D, places_D):
+            if child < size and _is_worse(heap_K[child], heap_K[worst], totals_D, numbers_D):
                 worst = child
         if worst == parent:
             return
@@ -219,8 +218,8 @@ def _sift(totals_D: np.ndarray, places_D: np.ndarray, heap_K: np.ndarray, size: 
 
 
 @njit(nogil=True, cache=True)
-def _sort_heap(totals_D: np.ndarray, places_D: np.ndarray, heap_K: np.ndarray, size: int) -> None:
+def _sort_heap(totals_D: np.ndarray, numbers_D: np.ndarray, heap_K: np.ndarray, size: int) -> None:
     """Put the heap into order, best first."""
     for last in range(size - 1, 0, -1):
         heap_K[0], heap_K[last] = heap_K[last], heap_K[0]
-        _sift(totals_D, places_D, heap_K, last)
+        _sift(totals_D, numbers_D, heap_K, last)

@@ -8,7 +8,7 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.fusion import ListName, depth_for, lists_for, ranked
-from diffretriever.scoring.topk import Hits
+from diffretriever.scoring.hits import Hits
 from diffretriever.search.base import Searcher
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.base import DenseSearch

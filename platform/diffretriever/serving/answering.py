@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from diffretriever.encoders.preparer import PreparedText, Preparer
 from diffretriever.encoders.representations import Representations, not_finite
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.fusion import ListName, depth_for, lists_for, ranked
-from diffretriever.scoring.topk import Hit, Hits
+from diffretriever.scoring.hits import Hits
 from diffretriever.search.selecting import BudgetChooser
 from diffretriever.serving.explain import NameWord, explain, slot_words, terms
 from diffretriever.serving.metrics import Metrics, Stage
@@ -226,23 +227,20 @@ class Answering:
 
     def finish(self, searched: Sequence[Searched]) -> list[SearchResponse]:
         """Rank, read the passages of all requests of a version together, explain if asked to."""
-        rankings = [_rank(each.request.mode, each.found, each.request.asked.k) for each in searched]
-        of_version: dict[int, list[Ranking]] = {}
+        rankings = [_rank(each) for each in searched]
+        shown: dict[int, list[np.ndarray]] = {}
         for each, own in zip(searched, rankings, strict=True):
-            of_version.setdefault(each.request.view.version, []).extend(own)
+            shown.setdefault(each.request.view.version, []).append(own.best.rows())
         views = {each.request.view.version: each.request.view for each in searched}
-        texts = {version: views[version].index.passages(_ids_of(own)) for version, own in of_version.items()}
+        texts = {version: views[version].texts(np.unique(np.concatenate(own))) for version, own in shown.items()}
         return [
             self._response(each, own, texts[each.request.view.version])
             for each, own in zip(searched, rankings, strict=True)
         ]
 
-    def _response(
-        self, searched: Searched, rankings: list[Ranking], texts: Mapping[str, dict[str, str]]
-    ) -> SearchResponse:
+    def _response(self, searched: Searched, ranking: Ranking, texts: Mapping[int, dict[str, str]]) -> SearchResponse:
         request = searched.request
-        explained = searched.queries if request.asked.explain else None
-        hits = _hits_of(request.view, rankings, texts, explained, self.word)
+        hits = list(self._hits(searched, ranking, texts))
         request.clock.done("passages")
         timings = request.clock.timings()
         for stage, milliseconds in request.clock.stages.items():
@@ -258,6 +256,31 @@ class Answering:
             timings_ms=timings,
         )
 
+    def _hits(
+        self, searched: Searched, ranking: Ranking, texts: Mapping[int, dict[str, str]]
+    ) -> Iterator[list[SearchHit]]:
+        """Yield each query's hits, explained if asked for; `texts` are the passages' fields by row."""
+        best, mode = ranking.best, searched.request.mode
+        rows, names = best.rows().tolist(), best.names()
+        explains = searched.request.asked.explain
+        stored = searched.request.view.representations(np.unique(best.rows())) if explains else {}
+        for number, (start, end) in enumerate(pairwise(best.offsets.tolist())):
+            query = searched.queries.take(np.array([number])) if explains else None
+            hits = []
+            for place in range(start, end):
+                score, row = float(best.scores_F[place]), rows[place]
+                hits.append(
+                    SearchHit(
+                        rank=place - start + 1,
+                        id=names[place],
+                        score=score,
+                        scores={mode: score, **{name: known[place] for name, known in ranking.scores.items()}},
+                        explanation=None if query is None else explain(query, stored[row], self.word),
+                        **texts[row],
+                    )
+                )
+            yield hits
+
     def word(self, token: int) -> str:
         """Return a vocabulary entry as text."""
         return str(self._preparer.vocabulary.tokenizer.decode([token])).strip()
@@ -265,64 +288,29 @@ class Answering:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The best passages of one query."""
+    """The best passages of the queries of a request."""
 
-    mode: Mode
-    hits: list[Hit]
-    """Best first."""
-    scores: dict[Mode, dict[str, float]]
-    """Score by passage in each list that the ranking was made of."""
-
-    def scores_of(self, passage: str, score: float) -> dict[Mode, float | None]:
-        """Return every score known of a passage, that of the ranking first."""
-        return {self.mode: score, **{name: known.get(passage) for name, known in self.scores.items()}}
+    best: Hits
+    scores: dict[ListName, list[float | None]]
+    """For each list that they were ranked by, the score of every hit there; None for one that is not in the list."""
 
 
-def _rank(mode: Mode, found: Found, k: int) -> list[Ranking]:
-    best = ranked(mode, found, k)
-    rankings = []
-    for query, hits in enumerate(best):
-        kept = {passage for passage, _ in hits}
-        # A list may hold a thousand passages of which ten are shown.
-        scores: dict[Mode, dict[str, float]] = {
-            name: {passage: score for passage, score in lists[query] if passage in kept}
-            for name, lists in found.items()
-        }
-        rankings.append(Ranking(mode, hits, scores))
-    return rankings
+def _rank(searched: Searched) -> Ranking:
+    best = ranked(searched.request.mode, searched.found, searched.request.asked.k)
+    return Ranking(best, {name: _scores_in(hits, best) for name, hits in searched.found.items()})
 
 
-def _ids_of(rankings: Sequence[Ranking]) -> list[str]:
-    """Return the passages of rankings, each once."""
-    return list(dict.fromkeys(passage for ranking in rankings for passage, _ in ranking.hits))
-
-
-def _hits_of(
-    view: View,
-    rankings: Sequence[Ranking],
-    texts: Mapping[str, dict[str, str]],
-    queries: Representations | None,
-    name: NameWord,
-) -> list[list[SearchHit]]:
-    """Put rankings, one for each query, and the passages' fields together; with `queries`, explain them."""
-    stored = {} if queries is None else view.representations(_ids_of(rankings))
-    answers: list[list[SearchHit]] = []
-    for number, ranking in enumerate(rankings):
-        query = None if queries is None else queries.take(np.array([number]))
-        answers.append(
-            [
-                SearchHit(
-                    rank=rank,
-                    id=passage,
-                    score=score,
-                    scores=ranking.scores_of(passage, score),
-                    explanation=None if query is None else explain(query, stored[passage], name),
-                    **texts[passage],
-                )
-                for rank, (passage, score) in enumerate(ranking.hits, start=1)
-            ]
-        )
-    return answers
+def _scores_in(found: Hits, best: Hits) -> list[float | None]:
+    """Return the score in the list `found` of every hit of the same queries' `best`."""
+    if not len(found.numbers_F):
+        return [None] * len(best.numbers_F)
+    width = len(found.passages)
+    keys_F = found.queries() * width + found.numbers_F
+    wanted_F = best.queries() * width + best.numbers_F
+    order = np.argsort(keys_F)
+    places_F = order[np.minimum(np.searchsorted(keys_F, wanted_F, sorter=order), len(order) - 1)]
+    pairs = zip(found.scores_F[places_F].tolist(), (keys_F[places_F] == wanted_F).tolist(), strict=True)
+    return [score if is_there else None for score, is_there in pairs]
 
 
 def encoded_query(query: PlannedQuery, encoded: Representations, number: int, name: NameWord) -> EncodedQuery:

@@ -202,7 +202,7 @@ def _find(snapshots: Snapshots, requests: list[tuple[Representations, SearchSpec
     ends = np.cumsum([len(queries) for queries, _ in requests]).tolist()
     starts = [0, *ends[:-1]]
     return [
-        {name: [hits[: spec.depth] for hits in found[name][start:end]] for name in first.lists}
+        {name: found[name][start:end].first(spec.depth) for name in first.lists}
         for (_, spec), start, end in zip(requests, starts, ends, strict=True)
     ]
 

@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from datetime import UTC
 from functools import cached_property, lru_cache
 
-import pyarrow as pa
+import numpy as np
 import torch
 
 from diffretriever.encoders.representations import Representations
-from diffretriever.index.table import IndexPart, PassageIndex, ids_filter, shard_fragments
-from diffretriever.index.vectors import columns_to_read, with_vectors
+from diffretriever.index.table import IndexPart, PassageIndex, shard_fragments
 from diffretriever.scoring.fusion import ListName
-from diffretriever.scoring.topk import Hits
+from diffretriever.scoring.hits import Hits
 from diffretriever.search.accelerate import kinds_of, sizes_of
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.base import DenseSearch
@@ -76,17 +75,17 @@ class View:
             checked_seconds_ago=round(time.monotonic() - self.checked, 3),
         )
 
-    def representations(self, ids: list[str]) -> dict[str, Representations]:
-        """Return what is stored of passages, by id, each with N = 1."""
-        if not ids:
-            return {}
-        manifest = self.index.manifest
-        assert manifest.hidden_size is not None, "an index with an encoder has vectors"
-        wanted = ["id", *(field.name for field in representation_fields(manifest.hidden_size))]
-        rows = self.index.dataset.to_table(columns=columns_to_read(manifest, wanted), filter=ids_filter(ids))
-        table: pa.Table = with_vectors(self.index.uri, manifest, rows, wanted)
-        found = table.column("id").to_pylist()
-        return {each: Representations.from_arrow(table.slice(row, 1)) for row, each in enumerate(found)}
+    def texts(self, rows: np.ndarray) -> dict[int, dict[str, str]]:
+        """Return the `title`, `text` and `collection` of the passages in these rows (int64), by row."""
+        texts = self.index.take(rows, ["title", "text", "collection"]).to_pylist()
+        return dict(zip(rows.tolist(), texts, strict=True))
+
+    def representations(self, rows: np.ndarray) -> dict[int, Representations]:
+        """Return what is stored of the passages in these rows (int64), by row, each with N = 1."""
+        hidden_size = self.index.manifest.hidden_size
+        assert hidden_size is not None, "an index with an encoder has vectors"
+        table = self.index.take(rows, [field.name for field in representation_fields(hidden_size)])
+        return {row: Representations.from_arrow(table.slice(place, 1)) for place, row in enumerate(rows.tolist())}
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,8 +61,7 @@ class Validator:
             index = PassageIndex.create(job.index, manifest_of(fresh))
             self._fill(index, fresh)
             runs = search_queries(NeuralSearcher(index, fresh, job), self.queries, job)
-        found = {mode: {query: dict(hits) for query, hits in run.items()} for mode, run in runs.items()}
-        return {mode: evaluate(run, self._qrels, [MEASURE]) for mode, run in found.items()}
+        return {mode: evaluate(run, self._qrels, [MEASURE]) for mode, run in runs.items()}
 
     def _fill(self, index: PassageIndex, encoder: BackboneEncoder) -> None:
         receipts: dict[str, str] = {}

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from pyarrow import feather
 
-from diffretriever.collections import Passage, write_qrels, write_run
+from diffretriever.collections import Passage, Run, write_qrels, write_run
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
@@ -63,11 +63,8 @@ def add_vectors(folder: Path, split: str, n: int) -> Path:
     for k_q in BUDGETS:
         for k_p in BUDGETS:
             found = scores(query_vectors(n, k_q), passage_vectors(k_p))
-            hits = {
-                f"q{q}": sorted(((f"d{p}", float(s)) for p, s in enumerate(row)), key=lambda hit: (-hit[1], hit[0]))
-                for q, row in enumerate(found)
-            }
-            write_run(folder / split / "runs" / str(Budget(k_q, k_p)) / "dense.trec", hits.items(), "dense")
+            run = Run.of({f"q{q}": {f"d{p}": float(s) for p, s in enumerate(row)} for q, row in enumerate(found)})
+            write_run(folder / split / "runs" / str(Budget(k_q, k_p)) / "dense.trec", [run], "dense")
     qrels = folder / split / "qrels.tsv"
     write_qrels(qrels, {f"q{i}": {f"d{i % 20}": 1} for i in range(n)})
     return qrels

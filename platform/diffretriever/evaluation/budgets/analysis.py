@@ -23,7 +23,7 @@ from diffretriever.evaluation.budgets.sweeps import (
     open_splits,
     query_features,
 )
-from diffretriever.evaluation.measures import evaluate, remove_self
+from diffretriever.evaluation.measures import evaluate
 from diffretriever.presets import read_selection
 from schemas.analyse import AnalyseBudgetsJob, runs_by_name
 from schemas.base import Model
@@ -260,7 +260,7 @@ def _other_systems(
         for system, paths in runs.items():
             run = read_run(paths[place])
             if split.excludes_self:
-                run = remove_self(run)
+                run = run.without_self()
             values = evaluate(run, qrels, [job.measure]).per_query[job.measure]
             found[system, name] = np.array([values[query] for query in queries[name]])
     return found

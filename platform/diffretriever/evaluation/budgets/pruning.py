@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 import torch
 
-from diffretriever.collections import Qrels, open_collection
+from diffretriever.collections import Qrels, Run, open_collection
 from diffretriever.encoders.representations import Representations, read_vectors
 from diffretriever.evaluation.budgets.sweeps import SweptSplit, open_splits
 from diffretriever.evaluation.measures import evaluate
@@ -27,8 +28,9 @@ from diffretriever.index.vectors import finite_rows
 from diffretriever.presets import with_places
 from diffretriever.progress import track
 from diffretriever.ragged import offsets_of
+from diffretriever.scoring.hits import Hits, Passages
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest, maxsim
-from diffretriever.scoring.topk import Hits, TopK
+from diffretriever.scoring.topk import TopK
 from diffretriever.search.batch import kept_hits, searched_depth
 from schemas.base import Model
 from schemas.budget import Budget
@@ -309,17 +311,17 @@ def search_kept(
         passage_ids: P ids.
         k: at least 1.
     """
-    ids_P = np.array(passage_ids, dtype=object)
+    known, numbers_P = Passages.numbered(pa.array(passage_ids, pa.large_string()))
     passages, stored_NH = Vectors(vectors_NH, offsets), torch.from_numpy(vectors_NH)
     relative_error = FP32_ROUNDING * longest(vectors_NH)
-    hits: Hits = []
+    parts: list[Hits] = []
     for start in range(0, len(queries), _QUERIES_AT_ONCE):
         part = queries.take(np.arange(start, min(start + _QUERIES_AT_ONCE, len(queries))))
-        asked, best = Vectors(part.vectors_MH.astype(np.float32), part.offsets), TopK(len(part), k)
+        asked, best = Vectors(part.vectors_MH.astype(np.float32), part.offsets), TopK(len(part), k, known)
         scores_QP = maxsim(torch.from_numpy(asked.vectors_MH), asked.offsets, stored_NH, offsets).numpy()
-        add_exact(asked, passages, ids_P, contenders(asked, scores_QP, relative_error, best), best)
-        hits += best.results()
-    return hits
+        add_exact(asked, passages, numbers_P, contenders(asked, scores_QP, relative_error, best), best)
+        parts.append(best.results())
+    return Hits.joined(parts)
 
 
 class PruneTest(Model):
@@ -434,11 +436,8 @@ def _kept(rule: PruneRule, order: Removals, k: int) -> np.ndarray:
 def _values(source: PruneSource, vectors_NH: np.ndarray, offsets: np.ndarray, measure: str) -> np.ndarray:
     depth = searched_depth(_DEPTH, exclude_self=source.exclude_self)
     hits = search_kept(source.queries, vectors_NH, offsets, source.passage_ids, depth)
-    run = {
-        query: dict(kept_hits(query, found, _DEPTH, exclude_self=source.exclude_self))
-        for query, found in zip(source.query_ids, hits, strict=True)
-    }
-    values = evaluate(run, source.qrels, [measure]).per_query[measure]
+    kept = kept_hits(source.query_ids, hits, _DEPTH, exclude_self=source.exclude_self)
+    values = evaluate(Run(source.query_ids, kept), source.qrels, [measure]).per_query[measure]
     return np.array([values[query] for query in source.qrels])
 
 

@@ -17,9 +17,10 @@ import torch
 from diffretriever.encoders.representations import Representations, read_vectors, refuse_queries
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import finite_rows
+from diffretriever.scoring.hits import Hits
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest
 from diffretriever.scoring.pooled_slots import mean_slots
-from diffretriever.scoring.topk import Hits, TopK
+from diffretriever.scoring.topk import TopK
 from diffretriever.search.dense.base import DenseSearch
 from schemas.search import SearchOptions
 from schemas.serve import Way
@@ -35,6 +36,7 @@ class AveragedSlots(DenseSearch):
 
     def __init__(self, index: PassageIndex) -> None:
         self._index = index
+        self._order = index.order
 
     @classmethod
     def open(cls, index: PassageIndex, options: SearchOptions, device: torch.device) -> Self:
@@ -45,14 +47,15 @@ class AveragedSlots(DenseSearch):
         """Return each query's best k passages by the inner product of averaged slots."""
         refuse_queries(queries)
         asked = _means(queries.vectors_MH, queries.offsets)
-        best = TopK(len(queries), k)
-        for batch in finite_rows(self._index.uri, self._index.batches(["id", "reps"], _BATCH_ROWS)):
+        best = TopK(len(queries), k, self._order.passages)
+        for batch in finite_rows(self._index.uri, self._index.addressed_batches(["id", "reps"], _BATCH_ROWS)):
             stored_NH, offsets = read_vectors(batch)
             passages = _means(stored_NH, offsets)
             scores_QP = asked.vectors_MH @ passages.vectors_MH.T
             scores_QP[:, np.diff(offsets) == 0] = -np.inf
             chosen = contenders(asked, scores_QP, FP32_ROUNDING * longest(passages.vectors_MH), best)
-            add_exact(asked, passages, np.array(batch.column("id").to_pylist(), dtype=object), chosen, best)
+            numbers_P = self._order.numbers(batch.column("_rowaddr").to_numpy())
+            add_exact(asked, passages, numbers_P, chosen, best)
         return best.results()
 
 

@@ -9,7 +9,7 @@ import torch
 
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
-from diffretriever.scoring.topk import Hits
+from diffretriever.scoring.hits import Hits
 from schemas.search import SearchOptions
 from schemas.serve import Way
 

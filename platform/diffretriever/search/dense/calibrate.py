@@ -16,8 +16,7 @@ import numpy as np
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
-from diffretriever.ragged import offsets_of
-from diffretriever.scoring.topk import Hits
+from diffretriever.scoring.hits import Hits
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.proposer import Proposer
 
@@ -79,8 +78,7 @@ def choose_count(
 
 def wanted_numbers(proposer: Proposer, exact: Hits) -> list[np.ndarray]:
     """Return each query's passages as numbers into the proposer's, negative for those that it does not know."""
-    numbers_W = proposer.passages.numbers_of([passage for hits in exact for passage, _ in hits])
-    return np.split(numbers_W, offsets_of([len(hits) for hits in exact])[1:-1])
+    return np.split(proposer.passages.places_of(exact.numbers_F), exact.offsets[1:-1])
 
 
 def recall_at(

@@ -19,8 +19,9 @@ import torch
 from diffretriever.encoders.representations import Representations, refuse_queries
 from diffretriever.files import filesystem_of, write_text
 from diffretriever.index.table import PassageIndex
+from diffretriever.scoring.hits import Hits
 from diffretriever.scoring.maxsim import CodedQueries
-from diffretriever.scoring.topk import Hits, TopK
+from diffretriever.scoring.topk import TopK
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.codes import open_segments
 from diffretriever.search.dense.mean import MeanProposer
@@ -98,7 +99,7 @@ class CandidateSearch(DenseSearch):
         """Return each query's best k passages among the candidates and the fragments not known to the proposer."""
         refuse_queries(queries)
         self.proposer.passages.refuse_not_finite(self._stream.uri)
-        best = TopK(len(queries), k)
+        best = TopK(len(queries), k, self._stream.order.passages)
         for fragment in self._unknown:
             self._stream.add_fragment(fragment, queries, best)
         coded = CodedQueries(queries.vectors_MH, queries.offsets)

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
 from diffretriever.encoders.representations import Representations, refuse_queries
@@ -21,9 +19,10 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import stored_not_finite
 from diffretriever.progress import track
 from diffretriever.ragged import offsets_of
+from diffretriever.scoring.hits import NO_NUMBER, Hits
 from diffretriever.scoring.kernels import chosen_to_float32
 from diffretriever.scoring.maxsim import CodedQueries, can_be_best, exact_scores
-from diffretriever.scoring.topk import Hits, TopK
+from diffretriever.scoring.topk import TopK
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.codes import Segment, open_segments
 from diffretriever.search.dense.stream import StreamingScan, asks_for_the_authors_score
@@ -83,14 +82,14 @@ class CodedScan(DenseSearch):
         """Return each query's best k passages: the same as `StreamingScan`, faster."""
         refuse_queries(queries)
         self._passages.refuse_not_finite(self._uri)
-        hits: Hits = []
-        for start in range(0, len(queries), self._queries_at_once):
-            stop = min(len(queries), start + self._queries_at_once)
-            hits += self._search(queries.take(np.arange(start, stop)), k)
-        return hits
+        if not len(queries):
+            return TopK(0, k, self.stream.order.passages).results()
+        starts = range(0, len(queries), self._queries_at_once)
+        rounds = [np.arange(start, min(len(queries), start + self._queries_at_once)) for start in starts]
+        return Hits.joined([self._search(queries.take(rows), k) for rows in rounds])
 
     def _search(self, queries: Representations, k: int) -> Hits:
-        best = TopK(len(queries), k)
+        best = TopK(len(queries), k, self.stream.order.passages)
         for fragment in self._uncoded:
             self.stream.add_fragment(fragment, queries, best)
         coarse = CodedQueries.for_scan(queries.vectors_MH, queries.offsets, self._device)
@@ -121,7 +120,9 @@ class CodedPassages:
     def __init__(self, segments: Sequence[Segment]) -> None:
         self.segments = segments
         self.starts = offsets_of([len(s.codes) for s in segments])
-        self.live_P = _joined([s.live_P for s in segments], bool)
+        self.numbers_P = _joined([s.numbers_P for s in segments], np.int32)
+        """int32 [P], their numbers in the order of the index; `NO_NUMBER` for deleted ones."""
+        self.live_P = self.numbers_P != NO_NUMBER
         self._errors_P = _joined([s.codes.errors_P for s in segments], np.float32)
         self._norms_P = _joined([s.codes.norms_P for s in segments], np.float32)
         # Codes of an older index can be of such vectors. A length is finite where all numbers of a vector are.
@@ -133,8 +134,8 @@ class CodedPassages:
     def refuse_not_finite(self, uri: str) -> None:
         """Raise NotFiniteError if a passage that is still in the index at `uri` has vectors with NaN or infinity."""
         if len(self._not_finite_C):
-            ids = [segment.codes.ids_of(rows_C) for segment, rows_C in self.split(self._not_finite_C)]
-            raise stored_not_finite(uri, np.concatenate(ids).tolist())
+            pairs = self.split(self._not_finite_C)
+            raise stored_not_finite(uri, [i for segment, rows_C in pairs for i in segment.codes.ids_of(rows_C)])
 
     def scores(self, coded: CodedQueries, device: torch.device) -> np.ndarray:
         """Return float32 [Q, P]: approximate mean MaxSim; -inf for passages deleted or without vectors."""
@@ -189,9 +190,13 @@ class CodedPassages:
         return scored
 
     def _score(self, query: int, own_MH: np.ndarray, chosen_C: np.ndarray, best: TopK) -> None:
-        for segment, rows_C in self.split(chosen_C):
-            parts = [_exact(own_MH, segment, part_C) for part_C in _portions(segment, rows_C)]
-            best.add_for(query, np.concatenate(parts), segment.codes.ids_of(rows_C))
+        parts = [
+            _exact(own_MH, segment, part_C)
+            for segment, rows_C in self.split(chosen_C)
+            for part_C in _portions(segment, rows_C)
+        ]
+        if parts:
+            best.add_for(query, np.concatenate(parts), self.numbers_P[chosen_C])
 
     def split(self, chosen_C: np.ndarray) -> Iterator[tuple[Segment, np.ndarray]]:
         """Yield each segment that owns some of `chosen_C` (int64 [C], ascending), and their numbers within it."""
@@ -200,16 +205,13 @@ class CodedPassages:
             if high > low:
                 yield segment, chosen_C[low:high] - start
 
-    def numbers_of(self, ids: Sequence[str]) -> np.ndarray:
-        """Return the number of each passage id, int64; negative for an id that is not here."""
-        numbers = np.full(len(ids), _NOT_THERE)
-        for segment, start in zip(self.segments, self.starts[:-1], strict=True):
-            places = pc.index_in(pa.array(ids, pa.large_string()), value_set=segment.codes.ids)
-            found = places.fill_null(_NOT_THERE).to_numpy().astype(np.int64)
-            here = np.flatnonzero(found >= 0)
-            here = here[segment.live_P[found[here]]]
-            numbers[here] = start + found[here]
-        return numbers
+    def places_of(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the place here of the passages of these numbers (int32), int64; negative for those not here."""
+        places = np.full(max(self.numbers_P.max(initial=0), numbers.max(initial=0)) + 1, _NOT_THERE)
+        live = np.flatnonzero(self.live_P)
+        places[self.numbers_P[live]] = live
+        found: np.ndarray = places[numbers]
+        return found
 
 
 def _leading(most_C: np.ndarray, k: int) -> np.ndarray:
@@ -230,7 +232,9 @@ def _portions(segment: Segment, rows_C: np.ndarray) -> list[np.ndarray]:
     """Cut chosen passages, at least one, into portions of about `_VALUES_AT_ONCE`."""
     offsets, hidden_size = segment.codes.vectors.offsets, segment.codes.stored_NH.shape[1]
     values = int((offsets[rows_C + 1] - offsets[rows_C]).sum()) * hidden_size
-    return list(np.array_split(rows_C, max(1, -(-values // _VALUES_AT_ONCE))))
+    portions = -(-values // _VALUES_AT_ONCE)
+    # To have NumPy split what stays whole takes as long as to score it.
+    return [rows_C] if portions <= 1 else list(np.array_split(rows_C, portions))
 
 
 def _joined(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:

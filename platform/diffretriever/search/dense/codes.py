@@ -30,9 +30,10 @@ from diffretriever.index.mapped_files import (
     write_arrays,
     write_header,
 )
-from diffretriever.index.table import PassageIndex, live_rows, rows_written
+from diffretriever.index.table import PassageIndex, rows_written
 from diffretriever.index.vectors import finite_rows
 from diffretriever.ragged import offsets_of
+from diffretriever.scoring.hits import NO_NUMBER
 from diffretriever.scoring.kernels import encode, to_float32
 from diffretriever.scoring.maxsim import Codes
 
@@ -62,6 +63,9 @@ class Segment:
     artefact: Artefact
     """Where its files lie."""
     codes: FragmentCodes
+    numbers_P: np.ndarray
+    """int32 [P], the passages' numbers in the order of the index; `NO_NUMBER` for those deleted since."""
+
     live_P: np.ndarray
     """bool [P]; False for a passage deleted since."""
 
@@ -69,11 +73,12 @@ class Segment:
 def open_segments(index: PassageIndex) -> tuple[list[Segment], list[Any]]:
     """Return the segments of an index version, and the fragments that have no codes."""
     found, without = with_files(index, CODES)
-    segments = [
-        Segment(fragment, CODES.artefact(index, fragment), codes, live_rows(index, fragment, codes.rows_P))
-        for fragment, codes in found
-    ]
-    return segments, without
+    return [_segment(index, *each) for each in found], without
+
+
+def _segment(index: PassageIndex, fragment: Any, codes: FragmentCodes) -> Segment:
+    numbers_P = index.order.numbers_in(fragment, codes.rows_P)
+    return Segment(fragment, CODES.artefact(index, fragment), codes, numbers_P, numbers_P != NO_NUMBER)
 
 
 def build_codes(index: PassageIndex) -> int:
@@ -127,9 +132,9 @@ class FragmentCodes:
     def __len__(self) -> int:
         return len(self.rows_P)
 
-    def ids_of(self, chosen_C: np.ndarray) -> np.ndarray:
-        """Return the ids of the passages `chosen_C` (int64 [C]) as an object array [C]."""
-        return np.array(self.ids.take(pa.array(chosen_C)).to_pylist(), dtype=object)
+    def ids_of(self, chosen_C: np.ndarray) -> list[str]:
+        """Return the ids of the passages `chosen_C` (int64 [C])."""
+        return self.ids.take(pa.array(chosen_C)).to_pylist()
 
     @classmethod
     def open(cls, folder: Path) -> FragmentCodes | None:

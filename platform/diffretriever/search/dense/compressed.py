@@ -8,7 +8,7 @@ Legend: Q queries, P passages of a batch, C chosen passages, M query vectors, N 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -19,16 +19,17 @@ from diffretriever.encoders.representations import Representations, refuse_queri
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_of, read_packed
 from diffretriever.ragged import rows_of
+from diffretriever.scoring.hits import NO_NUMBER, Hits
 from diffretriever.scoring.kernels import to_float32
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders
-from diffretriever.scoring.topk import Hits, TopK
+from diffretriever.scoring.topk import TopK
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.packed import PackedSegment, open_packed
 from diffretriever.search.dense.stream import StreamingScan, asks_for_the_authors_score
 from schemas.search import SearchOptions
 from schemas.serve import Way
 
-_COLUMNS = ("id", "codes")
+_COLUMNS = ("codes",)
 _RELATIVE_ERROR = 2.0**-11 + 2.0**-13 + FP32_ROUNDING
 """Of a score, relative to a query vector's length: fp16 rounding changes a unit vector by 2^-11 of its length. 2^-13 is
 for what little its numbers below fp16's normal range (2^-25 each) and the sums of table entries add."""
@@ -75,17 +76,18 @@ class CompressedScan(DenseSearch):
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages: the same as `StreamingScan`, faster."""
         refuse_queries(queries)
-        best = TopK(len(queries), k)
+        order = self._stream.order
+        best = TopK(len(queries), k, order.passages)
         rows = self._stream.batch_rows(queries)
         for block in (block for segment in self._segments for block in _mapped_blocks(segment, rows)):
             self._add(block, queries, best)
         for batch in self._batches(rows):
-            self._add(_Block(*read_packed(batch), None, batch.column("id").take), queries, best)
+            self._add(_Block(*read_packed(batch), order.numbers(batch.column("_rowaddr").to_numpy())), queries, best)
         return best.results()
 
     def _batches(self, rows: int) -> Iterator[pa.RecordBatch]:
         if not self._segments:
-            yield from self._index.batches(_COLUMNS, rows)
+            yield from self._index.addressed_batches(_COLUMNS, rows)
             return
         for fragment in self._without:
             yield from self._index.fragment_batches(fragment, _COLUMNS, rows)
@@ -93,16 +95,15 @@ class CompressedScan(DenseSearch):
     def _add(self, block: _Block, queries: Representations, best: TopK) -> None:
         asked = Vectors(queries.vectors_MH.astype(np.float32), queries.offsets)
         scores_QP = self._codec.maxsim(queries.vectors_MH, queries.offsets, block.packed_NW, block.offsets)
-        if block.live_P is not None:
-            scores_QP[:, ~block.live_P] = -np.inf
+        scores_QP[:, block.numbers_P == NO_NUMBER] = -np.inf
         chosen = contenders(asked, scores_QP, _RELATIVE_ERROR, best)
         needed_P = np.unique(np.concatenate([*chosen, np.empty(0, np.int64)]))
         self.rescored += len(needed_P)
         rows_N, needed_offsets = rows_of(block.offsets, needed_P)
         decoded_NH = self._codec.decode(block.packed_NW[rows_N]).astype(np.float16)
         passages = Vectors(to_float32(decoded_NH), needed_offsets)
-        ids_P = np.array(block.ids_of(pa.array(needed_P)).to_pylist(), dtype=object)
-        add_exact(asked, passages, ids_P, [np.searchsorted(needed_P, chosen_C) for chosen_C in chosen], best)
+        rows = [np.searchsorted(needed_P, chosen_C) for chosen_C in chosen]
+        add_exact(asked, passages, block.numbers_P[needed_P], rows, best)
 
 
 class _Block(NamedTuple):
@@ -110,10 +111,8 @@ class _Block(NamedTuple):
 
     packed_NW: np.ndarray
     offsets: np.ndarray
-    live_P: np.ndarray | None
-    """bool [P]; None where all are in the table."""
-    ids_of: Callable[[pa.Array], pa.Array]
-    """Gives the ids of passages by their numbers."""
+    numbers_P: np.ndarray
+    """int32 [P]; `NO_NUMBER` for those that are not in the table any more."""
 
 
 def _mapped_blocks(segment: PackedSegment, rows: int) -> Iterator[_Block]:
@@ -121,4 +120,4 @@ def _mapped_blocks(segment: PackedSegment, rows: int) -> Iterator[_Block]:
     for start in range(0, len(packed), rows):
         offsets = packed.offsets[start : start + rows + 1]
         packed_NW = packed.packed_NW[offsets[0] : offsets[-1]]
-        yield _Block(packed_NW, offsets - offsets[0], segment.live_P[start : start + rows], packed.ids[start:].take)
+        yield _Block(packed_NW, offsets - offsets[0], segment.numbers_P[start : start + rows])

@@ -26,7 +26,7 @@ from diffretriever.index.mapped_files import (
     write_arrays,
     write_header,
 )
-from diffretriever.index.table import PassageIndex, live_rows, rows_written
+from diffretriever.index.table import PassageIndex, rows_written
 from diffretriever.index.vectors import read_packed
 from diffretriever.ragged import offsets_of
 
@@ -96,14 +96,15 @@ class PackedSegment:
     """A fragment's packed vectors, and which of its passages are still in the table."""
 
     packed: FragmentPacked
-    live_P: np.ndarray
-    """bool [P]; False for a passage deleted since."""
+    numbers_P: np.ndarray
+    """int32 [P], the passages' numbers in the order of the index; `NO_NUMBER` for those deleted since."""
 
 
 def open_packed(index: PassageIndex) -> tuple[list[PackedSegment], list[Any]]:
     """Return what a version of a compressed index has mapped, and the fragments that have no such files."""
     found, without = with_files(index, PACKED)
-    return [PackedSegment(packed, live_rows(index, fragment, packed.rows_P)) for fragment, packed in found], without
+    order = index.order
+    return [PackedSegment(packed, order.numbers_in(fragment, packed.rows_P)) for fragment, packed in found], without
 
 
 def build_fragment_packed(index: PassageIndex, fragment: Any) -> None:

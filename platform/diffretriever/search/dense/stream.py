@@ -16,9 +16,10 @@ from diffretriever.encoders.representations import Representations, read_vectors
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import refuse_rows
 from diffretriever.progress import track
+from diffretriever.scoring.hits import Hits
 from diffretriever.scoring.kernels import to_float32
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest, maxsim
-from diffretriever.scoring.topk import Hits, TopK
+from diffretriever.scoring.topk import TopK
 from diffretriever.search.dense.base import DenseSearch
 from schemas.retriever import is_neural
 from schemas.search import SearchOptions
@@ -42,6 +43,8 @@ class StreamingScan(DenseSearch):
         self._options = options
         self._device = device
         self._max_vectors = max_vectors
+        self.order = index.order
+        """What the numbers of passages mean."""
 
     @classmethod
     def open(cls, index: PassageIndex, options: SearchOptions, device: torch.device) -> Self:
@@ -59,8 +62,8 @@ class StreamingScan(DenseSearch):
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages."""
         refuse_queries(queries)
-        best = TopK(len(queries), k)
-        batches = self._index.batches(_COLUMNS, self.batch_rows(queries))
+        best = TopK(len(queries), k, self.order.passages)
+        batches = self._index.addressed_batches(_COLUMNS, self.batch_rows(queries))
         self.add_batches(track(batches, "dense scan", "passages", len(self._index), len), queries, best)
         return best.results()
 
@@ -69,7 +72,7 @@ class StreamingScan(DenseSearch):
         self.add_batches(self._index.fragment_batches(fragment, _COLUMNS, self.batch_rows(queries)), queries, best)
 
     def add_batches(self, batches: Iterable[pa.RecordBatch], queries: Representations, best: TopK) -> None:
-        """Score batches with `id` and `reps` into `best`."""
+        """Score batches with `id`, `reps` and `_rowaddr` into `best`."""
         asked = Vectors(queries.vectors_MH.astype(np.float32), queries.offsets)
         device_query_MH = torch.from_numpy(asked.vectors_MH).to(self._device)
         for batch in batches:
@@ -79,12 +82,12 @@ class StreamingScan(DenseSearch):
             if not np.isfinite(length):
                 refuse_rows(self.uri, batch)
             scores_QP = self._scores(device_query_MH, queries.offsets, passages)
-            ids = batch.column("id").to_pylist()
+            numbers_P = self.order.numbers(batch.column("_rowaddr").to_numpy())
             if asks_for_the_authors_score(self._options):
-                best.add(scores_QP, ids)
+                best.add(scores_QP, numbers_P)
                 continue
             chosen = contenders(asked, scores_QP, FP32_ROUNDING * length, best)
-            add_exact(asked, passages, np.array(ids, dtype=object), chosen, best)
+            add_exact(asked, passages, numbers_P, chosen, best)
 
     def batch_rows(self, queries: Representations) -> int:
         """Passages scored at once, from the memory that their vectors and products take."""

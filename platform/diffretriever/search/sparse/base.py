@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
-from diffretriever.scoring.topk import Hits
+from diffretriever.scoring.hits import Hits
 from schemas.search import SearchOptions
 from schemas.serve import Way
 

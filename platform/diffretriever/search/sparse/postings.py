@@ -29,14 +29,15 @@ from diffretriever.index.mapped_files import (
     with_files,
     write_header,
 )
-from diffretriever.index.table import PassageIndex, fragment_key, live_rows, rows_written
+from diffretriever.index.table import PassageIndex, fragment_key, rows_written
 from diffretriever.index.vectors import NotFiniteError, finite_rows
 from diffretriever.progress import track
 from diffretriever.ragged import offsets_of
-from diffretriever.scoring.topk import Hits, TopK
+from diffretriever.scoring.hits import NO_NUMBER, Hits
+from diffretriever.scoring.topk import TopK
 from diffretriever.search.sparse.base import SparseSearch
 from diffretriever.search.sparse.segment import Impacts, PostingsSegment, write_segment
-from diffretriever.search.sparse.segment_search import Found, search_many
+from diffretriever.search.sparse.segment_search import search_many
 from diffretriever.search.sparse.stream import StreamingImpacts
 from schemas.search import SearchOptions
 from schemas.serve import Way
@@ -62,9 +63,10 @@ class PostingsSearch(SparseSearch):
             stream: scans those.
             threads: queries searched for at a time.
         """
-        self._fragments = [each.postings for each in inverted]
+        self._numbers = np.concatenate([each.numbers_P for each in inverted])
+        self._firsts = offsets_of([len(each.postings) for each in inverted])
         self._segments = [each.postings.segment for each in inverted]
-        self._deleted = [each.deleted_P for each in inverted]
+        self._deleted = [each.deleted() for each in inverted]
         self._without = without
         self._stream = stream
         self._threads = threads
@@ -80,10 +82,10 @@ class PostingsSearch(SparseSearch):
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages: the same as `StreamingImpacts`, sooner."""
         refuse_queries(queries)
-        best = TopK(len(queries), k, only_positive=True)
+        best = TopK(len(queries), k, self._stream.order.passages, only_positive=True)
         for fragment in self._without:
             self._stream.add_fragment(fragment, queries, best)
-        # What is found for a query is held until its ids are looked up.
+        # What is found for a query is held until its passages' numbers are looked up.
         starts = range(0, len(queries), _QUERIES_AT_ONCE)
         for first in track(starts, f"sparse search, {_QUERIES_AT_ONCE} queries at once", "rounds"):
             offsets = queries.impact_offsets[first : first + _QUERIES_AT_ONCE + 1]
@@ -97,30 +99,22 @@ class PostingsSearch(SparseSearch):
                 threads=self._threads,
             )
             for number, each in enumerate(found):
-                best.add_for(first + number, each.scores, self._ids(each))
+                best.add_for(first + number, each.scores, self._numbers[self._firsts[each.segments] + each.rows])
         return best.results()
-
-    def _ids(self, found: Found) -> np.ndarray:
-        # Segment by segment, as each is asked once for all of its passages.
-        order_F = np.argsort(found.segments, kind="stable")
-        rows_F = found.rows[order_F]
-        ends = np.searchsorted(found.segments[order_F], np.arange(len(self._fragments) + 1)).tolist()
-        ids: list[str] = []
-        for fragment, first, last in zip(self._fragments, ends[:-1], ends[1:], strict=True):
-            if last > first:
-                ids += fragment.ids_of(rows_F[first:last])
-        ids_F = np.empty(len(ids), dtype=object)
-        ids_F[order_F] = ids
-        return ids_F
 
 
 @dataclass(frozen=True)
 class Inverted:
-    """A fragment that has postings, and which of its passages are not in the table any more."""
+    """A fragment that has postings, and what the order of the index says of its passages."""
 
     postings: FragmentPostings
-    deleted_P: np.ndarray | None
-    """bool [P]; None where all are there."""
+    numbers_P: np.ndarray
+    """int32 [P], the passages' numbers in the order of the index; `NO_NUMBER` for those deleted since."""
+
+    def deleted(self) -> np.ndarray | None:
+        """Return which passages are not in the table any more, bool [P]; None where all are there."""
+        deleted_P = self.numbers_P == NO_NUMBER
+        return deleted_P if deleted_P.any() else None
 
 
 def may_have_postings(index: PassageIndex) -> bool:
@@ -134,7 +128,8 @@ def open_inverted(index: PassageIndex) -> tuple[list[Inverted], list[Any]]:
     if not may_have_postings(index):
         return [], index.fragments()
     found, without = with_files(index, POSTINGS)
-    return [Inverted(postings, _deleted(index, fragment, postings)) for fragment, postings in found], without
+    order = index.order
+    return [Inverted(postings, order.numbers_in(fragment, postings.rows_P)) for fragment, postings in found], without
 
 
 def build_postings(index: PassageIndex) -> int:
@@ -170,11 +165,6 @@ def build_fragment_postings(index: PassageIndex, fragment: Any) -> None:
             f"no postings can be made of fragment {fragment_key(fragment)}: {error}; "
             f"`python jobs/inspect_index.py --index {index.uri} --verify` names the passages"
         ) from error
-
-
-def _deleted(index: PassageIndex, fragment: Any, postings: FragmentPostings) -> np.ndarray | None:
-    live_P = live_rows(index, fragment, postings.rows_P)
-    return None if live_P.all() else ~live_P
 
 
 @dataclass(frozen=True)

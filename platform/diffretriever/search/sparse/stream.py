@@ -11,8 +11,9 @@ from diffretriever.encoders.representations import Representations, read_impacts
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import finite_rows
 from diffretriever.progress import track
+from diffretriever.scoring.hits import Hits
 from diffretriever.scoring.sparse import impact_matrix, sparse_scores
-from diffretriever.scoring.topk import Hits, TopK
+from diffretriever.scoring.topk import TopK
 from diffretriever.search.sparse.base import SparseSearch
 from schemas.search import SearchOptions
 from schemas.serve import Way
@@ -28,6 +29,8 @@ class StreamingImpacts(SparseSearch):
 
     def __init__(self, index: PassageIndex, memory_mb: int) -> None:
         self._index = index
+        self.order = index.order
+        """What the numbers of passages mean."""
         self._memory_mb = memory_mb
         self._vocab_size = index.manifest.vocab_size or 0
 
@@ -39,8 +42,8 @@ class StreamingImpacts(SparseSearch):
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages."""
         refuse_queries(queries)
-        best = TopK(len(queries), k, only_positive=True)
-        batches = self._index.batches(_COLUMNS, self._batch_rows(queries))
+        best = TopK(len(queries), k, self.order.passages, only_positive=True)
+        batches = self._index.addressed_batches(_COLUMNS, self._batch_rows(queries))
         self._add(track(batches, "sparse scan", "passages", len(self._index), len), queries, best)
         return best.results()
 
@@ -54,7 +57,8 @@ class StreamingImpacts(SparseSearch):
         )
         for batch in finite_rows(self._index.uri, batches):
             passages = impact_matrix(*read_impacts(batch), self._vocab_size)
-            best.add(sparse_scores(query_matrix, passages).toarray(), batch.column("id").to_pylist())
+            numbers_P = self.order.numbers(batch.column("_rowaddr").to_numpy())
+            best.add(sparse_scores(query_matrix, passages).toarray(), numbers_P)
 
     def _batch_rows(self, queries: Representations) -> int:
         return max(1, min(_MAX_BATCH_ROWS, (self._memory_mb << 20) // (16 * max(1, len(queries)))))

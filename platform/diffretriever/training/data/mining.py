@@ -10,7 +10,7 @@ import numpy as np
 
 from diffretriever.collections.base import Passage
 from diffretriever.index.table import PassageIndex
-from diffretriever.scoring.topk import Hit
+from diffretriever.scoring.hits import Hit
 from diffretriever.training.data.examples import Checked, Example, passage_key, text_key
 from schemas.training_data import MineNegativesJob
 

@@ -1,0 +1,96 @@
+"""The order of an index version's passages by id: the numbers that searches know passages by.
+
+It is made when a version is opened to be searched: one pass over the ids, and one sort of them. It keeps 20 bytes of
+memory for each passage besides its id (12 for where it lies, 8 for where its id begins).
+
+Legend: P passages, W rows as they were written, deleted ones included, C given addresses, G fragments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from diffretriever.ragged import offsets_of
+from diffretriever.scoring.hits import NO_NUMBER, Passages
+
+_MOST_ROWS = 2**31 - 1
+
+
+@dataclass(frozen=True, eq=False)
+class PassageOrder:
+    """What is known of the passages of some fragments of an index version.
+
+    Attributes:
+        passages: their ids and rows by number.
+        fragments_G: int64 [G], the numbers that Lance gives the fragments, ascending.
+        starts_G: int64 [G], where each fragment's rows begin in `numbers_W`.
+        numbers_W: int32 [W], the number of the passage in each row, in table order; `NO_NUMBER` for a deleted one.
+    """
+
+    passages: Passages
+    fragments_G: np.ndarray
+    starts_G: np.ndarray
+    numbers_W: np.ndarray
+
+    @classmethod
+    def of(cls, whole: Iterable[Any], fragments: Iterable[Any], batches: Iterable[pa.RecordBatch]) -> Self:
+        """Put passages in order.
+
+        Args:
+            whole: all of Lance's fragments of the version, in table order.
+            fragments: those whose passages are meant, in table order.
+            batches: all their rows, with `id` and `_rowaddr`.
+
+        Raises:
+            ValueError: there are more rows than numbers.
+        """
+        given = list(fragments)
+        numbers_G = np.array([fragment.fragment_id for fragment in given], np.int64)
+        offsets = offsets_of([fragment.physical_rows for fragment in given])
+        if offsets[-1] > _MOST_ROWS:
+            raise ValueError(f"{offsets[-1]:,} passages are too many for one search: search the index in shards")
+        read = list(batches)
+        ids = [batch.column("id").cast(pa.large_string()) for batch in read]
+        addresses_P = np.concatenate([np.empty(0, np.uint64), *(batch.column("_rowaddr").to_numpy() for batch in read)])
+        passages, numbers_P = Passages.numbered(pa.chunked_array(ids, pa.large_string()))
+        ascending = np.argsort(numbers_G)
+        numbers_W = np.full(offsets[-1], NO_NUMBER, np.int32)
+        made = cls(passages, numbers_G[ascending], offsets[ascending], numbers_W)
+        numbers_W[made._places(addresses_P)] = numbers_P
+        return cls(Passages(passages.ids, made._rows(whole, given)), made.fragments_G, made.starts_G, numbers_W)
+
+    def numbers(self, addresses_C: np.ndarray) -> np.ndarray:
+        """Return the numbers of the passages at these addresses (`_rowaddr`, uint64 [C]), int32 [C]."""
+        numbers_C: np.ndarray = self.numbers_W[self._places(addresses_C)]
+        return numbers_C
+
+    def numbers_in(self, fragment: Any, rows_C: np.ndarray) -> np.ndarray:
+        """Return the numbers of the passages in rows of a fragment, int32 [C]; `NO_NUMBER` for deleted ones.
+
+        Args:
+            fragment: Lance's.
+            rows_C: unsigned [C], places among the rows that the fragment was written with.
+        """
+        return self.numbers((np.uint64(fragment.fragment_id) << np.uint64(32)) + rows_C.astype(np.uint64))
+
+    def _places(self, addresses_C: np.ndarray) -> np.ndarray:
+        """Return where in `numbers_W` addresses are, int64 [C]."""
+        owners_C = np.searchsorted(self.fragments_G, (addresses_C >> np.uint64(32)).astype(np.int64))
+        places_C: np.ndarray = self.starts_G[owners_C] + (addresses_C & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        return places_C
+
+    def _rows(self, whole: Iterable[Any], fragments: Iterable[Any]) -> np.ndarray:
+        """Return each passage's row of the whole table, where deleted rows do not count, int64 [P] by number."""
+        before, count = {}, 0
+        for fragment in whole:
+            before[fragment.fragment_id] = count
+            count += fragment.count_rows()
+        firsts = [np.arange(fragment.count_rows()) + before[fragment.fragment_id] for fragment in fragments]
+        rows_P = np.empty(len(self.passages), np.int64)
+        rows_P[self.numbers_W[self.numbers_W != NO_NUMBER]] = np.concatenate([np.empty(0, np.int64), *firsts])
+        return rows_P

@@ -1,0 +1,188 @@
+"""Ranked passages of queries, as arrays.
+
+A passage is known by its number: the place of its id among all ids of an index version, in ascending order. So equal
+scores are ranked by comparing numbers, and ids are looked up once, at the end.
+
+Legend: Q queries, P passages, F passages found for all queries together, N given ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Self, TypeAlias, overload
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from diffretriever.ragged import offsets_of
+
+Hit: TypeAlias = tuple[str, float]
+"""A passage id and its score."""
+
+NO_NUMBER = -1
+"""In the place of a number, where there is no such passage."""
+
+
+@dataclass(frozen=True, eq=False)
+class Passages:
+    """The passages that numbers stand for: number i is the i-th of the ids, in order of code points.
+
+    Attributes:
+        ids: P passage ids, ascending, none twice.
+        rows_P: int64 [P], each passage's row in the table of its index version; None where there is none.
+    """
+
+    ids: pa.LargeStringArray
+    rows_P: np.ndarray | None = None
+
+    @classmethod
+    def numbered(cls, ids: pa.Array | pa.ChunkedArray) -> tuple[Self, np.ndarray]:
+        """Return the passages that these ids name, and the number of each id, int32 [N].
+
+        Args:
+            ids: N texts, some of them more than once, as such or with a dictionary.
+        """
+        coded = ids if pa.types.is_dictionary(ids.type) else pc.dictionary_encode(ids)
+        if isinstance(coded, pa.ChunkedArray):
+            coded = coded.unify_dictionaries().combine_chunks()
+        distinct = coded.dictionary.cast(pa.large_string())
+        # Arrow orders texts by their UTF-8 bytes, which is the order of code points.
+        order_P = pc.sort_indices(distinct).to_numpy()
+        numbers_P = np.empty(len(order_P), np.int32)
+        numbers_P[order_P] = np.arange(len(order_P), dtype=np.int32)
+        return cls(distinct.take(pa.array(order_P))), numbers_P[coded.indices.to_numpy()]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def numbers_of(self, ids: Sequence[str]) -> np.ndarray:
+        """Return the number of each id, int32 [N]; `NO_NUMBER` for one that is not here. No id may come twice."""
+        numbers_N = np.full(len(ids), NO_NUMBER, np.int32)
+        # A table of the few that are asked for is sooner made than one of all passages.
+        places_P = pc.index_in(self.ids, value_set=pa.array(ids, pa.large_string()))
+        found = np.flatnonzero(places_P.is_valid().to_numpy(zero_copy_only=False))
+        numbers_N[places_P.drop_null().to_numpy()] = found
+        return numbers_N
+
+
+@dataclass(frozen=True, eq=False)
+class Hits(Sequence[list[Hit]]):
+    """Each query's passages, best first; `hits[i]` are those of query i as (id, score), a slice those of some queries.
+
+    Attributes:
+        passages: what numbers stand for.
+        offsets: int64 [Q + 1]; query i owns the hits offsets[i] to offsets[i + 1].
+        numbers_F: int32 [F], the passages' numbers.
+        scores_F: float64 [F].
+    """
+
+    passages: Passages
+    offsets: np.ndarray
+    numbers_F: np.ndarray
+    scores_F: np.ndarray
+
+    @classmethod
+    def of(cls, lists: Iterable[Sequence[Hit]]) -> Self:
+        """Return the hits in these lists, in the order that they have there."""
+        kept = list(lists)
+        ids = pa.array([passage for hits in kept for passage, _ in hits], pa.large_string())
+        scores_F = np.array([score for hits in kept for _, score in hits], np.float64)
+        passages, numbers_F = Passages.numbered(ids)
+        return cls(passages, offsets_of([len(hits) for hits in kept]), numbers_F, scores_F)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Return the hits of all parts' queries, one part after the other; there is one, and all number alike."""
+        first, *others = parts
+        assert all(part.passages is first.passages for part in others), "numbers mean the same in all parts"
+        if not others:
+            return first
+        return cls(
+            first.passages,
+            offsets_of(np.concatenate([np.diff(part.offsets) for part in parts])),
+            np.concatenate([part.numbers_F for part in parts]),
+            np.concatenate([part.scores_F for part in parts]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @overload
+    def __getitem__(self, place: int) -> list[Hit]: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Hits: ...
+
+    def __getitem__(self, place: int | slice) -> list[Hit] | Hits:
+        """Return one query's hits, or those of neighbouring queries."""
+        if isinstance(place, slice):
+            start, stop, step = place.indices(len(self))
+            assert step == 1, "queries that are next to each other"
+            return self._of_queries(start, max(start, stop))
+        query = range(len(self))[place]
+        own = self._of_queries(query, query + 1)
+        return list(zip(own.ids().to_pylist(), own.scores_F.tolist(), strict=True))
+
+    def __iter__(self) -> Iterator[list[Hit]]:
+        pairs = list(zip(self.names(), self.scores_F.tolist(), strict=True))
+        ends = self.offsets.tolist()
+        return (pairs[start:end] for start, end in pairwise(ends))
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both, one of which may be a list of lists, have the same ids and scores for the queries."""
+        if isinstance(other, list):
+            return list(self) == other
+        if not isinstance(other, Hits):
+            return NotImplemented
+        same = np.array_equal(self.offsets, other.offsets) and np.array_equal(self.scores_F, other.scores_F)
+        return same and bool(self.ids().equals(other.ids()))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def ids(self) -> pa.LargeStringArray:
+        """Return the id of every hit, [F]."""
+        return self.passages.ids.take(pa.array(self.numbers_F))
+
+    def names(self) -> list[str]:
+        """Return the id of every hit as Python has texts."""
+        if len(self.numbers_F) < len(self.passages):
+            return list(self.ids().to_pylist())
+        # Each made once, however often it was found.
+        names: list[str] = self.passages.ids.to_pylist()
+        return [names[number] for number in self.numbers_F.tolist()]
+
+    def rows(self) -> np.ndarray:
+        """Return every hit's row in the table of its index version, int64 [F]."""
+        assert self.passages.rows_P is not None, "the hits come from an index"
+        rows_F: np.ndarray = self.passages.rows_P[self.numbers_F]
+        return rows_F
+
+    def queries(self) -> np.ndarray:
+        """Return the number of the query of every hit, int64 [F]."""
+        return np.repeat(np.arange(len(self)), np.diff(self.offsets))
+
+    def first(self, k: int) -> Hits:
+        """Return the first k hits of each query."""
+        counts_Q = np.diff(self.offsets)
+        if counts_Q.max(initial=0) <= k:
+            return self
+        return self._where(np.arange(len(self.numbers_F)) - np.repeat(self.offsets[:-1], counts_Q) < k)
+
+    def without(self, ids: Sequence[str]) -> Hits:
+        """Return the hits without each query's passage of this id, Q of them; such a passage need not be there."""
+        distinct = list(dict.fromkeys(ids))
+        known = dict(zip(distinct, self.passages.numbers_of(distinct).tolist(), strict=True))
+        own_Q = np.array([known[each] for each in ids], np.int32)
+        return self._where(self.numbers_F != np.repeat(own_Q, np.diff(self.offsets)))
+
+    def _of_queries(self, start: int, stop: int) -> Hits:
+        own = slice(self.offsets[start], self.offsets[stop])
+        offsets = self.offsets[start : stop + 1] - self.offsets[start]
+        return Hits(self.passages, offsets, self.numbers_F[own], self.scores_F[own])
+
+    def _where(self, kept_F: np.ndarray) -> Hits:
+        offsets = offsets_of(kept_F)[self.offsets]
+        return Hits(self.passages, offsets, self.numbers_F[kept_F], self.scores_F[kept_F])

@@ -1,0 +1,55 @@
+"""Ranked passages as arrays, held against the lists that they stand for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diffretriever.scoring.hits import NO_NUMBER, Hit, Hits, Passages
+
+IDS = ["b", "é", "a", "𝄞", "Z", "\uff5e", "10", "9"]
+lists = st.lists(
+    st.dictionaries(st.sampled_from(IDS), st.floats(allow_nan=False), max_size=6).map(lambda found: [*found.items()]),
+    max_size=5,
+)
+
+
+@settings(deadline=None)
+@given(ranked=lists, k=st.integers(1, 7), data=st.data())
+def test_cutting_leaving_out_and_taking_apart(ranked: list[list[Hit]], k: int, data: st.DataObject) -> None:
+    hits = Hits.of(ranked)
+    assert hits == ranked
+    assert [hits[query] for query in range(len(hits))] == ranked
+    assert hits.first(k) == [found[:k] for found in ranked]
+    own = data.draw(st.lists(st.sampled_from([*IDS, "other"]), min_size=len(ranked), max_size=len(ranked)))
+    assert hits.without(own) == [
+        [hit for hit in found if hit[0] != name] for found, name in zip(ranked, own, strict=True)
+    ]
+    middle = data.draw(st.integers(0, len(ranked)))
+    assert Hits.joined([hits[:middle], hits[middle:]]) == ranked
+    assert hits.names() == hits.ids().to_pylist() == [passage for found in ranked for passage, _ in found]
+
+
+def test_numbers_are_places_in_the_order_of_code_points() -> None:
+    passages, numbers = Passages.numbered(pa.array([*IDS, "a"], pa.string()))
+    assert passages.ids.to_pylist() == sorted(IDS)
+    assert [sorted(IDS)[number] for number in numbers] == [*IDS, "a"]
+    assert passages.numbers_of(["Z", "none", "10"]).tolist() == [2, NO_NUMBER, 0]
+
+
+def test_one_query_and_those_next_to_each_other() -> None:
+    hits = Hits.of([[("a", 2.0), ("b", 1.0)], [], [("c", 3.0)]])
+    assert hits[-1] == [("c", 3.0)]
+    assert hits[1:] == [[], [("c", 3.0)]]
+    assert hits[3:] == hits[2:1] == []
+    assert hits != Hits.of([[("a", 2.0), ("c", 1.0)], [], [("c", 3.0)]])
+    with pytest.raises(IndexError):
+        hits[3]
+
+
+def test_rows_are_those_of_the_passages() -> None:
+    passages = Passages(pa.array(["a", "b"], pa.large_string()), np.array([7, 3]))
+    assert Hits(passages, np.array([0, 2]), np.array([1, 0], np.int32), np.array([2.0, 1.0])).rows().tolist() == [3, 7]

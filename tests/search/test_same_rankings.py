@@ -1,0 +1,175 @@
+"""Every way to an answer ranks alike: one process, parts merged, a server, shards of one; accelerated or not.
+
+Vectors and weights are few numbers that floats hold exactly, so that passages tie often, and a plain loop over all of
+them in Python says what each ranking must be, to the bit.
+
+Legend: V vectors of a text, H hidden size.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from diffretriever.collections import Passage
+from diffretriever.encoders.representations import Representations
+from diffretriever.index.table import IndexPart, PassageIndex, split_fragments
+from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.scoring.fusion import ListName, ranked
+from diffretriever.scoring.hits import Hit, Hits
+from diffretriever.search.batch import kept_hits, list_depth, merge, search_lists, searched_depth, to_hits, to_table
+from diffretriever.search.dense.codes import build_codes
+from diffretriever.search.neural import NeuralSearcher
+from diffretriever.search.sparse.postings import build_postings
+from diffretriever.serving.answering import SearchSpec
+from diffretriever.serving.backend import find_together
+from diffretriever.serving.snapshots import ShardNumber, Snapshots
+from schemas.index import IndexManifest
+from schemas.retriever import MaskedRetriever, Mode
+from schemas.search import BatchSearchJob, SearchOptions
+
+HIDDEN, VOCAB, QUERIES, FEW = 4, 12, 6, 4
+MODES: tuple[Mode, ...] = ("dense", "sparse", "hybrid")
+CPU = torch.device("cpu")
+
+
+class Text(NamedTuple):
+    vectors_VH: np.ndarray
+    bag: dict[int, float]
+
+
+def texts(rng: np.random.Generator, count: int, slots: list[int]) -> list[Text]:
+    drawn = []
+    for _ in range(count):
+        vectors_VH = rng.choice([-0.5, 0.0, 0.5], (rng.choice(slots), HIDDEN)).astype(np.float16)
+        words = rng.choice(VOCAB, rng.integers(0, 4), replace=False).tolist()
+        drawn.append(Text(vectors_VH, {word: float(rng.integers(1, 3)) / 2 for word in words}))
+    return drawn
+
+
+def encoded(some: list[Text]) -> Representations:
+    pairs = [pair for text in some for pair in sorted(text.bag.items())]
+    counts = [len(text.vectors_VH) for text in some]
+    return Representations(
+        vectors_MH=np.concatenate([text.vectors_VH for text in some]),
+        offsets=np.cumsum([0, *counts], dtype=np.int64),
+        slot_tokens=np.full(sum(counts), -1, np.int32),
+        impact_ids=np.array([i for i, _ in pairs], np.int32),
+        impact_weights=np.array([w for _, w in pairs], np.float32),
+        impact_offsets=np.cumsum([0, *(len(text.bag) for text in some)], dtype=np.int64),
+        n_tokens=np.ones(len(some), np.int32),
+    )
+
+
+def best(scores: dict[str, float], k: int) -> list[Hit]:
+    return sorted(scores.items(), key=lambda hit: (-hit[1], hit[0]))[:k]
+
+
+def scaled(hits: list[Hit]) -> dict[str, float]:
+    spread = max(hits[0][1] - hits[-1][1], 1e-9) if hits else 1.0
+    return {passage: (score - hits[-1][1]) / spread for passage, score in hits}
+
+
+def by_hand(query: Text, passages: dict[str, Text], k: int) -> dict[Mode, list[Hit]]:
+    dense, sparse = {}, {}
+    for name, passage in passages.items():
+        products = [[float(np.dot(q, p)) for p in passage.vectors_VH] for q in query.vectors_VH.astype(float)]
+        if len(passage.vectors_VH):
+            dense[name] = float(np.float32(sum(map(max, products)) / len(products)))
+        shared = query.bag.keys() & passage.bag.keys()
+        if shared:
+            sparse[name] = sum(query.bag[word] * passage.bag[word] for word in shared)
+    halves = scaled(best(dense, 1000)), scaled(best(sparse, 1000))
+    fused = {name: sum(0.5 * half.get(name, 0.0) for half in halves) for name in halves[0] | halves[1]}
+    return {"dense": best(dense, k), "sparse": best(sparse, k), "hybrid": best(fused, k)}
+
+
+class Made(NamedTuple):
+    opened: PassageIndex
+    passages: dict[str, Text]
+    queries: list[Text]
+    ids: list[str]
+    """Of the queries; some are those of passages."""
+
+
+def made(folder: Path, seed: int) -> Made:
+    """Write an index of several fragments, with passages replaced and deleted."""
+    rng = np.random.default_rng(seed)
+    retriever = MaskedRetriever.model_validate({"backbone": {"source": "x", "dtype": "float32"}, "budget": "q1p1"})
+    about = {"retriever": retriever, "weights": "w", "hidden_size": HIDDEN, "vocab_size": VOCAB, "created": "now"}
+    index = PassageIndex.create(str(folder / "index"), IndexManifest.model_validate(about))
+    held: dict[str, Text] = {}
+    for size in (30, 1, 25, 12):
+        ids = [f"{prefix}{number}" for prefix, number in zip(rng.choice([*"aé𝄞Z"], size), range(size), strict=True)]
+        drawn = texts(rng, size, [0, 1, 3])
+        table = text_table([Passage(i, f"title of {i}", "text") for i in ids], "c")
+        receipt = write_block(index.uri, beside(table, encoded(drawn).to_arrow()))
+        Committer(index).commit({"key": receipt}, [i for i in ids if i in held])
+        held |= dict(zip(ids, drawn, strict=True))
+    gone = rng.choice([*held], 7, replace=False).tolist()
+    index.delete(gone)
+    ids = [*rng.choice([*held], QUERIES - 2, replace=False).tolist(), "other", "another"]
+    return Made(index, {i: text for i, text in held.items() if i not in gone}, texts(rng, QUERIES, [1, 2, 4]), ids)
+
+
+def in_process(made: Made, depth: int) -> dict[Mode, Hits]:
+    """As a search job, an evaluation and a validation search."""
+    encoder: Any = SimpleNamespace(config=made.opened.manifest.retriever, facts=SimpleNamespace(device=CPU))
+    searcher = NeuralSearcher(made.opened, encoder, SearchOptions(index=made.opened.uri))
+    return searcher.search_representations(encoded(made.queries), depth, MODES)
+
+
+def by_parts(made: Made, job: BatchSearchJob, depth: int) -> dict[Mode, Hits]:
+    """As a batch search does on several machines."""
+    groups = split_fragments(made.opened, 3).values()
+    parts = [
+        dict(search_lists(IndexPart.of_fragments(made.opened, each), encoded(made.queries), job, "cpu"))
+        for each in groups
+    ]
+    merged = {name: merge([part[name] for part in parts], list_depth(job)) for name in parts[0]}
+    lists = to_hits(merged, QUERIES)
+    return {mode: ranked(mode, lists, depth) for mode in MODES}
+
+
+def served(made: Made, shards: int, depth: int) -> dict[ListName, Hits]:
+    """As replicas of shards find, merged as the ingress does; of one shard as a replica that does all finds."""
+    options = SearchOptions(index=made.opened.uri)
+    spec = SearchSpec(made.opened.version, ("dense", "sparse"), depth, None)
+    opened = [Snapshots(options, CPU, ShardNumber(number, shards)) for number in range(shards)]
+    found = [find_together(each, [(encoded(made.queries), spec)])[0] for each in opened]
+    if shards == 1:
+        return found[0]
+    tables = [{name: to_table(hits, with_rows=True) for name, hits in each.items()} for each in found]
+    return to_hits({name: merge([each[name] for each in tables], depth) for name in spec.lists}, QUERIES)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_way_gives_the_ranking_computed_by_hand(tmp_path: Path, seed: int) -> None:
+    it = made(tmp_path, seed)
+    expected = [by_hand(query, it.passages, 1001) for query in it.queries]
+    job = BatchSearchJob(
+        index=it.opened.uri, collection="x", output=tmp_path / "out", modes=MODES, top_k=FEW, exclude_self=True
+    )
+    depth = searched_depth(FEW, exclude_self=True)
+    for accelerated in (False, True):
+        if accelerated:
+            build_codes(it.opened)
+            build_postings(it.opened)
+        for found in (in_process(it, depth), by_parts(it, job, depth)):
+            for mode in MODES:
+                assert found[mode] == [own[mode][:depth] for own in expected], (mode, accelerated)
+                kept = kept_hits(it.ids, found[mode], FEW, exclude_self=True)
+                pairs = zip(it.ids, expected, strict=True)
+                assert kept == [[hit for hit in own[mode][:depth] if hit[0] != name][:FEW] for name, own in pairs]
+        for shards in (1, 3):
+            lists = served(it, shards, 1000)
+            for mode in MODES:
+                hits = ranked(mode, lists, FEW)
+                assert hits == [own[mode][:FEW] for own in expected], (mode, accelerated, shards)
+                read = it.opened.take(hits.rows(), ["id"]).column("id").to_pylist()
+                assert read == hits.names(), "rows are where hits say"
