@@ -180,7 +180,8 @@ def _encoding(folder: Path, retriever: Any, uris: list[str]) -> Callable[[], obj
     from diffretriever.collections import open_collection, scan
     from diffretriever.encoders import load_encoder
     from diffretriever.index.table import PassageIndex, manifest_of
-    from diffretriever.pipelines.encode import EncodeBlocks, PassageSelection, committed, prepare_blocks
+    from diffretriever.pipelines.choosing import PassageSelection
+    from diffretriever.pipelines.encode import EncodeBlocks, committed, prepare_blocks
     from diffretriever.pipelines.encoders import EncoderStart
     from diffretriever.pipelines.streams import passage_blocks
     from schemas.encode import EncodeJob

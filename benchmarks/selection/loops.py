@@ -20,7 +20,7 @@ def selection(passages: int) -> list[float]:
     from diffretriever.collections.keys import KEY, KeySet, keys_of
     from diffretriever.collections.pydoc import PYDOC
     from diffretriever.collections.scanning import PartScan, scan
-    from diffretriever.pipelines.encode import PassageSelection
+    from diffretriever.pipelines.choosing import PassageSelection
     from schemas.encode import EncodeJob
 
     # Its text is not read: the parts are made up.

@@ -72,7 +72,7 @@ def test_bad_input_is_refused_before_anything_is_encoded(tmp_path: Path, make_jo
     corpus = write_corpus(tmp_path / "bad", [*(line(i) for i in range(20)), "{broken", line(3), '{"_id": "x y"}'])
     with pytest.raises(BadInputError, match=r"corpus.jsonl:21: .*JSON"):
         encode_collection(make_job(corpus))
-    assert len(PassageIndex.open(make_job(corpus).index)) == 0
+    assert not PassageIndex.exists(make_job(corpus).index)
 
 
 def test_bad_input_is_set_aside_and_counted(tmp_path: Path, make_job: JobMaker) -> None:

@@ -23,7 +23,8 @@ import ray
 from ray._private.services import get_node_ip_address
 from ray.autoscaler._private.kuberay.autoscaling_config import _generate_legacy_autoscaling_config_fields
 
-from diffretriever.pipelines.cluster import DEVICE_VARIABLE, cpus_here, ray_session
+from diffretriever.pipelines.choosing import MachinesAhead
+from diffretriever.pipelines.cluster import DEVICE_VARIABLE, EncoderPool, cpus_here, ray_session
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.machines import Kind, Machines, Share, see_machines
 from diffretriever.pipelines.streams import blocks_of, pack, read_blocks
@@ -97,6 +98,7 @@ def test_a_job_waits_for_a_gpu_that_can_come_and_gives_it_back(
     make_job: JobMaker,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    full: bool,
 ) -> None:
     monkeypatch.setenv(DEVICE_VARIABLE, "cpu")
 
@@ -116,4 +118,10 @@ def test_a_job_waits_for_a_gpu_that_can_come_and_gives_it_back(
         # This process stays: it is no reason to keep a machine.
         while see_machines().alive != (Share(0, 0),):
             time.sleep(0.1)
+        if full:
+            with MachinesAhead(EncoderPool(2, 1.0, 1.0, autoscale=True)) as machines:
+                machines.ask(1)
+                machines.ask(9)
+                while see_machines().alive.count(Share(2, 1)) < 2:
+                    time.sleep(0.1)
     assert "waiting for a machine with 1 GPU and 1 CPU: none" in capsys.readouterr().err

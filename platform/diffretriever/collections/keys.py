@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from typing import Self
 
 import numpy as np
 
@@ -41,6 +42,11 @@ class KeySet:
         """Take over an array of keys, which is sorted in place."""
         keys_N.sort()
         self._keys_N = keys_N
+
+    @classmethod
+    def none(cls) -> Self:
+        """Return the keys of an index without passages."""
+        return cls(np.zeros(0, KEY))
 
     def __len__(self) -> int:
         return len(self._keys_N)

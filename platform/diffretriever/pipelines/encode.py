@@ -1,9 +1,10 @@
 """Collection to index: read, prepare and encode on Ray Data, commit from the driver, exactly once.
 
-The way of a passage is the order of this file: the job chooses what to encode; one task reads it in blocks; tasks
-tokenise each block; encoder actors encode and write it as fragments that nobody sees yet, and return a receipt; the
-driver commits what receipts name, every two seconds. Committed fragments are joined to larger ones on the way. Few
-passages go the same way in one process, without Ray. At the end the index gets what makes its searches fast.
+The way of a passage is the order of this file: the job chooses what to encode, while machines come and the encoder is
+loaded for the first time; one task reads it in blocks; tasks tokenise each block; encoder actors encode and write it as
+fragments that nobody sees yet, and return a receipt; the driver commits what receipts name, every two seconds.
+Committed fragments are joined to larger ones on the way. Few passages go the same way in one process, without Ray. At
+the end the index gets what makes its searches fast.
 """
 
 from __future__ import annotations
@@ -11,23 +12,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from functools import cache, partial, reduce
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import ray
 from ray.data import ActorPoolStrategy, Dataset, TaskPoolStrategy
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from diffretriever.collections import Collection, Passage, ScanResult, open_collection, scan, set_aside
+from diffretriever.collections import Collection, ScanResult, open_collection, scan, set_aside
 from diffretriever.collections.keys import KeySet
 from diffretriever.collections.quarantine import own_file, refuse_other_files
-from diffretriever.collections.scanning import PartScan, ScannedPart, scan_part
+from diffretriever.collections.scanning import ScannedPart
 from diffretriever.encoders.base import BatchCost
 from diffretriever.encoders.representations import not_finite
 from diffretriever.files import is_local, write_text
@@ -35,12 +34,14 @@ from diffretriever.index.table import PassageIndex, bm25_manifest, check_same
 from diffretriever.index.vectors import named
 from diffretriever.index.writer import BlockWriter, Committer, WriterLock, beside
 from diffretriever.pipelines.accelerate import accelerate_index
-from diffretriever.pipelines.cluster import PREPARE_CPUS, EncoderPool, cpus_here, ray_session, result_of, size_pool
+from diffretriever.pipelines.choosing import MachinesAhead, PassageSelection, scan_parts
+from diffretriever.pipelines.cluster import PREPARE_CPUS, EncoderPool, ray_session, size_pool
 from diffretriever.pipelines.compact import CompactionBeside, compact_index
-from diffretriever.pipelines.encoders import EncoderStart, StartedEncoder, as_begun, describe_encoder, fetched_at_last
+from diffretriever.pipelines.encoders import EncoderStart, StartedEncoder, as_begun, describing_encoder, fetched_at_last
 from diffretriever.pipelines.few import EncoderHere, is_few, torch_threads
 from diffretriever.pipelines.streams import (
     AS_ARROW,
+    MAX_ROWS,
     actor_options,
     pack,
     passage_blocks,
@@ -79,10 +80,6 @@ _COMMIT_EVERY_SECONDS = 2.0
 # A commit rewrites the list of fragments: on a table with many, commit less often rather than spend time on it.
 _COMMIT_SHARE = 0.02
 _ENCODERS_PER_PREPARER = 4
-_CONFLICTS_NAMED = 5
-_SCAN_CPUS = 0.5
-# So that no more than these wait for an earlier one.
-_SCANS_AHEAD = 64
 _NOT_FINITE = "not finite"
 
 
@@ -108,16 +105,22 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
         refuse_other_files(quarantine, collection.inputs())
     retriever = load_retriever(job.retriever, job.backbone, job.budget, job.adapter)
     few = is_few(job, collection)
-    with nullcontext() if few else ray_session(job), ExitStack() as locks:
-        for uri in (job.index, *smaller.values()):
-            locks.enter_context(WriterLock(uri))
+    with nullcontext() if few else ray_session(job), ExitStack() as held:
+        uris = (job.index, *smaller.values())
+        for uri in uris:
+            held.enter_context(WriterLock(uri))
         pool = EncoderHere(job) if few else size_pool(job, retriever)
-        encoder, indexes = _open_indexes(job.index, smaller, retriever, pool)
-        selection = PassageSelection(job, [index.keys() for index in indexes])
-        scanned = scan(
-            collection, job.on_bad_input, quarantine, choose=selection, scan_parts=partial(_scan_parts, collection)
-        )
-        selection.refuse_conflicts(scanned.good(collection))
+        existing = [PassageIndex.open(uri) if PassageIndex.exists(uri) else None for uri in uris]
+        describe = held.enter_context(_describing(retriever, existing[0], pool))
+        selection = PassageSelection(job, [KeySet.none() if index is None else index.keys() for index in existing])
+        with _machines_ahead(job, pool, selection) as choose:
+            scanned = scan(
+                collection, job.on_bad_input, quarantine, choose=choose, scan_parts=partial(scan_parts, collection)
+            )
+            selection.refuse_conflicts(scanned.good(collection))
+            encoder = describe()
+        manifests = [encoder, *(_with_budget(encoder, budget) for budget in smaller)]
+        indexes = [_opened(*each) for each in zip(uris, existing, manifests, strict=True)]
         for index in indexes:
             write_text(f"{index.uri.rstrip('/')}/encode.yaml", job.to_yaml())
         rate, left_out = 0.0, list[str]()
@@ -157,26 +160,44 @@ def _quarantine_place(job: EncodeJob, collection: Collection) -> Path | StorePat
     return own_file(job.quarantine or beside, collection)
 
 
-def _open_indexes(
-    uri: str, smaller: Mapping[int, str], retriever: RetrieverConfig, pool: EncoderPool | EncoderHere
-) -> tuple[IndexManifest, list[PassageIndex]]:
-    """Open or create the job's index, and those of smaller K_p, which differ from it in nothing but their budget.
+@contextmanager
+def _describing(
+    retriever: RetrieverConfig, existing: PassageIndex | None, pool: EncoderPool | EncoderHere
+) -> Iterator[Callable[[], IndexManifest]]:
+    """Give what returns the encoder's manifest, and load it meanwhile where that is done in a worker.
 
-    Returns:
-        What describes the encoder today, and the indexes, which it fits: an older one may name no commit of the hub.
+    An older index may name no commit of the hub; `existing` says with which its encoder was begun.
     """
-    existing = _existing(uri)
     if not is_neural(retriever):
-        manifest = bm25_manifest(retriever)
-    else:
-        begun = _as_begun(retriever, existing)
-        manifest = pool.describe(begun) if isinstance(pool, EncoderHere) else describe_encoder(begun, pool)
-    others = (_opened(place, _existing(place), _with_budget(manifest, budget)) for budget, place in smaller.items())
-    return manifest, [_opened(uri, existing, manifest), *others]
+        yield partial(bm25_manifest, retriever)
+        return
+    begun = _as_begun(retriever, existing)
+    if isinstance(pool, EncoderHere):
+        yield partial(pool.describe, begun)
+        return
+    with describing_encoder(begun, pool) as describe:
+        yield describe
 
 
-def _existing(uri: str) -> PassageIndex | None:
-    return PassageIndex.open(uri) if PassageIndex.exists(uri) else None
+@contextmanager
+def _machines_ahead(
+    job: EncodeJob, pool: EncoderPool | EncoderHere, selection: PassageSelection
+) -> Iterator[Callable[[np.ndarray], np.ndarray]]:
+    """Give what chooses passages by their keys, and has machines come for the blocks that they will be."""
+    if isinstance(pool, EncoderHere):
+        yield selection
+        return
+    with MachinesAhead(pool) as machines:
+        wanted = 0
+
+        def choose(keys_N: np.ndarray) -> np.ndarray:
+            nonlocal wanted
+            wanted_N = selection(keys_N)
+            wanted += int(wanted_N.sum())
+            machines.ask(math.ceil(wanted / (job.rows_per_block or MAX_ROWS)))
+            return wanted_N
+
+        yield choose
 
 
 def _opened(uri: str, existing: PassageIndex | None, manifest: IndexManifest) -> PassageIndex:
@@ -200,82 +221,6 @@ def _with_budget(manifest: IndexManifest, passage_budget: int) -> IndexManifest:
     assert passage_budget < retriever.budget.passage, "the largest budget is the job's own"
     budget = Budget(retriever.budget.query, passage_budget)
     return manifest.model_copy(update={"retriever": retriever.model_copy(update={"budget": budget})})
-
-
-def _scan_parts(collection: Collection, most_bad: int | None) -> Iterator[PartScan]:
-    """Scan the parts of a collection in Ray tasks, where its files are; a single part right here."""
-    parts = collection.parts()
-    if len(parts) == 1:
-        yield scan_part(collection, parts[0], most_bad)
-        return
-    options: dict[str, Any] = {"num_cpus": _SCAN_CPUS}
-    if is_local(collection.place()):
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        options = {"num_cpus": cpus_here(_SCAN_CPUS), "scheduling_strategy": here}
-    task = ray.remote(scan_part).options(**options)
-    left = iter(parts)
-    running = [task.remote(collection, part, most_bad) for part in islice(left, _SCANS_AHEAD)]
-    while running:
-        yield result_of(running.pop(0))
-        running += [task.remote(collection, part, most_bad) for part in islice(left, 1)]
-
-
-@dataclass
-class PassageSelection:
-    """Decides on each passage of a collection: it is encoded if any of the indexes lacks it."""
-
-    job: EncodeJob
-    present: Sequence[KeySet]
-    """What each index holds."""
-    already_there: int = 0
-    skipped: int = 0
-    replaced: int = 0
-    conflicts: int = 0
-    first_conflicts: list[int] = field(default_factory=list)
-    """Which of all passages that were asked about."""
-    asked: int = 0
-
-    def __call__(self, keys_N: np.ndarray) -> np.ndarray:
-        """Return bool [N]: which passages to encode; and count them all."""
-        has_id_IN, same_IN = (
-            np.array(each) for each in zip(*(held.compare(keys_N) for held in self.present), strict=True)
-        )
-        changed_N = (has_id_IN & ~same_IN).any(0)
-        missing_N: np.ndarray = np.logical_not(same_IN.all(0))
-        self.already_there += int((~missing_N).sum())
-        n_changed = int(changed_N.sum())
-        if self.job.on_existing == "replace":
-            self.replaced += n_changed
-            wanted_N = missing_N
-        else:
-            wanted_N = missing_N & ~changed_N
-            self.skipped += n_changed if self.job.on_existing == "skip" else 0
-        if self.job.on_existing == "error":
-            self.conflicts += n_changed
-            room = _CONFLICTS_NAMED - len(self.first_conflicts)
-            self.first_conflicts += (np.flatnonzero(changed_N)[:room] + self.asked).tolist()
-        self.asked += len(keys_N)
-        return wanted_N
-
-    def count_held(self, ids: Sequence[str]) -> int:
-        """Return how many of some passages any index held, with whatever text."""
-        return int(np.array([held.has_ids(ids) for held in self.present]).any(0).sum())
-
-    def refuse_conflicts(self, asked: Iterator[Passage]) -> None:
-        """Raise `ValueError` if passages changed and the job does not say what to do with them.
-
-        Args:
-            asked: the passages that were asked about, in order.
-        """
-        if self.conflicts == 0:
-            return
-        wanted = set(self.first_conflicts)
-        ids = [passage.id for number, passage in enumerate(islice(asked, max(wanted) + 1)) if number in wanted]
-        names = ", ".join(f"'{i}'" for i in ids) + (", …" if self.conflicts > _CONFLICTS_NAMED else "")
-        raise ValueError(
-            f"{self.conflicts} passages are in {self.job.index} with another text ({names}): say --on-existing replace "
-            "to replace such passages, or --on-existing skip to leave them as they are"
-        )
 
 
 def _run(

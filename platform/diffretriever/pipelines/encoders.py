@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -133,8 +134,19 @@ def describe_encoder(retriever: NeuralRetriever, pool: EncoderPool) -> IndexMani
     Raises:
         ValueError: it cannot be loaded, with the reason.
     """
-    task = _describe.options(num_cpus=pool.cpus, num_gpus=pool.gpus)
-    return IndexManifest.model_validate_json(result_of(task.remote(retriever.model_dump_json(), pool.device)))
+    with describing_encoder(retriever, pool) as describe:
+        return describe()
+
+
+@contextmanager
+def describing_encoder(retriever: NeuralRetriever, pool: EncoderPool) -> Iterator[Callable[[], IndexManifest]]:
+    """Begin what `describe_encoder` does, and give what waits for its end; leaving the block gives it up."""
+    options = _describe.options(num_cpus=pool.cpus, num_gpus=pool.gpus)
+    described = options.remote(retriever.model_dump_json(), pool.device)
+    try:
+        yield lambda: IndexManifest.model_validate_json(result_of(described))
+    finally:
+        ray.cancel(described, force=True)
 
 
 @ray.remote
