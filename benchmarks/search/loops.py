@@ -53,7 +53,7 @@ def prepare(folder: str, vectors: dict[str, Any], queries: int) -> Built:
     built = Built(seconds=time.perf_counter() - start, mb=folder_mb(Path(folder) / "codes"))
     search, (asked, sample) = coded_of(index, made.slots), queries_of(made, queries)
     for file, each in (("asked", asked), ("sample", sample)):
-        (Path(folder) / f"{file}.json").write_text(json.dumps(search.search(each, K)), encoding="utf-8")
+        (Path(folder) / f"{file}.json").write_text(json.dumps(list(search.search(each, K))), encoding="utf-8")
     return built
 
 
@@ -63,7 +63,7 @@ def candidates(folder: str, vectors: dict[str, Any], proposer: str, budgets: lis
     asked, sample = queries_of(made, queries)
     opened = PROPOSERS[proposer].open(index, open_segments(index)[0])
     tried = counts_to_try(K, made.passages)
-    chosen, _ = choose_count(opened, sample, found_before(folder, "sample"), tried, _TARGET)
+    chosen, _ = choose_count(opened, sample, _numbered(index, found_before(folder, "sample")), tried, _TARGET)
     best = ids(found_before(folder, "asked"))
     scan = coded_of(index, made.slots)
     runs: list[Timed] = []
@@ -201,9 +201,15 @@ def vectors_of(queries: Representations) -> np.ndarray:
     return queries.vectors_MH.astype(np.float32)
 
 
-def found_before(folder: str, file: str) -> Any:
+def found_before(folder: str, file: str) -> Hits:
     """Return what `prepare` found."""
-    return json.loads((Path(folder) / f"{file}.json").read_text("utf-8"))
+    return Hits.of(json.loads((Path(folder) / f"{file}.json").read_text("utf-8")))
+
+
+def _numbered(index: PassageIndex, hits: Hits) -> Hits:
+    """Return hits with the numbers that passages have in the index."""
+    numbers_P = index.order.passages.numbers_of(hits.passages.ids.to_pylist())
+    return Hits(index.order.passages, hits.offsets, numbers_P[hits.numbers_F], hits.scores_F)
 
 
 def stream_of(index: PassageIndex, slots: int) -> StreamingScan:
