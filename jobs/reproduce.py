@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-from pathlib import Path
 
 from _entry import absolute_place, run
 
+from schemas.places import as_place
 from schemas.reproduce import ReproduceJob
 
 
@@ -16,7 +16,7 @@ def main(config: ReproduceJob) -> None:
     from diffretriever.reproduction.plan import make_plan
     from diffretriever.reproduction.report import listing, terminal_table
 
-    job = config.model_copy(update={"output": Path(absolute_place(config.output, "--output"))})
+    job = config.model_copy(update={"output": as_place(absolute_place(config.output, "--output"))})
     plan = make_plan(job)
     if job.dry_run:
         print(listing(plan))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from pydantic import DirectoryPath, Field, model_validator
 
 from schemas.base import Model
+from schemas.places import Place
 from schemas.settings import RayConfig
 
 Scoring: TypeAlias = Literal["maxsim", "pooled-slots"]
@@ -32,8 +32,8 @@ class ReproduceJob(RayConfig):
     """PRESET=FOLDER, repeatable: LoRA adapter for the fine-tuned rows of a preset."""
     mini_collection: str = "scifact"
     """Collection of the table `mini`."""
-    output: Path
-    """Folder for indexes, evaluations and the report; the same command again goes on from what is there."""
+    output: Place
+    """Folder or URI for indexes, evaluations and the report; the same command again goes on from what is there."""
     dry_run: bool = False
     """List every row with what it lacks, and stop: nothing is loaded and nothing is fetched."""
 

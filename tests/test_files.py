@@ -33,8 +33,8 @@ from diffretriever.files import (
 )
 from schemas.base import Model
 from schemas.evaluate import EvaluateJob
+from schemas.inspect import MaintainJob
 from schemas.places import Place, StorePath, as_place
-from schemas.reproduce import ReproduceJob
 from tests.cluster.s3 import S3
 
 
@@ -148,7 +148,7 @@ def test_a_place_in_a_config() -> None:
 
 def test_a_setting_that_takes_a_path_takes_no_uri() -> None:
     with pytest.raises(ValidationError, match="s3://b/x lies on an object store, and this is read or written"):
-        ReproduceJob(output="s3://b/x")
+        MaintainJob(index="i", delete_from="s3://b/x")
     job = EvaluateJob.from_command_line(["--index", "i", "--collection", "pydoc", "--output", "s3://b/x"])
     assert job.output == StorePath("s3://b/x")
     assert EvaluateJob.model_validate_json(job.model_dump_json()).output == job.output

@@ -10,6 +10,7 @@ import numpy as np
 
 from diffretriever.evaluation.measures import EvaluationResult
 from diffretriever.evaluation.report import Evaluation, write_evaluation
+from schemas.places import StorePath
 from schemas.reproduce import ReproduceJob
 
 JobMaker = Callable[..., ReproduceJob]
@@ -25,7 +26,7 @@ def make_job(output: Path, root: Path) -> JobMaker:
     return make
 
 
-def fake_evaluation(folder: Path, values: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
+def fake_evaluation(folder: Path | StorePath, values: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
     """Write an evaluation: mode → measure → query → value."""
     results = {
         mode: EvaluationResult(

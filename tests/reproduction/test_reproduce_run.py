@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from diffretriever.collections import open_collection, read_run
+from diffretriever.files import remove
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.reproduction import runner
 from diffretriever.reproduction.plan import Task, make_plan
@@ -54,9 +55,15 @@ def ndcg_at_10(ranking: list[str], judged: dict[str, int]) -> float:
 @pytest.mark.cluster
 @pytest.mark.usefixtures("cluster")
 def test_a_run_is_resumed_where_it_was_killed(
-    job: JobMaker, root: Path, checkpoint: Path, encoded: list[EncodeSummary], monkeypatch: pytest.MonkeyPatch
+    job: JobMaker,
+    bucket: str,
+    root: Path,
+    checkpoint: Path,
+    encoded: list[EncodeSummary],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    config = job("multistep-beir7", backbones={LLADA: checkpoint})
+    """On an object store."""
+    config = job("multistep-beir7", backbones={LLADA: checkpoint}, output=f"{bucket}/paper")
 
     def die(*_: Any) -> None:
         raise Stop
@@ -89,8 +96,8 @@ def test_a_run_is_resumed_where_it_was_killed(
     # The second index loses its mark, as when the job dies before its end; its passages are there.
     second = tasks[1]
     assert isinstance(second, Task)
-    second.summary.unlink()
-    (second.results / "metrics.json").unlink()
+    remove(second.summary)
+    remove(second.results / "metrics.json")
     again = run(config)
     assert [(s.encoded, s.already_there) for s in encoded[2:]] == [(0, N_PASSAGES)]
     assert again.tables == report.tables

@@ -14,6 +14,7 @@ import pytest
 from diffretriever.reproduction.plan import Plan, PlannedRow, Task, make_plan
 from diffretriever.reproduction.report import listing
 from diffretriever.reproduction.tables import AVERAGE, MINI, PAPER_TABLES, load_table
+from schemas.places import StorePath
 from schemas.retriever import Bm25Retriever
 from tests.reproduction.cases import JobMaker, fake_evaluation
 from tests.reproduction.conftest import LLADA
@@ -129,7 +130,7 @@ def test_weights_in_the_hub_cache_are_pinned_to_their_commit(job: JobMaker, chec
 
 def test_rows_with_one_config_share_an_index_and_no_others_do(job: JobMaker, checkpoint: Path) -> None:
     plan = make_plan(job("multistep-beir7", "beir7-modes", "main-beir7", "mini", backbones={LLADA: checkpoint}))
-    indexes: dict[str, Path] = {}
+    indexes: dict[str, Path | StorePath] = {}
     for row in plan.rows():
         task = row.tasks["scifact"]
         if isinstance(task, Task):
@@ -146,7 +147,7 @@ def test_other_weights_in_the_same_folder_are_another_index(job: JobMaker, check
     folder = tmp_path / "weights"
     shutil.copytree(checkpoint, folder)
 
-    def index() -> Path:
+    def index() -> Path | StorePath:
         plan = make_plan(job("multistep-beir7", backbones={LLADA: folder}))
         task = row_of(plan, "zero-shot-llada-1step").tasks["scifact"]
         assert isinstance(task, Task)

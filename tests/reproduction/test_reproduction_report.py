@@ -9,6 +9,7 @@ import pytest
 import scipy.stats
 
 from diffretriever.evaluation.statistics import holm, paired_p
+from diffretriever.files import read_text
 from diffretriever.reproduction.plan import Plan, Task, make_plan
 from diffretriever.reproduction.report import (
     ReproducedCell,
@@ -89,11 +90,11 @@ def test_ours_stand_beside_the_papers(job: JobMaker, checkpoint: Path) -> None:
     assert missing.status["scifact"].startswith("no weights for Dream-org")
     assert cell_of(missing, "scifact", "dense").published == 0.419
 
-    page = (config.output / "reproduction.md").read_text("utf-8")
+    page = read_text(config.output / "reproduction.md")
     assert f"0.463 / {mean:.3f} ({mean - 0.463:+.3f})" in page
     assert "0.419 / -" in page
     assert "no weights for Dream-org" in page
-    assert ReproductionReport.model_validate_json((config.output / "reproduction.json").read_text("utf-8")) == report
+    assert ReproductionReport.model_validate_json(read_text(config.output / "reproduction.json")) == report
 
 
 def test_stand_ins_are_said_loudly(job: JobMaker, checkpoint: Path) -> None:
@@ -103,7 +104,7 @@ def test_stand_ins_are_said_loudly(job: JobMaker, checkpoint: Path) -> None:
     fake_evaluation(task_of(plan, "zero-shot-llada-1step").results, {"dense": {"nDCG@10": scores(1)}})
     report = write_report(plan, config, {}, "c")
     assert report.stand_ins == {LLADA: str(checkpoint)}
-    page = (config.output / "reproduction.md").read_text("utf-8")
+    page = read_text(config.output / "reproduction.md")
     assert f"STAND-INS WERE USED: {checkpoint} in place of {LLADA}" in page
     assert "NOT comparable" in page
     assert "STAND-INS WERE USED" in terminal_table(report)

@@ -18,10 +18,12 @@ from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 
 from diffretriever.backbones.source import WEIGHTS_SHA256, minilm_folder
+from diffretriever.files import is_file
 from diffretriever.ledger import Ledger
 from diffretriever.presets import load_retriever, with_places
 from diffretriever.reproduction.tables import AVERAGE, EvaluationSet, check_names, find_set, load_tables
 from schemas.base import suggest
+from schemas.places import StorePath
 from schemas.reproduce import PublishedRow, PublishedTable, ReproduceJob, Scoring
 from schemas.retriever import RETRIEVER_ADAPTER, NeuralRetriever, RetrieverConfig, is_neural
 
@@ -37,9 +39,9 @@ class Task:
     retriever: RetrieverConfig
     queries: EvaluationSet
     scoring: Scoring
-    index: Path
+    index: Path | StorePath
     """Folder of the index."""
-    results: Path
+    results: Path | StorePath
     """Folder of the evaluation."""
 
     @property
@@ -48,14 +50,14 @@ class Task:
         return Ledger(self.index).has(self.summary.name)
 
     @property
-    def summary(self) -> Path:
+    def summary(self) -> Path | StorePath:
         """What the encoding said at its end; its being there says that the index is finished."""
         return self.index / "finished.json"
 
     @property
     def is_done(self) -> bool:
-        """Whether the evaluation is on disk; `metrics.json` is the last that it writes."""
-        return (self.results / "metrics.json").is_file()
+        """Whether the evaluation is there; `metrics.json` is the last that it writes."""
+        return is_file(self.results / "metrics.json")
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,9 @@ class Plan:
         for _, rows in self.tables:
             yield from rows
 
-    def tasks(self) -> dict[Path, list[Task]]:
+    def tasks(self) -> dict[Path | StorePath, list[Task]]:
         """Return every task once, by the folder of the index that it needs, in the order of the tables."""
-        found: dict[Path, dict[Path, Task]] = {}
+        found: dict[Path | StorePath, dict[Path | StorePath, Task]] = {}
         for task in (task for row in self.rows() for task in row.tasks.values()):
             if isinstance(task, Task):
                 found.setdefault(task.index, {}).setdefault(task.results, task)

@@ -14,12 +14,13 @@ from pyarrow import parquet
 from diffretriever.evaluation.measures import EvaluationResult
 from diffretriever.evaluation.statistics import ALPHA, holm, paired_p
 from diffretriever.evaluation.tables import Cell, command_blocks, format_table, markdown_table
-from diffretriever.files import write_text
+from diffretriever.files import open_input, read_text, write_text
 from diffretriever.reproduction.plan import DONE, READY, Plan, PlannedRow, Task
 from diffretriever.reproduction.tables import AVERAGE, BEIR7
 from schemas.base import Model
 from schemas.encode import EncodeSummary
 from schemas.evaluate import EvaluationReport
+from schemas.places import StorePath
 from schemas.reproduce import PublishedTable, ReproduceJob
 
 Column: TypeAlias = tuple[str, str, str]
@@ -96,7 +97,9 @@ class ReproductionReport(Model):
     """The resolved config of the job."""
 
 
-def write_report(plan: Plan, job: ReproduceJob, failed: Mapping[Path, str], command: str) -> ReproductionReport:
+def write_report(
+    plan: Plan, job: ReproduceJob, failed: Mapping[Path | StorePath, str], command: str
+) -> ReproductionReport:
     """Write the two files into the job's output folder and return what is in the JSON.
 
     Args:
@@ -120,7 +123,7 @@ def write_report(plan: Plan, job: ReproduceJob, failed: Mapping[Path, str], comm
 
 
 def _table(
-    table: PublishedTable, rows: tuple[PlannedRow, ...], results: Results, failed: Mapping[Path, str]
+    table: PublishedTable, rows: tuple[PlannedRow, ...], results: Results, failed: Mapping[Path | StorePath, str]
 ) -> ReproducedTable:
     samples = {
         (planned.row.id, column): results.sample(planned, *column) for planned in rows for column in _columns(planned)
@@ -139,7 +142,7 @@ def _row(
     planned: PlannedRow,
     samples: Mapping[tuple[str, Column], Sample | None],
     tests: Mapping[tuple[str, Column], list[PairedTest]],
-    failed: Mapping[Path, str],
+    failed: Mapping[Path | StorePath, str],
 ) -> ReproducedRow:
     row = planned.row
     cells = []
@@ -195,7 +198,7 @@ def _columns(planned: PlannedRow) -> list[Column]:
     return [(name, mode, measure) for name in figures for mode in figures[name] for measure in figures[name][mode]]
 
 
-def _status(planned: PlannedRow, collection: str, failed: Mapping[Path, str]) -> str:
+def _status(planned: PlannedRow, collection: str, failed: Mapping[Path | StorePath, str]) -> str:
     task = planned.tasks[collection]
     if isinstance(task, Task) and task.results in failed:
         return " ".join(failed[task.results].split())
@@ -211,7 +214,7 @@ def _notes(plan: Plan) -> list[str]:
     notes = {}
     for task in (task for tasks in plan.tasks().values() for task in tasks):
         if task.is_done and task.is_indexed:
-            summary = EncodeSummary.model_validate_json(task.summary.read_text("utf-8"))
+            summary = EncodeSummary.model_validate_json(read_text(task.summary))
             if summary.bad:
                 kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(summary.bad_reasons.items()))
                 notes[task.queries.name] = f"records left out of {task.queries.name}: {kinds}"
@@ -231,7 +234,7 @@ class Results:
     """Reads evaluations, each once."""
 
     def __init__(self) -> None:
-        self._read: dict[Path, dict[str, EvaluationResult]] = {}
+        self._read: dict[Path | StorePath, dict[str, EvaluationResult]] = {}
 
     def sample(self, planned: PlannedRow, collection: str, mode: str, measure: str) -> Sample | None:
         """Return what was measured for a cell, or None where nothing was.
@@ -264,17 +267,19 @@ class Results:
             pooled |= {f"{collection}/{query}": value for query, value in sample.per_query.items()}
         return Sample(sum(means) / len(means), pooled)
 
-    def _results(self, folder: Path) -> Mapping[str, EvaluationResult]:
+    def _results(self, folder: Path | StorePath) -> Mapping[str, EvaluationResult]:
         if folder not in self._read:
             self._read[folder] = read_results(folder)
         return self._read[folder]
 
 
-def read_results(folder: Path) -> dict[str, EvaluationResult]:
+def read_results(folder: Path | StorePath) -> dict[str, EvaluationResult]:
     """Return, by mode, what `write_evaluation` left in `folder`."""
-    report = EvaluationReport.model_validate_json((folder / "metrics.json").read_text("utf-8"))
+    report = EvaluationReport.model_validate_json(read_text(folder / "metrics.json"))
     per_query: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
-    for row in parquet.read_table(folder / "per_query.parquet").to_pylist():
+    with open_input(folder / "per_query.parquet") as stream:
+        rows = parquet.read_table(stream).to_pylist()
+    for row in rows:
         per_query[row["mode"], row["measure"]][row["query_id"]] = row["value"]
     return {
         mode: EvaluationResult(means, {measure: per_query[mode, measure] for measure in means})

@@ -22,11 +22,12 @@ from diffretriever.reproduction.plan import Plan, Task
 from diffretriever.reproduction.pooled_search import evaluate_pooled_slots
 from schemas.encode import EncodeJob
 from schemas.evaluate import EvaluateJob
+from schemas.places import StorePath
 from schemas.reproduce import ReproduceJob
 from schemas.settings import RayConfig
 
 
-def run_plan(plan: Plan, job: ReproduceJob, command: str, log: Callable[[str], None]) -> dict[Path, str]:
+def run_plan(plan: Plan, job: ReproduceJob, command: str, log: Callable[[str], None]) -> dict[Path | StorePath, str]:
     """Run what is ready, and go on where one retriever fails for a reason that a user can mend.
 
     Args:
@@ -39,7 +40,7 @@ def run_plan(plan: Plan, job: ReproduceJob, command: str, log: Callable[[str], N
         Results folder of each task that failed → why.
     """
     todo = [[task for task in tasks if not task.is_done] for tasks in plan.tasks().values()]
-    failed: dict[Path, str] = {}
+    failed: dict[Path | StorePath, str] = {}
     with ExitStack() as session:
         if any(not task.is_indexed for tasks in todo for task in tasks):
             session.enter_context(ray_session(job))
@@ -48,7 +49,9 @@ def run_plan(plan: Plan, job: ReproduceJob, command: str, log: Callable[[str], N
     return failed
 
 
-def _run_index(tasks: list[Task], job: ReproduceJob, command: str, log: Callable[[str], None]) -> dict[Path, str]:
+def _run_index(
+    tasks: list[Task], job: ReproduceJob, command: str, log: Callable[[str], None]
+) -> dict[Path | StorePath, str]:
     """Run the tasks of one index; return those that failed."""
     first = tasks[0]
     if not first.is_indexed:
