@@ -50,8 +50,9 @@ types: install
 	$(BIN)/mypy
 
 # In the order of the files: by default those of few tests, which are the long ones here, would come last.
+# A test process that crashes ends the run: with another in its place, pytest-xdist waits for ever.
 tests: install $(S3)/.installed
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(PYTEST_FLAGS)
 
 clean:
 	rm -rf $(VENV) $(S3) demo build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

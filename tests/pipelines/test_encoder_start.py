@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -135,7 +134,7 @@ def test_a_job_ends_with_the_actors_sentence(tmp_path: Path, checkpoint: Path, m
     corpus = write_corpus(tmp_path / "corpus", [line(i) for i in range(3)])
     changed = described(str(checkpoint)).model_copy(update={"weights": OTHER})
     with (
-        patch("diffretriever.pipelines.encode.describing_encoder", return_value=nullcontext(lambda: changed)),
+        patch("diffretriever.pipelines.encode.describing_encoder", return_value=lambda: changed),
         pytest.raises(ValueError, match=r"^machine .* has other weights .*what was committed stays$"),
     ):
         encode_collection(make_job(corpus))

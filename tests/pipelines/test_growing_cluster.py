@@ -119,7 +119,7 @@ def test_a_job_waits_for_a_gpu_that_can_come_and_gives_it_back(
         while see_machines().alive != (Share(0, 0),):
             time.sleep(0.1)
         if full:
-            with MachinesAhead(EncoderPool(2, 1.0, 1.0, autoscale=True)) as machines:
+            with MachinesAhead(EncoderPool(3, 1.0, 1.0, autoscale=True)) as machines:
                 machines.ask(1)
                 machines.ask(9)
                 while see_machines().alive.count(Share(2, 1)) < 2:

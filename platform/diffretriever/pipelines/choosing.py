@@ -113,7 +113,10 @@ class PassageSelection:
 
 
 class MachinesAhead:
-    """Has the cluster add machines before encoders start there: tasks that do nothing wait for the room of encoders."""
+    """Has the cluster add machines before encoders start there: actors that do nothing take the room of encoders.
+
+    They leave with the block. No tasks: Ray may abort the process that cancels a task at the moment that it ends.
+    """
 
     def __init__(self, pool: EncoderPool) -> None:
         self._pool = pool
@@ -123,19 +126,22 @@ class MachinesAhead:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for task in self._waiting:
+        for actor in self._waiting:
             # The job's Ray may have ended.
             with suppress(ray.exceptions.RayError):
-                ray.cancel(task)
+                ray.kill(actor)
 
     def ask(self, encoders: int) -> None:
-        """Ask for room for so many encoders, or for as many as the pool has, where machines can be added."""
+        """Ask for room for so many encoders, or for as many as the pool has, where machines can be added.
+
+        The task that describes the encoder asks for the room of the first.
+        """
         if not self._pool.autoscale:
             return
         room = {"num_cpus": self._pool.cpus, "num_gpus": self._pool.gpus}
-        for _ in range(len(self._waiting), min(encoders, self._pool.encoders)):
-            self._waiting.append(_nothing.options(**room).remote())
+        for _ in range(len(self._waiting) + 1, min(encoders, self._pool.encoders)):
+            self._waiting.append(_Nothing.options(**room).remote())
 
 
 @ray.remote
-def _nothing() -> None: ...
+class _Nothing: ...

@@ -111,7 +111,7 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
             held.enter_context(WriterLock(uri))
         pool = EncoderHere(job) if few else size_pool(job, retriever)
         existing = [PassageIndex.open(uri) if PassageIndex.exists(uri) else None for uri in uris]
-        describe = held.enter_context(_describing(retriever, existing[0], pool))
+        describe = _describing(retriever, existing[0], pool)
         selection = PassageSelection(job, [KeySet.none() if index is None else index.keys() for index in existing])
         with _machines_ahead(job, pool, selection) as choose:
             scanned = scan(
@@ -160,23 +160,19 @@ def _quarantine_place(job: EncodeJob, collection: Collection) -> Path | StorePat
     return own_file(job.quarantine or beside, collection)
 
 
-@contextmanager
 def _describing(
     retriever: RetrieverConfig, existing: PassageIndex | None, pool: EncoderPool | EncoderHere
-) -> Iterator[Callable[[], IndexManifest]]:
-    """Give what returns the encoder's manifest, and load it meanwhile where that is done in a worker.
+) -> Callable[[], IndexManifest]:
+    """Return what returns the encoder's manifest, and load it meanwhile where that is done in a worker.
 
     An older index may name no commit of the hub; `existing` says with which its encoder was begun.
     """
     if not is_neural(retriever):
-        yield partial(bm25_manifest, retriever)
-        return
+        return partial(bm25_manifest, retriever)
     begun = _as_begun(retriever, existing)
     if isinstance(pool, EncoderHere):
-        yield partial(pool.describe, begun)
-        return
-    with describing_encoder(begun, pool) as describe:
-        yield describe
+        return partial(pool.describe, begun)
+    return describing_encoder(begun, pool)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -134,19 +133,17 @@ def describe_encoder(retriever: NeuralRetriever, pool: EncoderPool) -> IndexMani
     Raises:
         ValueError: it cannot be loaded, with the reason.
     """
-    with describing_encoder(retriever, pool) as describe:
-        return describe()
+    return describing_encoder(retriever, pool)()
 
 
-@contextmanager
-def describing_encoder(retriever: NeuralRetriever, pool: EncoderPool) -> Iterator[Callable[[], IndexManifest]]:
-    """Begin what `describe_encoder` does, and give what waits for its end; leaving the block gives it up."""
+def describing_encoder(retriever: NeuralRetriever, pool: EncoderPool) -> Callable[[], IndexManifest]:
+    """Begin what `describe_encoder` does; return what waits for its end.
+
+    Who has no need of it any more leaves it to its end: Ray may abort a process that cancels a task which just ends.
+    """
     options = _describe.options(num_cpus=pool.cpus, num_gpus=pool.gpus)
     described = options.remote(retriever.model_dump_json(), pool.device)
-    try:
-        yield lambda: IndexManifest.model_validate_json(result_of(described))
-    finally:
-        ray.cancel(described, force=True)
+    return lambda: IndexManifest.model_validate_json(result_of(described))
 
 
 @ray.remote
