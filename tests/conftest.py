@@ -8,9 +8,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from xdist.scheduler import LoadFileScheduling
 
 from diffretriever.random_models.checkpoints import write_random_checkpoint
 from tests.cluster.s3 import S3, s3_endpoint
@@ -19,6 +21,19 @@ from tests.warm.warm_python import warm_python
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="the long forms of tests: they kill a job more often")
+
+
+class Scheduling(LoadFileScheduling):
+    """The tests of a file run in one process; those of `cluster/` too, which share nodes that are slow to start."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        folder = "tests/cluster/"
+        return folder if nodeid.startswith(folder) else str(super()._split_scope(nodeid))
+
+
+@pytest.hookimpl
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import httpx2
 import pytest
 
 from tests.pipelines.corpora import line, write_corpus
@@ -85,8 +86,10 @@ def cluster(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactor
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    while not _runs_jobs(agent):
+        assert head.poll() is None, log.read_text()
+        time.sleep(0.1)
     submitting = {**environment, "RAY_ADDRESS": f"http://127.0.0.1:{dashboard}"}
-    _wait_for(submitting, head, log)
     yield Cluster(submitting, {**environment, "RAY_ADDRESS": f"127.0.0.1:{port}"})
     # Told to end, it would wait for its workers for half a minute.
     os.killpg(head.pid, signal.SIGKILL)
@@ -162,8 +165,9 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _wait_for(environment: dict[str, str], head: subprocess.Popen[bytes], log: Path) -> None:
-    """The job server answers before it has an agent to run jobs, so only a job that ran is proof."""
-    while run("ray job submit -- true", Path.cwd(), environment).returncode != 0:
-        assert head.poll() is None, log.read_text()
-        time.sleep(1)
+def _runs_jobs(agent: int) -> bool:
+    """Whether the agent that runs jobs answers; the job server does before."""
+    try:
+        return httpx2.get(f"http://127.0.0.1:{agent}/api/local_raylet_healthz", timeout=None).is_success
+    except httpx2.TransportError:
+        return False
