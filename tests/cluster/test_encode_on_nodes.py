@@ -77,9 +77,9 @@ def test_nodes_have_resources_and_disks_of_their_own(nodes: Nodes, tmp_path: Pat
         pytest.skip("the nodes share the disk: no right to mount")
     first, second = nodes.nodes[1:]
     assert not first.inside(tmp_path).exists(), "what a test writes is on no node"
-    (first.inside(nodes.disk) / "mine").touch()
-    assert (first.inside(nodes.disk) / "mine").exists()
-    assert not (second.inside(nodes.disk) / "mine").exists()
+    (first.inside(nodes.disk) / "touched").touch()
+    assert (first.inside(nodes.disk) / "touched").exists()
+    assert not (second.inside(nodes.disk) / "touched").exists()
     assert {CORPUS, CHECKPOINT} <= {path.name for path in second.inside(nodes.disk).iterdir()}
     assert second.inside(Path(__file__)).exists(), "the code is everywhere"
 

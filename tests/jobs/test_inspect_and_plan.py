@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from diffretriever.index.table import PassageIndex, bm25_manifest
 from diffretriever.index.writer import Committer, text_table, write_block
@@ -15,6 +16,9 @@ from schemas.plan import CapacityPlan
 from schemas.retriever import Bm25Retriever
 from tests.jobs.test_command_lines import job
 from tests.search.conftest import PASSAGES
+
+
+pytestmark = pytest.mark.usefixtures("warm")
 
 
 def fill(uri: Path, table: pa.Table) -> Path:

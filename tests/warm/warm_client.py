@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -32,18 +33,28 @@ def main(server: str, python: str) -> None:
     namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY)
     socket.send_fds(stream, [json.dumps(request).encode() + b"\n"], [0, 1, 2, namespace])
     os.close(namespace)
-    answers = stream.makefile()
-    child = int(answers.readline())
-
-    def pass_on(number: int, _: object) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, number)
-
+    child = _number(stream)
+    # A handler alone could come just before the wait, and be heard at its end.
+    woken, waking = socket.socketpair()
+    waking.setblocking(False)
+    signal.set_wakeup_fd(waking.fileno())
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, pass_on)
-    status = int(answers.readline())
+        signal.signal(number, lambda *_: None)
+    while stream not in (ready := select.select([stream, woken], [], [])[0]):
+        for number in woken.recv(64) if woken in ready else b"":
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, number)
+    status = _number(stream)
     if os.WIFEXITED(status):
         os._exit(os.WEXITSTATUS(status))
     if os.WTERMSIG(status) != signal.SIGKILL:
         signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
     os.kill(os.getpid(), os.WTERMSIG(status))
+
+
+def _number(stream: socket.socket) -> int:
+    """Return the next of two numbers that the server sends: the child, and how it ended."""
+    data = stream.recv(4, socket.MSG_WAITALL)
+    if len(data) < 4:
+        os._exit(1)  # The server is gone.
+    return int.from_bytes(data, "little")

@@ -29,6 +29,7 @@ PRELOADED = (
     "deepspeed.runtime.engine",
     "fastapi",
     "ir_measures",
+    "jsonschema",
     "lance",
     "matplotlib.pyplot",
     "numba",
@@ -38,6 +39,7 @@ PRELOADED = (
     "pyarrow.dataset",
     "pyarrow.feather",
     "pydantic_settings",
+    "requests",
     "scipy.stats",
     "torch",
     # DeepSpeed wants it once there is an optimizer.
@@ -82,7 +84,7 @@ def serve(address: str) -> dict[str, Any] | None:
             clients[child] = client
             waiting.register(os.pidfd_open(child), selectors.EVENT_READ, child)
             waiting.register(client, selectors.EVENT_READ, child)
-            client.sendall(f"{child}\n".encode())
+            _tell(client, child)
 
 
 def _received(client: socket.socket) -> dict[str, Any] | None:
@@ -105,13 +107,17 @@ def _end(child: int, clients: dict[int, socket.socket], waiting: selectors.BaseS
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
     client = clients.pop(child)
-    with contextlib.suppress(OSError):  # The client may have ended first.
-        client.sendall(f"{status}\n".encode())
+    _tell(client, status)
     for key in [key for key in waiting.get_map().values() if key.data == child]:
         waiting.unregister(key.fileobj)
         if key.fileobj is not client:
             os.close(key.fd)
     client.close()
+
+
+def _tell(client: socket.socket, number: int) -> None:
+    with contextlib.suppress(OSError):  # The client may have ended first.
+        client.sendall(number.to_bytes(4, "little"))
 
 
 def run(request: dict[str, Any]) -> None:
