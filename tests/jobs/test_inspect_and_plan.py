@@ -17,7 +17,6 @@ from schemas.retriever import Bm25Retriever
 from tests.jobs.test_command_lines import job
 from tests.search.conftest import PASSAGES
 
-
 pytestmark = pytest.mark.usefixtures("warm")
 
 
