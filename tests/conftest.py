@@ -57,6 +57,9 @@ RAY_SETTINGS = {
     "RAY_worker_niceness": "0",
     # A worker without work would end after a second, and the next task start another.
     "RAY_idle_worker_killing_time_threshold_ms": "3600000",
+    # Figures that nobody reads.
+    "REPORTER_UPDATE_INTERVAL_MS": "3600000",
+    "RAY_enable_metrics_collection": "0",
     # It gives up on processes that a busy machine is slow to start, or to let answer.
     # Where Ray's own processes are too late, all of it starts again: not after an hour.
     "RAY_raylet_start_wait_time_s": "60",

@@ -1,7 +1,7 @@
-"""Training on Ray for real: two workers, DeepSpeed, `kill -9` of the driver and its Ray, then of one of two machines.
+"""Training on Ray for real: on an object store, where one of two machines dies, each with a cache of its own.
 
-All of it lies on an object store, and each machine has a cache of its own. With --full also on a disk, where a worker
-dies, and what was trained is looked at.
+With --full the driver and all of its Ray have died before; and training on a disk, with DeepSpeed, loses its driver,
+then a worker, and what was trained is looked at.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def test_killed_run_again_and_killed_in_part(
     flags: dict[str, Any], gate: Path, own_ray: Callable[[], None], full: bool
 ) -> None:
     if not full:
-        pytest.skip("on a store it is the same, and takes a minute: --full")
+        pytest.skip("takes a minute: --full")
     output = Path(flags["output"])
     before = killed(flags, gate, output.parent / "log", EVERY + 2)
     assert not (output / "adapter").exists()
@@ -247,14 +247,15 @@ def test_on_a_store_a_machine_dies(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     machines: Callable[[], Machines],
+    full: bool,
 ) -> None:
     monkeypatch.setenv("DIFFRETRIEVER_CACHE", str(tmp_path / "driver"))
     output, given = StorePath(f"{bucket}/out"), StorePath(f"{bucket}/set")
     put_folder(Path(flags["train"]), given, last=MANIFEST_FILE)
     flags = flags | {"train": str(given), "output": str(output), "checkpoint_every": 2, "max_steps": 12}
     del flags["validation"]
-    before = killed(flags, gate, tmp_path / "log", 4)
-    assert before == [1, 2, 3, 4]
+    before = killed(flags, gate, tmp_path / "log", 4) if full else []
+    assert before == [1, 2, 3, 4][: len(before)]
 
     cluster = machines()
     cluster.add("first")
@@ -269,7 +270,7 @@ def test_on_a_store_a_machine_dies(
         manifest = training.result()
     assert manifest.step == manifest.total_steps == 12
     after = steps(output)[len(before) :]
-    assert after[0] in {3, 5}, "it went on from a checkpoint of a driver that is dead"
+    assert after[0] in ((3, 5) if full else (1,)), "it went on from a checkpoint of a driver that is dead"
     restarts = [later for earlier, later in pairwise(after) if later != earlier + 1]
     assert restarts in ([], [5], [7]), "and from one of its own when the machine died, which may be that of step 8"
     assert after[-1] == 12

@@ -16,13 +16,13 @@ ROOT = Path(__file__).resolve().parents[2]
 N = 448
 ROWS_PER_BLOCK = 32
 DEATHS = [
-    ("driver", "before the first commit", 0),
     ("machine", "in the middle", 5),
 ]
 """Who dies when, and after how many commits of its own; moments as in dying_driver.py."""
 MORE_DEATHS = [
     ("driver", "once the index is made", 0),
     ("machine", "after the first commit", 1),
+    ("driver", "before the first commit", 0),
 ]
 """With --full, before these. Every job has a Ray of its own then; else only that which takes its Ray along."""
 

@@ -42,7 +42,7 @@ def address(index: PassageIndex, warm: None) -> Iterator[str]:
         port = int(probe.getsockname()[1])
     # That of other modules has too few CPUs.
     ray.shutdown()
-    connect("local", num_cpus=8, _system_config={"metrics_report_interval_ms": 1000})
+    connect("local", num_cpus=8, _system_config={"enable_metrics_collection": True, "metrics_report_interval_ms": 1000})
     serve.start(http_options={"host": "127.0.0.1", "port": port})
     os.environ["DIFFRETRIEVER_API_KEY"] = KEY
     together = search_app({"index": index.uri, **SETTINGS, "max_ongoing": 16})
