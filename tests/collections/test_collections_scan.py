@@ -5,6 +5,7 @@ import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -137,6 +138,23 @@ def test_kept_refuses_a_changed_file(corpus: Corpus) -> None:
     corpus(line("a") + line("b") + line("c"))
     with pytest.raises(ValueError, match="changed while it was read"):
         result.kept(collection)
+
+
+@pytest.mark.parametrize("at", [0, 255, 256, 599])
+@pytest.mark.parametrize("change", [("p{}", "other"), ("q{}", "x")], ids=["text", "id"])
+def test_kept_gives_what_was_scanned_alone(corpus: Corpus, at: int, change: tuple[str, str]) -> None:
+    """A file that is rewritten while it is read may move passages: none is given in the place of another."""
+    lines = [line(f"p{number}") for number in range(600)]
+    collection = corpus(b"".join(lines))
+    result = scan(collection, "error", None)
+    lines[at] = line(change[0].format(at), change[1])
+    corpus(b"".join(lines))
+    with patch.object(FileCollection, "source_state", return_value=result.parts[0].source_state):
+        given = result.kept(collection)
+        kept: list[Passage] = []
+        with pytest.raises(ValueError, match="changed while it was read"):
+            kept.extend(given)
+    assert [passage.id for passage in kept] == [f"p{number}" for number in range(at // 256 * 256)]
 
 
 def test_scan_refuses_a_file_that_changes_meanwhile(corpus: Corpus) -> None:

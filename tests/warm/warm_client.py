@@ -41,9 +41,9 @@ def main(server: str, python: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     while stream not in (ready := select.select([stream, woken], [], [])[0]):
-        for number in woken.recv(64) if woken in ready else b"":
+        for byte in woken.recv(64) if woken in ready else b"":
             with contextlib.suppress(ProcessLookupError):
-                os.kill(child, number)
+                os.kill(child, byte)
     status = _number(stream)
     if os.WIFEXITED(status):
         os._exit(os.WEXITSTATUS(status))

@@ -7,12 +7,13 @@ Legend: N good records.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -30,6 +31,9 @@ Choice: TypeAlias = Callable[[np.ndarray], np.ndarray]
 _LISTED = 5
 """Bad records that a refusal shows."""
 _RAW_CHARACTERS = 200
+_CHECKED = 256
+"""Passages that one check is of."""
+_CHECK_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,8 @@ class ScannedPart:
     n_records: int
     good_bitmap: bytes
     kept_bitmap: bytes
+    kept_checks: bytes
+    """Eight bytes of BLAKE2b for every 256 kept passages, of their keys."""
     source_state: str
 
     @property
@@ -91,12 +97,23 @@ class ScannedPart:
         return sum(byte.bit_count() for byte in self.kept_bitmap)
 
     def kept(self, collection: Collection) -> Iterator[Passage]:
-        """Read the part again and yield the kept passages in order.
+        """Read the part again and yield the kept passages in order, each with the id and the text that was scanned.
 
         Raises:
             ValueError: The collection's file is not the one that was scanned.
         """
-        return self.read(collection, self.kept_bitmap)
+        return self._checked(self.read(collection, self.kept_bitmap), collection)
+
+    def _checked(self, passages: Iterator[Passage], collection: Collection) -> Iterator[Passage]:
+        # A file that is rewritten while it is read may have moved a passage to where another one was.
+        for start in range(0, len(self.kept_checks), _CHECK_BYTES):
+            group = list(islice(passages, _CHECKED))
+            keys = b"".join(passage_key(passage.id, passage.digest) for passage in group)
+            if _check(keys) != self.kept_checks[start : start + _CHECK_BYTES]:
+                raise _changed(collection)
+            yield from group
+        # To the end of the part, where its state is compared once more.
+        assert not list(passages), "every kept passage has a check"
 
     def read(self, collection: Collection, bitmap: bytes) -> Iterator[Passage]:
         """Read the part again and yield the passages of a bitmap in order; raises as `kept` does."""
@@ -237,11 +254,14 @@ class _Found:
             good[found.bad_at] = False
             unique_N = np.ones(len(found.keys_N), bool)
             unique_N[np.array(self._own(number, again), np.int64) - self._starts[number]] = False
-            good[good] = unique_N
-            kept = good.copy()
+            chosen_N = unique_N.copy()
             if choose is not None:
-                kept[good] = choose(found.keys_N[unique_N])
-            parts.append(ScannedPart(found.part, found.n_records, _bits(good), _bits(kept), found.state))
+                chosen_N[unique_N] = choose(found.keys_N[unique_N])
+            kept = good.copy()
+            kept[good] = chosen_N
+            good[good] = unique_N
+            checks = _checks(found.keys_N[chosen_N])
+            parts.append(ScannedPart(found.part, found.n_records, _bits(good), _bits(kept), checks, found.state))
         n_records = sum(each.n_records for each in self._scans)
         n_kept = sum(part.n_kept for part in parts)
         return ScanResult(n_records, n_records - self.n_bad, self.n_bad, n_kept, dict(self._reasons), tuple(parts))
@@ -316,6 +336,15 @@ class _Found:
 def _good_before(found: PartScan, at: int) -> int:
     """Return how many records of a part before the one at `at` are good."""
     return at - int(np.searchsorted(found.bad_at, at))
+
+
+def _checks(keys_N: np.ndarray) -> bytes:
+    """Return the checks of kept passages with these keys."""
+    return b"".join(_check(keys_N[start : start + _CHECKED].tobytes()) for start in range(0, len(keys_N), _CHECKED))
+
+
+def _check(keys: bytes) -> bytes:
+    return hashlib.blake2b(keys, digest_size=_CHECK_BYTES).digest()
 
 
 def _bits(flags: np.ndarray) -> bytes:
