@@ -10,6 +10,7 @@ from pydantic_settings import NoDecode
 
 from schemas.base import Model, split_at_commas
 from schemas.fusion import Fusion, named_runs
+from schemas.mode import Mode
 from schemas.places import IndexPlace, Place
 from schemas.search import QueryBudgetOptions, SearchOptions
 from schemas.settings import RayConfig
@@ -52,6 +53,8 @@ class EvaluateJob(SearchOptions, QueryBudgetOptions):
     """Folder for metrics.json, the runs, per-query results and the report."""
     measures: tuple[str, ...] = DEFAULT_MEASURES
     """Measures as ir_measures writes them."""
+    modes: tuple[Mode, ...] = ()
+    """Scores of --index to rank by, as --mode of search.py takes them; default: those that the retriever makes."""
     top_k: PositiveInt = 1000
     """Passages kept per query."""
     exclude_self: bool = True
@@ -66,6 +69,8 @@ class EvaluateJob(SearchOptions, QueryBudgetOptions):
             raise ValueError("--weights and --tune-runs go with --runs: give the runs to fuse")
         if finished is None:
             return self._needs_a_collection()
+        if self.modes:
+            raise ValueError("--modes goes with --index: a finished run has its scores behind it")
         if self.selector is not None:
             raise ValueError("--selector goes with --index: a finished run has its budgets behind it")
         if self.index:
@@ -136,7 +141,7 @@ class EvaluationReport(Model):
     """The file `metrics.json`: one retriever on one split, and all that is needed to do it again."""
 
     measures: dict[str, dict[str, float]]
-    """Mean over queries by mode (`dense`, `sparse`, `hybrid`) and measure, named as the user wrote it."""
+    """Mean over queries by mode (such as `hybrid` or `dense+bm25`) and measure, named as the user wrote it."""
     intervals: dict[str, dict[str, tuple[float, float]]]
     """Bootstrap 95% interval of each of those means."""
     queries: int

@@ -12,7 +12,7 @@ from diffretriever.collections import Run, read_run, write_qrels, write_run
 from diffretriever.evaluation.evaluate import evaluate_job
 from diffretriever.evaluation.fused import FinishedRuns, Weights, fusion_table
 from diffretriever.evaluation.measures import evaluate
-from diffretriever.scoring.fusion import hybrid
+from diffretriever.scoring.fusion import ranked
 from diffretriever.scoring.hits import Hits
 from schemas.evaluate import EvaluateJob, EvaluationReport
 from schemas.fusion import FusionReport
@@ -75,7 +75,9 @@ def test_single_and_fused_runs_are_measured_and_tested(folder: Path) -> None:
 def test_min_max_is_the_hybrid_of_the_paper(folder: Path) -> None:
     evaluate_job(job(), "the command")
     together = Hits.numbered_alike([run.hits for run in RUNS.values()])
-    assert read_run(folder / "out/min-max.trec").hits == hybrid(together[0], together[1])
+    assert read_run(folder / "out/min-max.trec").hits == ranked(
+        "hybrid", {"dense": together[0], "sparse": together[1]}, 1000
+    )
 
 
 def test_given_weights_are_shares_of_their_sum(folder: Path) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diffretriever.collections import Run
-from diffretriever.scoring.fusion import FUSION_DEPTH, depth_for, fused, hybrid, lists_for, ranked
+from diffretriever.scoring.fusion import FUSION_DEPTH, depth_for, encoded_lists_for, fused, lists_for, ranked
 from diffretriever.scoring.hits import Hit, Hits, Passages
 from diffretriever.scoring.topk import ranked_hits
 from schemas.fusion import Fusion
@@ -25,7 +25,7 @@ def fused_pair(
         ranked_hits(passages, 1, (np.zeros(len(own), int), own, np.array([*scores.values()], float)))
         for own, scores in ((numbers[: len(dense)], dense), (numbers[len(dense) :], sparse))
     ]
-    return hybrid(lists[0], lists[1], k, depth=depth)[0]
+    return fused(lists, k, depth=depth)[0]
 
 
 def hybrid_reference(dense: dict[str, float], sparse: dict[str, float], k: int, depth: int) -> list[tuple[str, float]]:
@@ -125,7 +125,10 @@ def test_lists_and_depth_that_modes_take() -> None:
     assert lists_for(["sparse"]) == ("sparse",)
     assert lists_for(["hybrid", "dense"]) == ("dense", "sparse")
     assert lists_for([]) == ()
-    assert depth_for(["dense", "sparse"], 10) == 10
+    assert lists_for(["bm25", "dense+sparse+bm25"]) == ("bm25", "dense", "sparse")
+    assert encoded_lists_for(["bm25", "dense+bm25"]) == ("dense",)
+    assert depth_for(["dense", "sparse", "bm25"], 10) == 10
+    assert depth_for(["dense+bm25"], 10) == FUSION_DEPTH
     assert depth_for(["hybrid"], 10) == FUSION_DEPTH
     assert depth_for(["hybrid"], FUSION_DEPTH + 1) == FUSION_DEPTH + 1
 
@@ -135,3 +138,6 @@ def test_a_mode_is_ranked_from_its_lists() -> None:
     dense, sparse = both[:1], both[1:]
     assert ranked("dense", {"dense": dense}, 1) == [[("a", 3.0)]]
     assert ranked("hybrid", {"dense": dense, "sparse": sparse}, 3) == [[("a", 0.5), ("b", 0.5), ("c", 0.0)]]
+    assert ranked("sparse+bm25", {"sparse": sparse, "bm25": dense}, 1) == [[("a", 0.5)]]
+    (three,) = ranked("dense+sparse+bm25", {"dense": dense, "sparse": sparse, "bm25": sparse}, 3)
+    assert dict(three) == pytest.approx({"b": 2 / 3, "a": 1 / 3, "c": 0.0})

@@ -95,7 +95,7 @@ def search_queries(
     Args:
         searcher: of the index.
         queries: ids and texts.
-        job: its `top_k`, `exclude_self` and `query_budget` are used.
+        job: its `modes`, `top_k`, `exclude_self` and `query_budget` are used.
         budgets: each query's K_q; None is the job's for all, or the retriever's own.
 
     Raises:
@@ -104,7 +104,8 @@ def search_queries(
     if budgets is None and job.query_budget:
         budgets = [job.query_budget] * len(queries)
     depth = searched_depth(job.top_k, exclude_self=job.exclude_self)
-    found = searcher.search([query.text for query in queries], top_k=depth, budgets=budgets)
+    modes = tuple(dict.fromkeys(job.modes)) or None
+    found = searcher.search([query.text for query in queries], top_k=depth, modes=modes, budgets=budgets)
     ids = [query.id for query in queries]
     return {
         mode: Run(ids, kept_hits(ids, hits, job.top_k, exclude_self=job.exclude_self)) for mode, hits in found.items()

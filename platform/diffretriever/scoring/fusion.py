@@ -5,18 +5,14 @@ Legend: Q queries, F passages found for all queries together, C those of one que
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from diffretriever.scoring.hits import Hits
 from diffretriever.scoring.topk import TopK
 from schemas.fusion import Fusion
-from schemas.retriever import Mode
-
-ListName: TypeAlias = Literal["dense", "sparse"]
-"""A list of passages that a search of an index gives."""
+from schemas.mode import EncodedList, ListName, Mode, lists_of
 
 FUSION_DEPTH = 1000
 """Passages of each list that take part in a fused score."""
@@ -24,53 +20,35 @@ FUSION_DEPTH = 1000
 RANK_CONSTANT = 60
 """What is added to ranks before their reciprocals are taken (Cormack et al. 2009)."""
 
-_LISTS: dict[Mode, tuple[ListName, ...]] = {"dense": ("dense",), "sparse": ("sparse",), "hybrid": ("dense", "sparse")}
-
 _NARROWEST_SPREAD = 1e-9
 """Lists whose scores differ by less count as one score (all 0); the authors' code has the same bound."""
 
 
 def lists_for(modes: Iterable[Mode]) -> tuple[ListName, ...]:
     """Return the lists that ranking by these modes takes, none twice."""
-    return tuple(dict.fromkeys(name for mode in modes for name in _LISTS[mode]))
+    return tuple(dict.fromkeys(name for mode in modes for name in lists_of(mode)))
 
 
-def depth_for(modes: Collection[Mode], top_k: int) -> int:
+def encoded_lists_for(modes: Iterable[Mode]) -> tuple[EncodedList, ...]:
+    """Return those of the lists that take encoded queries."""
+    return tuple(name for name in lists_for(modes) if name != "bm25")
+
+
+def depth_for(modes: Iterable[Mode], top_k: int) -> int:
     """Return how many passages of each list it takes to find the best `top_k` by every one of these modes."""
-    return max(top_k, FUSION_DEPTH) if "hybrid" in modes else top_k
+    return max(top_k, FUSION_DEPTH) if any(len(lists_of(mode)) > 1 for mode in modes) else top_k
 
 
 def ranked(mode: Mode, lists: Mapping[ListName, Hits], top_k: int) -> Hits:
-    """Return each query's best `top_k` passages by one mode, from the lists that it takes.
+    """Return each query's best `top_k` passages by one mode: of one list, or of the equal sum of several (Eq. 4).
 
     Args:
         mode: the score.
         lists: at least those of `lists_for`, each of `depth_for` passages a query if there are so many.
         top_k: passages kept.
     """
-    return hybrid(lists["dense"], lists["sparse"], top_k) if mode == "hybrid" else lists[mode].first(top_k)
-
-
-def hybrid(dense: Hits, sparse: Hits, k: int = 1000, *, depth: int = FUSION_DEPTH) -> Hits:
-    """Fuse two lists of each query: Eq. 4 of the paper, arXiv 2605.07210.
-
-    Each list is cut to its `depth` best and scaled to 0..1 by its own minimum and maximum; a passage's
-    score is half of each. A passage that a list lacks counts 0 there, which is what the list's last passage
-    counts too; so does every passage of a list whose scores are all equal.
-
-    Args:
-        dense: of Q queries, best first.
-        sparse: of the same queries and passages, best first.
-        k: passages to return.
-        depth: passages of each list that take part.
-
-    Returns:
-        At most k passages a query with scores in 0..1, score descending, then id ascending.
-
-    Raises:
-        ValueError: a score is NaN or infinite, or k or depth is below 1.
-    """
-    return fused([dense, sparse], k, depth=depth)
+    own = [lists[name] for name in lists_of(mode)]
+    return fused(own, top_k) if len(own) > 1 else own[0].first(top_k)
 
 
 def fused(
@@ -82,6 +60,10 @@ def fused(
     depth: int = FUSION_DEPTH,
 ) -> Hits:
     """Rank each query's passages by the weighted sum of what they count in several lists; see `Fusion`.
+
+    By default the hybrid of the paper (Eq. 4 of arXiv 2605.07210): each list is cut to its `depth` best and scaled to
+    0..1 by its own minimum and maximum. A passage that a list lacks counts 0 there, which is what the list's last
+    passage counts too; so does every passage of a list whose scores are all equal.
 
     Args:
         lists: at least one, of the same queries and passages, best first.
@@ -164,5 +146,5 @@ def _sums(numbers_C: np.ndarray, values_C: np.ndarray, n_lists: int) -> tuple[np
     # Two numbers have the same sum in any order; more are added in the order of the lists.
     order = np.argsort(numbers_C, kind=None if n_lists <= 2 else "stable")
     ordered_C = numbers_C[order]
-    firsts = np.flatnonzero(np.concatenate([[True], ordered_C[1:] != ordered_C[:-1]]))
-    return np.add.reduceat(values_C[order], firsts), ordered_C[firsts]
+    is_first_C = np.concatenate([[True], ordered_C[1:] != ordered_C[:-1]])
+    return np.bincount(np.cumsum(is_first_C) - 1, values_C[order]), ordered_C[is_first_C]
