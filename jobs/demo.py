@@ -11,12 +11,19 @@ from _entry import absolute_place, run
 
 from schemas.encode import EncodeJob
 from schemas.evaluate import DemoJob, EvaluateJob
+from schemas.mode import Mode
 from schemas.places import StorePath, as_place
 
 if TYPE_CHECKING:
     from diffretriever.evaluation.measures import EvaluationResult
 
-SYSTEMS = {"BM25": "bm25", "MiniLM mean-pooled": "minilm-pooled", "DiffRetriever MiniLM": "diffretriever-minilm"}
+SYSTEMS: dict[str, tuple[str, tuple[Mode, ...]]] = {
+    "BM25": ("bm25", ("sparse",)),
+    "MiniLM mean-pooled": ("minilm-pooled", ("dense",)),
+    "BM25 + MiniLM mean-pooled": ("minilm-pooled", ("dense+bm25",)),
+    "DiffRetriever MiniLM": ("diffretriever-minilm", ("dense", "sparse", "hybrid")),
+}
+"""The rows of the table: the preset of an index, and the scores that it is ranked by."""
 
 
 def main(config: DemoJob) -> None:
@@ -26,11 +33,15 @@ def main(config: DemoJob) -> None:
 
     output = as_place(absolute_place(config.output, "--output"))
     command = shlex.join(["python", *sys.argv])
+    asked: dict[str, list[Mode]] = {}
+    for preset, modes in SYSTEMS.values():
+        asked.setdefault(preset, []).extend(modes)
     with ray_session(config):
-        indexes = {name: _encode(config, preset, output / "indexes" / preset) for name, preset in SYSTEMS.items()}
-    results = {}
-    for name, index in indexes.items():
-        results[name] = _evaluate(config, index, output / "evaluations" / index.name, command)
+        indexes = {preset: _encode(config, preset, output / "indexes" / preset) for preset in asked}
+    found = {}
+    for preset, index in indexes.items():
+        found[preset] = _evaluate(config, index, asked[preset], output / "evaluations" / preset, command)
+    results = {name: {mode: found[preset][mode] for mode in modes} for name, (preset, modes) in SYSTEMS.items()}
     write_comparison(output, f"{config.collection} ({config.split})", results, command=command)
     print(f"\n{comparison_table(results)}\n\nreport: {output / 'comparison.md'}")
     print(f'ask it something: python jobs/search.py --index {index} --query "how do I copy a file?"')
@@ -46,12 +57,12 @@ def _encode(config: DemoJob, preset: str, index: Path | StorePath) -> Path | Sto
 
 
 def _evaluate(
-    config: DemoJob, index: Path | StorePath, output: Path | StorePath, command: str
+    config: DemoJob, index: Path | StorePath, modes: list[Mode], output: Path | StorePath, command: str
 ) -> dict[str, EvaluationResult]:
     from diffretriever.evaluation.evaluate import evaluate_job
 
-    job = EvaluateJob(index=str(index), collection=config.collection, split=config.split, output=output)
-    return evaluate_job(job, command)
+    source = {"index": str(index), "collection": config.collection, "split": config.split}
+    return evaluate_job(EvaluateJob(**source, modes=tuple(modes), output=output), command)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from _entry import run
 
-from schemas.retriever import Mode
+from schemas.mode import Mode
 from schemas.search import SearchJob
 
 if TYPE_CHECKING:

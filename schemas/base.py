@@ -34,11 +34,12 @@ def refuse_unknown_keys(values: Any, known: Iterable[str], where: str) -> Any:
     return values
 
 
-def _split_at_commas(value: Any) -> Any:
+def split_at_commas(value: Any) -> Any:
+    """Return the parts of a text with commas in it; anything else as it is."""
     return [part for part in value.split(",") if part] if isinstance(value, str) else value
 
 
-CommaSeparated: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_split_at_commas)]
+CommaSeparated: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(split_at_commas)]
 """Several strings, or one with commas between them."""
 
 

@@ -43,8 +43,8 @@ class EncodeJob(RayConfig):
     compact: bool = True
     """Join the table's small fragments while it grows and at the end, and then forget versions older than an hour."""
     accelerate: bool = True
-    """At the end, make the codes and postings that the index is searched faster by, as accelerate_index.py does; an
-    index with less than a megabyte of vectors gets none, unless it has some already."""
+    """At the end, make the codes and postings that the index is searched faster by, as accelerate_index.py does, and
+    BM25 of the texts; an index with less than a megabyte of vectors gets none, unless it has some already."""
 
 
 class EncodeSummary(Model):

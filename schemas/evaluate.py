@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args
 
-from pydantic import PositiveInt, model_validator
+from pydantic import BeforeValidator, NonNegativeFloat, PositiveInt, model_validator
+from pydantic_settings import NoDecode
 
-from schemas.base import Model
+from schemas.base import Model, split_at_commas
+from schemas.fusion import Fusion, named_runs
+from schemas.mode import Mode
 from schemas.places import IndexPlace, Place
 from schemas.search import QueryBudgetOptions, SearchOptions
 from schemas.settings import RayConfig
@@ -16,7 +19,7 @@ DEFAULT_MEASURES = ("nDCG@10", "MRR@10", "Recall@100")
 
 
 class EvaluateJob(SearchOptions, QueryBudgetOptions):
-    """Search an index with a collection's queries, or take a finished run, and measure it against the qrels."""
+    """Search an index with a collection's queries, or take finished runs, and measure them against the qrels."""
 
     index: IndexPlace = ""
     """Folder or object-store URI of the index to search."""
@@ -27,11 +30,31 @@ class EvaluateJob(SearchOptions, QueryBudgetOptions):
     run: Place | None = None
     """TREC run to score in place of searching an index; needs --qrels, or --collection with --split."""
     qrels: Place | None = None
-    """Qrels file, TREC (4 columns) or BEIR (3 columns), for --run."""
+    """Qrels file, TREC (4 columns) or BEIR (3 columns), for --run or --runs."""
+    runs: tuple[str, ...] = ()
+    """TREC runs of the same queries to fuse, NAME=RUN.trec, two or more; each is measured, and what fusing gives."""
+    fusions: tuple[Fusion, ...] = ("min-max",)
+    """Ways to fuse --runs: `min-max` (the paper's hybrid), `z-score`, `reciprocal-rank` (1 / (60 + rank))."""
+    weights: Annotated[tuple[NonNegativeFloat, ...], BeforeValidator(split_at_commas), NoDecode] = ()
+    """Weights of --runs, in their order, such as .3,.7; default: equal."""
+    tune_runs: tuple[str, ...] = ()
+    """In place of --weights: runs of other queries by the same retrievers, such as those of the training split, named
+    as --runs. The weights that are best there are taken, in steps of .1."""
+    tune_split: str | None = None
+    """Split of the collection's qrels that goes with --tune-runs."""
+    tune_qrels: Place | None = None
+    """Qrels file that goes with --tune-runs, in place of --tune-split."""
+    tune_measure: str = "nDCG@10"
+    """Measure that chooses the weights."""
+    allow_missing: bool = False
+    """Let a run of --runs lack queries that another has: it has found nothing for them, as BM25 where no word matches.
+    Otherwise that is an error."""
     output: Place
     """Folder for metrics.json, the runs, per-query results and the report."""
     measures: tuple[str, ...] = DEFAULT_MEASURES
     """Measures as ir_measures writes them."""
+    modes: tuple[Mode, ...] = ()
+    """Scores of --index to rank by, as --mode of search.py takes them; default: those that the retriever makes."""
     top_k: PositiveInt = 1000
     """Passages kept per query."""
     exclude_self: bool = True
@@ -39,16 +62,65 @@ class EvaluateJob(SearchOptions, QueryBudgetOptions):
 
     @model_validator(mode="after")
     def _one_source(self) -> EvaluateJob:
-        if self.run is not None:
-            if self.selector is not None:
-                raise ValueError("--selector goes with --index: a finished run has its budgets behind it")
-            if self.index:
-                raise ValueError("give --run or --index, not both")
-            if self.qrels is None and self.collection is None:
-                raise ValueError("--run needs --qrels FILE, or --collection and --split")
+        finished = "--run" if self.run is not None else "--runs" if self.runs else None
+        if self.run is not None and self.runs:
+            raise ValueError("give --run or --runs, not both")
+        if not self.runs and (self.weights or self.tune_runs):
+            raise ValueError("--weights and --tune-runs go with --runs: give the runs to fuse")
+        if finished is None:
+            return self._needs_a_collection()
+        if self.modes:
+            raise ValueError("--modes goes with --index: a finished run has its scores behind it")
+        if self.selector is not None:
+            raise ValueError("--selector goes with --index: a finished run has its budgets behind it")
+        if self.index:
+            raise ValueError(f"give {finished} or --index, not both")
+        if self.qrels is None and self.collection is None:
+            raise ValueError(f"{finished} needs --qrels FILE, or --collection and --split")
+        return self
+
+    @model_validator(mode="after")
+    def _fuses_runs(self) -> EvaluateJob:
+        names = list(named_runs(self.runs, "--runs"))
+        if not names:
             return self
+        if len(names) < 2:
+            raise ValueError("--runs has one run: give two or more to fuse, or --run to measure one")
+        taken = sorted({*names} & {*get_args(Fusion)})
+        if taken:
+            raise ValueError(f"--runs: a way to fuse is called {taken[0]}: give the run another name")
+        if not self.fusions or len({*self.fusions}) < len(self.fusions):
+            raise ValueError("--fusions: name at least one way to fuse, and none twice")
+        if self.weights and (len(self.weights) != len(names) or not any(self.weights)):
+            raise ValueError(f"--weights: give one for each of the {len(names)} --runs, not all of them 0")
+        self._check_tuning(names)
+        return self
+
+    def _check_tuning(self, names: list[str]) -> None:
+        tuned = list(named_runs(self.tune_runs, "--tune-runs"))
+        judged = [name for name in ("tune_split", "tune_qrels") if getattr(self, name) is not None]
+        if not tuned:
+            if judged:
+                raise ValueError("--tune-split and --tune-qrels go with --tune-runs")
+            return
+        if self.weights:
+            raise ValueError("give --weights or --tune-runs, not both")
+        if sorted(tuned) != sorted(names):
+            raise ValueError(f"--tune-runs must have the names of --runs: {', '.join(names)}")
+        if len(judged) != 1:
+            raise ValueError("--tune-runs needs --tune-split NAME of the collection, or --tune-qrels FILE")
+        if self.tune_split is not None and self.collection is None:
+            raise ValueError("--tune-split is one of a collection: give --collection, or --tune-qrels FILE")
+        same_split = self.qrels is None and self.tune_split == self.split
+        if same_split or (self.qrels is not None and self.tune_qrels == self.qrels):
+            raise ValueError("weights cannot be chosen on the queries that are reported: name other ones to tune on")
+
+    def _needs_a_collection(self) -> EvaluateJob:
         if not self.index or self.collection is None:
-            raise ValueError("give --index and --collection to search, or --run and --qrels to score a finished run")
+            raise ValueError(
+                "give --index and --collection to search, or --run and --qrels to score a finished run, or --runs and "
+                "--qrels to fuse several"
+            )
         if self.qrels is not None:
             raise ValueError("--qrels goes with --run; with --index the collection's own qrels are used")
         return self
@@ -69,7 +141,7 @@ class EvaluationReport(Model):
     """The file `metrics.json`: one retriever on one split, and all that is needed to do it again."""
 
     measures: dict[str, dict[str, float]]
-    """Mean over queries by mode (`dense`, `sparse`, `hybrid`) and measure, named as the user wrote it."""
+    """Mean over queries by mode (such as `hybrid` or `dense+bm25`) and measure, named as the user wrote it."""
     intervals: dict[str, dict[str, tuple[float, float]]]
     """Bootstrap 95% interval of each of those means."""
     queries: int

@@ -14,8 +14,8 @@ from typing_extensions import TypeIs
 
 from schemas.base import Model
 from schemas.budget import Budget
+from schemas.mode import Mode, lists_of, modes_of
 
-Mode: TypeAlias = Literal["dense", "sparse", "hybrid"]
 Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 Side: TypeAlias = Literal["query", "passage"]
 TitleJoin: TypeAlias = Literal["space", "period-space", "none"]
@@ -80,7 +80,7 @@ class RetrieverBase(Model):
     """What every retriever config says of its method."""
 
     modes: ClassVar[tuple[Mode, ...]]
-    """The scores that it offers; the last one is the default."""
+    """The scores that it makes; the last one is the default."""
     has_weights: ClassVar[bool] = True
     """A model reads the texts, and the config has a `backbone`. False: texts are stored as they are."""
     has_slots: ClassVar[bool] = False
@@ -100,6 +100,11 @@ class RetrieverBase(Model):
     @abstractmethod
     def max_vectors(self, side: Side) -> int:
         """Return the most vectors that a text has; 0 where there are none."""
+
+    @property
+    def offered_modes(self) -> tuple[Mode, ...]:
+        """All that its indexes can be ranked by: its own scores, BM25 of the texts, and their sums."""
+        return modes_of({"bm25", *(name for mode in self.modes for name in lists_of(mode))})
 
     @property
     def has_unit_vectors(self) -> bool:
@@ -315,6 +320,11 @@ class Bm25Retriever(RetrieverBase):
     k1: Annotated[float, Field(ge=0)] = 0.9
     b: Annotated[float, Field(ge=0, le=1)] = 0.4
     title_join: TitleJoin = "space"
+
+    @property
+    def offered_modes(self) -> tuple[Mode, ...]:
+        """Its own scores by either name: they are those of the texts."""
+        return (*self.modes, "bm25")
 
     @property
     def title(self) -> str:

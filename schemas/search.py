@@ -7,8 +7,8 @@ from typing import Literal, Self
 from pydantic import PositiveInt, model_validator
 
 from schemas.base import Model
+from schemas.mode import Mode
 from schemas.places import IndexPlace, Place
-from schemas.retriever import Mode
 from schemas.settings import JobConfig, ModelOptions, RayConfig
 
 
@@ -55,7 +55,8 @@ class SearchJob(SearchOptions, QueryBudgetOptions):
     query: str
     """The question."""
     mode: Mode | None = None
-    """Score to rank by; default: hybrid where the index offers it, else what it has."""
+    """Score to rank by: dense, sparse, hybrid, bm25 of the texts, or a sum such as dense+bm25; default: hybrid where
+    the retriever makes it, else what it makes."""
     top_k: PositiveInt = 10
     """Passages to show."""
     json_output: bool = False
@@ -75,9 +76,9 @@ class BatchSearchJob(RayConfig, SearchOptions):
     queries: Place | None = None
     """File of queries in place of a collection: .jsonl objects or id<TAB>text lines, either may be .gz."""
     output: Place
-    """Folder for the runs, one for each mode: dense.trec, sparse.trec, hybrid.trec."""
+    """Folder for the runs, one for each mode: dense.trec, sparse.trec, hybrid.trec, dense+bm25.trec."""
     modes: tuple[Mode, ...] = ()
-    """Scores to rank by; default: all that the index offers."""
+    """Scores to rank by, as --mode of search.py takes them; default: those that the retriever makes."""
     top_k: PositiveInt = 1000
     """Passages kept per query."""
     query_budget: PositiveInt | None = None

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field, PositiveInt
 
 from schemas.base import Model
-from schemas.retriever import Mode
+from schemas.mode import EncodedList, Mode
 
 Way: TypeAlias = Annotated[str, Field(pattern="^[a-z]+(_[a-z]+)*$")]
 """How passages are found by a score, as the search classes name it: `stream` reads all vectors or impacts from the
@@ -103,7 +103,8 @@ class SearchRequest(Model):
     k: PositiveInt = 10
     """Passages wanted for each query."""
     mode: Mode | None = None
-    """Score to rank by; default: hybrid where the index offers it, else what it has."""
+    """Score to rank by, one of those that `GET /index` names; default: hybrid where the retriever makes it, else what
+    it makes."""
     budget: AskedBudget = None
     """K_q, the slots of each query; retrievers without slots take none."""
     filter: Filter | None = None
@@ -140,8 +141,8 @@ class SearchHit(Model):
     score: float
     """By the mode of the answer."""
     scores: dict[Mode, float | None]
-    """Every score known: that of the mode, and in hybrid answers the dense and the sparse score, None where the passage
-    is not among the 1000 best by it (hybrid then counts 0)."""
+    """Every score known: that of the mode, and where it is a sum the scores of its lists (of hybrid the dense and the
+    sparse one), None where the passage is not among the 1000 best by it (the sum then counts 0)."""
     explanation: Explanation | None = None
     """If it was asked for."""
 
@@ -237,8 +238,8 @@ class PartState(Model):
     passages: int
     mapped_bytes: int
     """Size of the codes and postings that it searches by, which its machine has on disk and maps into memory."""
-    found_by: dict[Literal["dense", "sparse"], Way]
-    """How passages are found for each score that the index has."""
+    found_by: dict[EncodedList, Way]
+    """How passages are found for each score that the retriever makes."""
 
 
 class IndexResponse(Model):
@@ -250,7 +251,10 @@ class IndexResponse(Model):
     method: str
     """`masked`, `generated`, `pooled` or `library`."""
     modes: list[Mode]
-    """Scores offered; the last one is the default."""
+    """Scores that the retriever makes; the last one is the default."""
+    further_modes: list[Mode] = Field(default_factory=list)
+    """Scores offered besides: BM25 of the texts, and sums with it. The first such question after a change of the index
+    may have to wait until the words of all texts are counted anew."""
     query_budget: int | None
     """The retriever's own K_q; None where queries have no budget."""
     passage_budget: int
@@ -259,8 +263,8 @@ class IndexResponse(Model):
     """What `budget: adaptive` is chosen by; None where it is not offered."""
     collections: dict[str, int]
     """Passages by collection."""
-    found_by: dict[Literal["dense", "sparse"], list[Way]]
-    """How passages are found for each score that the index has; in several ways where shards differ. What is made
+    found_by: dict[EncodedList, list[Way]]
+    """How passages are found for each score that the retriever makes; in several ways where shards differ. What is made
     beside the index while it is served is used from the next version on."""
     parts: list[PartState] = Field(default_factory=list)
     """What each shard holds, in the order of their numbers; one part where the index is not cut."""

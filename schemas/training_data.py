@@ -8,8 +8,8 @@ import pyarrow as pa
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from schemas.base import Model
+from schemas.mode import Mode
 from schemas.places import IndexPlace, Place
-from schemas.retriever import Mode
 from schemas.search import SearchOptions
 from schemas.settings import JobConfig, RayConfig
 

@@ -18,8 +18,17 @@ from ray.serve.handle import DeploymentHandle
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.representations import Representations
 from diffretriever.search.batch import merge, to_hits
-from diffretriever.serving.answering import Answering, CheckedRequest, Found, Searched, SearchSpec, not_finite_problem
+from diffretriever.serving.answering import (
+    Answering,
+    CheckedRequest,
+    Found,
+    Searched,
+    SearchSpec,
+    not_finite_problem,
+    with_bm25,
+)
 from diffretriever.serving.problems import UnavailableError
+from schemas.mode import ListName
 from schemas.serve import PartState, SearchResponse
 
 _GONE = "a replica has died and is being replaced"
@@ -111,7 +120,9 @@ class RemoteBackend:
         problem = not_finite_problem(planned, queries)
         if problem is not None:
             raise problem
-        found = await self._find(queries, request.spec)
+        found = await self._find(queries, request.spec) if request.spec.lists else {}
+        if request.bm25 is not None:
+            found = await asyncio.to_thread(with_bm25, request, planned, found)
         clock.done("search")
         (answer,) = await asyncio.to_thread(answering.finish, [Searched(request, planned, queries, found)])
         return answer
@@ -126,7 +137,9 @@ class RemoteBackend:
         parts: list[dict[Any, pa.Table]] = await asyncio.gather(
             *(shard.ask("find", queries, spec) for shard in self._shards)
         )
-        merged = {name: merge([part[name] for part in parts], spec.depth) for name in spec.lists}
+        merged: dict[ListName, pa.Table] = {
+            name: merge([part[name] for part in parts], spec.depth) for name in spec.lists
+        }
         return to_hits(merged, len(queries))
 
     async def open(self, version: int) -> None:

@@ -22,8 +22,8 @@ from diffretriever.collections import read_run
 from diffretriever.files import read_text, write_text
 from diffretriever.index.table import PassageIndex
 from diffretriever.search import open_searcher
+from schemas.mode import Mode
 from schemas.places import as_place
-from schemas.retriever import Mode
 from schemas.training_data import PrepareTrainingJob
 from tests.cluster.cases import CHECKPOINT, MASKED, RETRIEVER, Bench, ids_in
 from tests.cluster.nodes import Job, may_mount

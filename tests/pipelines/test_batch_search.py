@@ -57,16 +57,19 @@ def job(index: PassageIndex, tmp_path: Path) -> BatchSearchJob:
     )
 
 
+MODES = ("dense", "sparse", "hybrid", "bm25", "dense+sparse+bm25")
+
+
 def test_the_runs_are_those_of_one_search(job: BatchSearchJob) -> None:
-    summary = search_batch(job)
+    summary = search_batch(job.model_copy(update={"modes": MODES}))
     assert (summary.queries, summary.passages, summary.parts_found) == (8, 78, 0)
     assert summary.parts == 3 * 4, "three rounds of queries, four parts each"
     # A text's vectors differ in the last bits by the batch that it is encoded in, which is a round of queries here.
     searcher = open_searcher(job.index, SearchOptions(index=job.index))
     rounds = [list(TEXTS.values())[start : start + 3] for start in (0, 3, 6)]
-    searched = [searcher.search(texts, top_k=31) for texts in rounds]
-    found = {mode: [hits for each in searched for hits in each[mode]] for mode in searcher.modes}
-    assert set(summary.runs) == {"dense", "sparse", "hybrid"} == set(found)
+    searched = [searcher.search(texts, top_k=31, modes=MODES) for texts in rounds]
+    found = {mode: [hits for each in searched for hits in each[mode]] for mode in MODES}
+    assert set(summary.runs) == set(MODES)
     for mode, hits in found.items():
         run = read_run(job.output / f"{mode}.trec")
         kept = {q: [hit for hit in ranked if hit[0] != q][:30] for q, ranked in zip(TEXTS, hits, strict=True)}
@@ -96,6 +99,13 @@ def test_a_job_cut_off_goes_on(job: BatchSearchJob) -> None:
     again = search_batch(job)
     assert (again.parts, again.parts_found) == (12, 0), "a finished job leaves nothing to find"
     assert (local(job.output) / "hybrid.trec").read_bytes() == resumed
+
+
+def test_bm25_alone_searches_no_part(job: BatchSearchJob) -> None:
+    summary = search_batch(job.model_copy(update={"modes": ("bm25",)}))
+    assert (summary.parts, summary.parts_found, list(summary.runs)) == (0, 0, ["bm25"])
+    (best, *_) = read_run(job.output / "bm25.trec")["q0"]
+    assert best in dict(open_searcher(job.index).search([TEXTS["q0"]], modes=["bm25"])["bm25"][0])
 
 
 def test_mistakes_are_named_before_anything_runs(job: BatchSearchJob, tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from diffretriever.artefacts.artefact import folders_in
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines import accelerate, encode
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.search import accelerate as files
 from diffretriever.search.accelerate import missing_files
+from diffretriever.search.bm25 import bm25_artefact
 from tests.pipelines.corpora import JobMaker, line, write_corpus
 
 
@@ -60,13 +62,17 @@ def test_a_job_ends_with_the_index_accelerated(job: Any, tmp_path: Path, monkeyp
     monkeypatch.setattr(accelerate, "_PAYS_BYTES", 1)
     encode_collection(job.model_copy(update={"accelerate": False}))
     assert missing_files(PassageIndex.open(job.index))
+    assert bm25_artefact(PassageIndex.open(job.index)).size() is None
     encode_collection(job)
     assert not missing_files(PassageIndex.open(job.index))
+    assert bm25_artefact(PassageIndex.open(job.index)).size()
     monkeypatch.undo()
     monkeypatch.setattr("diffretriever.pipelines.few.is_cluster_at_hand", lambda _: False)
     more = write_corpus(tmp_path / "more", [line(i) for i in range(14, 20)])
     encode_collection(job.model_copy(update={"collection": str(more)}))
-    assert not missing_files(PassageIndex.open(job.index))
+    index = PassageIndex.open(job.index)
+    assert not missing_files(index)
+    assert folders_in(index.uri, "bm25") == [f"version-{index.version}"], "that of the version before is gone"
 
 
 def test_a_job_that_was_killed_while_it_accelerated_goes_on(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,3 +53,17 @@ def test_one_query_and_those_next_to_each_other() -> None:
 def test_rows_are_those_of_the_passages() -> None:
     passages = Passages(pa.array(["a", "b"], pa.large_string()), np.array([7, 3]))
     assert Hits(passages, np.array([0, 2]), np.array([1, 0], np.int32), np.array([2.0, 1.0])).rows().tolist() == [3, 7]
+
+
+@settings(deadline=None)
+@given(ranked=lists, others=lists, data=st.data())
+def test_queries_in_another_order_and_passages_numbered_alike(
+    ranked: list[list[Hit]], others: list[list[Hit]], data: st.DataObject
+) -> None:
+    places = data.draw(st.lists(st.integers(-1, len(ranked) - 1), max_size=7))
+    chosen = Hits.of(ranked).of_queries(np.array(places, np.int64))
+    assert chosen == [ranked[place] if place >= 0 else [] for place in places]
+    one, other = Hits.numbered_alike([Hits.of(ranked), Hits.of(others)])
+    assert one == ranked
+    assert other == others
+    assert one.passages is other.passages

@@ -1,4 +1,5 @@
 import math
+from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
@@ -6,21 +7,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diffretriever.scoring.fusion import FUSION_DEPTH, depth_for, hybrid, lists_for, ranked
+from diffretriever.collections import Run
+from diffretriever.scoring.fusion import FUSION_DEPTH, depth_for, encoded_lists_for, fused, lists_for, ranked
 from diffretriever.scoring.hits import Hit, Hits, Passages
 from diffretriever.scoring.topk import ranked_hits
+from schemas.fusion import Fusion
 
 lists = st.dictionaries(st.sampled_from("abcdefghij"), st.integers(-8, 8).map(lambda n: n / 4), max_size=10)
 
 
-def fused(dense: dict[str, float], sparse: dict[str, float], k: int = 1000, depth: int = FUSION_DEPTH) -> list[Hit]:
+def fused_pair(
+    dense: dict[str, float], sparse: dict[str, float], k: int = 1000, depth: int = FUSION_DEPTH
+) -> list[Hit]:
     """Fuse the lists of one query, as arrays."""
     passages, numbers = Passages.numbered(pa.array([*dense, *sparse], pa.large_string()))
     lists = [
         ranked_hits(passages, 1, (np.zeros(len(own), int), own, np.array([*scores.values()], float)))
         for own, scores in ((numbers[: len(dense)], dense), (numbers[len(dense) :], sparse))
     ]
-    return hybrid(lists[0], lists[1], k, depth=depth)[0]
+    return fused(lists, k, depth=depth)[0]
 
 
 def hybrid_reference(dense: dict[str, float], sparse: dict[str, float], k: int, depth: int) -> list[tuple[str, float]]:
@@ -41,7 +46,7 @@ def hybrid_reference(dense: dict[str, float], sparse: dict[str, float], k: int, 
 @settings(deadline=None)
 @given(dense=lists, sparse=lists, k=st.integers(1, 12), depth=st.integers(1, 12))
 def test_equals_the_reference(dense: dict[str, float], sparse: dict[str, float], k: int, depth: int) -> None:
-    assert fused(dense, sparse, k, depth) == hybrid_reference(dense, sparse, k, depth)
+    assert fused_pair(dense, sparse, k, depth) == hybrid_reference(dense, sparse, k, depth)
 
 
 @settings(deadline=None)
@@ -52,37 +57,78 @@ def test_counting_a_missing_passage_as_the_minimum_changes_nothing(
     everything = {*dense, *sparse}
     with_dense = {i: dense.get(i, min(dense.values())) for i in everything} if dense else {}
     with_sparse = {i: sparse.get(i, min(sparse.values())) for i in everything} if sparse else {}
-    assert fused(with_dense, with_sparse) == fused(dense, sparse)
+    assert fused_pair(with_dense, with_sparse) == fused_pair(dense, sparse)
 
 
 def test_hand_computed() -> None:
     dense = {"a": 0.9, "b": 0.7, "c": 0.5}
     sparse = {"b": 30.0, "d": 10.0}
-    found = dict(fused(dense, sparse))
+    found = dict(fused_pair(dense, sparse))
     assert found == pytest.approx({"b": 0.75, "a": 0.5, "c": 0.0, "d": 0.0})
     assert list(found) == ["b", "a", "c", "d"]
 
 
 def test_empty_lists() -> None:
-    assert fused({}, {}) == []
-    assert fused({"a": 2.0, "b": 1.0}, {}) == [("a", 0.5), ("b", 0.0)]
-    assert fused({}, {"a": 2.0, "b": 1.0}) == [("a", 0.5), ("b", 0.0)]
+    assert fused_pair({}, {}) == []
+    assert fused_pair({"a": 2.0, "b": 1.0}, {}) == [("a", 0.5), ("b", 0.0)]
+    assert fused_pair({}, {"a": 2.0, "b": 1.0}) == [("a", 0.5), ("b", 0.0)]
 
 
 def test_a_list_of_equal_scores_says_nothing() -> None:
-    assert fused({"b": 3.0, "a": 3.0}, {"b": 1.0, "c": 0.0}) == [("b", 0.5), ("a", 0.0), ("c", 0.0)]
+    assert fused_pair({"b": 3.0, "a": 3.0}, {"b": 1.0, "c": 0.0}) == [("b", 0.5), ("a", 0.0), ("c", 0.0)]
+
+
+def counted(scores: dict[str, float], by: Fusion) -> dict[str, float]:
+    """What the passages of a list count, written out."""
+    order = sorted(scores, key=lambda i: (-scores[i], i))
+    if by == "reciprocal-rank":
+        return {i: 1 / (60 + rank) for rank, i in enumerate(order, start=1)}
+    values = [Fraction(scores[i]) for i in order]
+    mean = sum(values) / max(1, len(values))
+    variance = sum((value - mean) ** 2 for value in values) / max(1, len(values))
+    spread = float(values[0] - values[-1]) if by == "min-max" and values else math.sqrt(variance)
+    return {i: (scores[i] - scores[order[-1]]) / spread if spread else 0.0 for i in order}
+
+
+@settings(deadline=None)
+@given(
+    found=st.lists(lists, min_size=1, max_size=4),
+    by=st.sampled_from(["min-max", "z-score", "reciprocal-rank"]),
+    weights=st.lists(st.integers(1, 5), min_size=4, max_size=4),
+)
+def test_any_number_of_lists_and_weights(found: list[dict[str, float]], by: Fusion, weights: list[int]) -> None:
+    parts = [Run.of({"empty": {}, "q": scores}).hits for scores in found]
+    fused_hits = fused(Hits.numbered_alike(parts), by=by, weights=weights[: len(found)])
+    assert fused_hits[0] == []
+    expected: dict[str, float] = {}
+    for scores, weight in zip(found, weights, strict=False):
+        for passage, value in counted(scores, by).items():
+            expected[passage] = expected.get(passage, 0.0) + weight / sum(weights[: len(found)]) * value
+    assert dict(fused_hits[1]) == pytest.approx(expected)
+    assert [score for _, score in fused_hits[1]] == sorted((score for _, score in fused_hits[1]), reverse=True)
+
+
+def test_the_order_of_sums_does_not_depend_on_other_passages() -> None:
+    scores = [{"m": 0.1, "n": 0.0, "o": 1.0}, {"m": 0.7, "n": 0.0, "o": 1.0}, {"m": 0.3, "n": 0.0, "o": 1.0}]
+    few = fused(Hits.numbered_alike([Run.of({"q": own}).hits for own in scores]))
+    more = [own | {f"{place}{i}": 0.5 for i in range(300)} for place, own in enumerate(scores)]
+    many = fused(Hits.numbered_alike([Run.of({"q": own}).hits for own in more]))
+    assert dict(many[0])["m"] == dict(few[0])["m"]
 
 
 def test_nan_is_refused() -> None:
     with pytest.raises(ValueError, match="NaN"):
-        fused({"a": math.nan}, {})
+        fused_pair({"a": math.nan}, {})
 
 
 def test_lists_and_depth_that_modes_take() -> None:
     assert lists_for(["sparse"]) == ("sparse",)
     assert lists_for(["hybrid", "dense"]) == ("dense", "sparse")
     assert lists_for([]) == ()
-    assert depth_for(["dense", "sparse"], 10) == 10
+    assert lists_for(["bm25", "dense+sparse+bm25"]) == ("bm25", "dense", "sparse")
+    assert encoded_lists_for(["bm25", "dense+bm25"]) == ("dense",)
+    assert depth_for(["dense", "sparse", "bm25"], 10) == 10
+    assert depth_for(["dense+bm25"], 10) == FUSION_DEPTH
     assert depth_for(["hybrid"], 10) == FUSION_DEPTH
     assert depth_for(["hybrid"], FUSION_DEPTH + 1) == FUSION_DEPTH + 1
 
@@ -92,3 +138,6 @@ def test_a_mode_is_ranked_from_its_lists() -> None:
     dense, sparse = both[:1], both[1:]
     assert ranked("dense", {"dense": dense}, 1) == [[("a", 3.0)]]
     assert ranked("hybrid", {"dense": dense, "sparse": sparse}, 3) == [[("a", 0.5), ("b", 0.5), ("c", 0.0)]]
+    assert ranked("sparse+bm25", {"sparse": sparse, "bm25": dense}, 1) == [[("a", 0.5)]]
+    (three,) = ranked("dense+sparse+bm25", {"dense": dense, "sparse": sparse, "bm25": sparse}, 3)
+    assert dict(three) == pytest.approx({"b": 2 / 3, "a": 1 / 3, "c": 0.0})

@@ -13,6 +13,7 @@ from lancedb.index import IvfFlat
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
+from diffretriever.scoring.fusion import ranked
 from diffretriever.search import open_searcher
 from diffretriever.search.neural import NeuralSearcher
 from schemas.search import SearchOptions
@@ -126,9 +127,31 @@ def test_other_weights_are_refused(index: PassageIndex) -> None:
         open_searcher(index.uri, SearchOptions(index=index.uri, backbone="minilm"))
 
 
+def test_any_index_is_ranked_by_bm25_of_its_texts(
+    index: PassageIndex, encoder: Encoder, bm25_index: PassageIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = searcher(index, encoder).search(QUERIES, top_k=20, modes=["bm25", "dense+bm25", "dense"])
+    by_texts = open_searcher(bm25_index.uri)
+    assert found["bm25"] == by_texts.search(QUERIES, top_k=20, modes=["bm25"])["bm25"]
+    assert found["bm25"] == by_texts.search(QUERIES, top_k=20)["sparse"], "a BM25 index has them by either name"
+    deep = searcher(index, encoder).search(QUERIES, top_k=1000, modes=["dense", "bm25"])
+    assert found["dense+bm25"] == ranked("dense+bm25", {"dense": deep["dense"], "bm25": deep["bm25"]}, 20)
+    assert found["dense"] == deep["dense"].first(20)
+    monkeypatch.setattr(type(encoder), "encode_queries", lambda *_: pytest.fail("queries were encoded"))
+    assert searcher(index, encoder).search(QUERIES, top_k=20, modes=["bm25"])["bm25"] == found["bm25"]
+
+
+def test_bm25_follows_the_table(encoder: Encoder, tmp_path: Path) -> None:
+    index = fill(encoder, str(tmp_path / "index"))
+    before = searcher(index, encoder).search(QUERIES, modes=["bm25"])["bm25"]
+    best = before[0][0][0]
+    index.delete([best])
+    assert best not in dict(searcher(index, encoder).search(QUERIES, modes=["bm25"])["bm25"][0])
+
+
 def test_modes_and_budgets_that_are_not_there(index: PassageIndex, encoder: Encoder) -> None:
     with pytest.raises(ValueError, match="no fuzzy scores"):
-        searcher(index, encoder).search(["x"], modes=["fuzzy"])  # type: ignore[list-item]
+        searcher(index, encoder).search(["x"], modes=["fuzzy"])
     with pytest.raises(ValueError, match="2 queries but 1 budgets"):
         searcher(index, encoder).search(["x", "y"], budgets=[1])
     assert searcher(index, encoder).search([]) == {"dense": [], "sparse": [], "hybrid": []}

@@ -8,11 +8,14 @@ Legend: V vectors of a text, H hidden size.
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import bm25s
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -20,27 +23,32 @@ from diffretriever.collections import Passage
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import IndexPart, PassageIndex, split_fragments
 from diffretriever.index.writer import Committer, beside, text_table, write_block
-from diffretriever.scoring.fusion import ListName, ranked
+from diffretriever.scoring.fusion import ranked
 from diffretriever.scoring.hits import Hit, Hits
 from diffretriever.search.batch import kept_hits, list_depth, merge, search_lists, searched_depth, to_hits, to_table
+from diffretriever.search.bm25 import Bm25Search, analyse
 from diffretriever.search.dense.codes import build_codes
 from diffretriever.search.neural import NeuralSearcher
 from diffretriever.search.sparse.postings import build_postings
-from diffretriever.serving.answering import SearchSpec
+from diffretriever.serving.answering import CheckedRequest, with_bm25
 from diffretriever.serving.backend import find_together
-from diffretriever.serving.snapshots import ShardNumber, Snapshots
+from diffretriever.serving.snapshots import ShardNumber, Snapshots, View
 from schemas.index import IndexManifest
-from schemas.retriever import MaskedRetriever, Mode
+from schemas.mode import ListName, Mode, lists_of
+from schemas.retriever import MaskedRetriever
 from schemas.search import BatchSearchJob, SearchOptions
+from schemas.serve import SearchRequest
 
 HIDDEN, VOCAB, QUERIES, FEW = 4, 12, 6, 4
-MODES: tuple[Mode, ...] = ("dense", "sparse", "hybrid")
+MODES: tuple[Mode, ...] = ("dense", "sparse", "hybrid", "bm25", "dense+bm25", "sparse+bm25", "dense+sparse+bm25")
+NOUNS = ["heat", "slab", "wing", "mask"]
 CPU = torch.device("cpu")
 
 
 class Text(NamedTuple):
     vectors_VH: np.ndarray
     bag: dict[int, float]
+    text: str
 
 
 def texts(rng: np.random.Generator, count: int, slots: list[int]) -> list[Text]:
@@ -48,7 +56,8 @@ def texts(rng: np.random.Generator, count: int, slots: list[int]) -> list[Text]:
     for _ in range(count):
         vectors_VH = rng.choice([-0.5, 0.0, 0.5], (rng.choice(slots), HIDDEN)).astype(np.float16)
         words = rng.choice(VOCAB, rng.integers(0, 4), replace=False).tolist()
-        drawn.append(Text(vectors_VH, {word: float(rng.integers(1, 3)) / 2 for word in words}))
+        bag = {word: float(rng.integers(1, 3)) / 2 for word in words}
+        drawn.append(Text(vectors_VH, bag, " ".join(["the", *rng.choice(NOUNS, rng.integers(0, 4))])))
     return drawn
 
 
@@ -75,6 +84,15 @@ def scaled(hits: list[Hit]) -> dict[str, float]:
     return {passage: (score - hits[-1][1]) / spread for passage, score in hits}
 
 
+def of_words(query: Text, passages: dict[str, Text]) -> dict[str, float]:
+    """The scores of the library that BM25 is taken from."""
+    model = bm25s.BM25(method="lucene", k1=0.9, b=0.4)
+    model.index(analyse([f"title {passage.text}" for passage in passages.values()]), show_progress=False)
+    known = [word for word in analyse([query.text])[0] if word in model.vocab_dict]
+    scores = model.get_scores(known).tolist() if known else []
+    return {name: score for name, score in zip(passages, scores, strict=False) if score > 0}
+
+
 def by_hand(query: Text, passages: dict[str, Text], k: int) -> dict[Mode, list[Hit]]:
     dense, sparse = {}, {}
     for name, passage in passages.items():
@@ -84,9 +102,16 @@ def by_hand(query: Text, passages: dict[str, Text], k: int) -> dict[Mode, list[H
         shared = query.bag.keys() & passage.bag.keys()
         if shared:
             sparse[name] = sum(query.bag[word] * passage.bag[word] for word in shared)
-    halves = scaled(best(dense, 1000)), scaled(best(sparse, 1000))
-    fused = {name: sum(0.5 * half.get(name, 0.0) for half in halves) for name in halves[0] | halves[1]}
-    return {"dense": best(dense, k), "sparse": best(sparse, k), "hybrid": best(fused, k)}
+    lists = {"dense": dense, "sparse": sparse, "bm25": of_words(query, passages)}
+    return {mode: best(_summed([lists[name] for name in lists_of(mode)]), k) for mode in MODES}
+
+
+def _summed(lists: list[dict[str, float]]) -> dict[str, float]:
+    if len(lists) == 1:
+        return lists[0]
+    parts = [scaled(best(scores, 1000)) for scores in lists]
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: sum(1 / len(parts) * part.get(name, 0.0) for part in parts) for name in names}
 
 
 class Made(NamedTuple):
@@ -107,7 +132,7 @@ def made(folder: Path, seed: int) -> Made:
     for size in (30, 1, 25, 12):
         ids = [f"{prefix}{number}" for prefix, number in zip(rng.choice([*"aé𝄞Z"], size), range(size), strict=True)]
         drawn = texts(rng, size, [0, 1, 3])
-        table = text_table([Passage(i, f"title of {i}", "text") for i in ids], "c")
+        table = text_table([Passage(i, "title", t.text) for i, t in zip(ids, drawn, strict=True)], "c")
         receipt = write_block(index.uri, beside(table, encoded(drawn).to_arrow()))
         Committer(index).commit({"key": receipt}, [i for i in ids if i in held])
         held |= dict(zip(ids, drawn, strict=True))
@@ -117,11 +142,19 @@ def made(folder: Path, seed: int) -> Made:
     return Made(index, {i: text for i, text in held.items() if i not in gone}, texts(rng, QUERIES, [1, 2, 4]), ids)
 
 
+def asked(made: Made) -> list[str]:
+    return [query.text for query in made.queries]
+
+
 def in_process(made: Made, depth: int) -> dict[Mode, Hits]:
     """As a search job, an evaluation and a validation search."""
-    encoder: Any = SimpleNamespace(config=made.opened.manifest.retriever, facts=SimpleNamespace(device=CPU))
+    encoder: Any = SimpleNamespace(
+        config=made.opened.manifest.retriever,
+        facts=SimpleNamespace(device=CPU),
+        encode_queries=lambda texts, budgets: encoded(made.queries),
+    )
     searcher = NeuralSearcher(made.opened, encoder, SearchOptions(index=made.opened.uri))
-    return searcher.search_representations(encoded(made.queries), depth, MODES)
+    return searcher.search(asked(made), top_k=depth, modes=MODES)
 
 
 def by_parts(made: Made, job: BatchSearchJob, depth: int) -> dict[Mode, Hits]:
@@ -131,21 +164,30 @@ def by_parts(made: Made, job: BatchSearchJob, depth: int) -> dict[Mode, Hits]:
         dict(search_lists(IndexPart.of_fragments(made.opened, each), encoded(made.queries), job, "cpu"))
         for each in groups
     ]
-    merged = {name: merge([part[name] for part in parts], list_depth(job)) for name in parts[0]}
+    merged: dict[ListName, pa.Table] = {
+        name: merge([part[name] for part in parts], list_depth(job)) for name in parts[0]
+    }
+    merged["bm25"] = to_table(Bm25Search(made.opened).search(asked(made), list_depth(job)))
     lists = to_hits(merged, QUERIES)
     return {mode: ranked(mode, lists, depth) for mode in MODES}
 
 
-def served(made: Made, shards: int, depth: int) -> dict[ListName, Hits]:
+def served(made: Made, shards: int) -> dict[ListName, Hits]:
     """As replicas of shards find, merged as the ingress does; of one shard as a replica that does all finds."""
     options = SearchOptions(index=made.opened.uri)
-    spec = SearchSpec(made.opened.version, ("dense", "sparse"), depth, None)
+    view = View(PassageIndex.open(made.opened.uri))
+    bm25 = asyncio.run(view.bm25(None))
+    request = CheckedRequest(SearchRequest(query=asked(made), k=FEW), view, "dense+sparse+bm25", None, bm25)
     opened = [Snapshots(options, CPU, ShardNumber(number, shards)) for number in range(shards)]
-    found = [find_together(each, [(encoded(made.queries), spec)])[0] for each in opened]
+    found = [find_together(each, [(encoded(made.queries), request.spec)])[0] for each in opened]
+    planned: Any = made.queries
     if shards == 1:
-        return found[0]
+        return with_bm25(request, planned, found[0])
     tables = [{name: to_table(hits, with_rows=True) for name, hits in each.items()} for each in found]
-    return to_hits({name: merge([each[name] for each in tables], depth) for name in spec.lists}, QUERIES)
+    merged: dict[ListName, pa.Table] = {
+        name: merge([each[name] for each in tables], request.spec.depth) for name in request.spec.lists
+    }
+    return with_bm25(request, planned, to_hits(merged, QUERIES))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -167,7 +209,7 @@ def test_every_way_gives_the_ranking_computed_by_hand(tmp_path: Path, seed: int)
                 pairs = zip(it.ids, expected, strict=True)
                 assert kept == [[hit for hit in own[mode][:depth] if hit[0] != name][:FEW] for name, own in pairs]
         for shards in (1, 3):
-            lists = served(it, shards, 1000)
+            lists = served(it, shards)
             for mode in MODES:
                 hits = ranked(mode, lists, FEW)
                 assert hits == [own[mode][:FEW] for own in expected], (mode, accelerated, shards)

@@ -20,7 +20,6 @@ from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.scoring.hits import Hits
 from diffretriever.search import open_searcher
 from diffretriever.search.accelerate import accelerate, missing_files
-from diffretriever.search.bm25 import Bm25Searcher
 from diffretriever.search.dense import open_dense
 from diffretriever.search.inspection import inspect
 from diffretriever.search.sparse import open_sparse
@@ -160,7 +159,7 @@ def test_a_bm25_index_is_made_once_a_version(tmp_path: Path, bm25_index: Passage
     Committer(stored).commit({"all": write_block(stored.uri, text_table(PASSAGES, "c"))}, [])
     hits = open_searcher(stored.uri).search(QUERIES)
     assert hits == open_searcher(bm25_index.uri).search(QUERIES), "bit for bit"
-    with patch.object(Bm25Searcher, "_build", fail):
+    with patch("diffretriever.search.bm25._built", fail):
         assert open_searcher(stored.uri).search(QUERIES) == hits
     assert len(list(cache.glob("*-*/"))) == 1
     stored.delete(["d7"])

@@ -11,9 +11,9 @@ from typing import Any
 
 import httpx2
 
-from schemas.retriever import Mode
+from schemas.mode import Mode
 
-MODES: tuple[Mode, ...] = ("dense", "sparse", "hybrid")
+MODES: tuple[Mode, ...] = ("dense", "sparse", "hybrid", "bm25", "dense+sparse+bm25")
 KEY = "a-key-for-tests"
 BEARER = {"Authorization": f"Bearer {KEY}"}
 LIMIT_S = 3600.0

@@ -15,7 +15,7 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.search import open_searcher
 from diffretriever.search.selecting import BudgetChooser
-from schemas.retriever import Mode
+from schemas.mode import Mode
 from tests.serve.asking import (
     BEARER,
     KEY,

@@ -34,7 +34,7 @@ def test_a_filtered_search_is_a_search_of_an_index_without_the_others(
     alone = str(tmp_path_factory.mktemp("alone"))
     write_passages(encoder, alone, PASSAGES[50:], "other's")
     searcher = open_searcher(alone)
-    for mode in searcher.modes:
+    for mode in searcher.index.manifest.retriever.offered_modes:
         answer = search(client, query=QUERIES, k=20, mode=mode, filter={"collection": "other's"})
         found = [[(hit.id, hit.score) for hit in result.hits] for result in answer.results]
         assert found == searcher.search(QUERIES, top_k=20, modes=[mode])[mode]
@@ -57,6 +57,21 @@ def test_hybrid_answers_say_what_they_are_made_of(client: TestClient, index: Pas
     assert answer.index.version == index.version
     assert answer.index.rows == 60
     assert answer.index.name == index.uri.rpartition("/")[2], "the place itself is nobody's"
+
+
+def test_sums_with_bm25_are_those_of_a_search_job(client: TestClient, index: PassageIndex) -> None:
+    offered = client.get("/index").raise_for_status().json()
+    assert offered["modes"] == ["dense", "sparse", "hybrid"]
+    assert offered["further_modes"] == ["bm25", "dense+bm25", "sparse+bm25", "dense+sparse+bm25"]
+    found = open_searcher(index.uri).search(QUERIES, top_k=20, modes=["bm25", "dense+bm25"])
+    answers = {mode: search(client, query=QUERIES, k=20, mode=mode) for mode in ("bm25", "bm25+dense")}
+    assert [answer.mode for answer in answers.values()] == ["bm25", "dense+bm25"]
+    for answer in answers.values():
+        ranked = [[(hit.id, hit.score) for hit in result.hits] for result in answer.results]
+        assert ranked == found[answer.mode]
+    for hit in answers["bm25+dense"].results[0].hits:
+        assert hit.scores.keys() == {"dense+bm25", "dense", "bm25"}
+        assert hit.title
 
 
 def test_adaptive_budgets_say_why(client: TestClient) -> None:
@@ -92,6 +107,7 @@ def test_encoded_queries_are_the_encoders(client: TestClient, encoder: Encoder) 
         ({"query": "a", "budget": 33}, 422, "budget", "at most 32"),
         ({"query": "a", "budget": "best"}, 422, "budget", "adaptive"),
         ({"query": "a", "mode": "lexical"}, 422, "mode", "dense"),
+        ({"query": "a", "mode": "bm25+dens"}, 422, "mode", "Did you mean 'bm25'?"),
         ({"query": "a", "filter": {"collection": "others"}}, 422, "filter.collection", "other's"),
         ({"query": "a", "bugdet": 3}, 422, None, "Did you mean 'budget'?"),
         ([], 422, None, "object"),

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel
 
-from schemas.retriever import Mode
+from schemas.mode import Mode
 from schemas.serve import (
     AskedBudget,
     DeleteResponse,

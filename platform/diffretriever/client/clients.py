@@ -15,7 +15,7 @@ import httpx2
 from diffretriever.client import calls
 from diffretriever.client.calls import Answer, Call
 from diffretriever.client.exchange import Retries, Wait, settle
-from schemas.retriever import Mode
+from schemas.mode import Mode
 from schemas.serve import (
     AskedBudget,
     DeleteResponse,

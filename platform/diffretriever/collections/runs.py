@@ -83,6 +83,11 @@ class Run(Mapping[str, dict[str, float]]):
         """Return the run without each query's own passage (same id), as BEIR does."""
         return Run(self.query_ids, self.hits.without(self.query_ids))
 
+    def of_queries(self, query_ids: Sequence[str]) -> Run:
+        """Return the run of these queries, in this order; those that are not here have no passages."""
+        places = np.array([self._places.get(query_id, -1) for query_id in query_ids], np.int64)
+        return Run(query_ids, self.hits.of_queries(places))
+
     @cached_property
     def _places(self) -> dict[str, int]:
         return {query_id: place for place, query_id in enumerate(self.query_ids)}

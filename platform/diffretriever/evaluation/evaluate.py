@@ -1,4 +1,4 @@
-"""From an index and a collection's queries, or from a finished run, to runs, measures and a report on disk."""
+"""From an index and a collection's queries, or from finished runs, to runs, measures and a report on disk."""
 
 from __future__ import annotations
 
@@ -11,6 +11,14 @@ from statistics import mean, median
 
 from diffretriever.collections import Qrels, Query, Run, open_collection, read_qrels, read_run, write_run
 from diffretriever.encoders.base import Encoder
+from diffretriever.evaluation.fused import (
+    FUSION_FILE,
+    FinishedRuns,
+    Weights,
+    check_disjoint,
+    compare,
+    fusion_section,
+)
 from diffretriever.evaluation.measures import EvaluationResult, evaluate, parse_measures
 from diffretriever.evaluation.report import Evaluation, write_evaluation
 from diffretriever.evaluation.tables import Cell, format_table, markdown_table
@@ -22,6 +30,7 @@ from diffretriever.search.batch import kept_hits, searched_depth
 from diffretriever.search.neural import NeuralSearcher
 from diffretriever.search.selecting import BudgetChooser, Choice
 from schemas.evaluate import EvaluateJob, SelectorReport
+from schemas.fusion import Fusion, FusionReport, named_runs
 from schemas.places import StorePath
 
 SELECTOR_FILE = "selector.json"
@@ -33,12 +42,16 @@ _COLUMNS = ("K_q", "queries", "share", "encoding (ms)")
 
 
 def evaluate_job(job: EvaluateJob, command: str) -> dict[str, EvaluationResult]:
-    """Run an evaluate job and write its files; returns the results by mode (`run` for a finished run).
+    """Run an evaluate job and write its files; return the results by mode.
+
+    A finished run is called `run`; several are called by their names, and what they are fused to by the way to fuse.
 
     Raises:
         ValueError: no such index, collection, split or measure, or a malformed run; nothing has been written then.
     """
     parse_measures(job.measures)
+    if job.runs:
+        return _evaluate_fused(job, command)
     return _evaluate_run(job, command) if job.run is not None else _evaluate_index(job, command)
 
 
@@ -69,7 +82,8 @@ def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
     _write(job, evaluation, results)
     if chooser:
         assert isinstance(searcher, NeuralSearcher), "others have no budget to choose"
-        _add_selector(job.output, report_selector(chooser, searcher.encoder, texts, choices))
+        report = report_selector(chooser, searcher.encoder, texts, choices)
+        _add(job.output, SELECTOR_FILE, report, selector_section(report))
     return results
 
 
@@ -81,7 +95,7 @@ def search_queries(
     Args:
         searcher: of the index.
         queries: ids and texts.
-        job: its `top_k`, `exclude_self` and `query_budget` are used.
+        job: its `modes`, `top_k`, `exclude_self` and `query_budget` are used.
         budgets: each query's K_q; None is the job's for all, or the retriever's own.
 
     Raises:
@@ -90,7 +104,8 @@ def search_queries(
     if budgets is None and job.query_budget:
         budgets = [job.query_budget] * len(queries)
     depth = searched_depth(job.top_k, exclude_self=job.exclude_self)
-    found = searcher.search([query.text for query in queries], top_k=depth, budgets=budgets)
+    modes = tuple(dict.fromkeys(job.modes)) or None
+    found = searcher.search([query.text for query in queries], top_k=depth, modes=modes, budgets=budgets)
     ids = [query.id for query in queries]
     return {
         mode: Run(ids, kept_hits(ids, hits, job.top_k, exclude_self=job.exclude_self)) for mode, hits in found.items()
@@ -111,6 +126,59 @@ def _evaluate_run(job: EvaluateJob, command: str) -> dict[str, EvaluationResult]
     return results
 
 
+def _evaluate_fused(job: EvaluateJob, command: str) -> dict[str, EvaluationResult]:
+    qrels = _qrels(job)
+    runs = FinishedRuns.read(
+        named_runs(job.runs, "--runs"), qrels, exclude_self=job.exclude_self, allow_missing=job.allow_missing
+    )
+    weights = _weights(job, runs.names, qrels)
+    fused = {by: runs.fused(by, own.by_run, job.top_k) for by, own in weights.items()}
+    measured: dict[str, Run] = {name: runs.single(name) for name in runs.names}
+    measured.update(fused.items())
+    results = {name: evaluate(run, qrels, job.measures) for name, run in track(measured.items(), "measuring", "runs")}
+    for by, run in track(fused.items(), "writing runs", "runs"):
+        write_run(job.output / f"{by}.trec", [run], by)
+    best, tested = compare(results, weights, runs.names)
+    report = FusionReport(
+        measure=job.measures[0],
+        best=best,
+        tuned_by=job.tune_measure if job.tune_runs else None,
+        tuned_on=(job.tune_split or str(job.tune_qrels)) if job.tune_runs else None,
+        fused=tested,
+    )
+    evaluation = Evaluation(
+        retriever=" + ".join(runs.names),
+        command=command,
+        config=job.model_dump(mode="json"),
+        collection=job.collection,
+        split=job.split if job.qrels is None else None,
+    )
+    _write(job, evaluation, results)
+    _add(job.output, FUSION_FILE, report, fusion_section(report, results))
+    return results
+
+
+def _weights(job: EvaluateJob, names: Sequence[str], reported: Qrels) -> dict[Fusion, Weights]:
+    if not job.tune_runs:
+        return dict.fromkeys(job.fusions, Weights.given(names, job.weights))
+    parse_measures([job.tune_measure])
+    qrels = _tune_qrels(job)
+    check_disjoint(reported, qrels)
+    places = named_runs(job.tune_runs, "--tune-runs")
+    runs = FinishedRuns.read(
+        {name: places[name] for name in names}, qrels, exclude_self=job.exclude_self, allow_missing=job.allow_missing
+    )
+    return {by: Weights.tuned_on(runs, qrels, by, job.tune_measure) for by in job.fusions}
+
+
+def _tune_qrels(job: EvaluateJob) -> Qrels:
+    if job.tune_qrels is not None:
+        return read_qrels(job.tune_qrels)
+    assert job.collection is not None, "the config has checked this"
+    assert job.tune_split is not None, "likewise"
+    return open_collection(job.collection).qrels(job.tune_split)
+
+
 def _qrels(job: EvaluateJob) -> Qrels:
     if job.qrels is not None:
         return read_qrels(job.qrels)
@@ -120,8 +188,9 @@ def _qrels(job: EvaluateJob) -> Qrels:
 
 def _write(job: EvaluateJob, evaluation: Evaluation, results: dict[str, EvaluationResult]) -> None:
     write_evaluation(job.output, evaluation, results)
-    # Of an earlier evaluation in this folder.
-    remove(job.output / SELECTOR_FILE)
+    for name in (SELECTOR_FILE, FUSION_FILE):
+        # Of an earlier evaluation in this folder.
+        remove(job.output / name)
     write_text(job.output / "evaluate.yaml", job.to_yaml())
 
 
@@ -162,10 +231,11 @@ def report_selector(
     )
 
 
-def _add_selector(output: Path | StorePath, report: SelectorReport) -> None:
-    write_text(output / SELECTOR_FILE, report.model_dump_json(indent=2) + "\n")
+def _add(output: Path | StorePath, name: str, report: SelectorReport | FusionReport, section: str) -> None:
+    """Write a file of its own beside the report, and its section at the end of the page."""
+    write_text(output / name, report.model_dump_json(indent=2) + "\n")
     page = output / "report.md"
-    write_text(page, read_text(page) + selector_section(report))
+    write_text(page, read_text(page) + section)
 
 
 def selector_table(report: SelectorReport) -> str:

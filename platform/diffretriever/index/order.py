@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
 from diffretriever.ragged import offsets_of
-from diffretriever.scoring.hits import NO_NUMBER, Passages
+from diffretriever.scoring.hits import NO_NUMBER, Hits, Passages
 
 _MOST_ROWS = 2**31 - 1
 
@@ -64,6 +65,16 @@ class PassageOrder:
         numbers_W[made._places(addresses_P)] = numbers_P
         return cls(Passages(passages.ids, made._rows(whole, given)), made.fragments_G, made.starts_G, numbers_W)
 
+    @cached_property
+    def by_row(self) -> np.ndarray:
+        """The numbers of the passages in table order, int32 [P]."""
+        numbers_P: np.ndarray = self.numbers_W[self.numbers_W != NO_NUMBER]
+        return numbers_P
+
+    def renumbered(self, hits: Hits) -> Hits:
+        """Return hits of the same version, whoever numbered them, with the numbers of this order of all passages."""
+        return Hits(self.passages, hits.offsets, self.by_row[hits.rows()], hits.scores_F)
+
     def numbers(self, addresses_C: np.ndarray) -> np.ndarray:
         """Return the numbers of the passages at these addresses (`_rowaddr`, uint64 [C]), int32 [C]."""
         numbers_C: np.ndarray = self.numbers_W[self._places(addresses_C)]
@@ -92,5 +103,5 @@ class PassageOrder:
             count += fragment.count_rows()
         firsts = [np.arange(fragment.count_rows()) + before[fragment.fragment_id] for fragment in fragments]
         rows_P = np.empty(len(self.passages), np.int64)
-        rows_P[self.numbers_W[self.numbers_W != NO_NUMBER]] = np.concatenate([np.empty(0, np.int64), *firsts])
+        rows_P[self.by_row] = np.concatenate([np.empty(0, np.int64), *firsts])
         return rows_P

@@ -1,12 +1,14 @@
 """Many queries over an index: encode them, search the index's parts on Ray, merge exactly, write runs.
 
 What each part gave is kept in the output folder until the runs are written, so a job that is killed goes on from there.
+BM25 counts words in all texts: it is no matter of parts, and searched for here.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +26,14 @@ from diffretriever.pipelines.encoders import QUERIES_PER_BLOCK, describe_encoder
 from diffretriever.pipelines.streams import ONE_BLOCK, blocks_of, dataset_of, get_table, pack, put_table, unpack
 from diffretriever.presets import with_places
 from diffretriever.progress import Progress, track
-from diffretriever.scoring.fusion import lists_for, ranked
+from diffretriever.scoring.fusion import encoded_lists_for, lists_for, ranked
 from diffretriever.search.base import check_modes
-from diffretriever.search.batch import kept_hits, list_depth, merge, searched_depth, to_hits
+from diffretriever.search.batch import kept_hits, list_depth, merge, searched_depth, to_hits, to_table
+from diffretriever.search.bm25 import Bm25Search
 from schemas.index import IndexManifest
+from schemas.mode import Mode
 from schemas.places import StorePath
-from schemas.retriever import Mode, NeuralRetriever, is_neural
+from schemas.retriever import NeuralRetriever, is_neural
 from schemas.search import BatchSearchJob, BatchSearchSummary
 
 # So that searchers end at about the same time, and little is lost where one dies.
@@ -82,9 +86,9 @@ def search_batch(job: BatchSearchJob) -> BatchSearchSummary:
 
 
 def _modes(job: BatchSearchJob, index: PassageIndex) -> tuple[Mode, ...]:
-    offered = index.manifest.retriever.modes
-    check_modes(job.modes, offered, index.uri)
-    return tuple(dict.fromkeys(job.modes)) or offered
+    retriever = index.manifest.retriever
+    check_modes(job.modes, retriever.offered_modes, index.uri)
+    return tuple(dict.fromkeys(job.modes)) or retriever.modes
 
 
 def _read_queries(job: BatchSearchJob) -> list[Query]:
@@ -132,6 +136,8 @@ class _BatchSearch:
 
     def encode(self, encoder: IndexManifest) -> None:
         """Encode the queries that no attempt has encoded yet; `encoder` is what `describe_encoder` gave."""
+        if not encoded_lists_for(self._job.modes):
+            return
         blocks = {
             _block_name(start): self._queries[start : min(start + QUERIES_PER_BLOCK, stop)]
             for first, stop in self.rounds()
@@ -146,8 +152,13 @@ class _BatchSearch:
                 progress.update(len(table))
 
     def search(self, start: int, stop: int) -> None:
-        """Search all parts for a round of queries; merge what they give."""
-        lists = lists_for(self._job.modes)
+        """Search for a round of queries: by texts here, by what is encoded in all parts, whose lists are merged."""
+        if "bm25" in lists_for(self._job.modes) and not self.ledger.has(_list_name(start, "bm25")):
+            hits = self._bm25.search([query.text for query in self._queries[start:stop]], list_depth(self._job))
+            put_table(self.ledger, _list_name(start, "bm25"), to_table(hits))
+        lists = encoded_lists_for(self._job.modes)
+        if not lists:
+            return
         if all(self.ledger.has(_list_name(start, name)) for name in lists):
             self.found += len(self._parts)
             return
@@ -165,10 +176,14 @@ class _BatchSearch:
         for part in self._parts:
             self.ledger.remove(f"{start}/{part}")
 
+    @cached_property
+    def _bm25(self) -> Bm25Search:
+        return Bm25Search(self._index)
+
     def _search(self, start: int, stop: int, parts: dict[str, list[int]]) -> None:
         blocks = [get_table(self.ledger, _block_name(first)) for first in range(start, stop, QUERIES_PER_BLOCK)]
         encoded = Representations.from_arrow(pa.concat_tables(blocks))
-        lists = len(parts) * len(lists_for(self._job.modes))
+        lists = len(parts) * len(encoded_lists_for(self._job.modes))
         with Progress(f"queries {start + 1:,} to {stop:,}", lists, unit="lists", quiet=True) as progress:
             for part, name, table in search_parts(parts, encoded, self._index.version, self._job, self._pool):
                 put_table(self.ledger, _list_name(start, name, part), table)

@@ -32,8 +32,8 @@ from diffretriever.training.data.examples import Checked
 from diffretriever.training.data.mining import Corpus, choose_negatives, mined_line
 from diffretriever.training.data.preparation import quarantine
 from diffretriever.training.data.sources import ExampleSource, open_source
+from schemas.mode import Mode
 from schemas.places import StorePath
-from schemas.retriever import Mode
 from schemas.search import BatchSearchJob, SearchOptions
 from schemas.settings import RayConfig
 from schemas.training_data import MinedNegatives, MineNegativesJob
@@ -82,10 +82,10 @@ def mine_negatives(job: MineNegativesJob) -> MinedNegatives:
 
 
 def _mode(job: MineNegativesJob, index: PassageIndex) -> Mode:
-    offered = index.manifest.retriever.modes
+    retriever = index.manifest.retriever
     if job.mode is None:
-        return "hybrid" if "hybrid" in offered else offered[0]
-    check_modes([job.mode], offered, job.index)
+        return "hybrid" if "hybrid" in retriever.modes else retriever.modes[0]
+    check_modes([job.mode], retriever.offered_modes, job.index)
     return job.mode
 
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import pyarrow as pa
 import yaml
@@ -48,7 +49,7 @@ from diffretriever.pipelines.encoders import (
 from diffretriever.pipelines.streams import get_table, put_table
 from diffretriever.presets import RETRIEVERS, load_retriever
 from diffretriever.progress import track
-from diffretriever.scoring.fusion import ListName, depth_for, lists_for, ranked
+from diffretriever.scoring.fusion import depth_for, lists_for, ranked
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.batch import kept_hits, searched_depth
 from diffretriever.search.dense import open_dense
@@ -58,6 +59,7 @@ from schemas.base import suggest
 from schemas.budget import Budget
 from schemas.encode import EncodeJob
 from schemas.index import IndexManifest
+from schemas.mode import ListName
 from schemas.places import StorePath
 from schemas.retriever import MaskedRetriever, has_slots
 from schemas.search import SearchOptions
@@ -130,7 +132,7 @@ def _splits(job: SweepJob, collection: Collection) -> tuple[str, ...]:
 
 
 def _modes(job: SweepJob, retriever: MaskedRetriever) -> tuple[SweepMode, ...]:
-    return tuple(dict.fromkeys(job.modes)) or retriever.modes
+    return tuple(dict.fromkeys(job.modes)) or tuple(mode for mode in get_args(SweepMode) if mode in retriever.modes)
 
 
 def _begin(job: SweepJob, collection: str, encoder: IndexManifest, command: str) -> None:

@@ -1,27 +1,24 @@
-"""The scores that an index is ranked by: the lists each takes, and the hybrid of two (Eq. 4 of arXiv 2605.07210).
+"""The scores that an index is ranked by: the lists each takes, and how several are fused (Eq. 4 of arXiv 2605.07210).
 
-Legend: Q queries, F passages found for all queries together, C those of one query in either list, D and S those in the
-dense and in the sparse lists.
+Legend: Q queries, F passages found for all queries together, C those of one query in any of its lists.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from diffretriever.scoring.hits import Hits
 from diffretriever.scoring.topk import TopK
-from schemas.retriever import Mode
-
-ListName: TypeAlias = Literal["dense", "sparse"]
-"""A list of passages that a search of an index gives."""
+from schemas.fusion import Fusion
+from schemas.mode import EncodedList, ListName, Mode, lists_of
 
 FUSION_DEPTH = 1000
-"""Passages of each list that take part in the hybrid score."""
+"""Passages of each list that take part in a fused score."""
 
-_LISTS: dict[Mode, tuple[ListName, ...]] = {"dense": ("dense",), "sparse": ("sparse",), "hybrid": ("dense", "sparse")}
+RANK_CONSTANT = 60
+"""What is added to ranks before their reciprocals are taken (Cormack et al. 2009)."""
 
 _NARROWEST_SPREAD = 1e-9
 """Lists whose scores differ by less count as one score (all 0); the authors' code has the same bound."""
@@ -29,74 +26,125 @@ _NARROWEST_SPREAD = 1e-9
 
 def lists_for(modes: Iterable[Mode]) -> tuple[ListName, ...]:
     """Return the lists that ranking by these modes takes, none twice."""
-    return tuple(dict.fromkeys(name for mode in modes for name in _LISTS[mode]))
+    return tuple(dict.fromkeys(name for mode in modes for name in lists_of(mode)))
 
 
-def depth_for(modes: Collection[Mode], top_k: int) -> int:
+def encoded_lists_for(modes: Iterable[Mode]) -> tuple[EncodedList, ...]:
+    """Return those of the lists that take encoded queries."""
+    return tuple(name for name in lists_for(modes) if name != "bm25")
+
+
+def depth_for(modes: Iterable[Mode], top_k: int) -> int:
     """Return how many passages of each list it takes to find the best `top_k` by every one of these modes."""
-    return max(top_k, FUSION_DEPTH) if "hybrid" in modes else top_k
+    return max(top_k, FUSION_DEPTH) if any(len(lists_of(mode)) > 1 for mode in modes) else top_k
 
 
 def ranked(mode: Mode, lists: Mapping[ListName, Hits], top_k: int) -> Hits:
-    """Return each query's best `top_k` passages by one mode, from the lists that it takes.
+    """Return each query's best `top_k` passages by one mode: of one list, or of the equal sum of several (Eq. 4).
 
     Args:
         mode: the score.
         lists: at least those of `lists_for`, each of `depth_for` passages a query if there are so many.
         top_k: passages kept.
     """
-    return hybrid(lists["dense"], lists["sparse"], top_k) if mode == "hybrid" else lists[mode].first(top_k)
+    own = [lists[name] for name in lists_of(mode)]
+    return fused(own, top_k) if len(own) > 1 else own[0].first(top_k)
 
 
-def hybrid(dense: Hits, sparse: Hits, k: int = 1000, *, depth: int = FUSION_DEPTH) -> Hits:
-    """Fuse two lists of each query: Eq. 4 of the paper, arXiv 2605.07210.
+def fused(
+    lists: Sequence[Hits],
+    k: int = 1000,
+    *,
+    by: Fusion = "min-max",
+    weights: Sequence[float] | None = None,
+    depth: int = FUSION_DEPTH,
+) -> Hits:
+    """Rank each query's passages by the weighted sum of what they count in several lists; see `Fusion`.
 
-    Each list is cut to its `depth` best and scaled to 0..1 by its own minimum and maximum; a passage's
-    score is half of each. A passage that a list lacks counts 0 there, which is what the list's last passage
-    counts too; so does every passage of a list whose scores are all equal.
+    By default the hybrid of the paper (Eq. 4 of arXiv 2605.07210): each list is cut to its `depth` best and scaled to
+    0..1 by its own minimum and maximum. A passage that a list lacks counts 0 there, which is what the list's last
+    passage counts too; so does every passage of a list whose scores are all equal.
 
     Args:
-        dense: of Q queries, best first.
-        sparse: of the same queries and passages, best first.
+        lists: at least one, of the same queries and passages, best first.
         k: passages to return.
+        by: what a passage counts in a list, before weights.
+        weights: of the lists, at least 0 and not all 0, taken by their share of the sum; None: equal.
         depth: passages of each list that take part.
 
     Returns:
-        At most k passages a query with scores in 0..1, score descending, then id ascending.
+        At most k passages a query, score descending, then id ascending. One that only lists of weight 0 have is among
+        them.
 
     Raises:
-        ValueError: a score is NaN or infinite, or k or depth is below 1.
+        ValueError: a score is NaN or infinite (reciprocal ranks do not look at scores), or k or depth is below 1.
     """
-    assert dense.passages is sparse.passages, "numbers mean the same in both lists"
+    first = lists[0]
+    assert all(hits.passages is first.passages for hits in lists), "numbers mean the same in all lists"
     if depth < 1:
         raise ValueError(f"depth is {depth}: let at least one passage of each list take part")
-    best = TopK(len(dense), k, dense.passages)
-    dense, sparse = dense.first(depth), sparse.first(depth)
-    halves_D, halves_S = 0.5 * _min_max(dense), 0.5 * _min_max(sparse)
-    for query in range(len(dense)):
-        own_D, own_S = slice(*dense.offsets[query : query + 2]), slice(*sparse.offsets[query : query + 2])
-        numbers_C = np.concatenate([dense.numbers_F[own_D], sparse.numbers_F[own_S]])
+    best = TopK(len(first), k, first.passages)
+    shares = np.array([1.0] * len(lists) if weights is None else weights)
+    cut = [hits.first(depth) for hits in lists]
+    values = [share * _COUNTED[by](hits) for share, hits in zip(shares / shares.sum(), cut, strict=True)]
+    for query in range(len(first)):
+        own = [slice(*hits.offsets[query : query + 2]) for hits in cut]
+        numbers_C = np.concatenate([hits.numbers_F[each] for hits, each in zip(cut, own, strict=True)])
         if len(numbers_C):
-            best.add_for(query, *_sums(numbers_C, np.concatenate([halves_D[own_D], halves_S[own_S]])))
+            values_C = np.concatenate([values_F[each] for values_F, each in zip(values, own, strict=True)])
+            best.add_for(query, *_sums(numbers_C, values_C, len(lists)))
     return best.results()
 
 
 def _min_max(hits: Hits) -> np.ndarray:
     """Return float64 [F]: each score less the query's lowest, by the distance to its highest."""
+    return _above_lowest(hits, lambda scores_F, starts, ends: scores_F[starts] - scores_F[ends - 1])
+
+
+def _z_score(hits: Hits) -> np.ndarray:
+    """Return float64 [F]: each score less the query's lowest, by the standard deviation of the query's scores."""
+    return _above_lowest(hits, _deviations)
+
+
+def _above_lowest(hits: Hits, spreads_of: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
     counts_Q = np.diff(hits.offsets)
     filled_Q = counts_Q > 0
-    highest_Q, lowest_Q = hits.scores_F[hits.offsets[:-1][filled_Q]], hits.scores_F[hits.offsets[1:][filled_Q] - 1]
+    starts, ends, counts = hits.offsets[:-1][filled_Q], hits.offsets[1:][filled_Q], counts_Q[filled_Q]
     # Scores that are not finite give NaN, which is refused when passages are ranked.
     with np.errstate(invalid="ignore", over="ignore"):
-        spreads_Q = np.maximum(highest_Q - lowest_Q, _NARROWEST_SPREAD)
-        above_F = hits.scores_F - np.repeat(lowest_Q, counts_Q[filled_Q])
-        scaled_F: np.ndarray = above_F / np.repeat(spreads_Q, counts_Q[filled_Q])
+        spreads = np.maximum(spreads_of(hits.scores_F, starts, ends), _NARROWEST_SPREAD)
+        above_F = hits.scores_F - np.repeat(hits.scores_F[ends - 1], counts)
+        scaled_F: np.ndarray = above_F / np.repeat(spreads, counts)
     return scaled_F
 
 
-def _sums(numbers_C: np.ndarray, values_C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sum of the values of each passage, once or twice in `numbers_C`, and the passages' numbers."""
-    order = np.argsort(numbers_C)
+def _deviations(scores_F: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    if not len(starts):
+        return np.empty(0)
+    counts = ends - starts
+    means = np.add.reduceat(scores_F, starts) / counts
+    squares_F = (scores_F - np.repeat(means, counts)) ** 2
+    deviations: np.ndarray = np.sqrt(np.add.reduceat(squares_F, starts) / counts)
+    return deviations
+
+
+def _reciprocal_rank(hits: Hits) -> np.ndarray:
+    """Return float64 [F]: 1 / (60 + rank), ranks from 1."""
+    ranks_F = np.arange(1, len(hits.numbers_F) + 1) - np.repeat(hits.offsets[:-1], np.diff(hits.offsets))
+    return 1.0 / (RANK_CONSTANT + ranks_F)
+
+
+_COUNTED: dict[Fusion, Callable[[Hits], np.ndarray]] = {
+    "min-max": _min_max,
+    "z-score": _z_score,
+    "reciprocal-rank": _reciprocal_rank,
+}
+
+
+def _sums(numbers_C: np.ndarray, values_C: np.ndarray, n_lists: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sum of the values of each passage, at most `n_lists` of them, and the passages' numbers."""
+    # Two numbers have the same sum in any order; more are added in the order of the lists.
+    order = np.argsort(numbers_C, kind=None if n_lists <= 2 else "stable")
     ordered_C = numbers_C[order]
-    firsts = np.flatnonzero(np.concatenate([[True], ordered_C[1:] != ordered_C[:-1]]))
-    return np.add.reduceat(values_C[order], firsts), ordered_C[firsts]
+    is_first_C = np.concatenate([[True], ordered_C[1:] != ordered_C[:-1]])
+    return np.bincount(np.cumsum(is_first_C) - 1, values_C[order]), ordered_C[is_first_C]

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from diffretriever.ragged import offsets_of
+from diffretriever.ragged import offsets_of, rows_of
 
 Hit: TypeAlias = tuple[str, float]
 """A passage id and its score."""
@@ -107,6 +107,17 @@ class Hits(Sequence[list[Hit]]):
             np.concatenate([part.scores_F for part in parts]),
         )
 
+    @classmethod
+    def numbered_alike(cls, parts: Sequence[Self]) -> list[Self]:
+        """Return the same hits, at least one part's, with passages that have the same numbers in all parts."""
+        ids = pa.chunked_array([part.passages.ids for part in parts], pa.large_string())
+        passages, numbers = Passages.numbered(ids)
+        own = np.split(numbers, np.cumsum([len(part.passages) for part in parts])[:-1])
+        return [
+            cls(passages, part.offsets, numbers_P[part.numbers_F], part.scores_F)
+            for part, numbers_P in zip(parts, own, strict=True)
+        ]
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
@@ -177,6 +188,14 @@ class Hits(Sequence[list[Hit]]):
         known = dict(zip(distinct, self.passages.numbers_of(distinct).tolist(), strict=True))
         own_Q = np.array([known[each] for each in ids], np.int32)
         return self._where(self.numbers_F != np.repeat(own_Q, np.diff(self.offsets)))
+
+    def of_queries(self, places_Q: np.ndarray) -> Hits:
+        """Return the hits of the queries in these places (integers), in this order; none where a place is below 0."""
+        # A query without hits, for those that are not here.
+        rows_F, offsets = rows_of(
+            np.append(self.offsets, self.offsets[-1]), np.where(places_Q < 0, len(self), places_Q)
+        )
+        return Hits(self.passages, offsets, self.numbers_F[rows_F], self.scores_F[rows_F])
 
     def _of_queries(self, start: int, stop: int) -> Hits:
         own = slice(self.offsets[start], self.offsets[stop])

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.hits import Hits
 from schemas.base import suggest
-from schemas.retriever import Mode
+from schemas.mode import Mode
 
 
 class Searcher(ABC):
@@ -25,7 +25,7 @@ class Searcher(ABC):
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """The scores offered."""
+        """The scores of the retriever; the last one is the default."""
         return self.index.manifest.retriever.modes
 
     def search(
@@ -41,7 +41,7 @@ class Searcher(ABC):
         Args:
             queries: texts.
             top_k: passages kept per query.
-            modes: scores wanted; None is all that the index offers.
+            modes: scores wanted, of all that the index offers; None is those of its retriever.
             budgets: K_q of each query; None is the retriever's own.
 
         Raises:
@@ -49,7 +49,7 @@ class Searcher(ABC):
                 no valid Unicode.
         """
         wanted = tuple(modes) if modes is not None else self.modes
-        check_modes(wanted, self.modes, "this index")
+        check_modes(wanted, self.index.manifest.retriever.offered_modes, "this index")
         if budgets is not None and not self.supports_budgets:
             raise ValueError(f"the {self.index.manifest.retriever.method} method has no query budget")
         _check_texts(queries)

@@ -15,10 +15,11 @@ import pyarrow as pa
 from diffretriever.backbones.device import resolve_device
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
-from diffretriever.scoring.fusion import ListName, depth_for, lists_for
+from diffretriever.scoring.fusion import depth_for, encoded_lists_for
 from diffretriever.scoring.hits import Hits, Passages
 from diffretriever.search.dense import open_dense
 from diffretriever.search.sparse import open_sparse
+from schemas.mode import ListName
 from schemas.search import BatchSearchJob
 
 SCHEMA = pa.schema([("query", pa.int32()), ("id", pa.large_string()), ("score", pa.float64())])
@@ -28,7 +29,7 @@ SCHEMA = pa.schema([("query", pa.int32()), ("id", pa.large_string()), ("score", 
 def search_lists(
     part: PassageIndex, queries: Representations, job: BatchSearchJob, device: str
 ) -> Iterator[tuple[ListName, pa.Table]]:
-    """Yield each list that the job's modes need, with each query's best passages of the part.
+    """Yield each list that the job's modes need of encoded queries, with each query's best passages of the part.
 
     Args:
         part: of the index.
@@ -36,7 +37,7 @@ def search_lists(
         job: whose modes, depth and options count.
         device: where vectors are scored.
     """
-    for name in lists_for(job.modes):
+    for name in encoded_lists_for(job.modes):
         search = open_dense(part, job, resolve_device(device)) if name == "dense" else open_sparse(part, job)
         yield name, to_table(search.search(queries, list_depth(job)))
 

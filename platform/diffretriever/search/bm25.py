@@ -16,13 +16,14 @@ from numba import njit
 
 from diffretriever.artefacts.artefact import Artefact, folders_in
 from diffretriever.encoders.preparer import join_title
-from diffretriever.index.table import PassageIndex
+from diffretriever.index.table import IndexPart, PassageIndex
 from diffretriever.progress import Progress
 from diffretriever.ragged import offsets_of
-from diffretriever.scoring.hits import NO_NUMBER, Hits
+from diffretriever.scoring.hits import Hits
 from diffretriever.scoring.topk import TopK
 from diffretriever.search.base import Searcher
-from schemas.retriever import Bm25Retriever, Mode
+from schemas.mode import Mode
+from schemas.retriever import Bm25Retriever
 
 # The 33 English stop words of Lucene's EnglishAnalyzer.
 # fmt: off
@@ -31,85 +32,122 @@ LUCENE_STOP_WORDS = [
     "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to", "was", "will", "with",
 ]
 # fmt: on
+OF_ANY_TEXTS = Bm25Retriever()
+"""How the texts of an index that another retriever made are scored: as the preset `bm25` says."""
 _FOLDER = "bm25"
 _TEXTS_AT_ONCE = 1024
+_ROWS_AT_ONCE = 65536
 _POSSESSIVE = re.compile(r"['\u2019\uff07]s\b")
 
 
 class Bm25Searcher(Searcher):
-    """Scores every passage; a passage that shares no term with the query is not retrieved.
-
-    All queries of a call go through one compiled loop: some 100 µs a query over 20,000 passages.
-    """
+    """Searches an index of texts alone."""
 
     def __init__(self, index: PassageIndex) -> None:
         super().__init__(index)
-        config = index.manifest.retriever
-        assert isinstance(config, Bm25Retriever), "open_searcher chooses by method"
-        self._config = config
-        order = index.order
-        self._passages = order.passages
-        # The model numbers passages in the order of the table.
-        self._numbers_D = order.numbers_W[order.numbers_W != NO_NUMBER]
-        self._model = self._load() or self._build()
+        self._texts = Bm25Search(index)
 
     def _search(
         self, queries: Sequence[str], top_k: int, modes: tuple[Mode, ...], budgets: Sequence[int] | None
     ) -> dict[Mode, Hits]:
+        return dict.fromkeys(modes, self._texts.search(queries, top_k))
+
+
+class Bm25Search:
+    """BM25 of the texts of an index version, whatever retriever made it, or of a part as if there were no others.
+
+    Every passage is scored; one that shares no term with the query is not retrieved. All queries of a call go through
+    one compiled loop: some 100 µs a query over 20,000 passages.
+    """
+
+    def __init__(self, index: PassageIndex) -> None:
+        """Open the BM25 index that is kept beside a version, or build it; that of a part is built and not kept."""
+        order = index.order
+        self._passages = order.passages
+        # The model numbers passages in the order of the table.
+        if isinstance(index, IndexPart):
+            addresses_D = [
+                batch.column("_rowaddr").to_numpy() for batch in index.addressed_batches(["id"], _ROWS_AT_ONCE)
+            ]
+            self._numbers_D = order.numbers(np.concatenate([np.empty(0, np.uint64), *addresses_D]))
+            self._model = _built(index)
+        else:
+            self._numbers_D = order.by_row
+            self._model = _loaded(index) or _built_and_kept(index)
+
+    def search(self, queries: Sequence[str], k: int) -> Hits:
+        """Return each query's best k passages, best first."""
         if self._model is None:
-            return dict.fromkeys(modes, TopK(len(queries), top_k, self._passages).results())
+            return TopK(len(queries), k, self._passages).results()
         known = self._model.vocab_dict
         terms = [[known[word] for word in words if word in known] for words in analyse(queries)]
         offsets_Q = offsets_of([len(each) for each in terms])
         terms_T = np.array([term for each in terms for term in each], np.int64)
         stored = self._model.scores
         matrix = (np.asarray(stored["indptr"]), np.asarray(stored["indices"]), np.asarray(stored["data"]))
-        kept_QK = np.empty((len(terms), min(top_k, len(self._passages))), np.int64)
+        kept_QK = np.empty((len(terms), min(k, len(self._numbers_D))), np.int64)
         scores_QK = np.empty(kept_QK.shape, np.float32)
         best_passages(matrix, (offsets_Q, terms_T), self._numbers_D, kept_QK, scores_QK)
         found_QK = kept_QK >= 0
         numbers_F = self._numbers_D[kept_QK[found_QK]]
-        hits = Hits(self._passages, offsets_of(found_QK.sum(axis=1)), numbers_F, scores_QK[found_QK].astype(np.float64))
-        return dict.fromkeys(modes, hits)
+        return Hits(self._passages, offsets_of(found_QK.sum(axis=1)), numbers_F, scores_QK[found_QK].astype(np.float64))
 
-    def _load(self) -> bm25s.BM25 | None:
-        held = bm25_artefact(self.index).open()
-        if held is None:
-            return None
-        model = bm25s.BM25.load(held.folder, show_progress=False, mmap=True)
-        held.keep_for(model)
-        return model
 
-    def _build(self) -> bm25s.BM25 | None:
-        """Return the model of the index's texts, kept beside them; None where no text has a word."""
-        words: list[list[str]] = []
-        with Progress("BM25 index", len(self.index), quiet=True) as progress:
-            for texts in self._texts():
-                words += analyse(texts)
-                progress.update(len(texts))
-        if not any(words):
-            return None
-        model = bm25s.BM25(method="lucene", k1=self._config.k1, b=self._config.b)
-        model.index(words, show_progress=False)
-        self._save(model)
-        return model
+def keep_bm25(index: PassageIndex) -> None:
+    """Build the BM25 index of a version and keep it, unless it is there."""
+    if bm25_artefact(index).size() is None:
+        _built_and_kept(index)
 
-    def _texts(self) -> Iterator[list[str]]:
-        for batch in self.index.batches(["title", "text"], _TEXTS_AT_ONCE):
-            pairs = zip(batch.column("title").to_pylist(), batch.column("text").to_pylist(), strict=True)
-            yield [join_title(title, text, self._config) for title, text in pairs]
 
-    def _save(self, model: bm25s.BM25) -> None:
-        try:
-            with bm25_artefact(self.index).build() as folder:
-                model.save(folder, show_progress=False)
-            _remove_older(self.index)
-        except OSError as error:
-            warnings.warn(
-                f"{self.index.uri}: the BM25 index cannot be kept there ({error}), so every search builds it anew: let "
-                "somebody who may write there search it once",
-                stacklevel=2,
-            )
+def _loaded(index: PassageIndex) -> bm25s.BM25 | None:
+    held = bm25_artefact(index).open()
+    if held is None:
+        return None
+    model = bm25s.BM25.load(held.folder, show_progress=False, mmap=True)
+    held.keep_for(model)
+    return model
+
+
+def _built_and_kept(index: PassageIndex) -> bm25s.BM25 | None:
+    model = _built(index)
+    if model is not None:
+        _keep(index, model)
+    return model
+
+
+def _built(index: PassageIndex) -> bm25s.BM25 | None:
+    """Return the model of an index's texts; None where no text has a word."""
+    retriever = index.manifest.retriever
+    config = retriever if isinstance(retriever, Bm25Retriever) else OF_ANY_TEXTS
+    words: list[list[str]] = []
+    with Progress("BM25 index", len(index), quiet=True) as progress:
+        for texts in _texts(index, config):
+            words += analyse(texts)
+            progress.update(len(texts))
+    if not any(words):
+        return None
+    model = bm25s.BM25(method="lucene", k1=config.k1, b=config.b)
+    model.index(words, show_progress=False)
+    return model
+
+
+def _texts(index: PassageIndex, config: Bm25Retriever) -> Iterator[list[str]]:
+    for batch in index.addressed_batches(["title", "text"], _TEXTS_AT_ONCE):
+        pairs = zip(batch.column("title").to_pylist(), batch.column("text").to_pylist(), strict=True)
+        yield [join_title(title, text, config) for title, text in pairs]
+
+
+def _keep(index: PassageIndex, model: bm25s.BM25) -> None:
+    try:
+        with bm25_artefact(index).build() as folder:
+            model.save(folder, show_progress=False)
+        _remove_older(index)
+    except OSError as error:
+        warnings.warn(
+            f"{index.uri}: the BM25 index cannot be kept there ({error}), so every search builds it anew: let "
+            "somebody who may write there search it once",
+            stacklevel=2,
+        )
 
 
 def bm25_artefact(index: PassageIndex) -> Artefact:

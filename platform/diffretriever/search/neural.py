@@ -1,20 +1,22 @@
-"""Search of an encoder's index: dense MaxSim, sparse impacts and their hybrid (paper Eqs. 2-4)."""
+"""Search of an encoder's index: dense MaxSim, sparse impacts, BM25 of the texts, and sums of them (paper Eqs. 2-4)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
-from diffretriever.scoring.fusion import ListName, depth_for, lists_for, ranked
+from diffretriever.scoring.fusion import depth_for, encoded_lists_for, lists_for, ranked
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.base import Searcher
+from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.sparse import open_sparse
 from diffretriever.search.sparse.base import SparseSearch
-from schemas.retriever import Mode
+from schemas.mode import EncodedList, ListName, Mode
 from schemas.search import SearchOptions
 
 
@@ -32,11 +34,24 @@ class NeuralSearcher(Searcher):
     def _search(
         self, queries: Sequence[str], top_k: int, modes: tuple[Mode, ...], budgets: Sequence[int] | None
     ) -> dict[Mode, Hits]:
-        return self.search_representations(self.encoder.encode_queries(queries, budgets), top_k, modes)
+        lists: dict[ListName, Hits] = {}
+        depth = depth_for(modes, top_k)
+        if encoded_lists_for(modes):
+            lists.update(self._lists(self.encoder.encode_queries(queries, budgets), encoded_lists_for(modes), depth))
+        if "bm25" in lists_for(modes):
+            lists["bm25"] = self.bm25.search(queries, depth)
+        return {mode: ranked(mode, lists, top_k) for mode in modes}
 
     def search_representations(self, queries: Representations, top_k: int, modes: Sequence[Mode]) -> dict[Mode, Hits]:
-        """Search for queries that are encoded already."""
-        searches: dict[ListName, DenseSearch | SparseSearch] = {"dense": self.dense, "sparse": self.sparse}
-        depth = depth_for(modes, top_k)
-        lists = {name: searches[name].search(queries, depth) for name in lists_for(modes)}
+        """Search for queries that are encoded already, by modes without `bm25`, which goes by their texts."""
+        lists = self._lists(queries, encoded_lists_for(modes), depth_for(modes, top_k))
         return {mode: ranked(mode, lists, top_k) for mode in modes}
+
+    @cached_property
+    def bm25(self) -> Bm25Search:
+        """BM25 of the index's texts, opened or built when it is first asked for."""
+        return Bm25Search(self.index)
+
+    def _lists(self, queries: Representations, names: Sequence[EncodedList], depth: int) -> dict[ListName, Hits]:
+        searches: dict[EncodedList, DenseSearch | SparseSearch] = {"dense": self.dense, "sparse": self.sparse}
+        return {name: searches[name].search(queries, depth) for name in names}

@@ -19,14 +19,15 @@ from diffretriever.collections.records import RefusedError, checked_query
 from diffretriever.encoders.preparer import PreparedText, Preparer
 from diffretriever.encoders.representations import Representations, not_finite
 from diffretriever.index.table import PassageIndex
-from diffretriever.scoring.fusion import ListName, depth_for, lists_for, ranked
+from diffretriever.scoring.fusion import depth_for, encoded_lists_for, ranked
 from diffretriever.scoring.hits import Hits
+from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.selecting import BudgetChooser
 from diffretriever.serving.explain import NameWord, explain, slot_words, terms
 from diffretriever.serving.metrics import Metrics, Stage
 from diffretriever.serving.problems import InvalidError
 from diffretriever.serving.snapshots import View
-from schemas.retriever import Mode
+from schemas.mode import EncodedList, ListName, Mode
 from schemas.serve import (
     AskedBudget,
     BudgetUsed,
@@ -52,7 +53,7 @@ class SearchSpec:
     """What is searched, and how deep: the same for all queries of a request."""
 
     version: int
-    lists: tuple[ListName, ...]
+    lists: tuple[EncodedList, ...]
     depth: int
     """Passages kept of each list."""
     collection: str | None
@@ -87,13 +88,15 @@ class CheckedRequest:
     mode: Mode
     collection: str | None
     """The filter; None where all passages are of it."""
+    bm25: Bm25Search | None = None
+    """What finds passages by the texts of the queries; None where the mode does not take it."""
     clock: Clock = field(default_factory=Clock)
 
     @property
     def spec(self) -> SearchSpec:
-        """What has to be searched for."""
+        """What has to be searched for by encoded queries."""
         modes = [self.mode]
-        return SearchSpec(self.view.version, lists_for(modes), depth_for(modes, self.asked.k), self.collection)
+        return SearchSpec(self.view.version, encoded_lists_for(modes), depth_for(modes, self.asked.k), self.collection)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +314,15 @@ def _scores_in(found: Hits, best: Hits) -> list[float | None]:
     places_F = order[np.minimum(np.searchsorted(keys_F, wanted_F, sorter=order), len(order) - 1)]
     pairs = zip(found.scores_F[places_F].tolist(), (keys_F[places_F] == wanted_F).tolist(), strict=True)
     return [score if is_there else None for score, is_there in pairs]
+
+
+def with_bm25(request: CheckedRequest, planned: Sequence[PlannedQuery], found: Found) -> Found:
+    """Return what was found for a request, and what BM25 finds if its mode takes that."""
+    if request.bm25 is None:
+        return found
+    hits = request.bm25.search([query.text for query in planned], request.spec.depth)
+    order = request.view.index.order
+    return {**{name: order.renumbered(own) for name, own in found.items()}, "bm25": hits}
 
 
 def encoded_query(query: PlannedQuery, encoded: Representations, number: int, name: NameWord) -> EncodedQuery:

@@ -28,6 +28,7 @@ from diffretriever.serving.answering import (
     Searched,
     SearchSpec,
     not_finite_problem,
+    with_bm25,
 )
 from diffretriever.serving.metrics import Metrics, Stage
 from diffretriever.serving.problems import RequestError
@@ -127,6 +128,7 @@ class LocalBackend:
         _end_stage(requests, "encode")
         good = [number for number in planned if number not in answers]
         found = find_together(self._snapshots, [(encoded[number], requests[number].spec) for number in good])
+        found = [with_bm25(requests[n], planned[n], own) for n, own in zip(good, found, strict=True)]
         _end_stage(requests, "search")
         searched = [
             Searched(requests[number], planned[number], encoded[number], hits)

@@ -12,6 +12,7 @@ from diffretriever.encoders.preparer import Preparer
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex, check_same, manifest_of
 from diffretriever.presets import with_places
+from diffretriever.scoring.fusion import lists_for
 from diffretriever.serving.answering import Answering, CheckedRequest, Planner, encoded_query
 from diffretriever.serving.backend import Backend
 from diffretriever.serving.ingest import Writer
@@ -19,7 +20,8 @@ from diffretriever.serving.metrics import Metrics
 from diffretriever.serving.problems import InvalidError
 from diffretriever.serving.snapshots import View
 from schemas.base import suggest
-from schemas.retriever import Mode, NeuralRetriever
+from schemas.mode import Mode
+from schemas.retriever import NeuralRetriever
 from schemas.search import SearchOptions
 from schemas.serve import (
     DeleteResponse,
@@ -65,7 +67,8 @@ class Service:
             raise InvalidError(f"{request.k} passages are too many", f"ask for at most {limits.max_k}", "k")
         mode = self._mode(request.mode)
         collection = await self._collection(view, request.filter)
-        return await self._backend.answer(CheckedRequest(request, view, mode, collection))
+        bm25 = await view.bm25(collection) if "bm25" in lists_for([mode]) else None
+        return await self._backend.answer(CheckedRequest(request, view, mode, collection, bm25))
 
     async def encode(self, request: EncodeRequest) -> EncodeResponse:
         """Answer `POST /encode`."""
@@ -87,6 +90,7 @@ class Service:
             title=manifest.title,
             method=retriever.method,
             modes=list(retriever.modes),
+            further_modes=[mode for mode in retriever.offered_modes if mode not in retriever.modes],
             query_budget=planner.own_budget,
             passage_budget=retriever.max_vectors("passage"),
             adaptive=planner.selector.name if planner.selector else None,
@@ -129,11 +133,12 @@ class Service:
         self.view.checked = max(self.view.checked, started)
 
     def _mode(self, asked: Mode | None) -> Mode:
-        offered = self.view.index.manifest.retriever.modes
+        retriever = self.view.index.manifest.retriever
         if asked is None:
-            return offered[-1]
-        if asked not in offered:
-            raise InvalidError(f"this index has no {asked} scores", suggest(asked, offered).strip(), "mode")
+            return retriever.modes[-1]
+        if asked not in retriever.offered_modes:
+            fix = suggest(asked, retriever.offered_modes).strip()
+            raise InvalidError(f"this index has no {asked} scores", fix, "mode")
         return asked
 
     async def _collection(self, view: View, wanted: Filter | None) -> str | None:

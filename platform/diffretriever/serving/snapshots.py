@@ -6,6 +6,7 @@ open for searching.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import Counter, OrderedDict
@@ -20,9 +21,9 @@ import torch
 
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import IndexPart, PassageIndex, shard_fragments
-from diffretriever.scoring.fusion import ListName
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.accelerate import kinds_of, sizes_of
+from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.stream import StreamingScan
@@ -31,6 +32,7 @@ from diffretriever.search.sparse.base import SparseSearch
 from diffretriever.search.sparse.stream import StreamingImpacts
 from diffretriever.serving.metrics import Metrics, NoMetrics
 from schemas.index import representation_fields
+from schemas.mode import EncodedList, ListName
 from schemas.search import SearchOptions
 from schemas.serve import IndexState, PartState, Way
 
@@ -55,6 +57,25 @@ class View:
         self._rows = len(index)
         self._committed = _committed(index)
         self.checked = time.monotonic()
+        self._bm25: dict[str | None, asyncio.Future[Bm25Search]] = {}
+
+    async def bm25(self, collection: str | None) -> Bm25Search:
+        """Return BM25 of the texts, or of those of one collection as if there were no others.
+
+        It is opened, or built, when it is first asked for; who asks meanwhile waits for the same.
+        """
+        found = self._bm25.get(collection)
+        if found is None:
+            part = self.index if collection is None else IndexPart.of_collection(self.index, collection)
+            found = self._bm25[collection] = asyncio.ensure_future(asyncio.to_thread(Bm25Search, part))
+            for each in [*self._bm25][: max(0, len(self._bm25) - _FILTERS_KEPT)]:
+                del self._bm25[each]
+        try:
+            # Who stops waiting leaves it to the others.
+            return await asyncio.shield(found)
+        except Exception:
+            self._bm25.pop(collection, None)
+            raise
 
     @cached_property
     def collections(self) -> dict[str, int]:
@@ -119,7 +140,7 @@ class Snapshot:
         self._filtered = lru_cache(_FILTERS_KEPT)(self._searches)
 
     def find(
-        self, queries: Representations, lists: Sequence[ListName], depth: int, collection: str | None
+        self, queries: Representations, lists: Sequence[EncodedList], depth: int, collection: str | None
     ) -> dict[ListName, Hits]:
         """Search the shard; scores are exact.
 
@@ -140,7 +161,7 @@ class Snapshot:
         """What there is to search, and how it is searched, unfiltered."""
         dense, sparse = self._own
         offered = self.whole.manifest.retriever.modes
-        ways: dict[ListName, Way] = {"dense": dense.way, "sparse": sparse.way}
+        ways: dict[EncodedList, Way] = {"dense": dense.way, "sparse": sparse.way}
         sizes = [size or 0 for kind in kinds_of(self._index) for size in sizes_of(self._index, kind)]
         return PartState(
             fragments=len(self._index.fragments()),
