@@ -36,7 +36,7 @@ from diffretriever.serving.service import (
     open_preparer,
     search_options,
 )
-from diffretriever.serving.snapshots import ShardNumber, Snapshots
+from diffretriever.serving.snapshots import ShardNumber, Snapshots, Version
 from schemas.serve import PartState
 from schemas.serve_config import ReplicaConfig, ServeConfig
 from serve.metrics import RayMetrics
@@ -72,7 +72,7 @@ class Shard:
         device = resolve_device(config.device_of(config.shard))
         metrics = RayMetrics()
         self._snapshots = Snapshots(search_options(config), device, ShardNumber(number, config.shards), metrics)
-        self._snapshots.get(open_index(config).version)
+        self._snapshots.get(Version.of(open_index(config)))
         self._find = SearchBatcher(self._snapshots, metrics)
 
     async def find(self, queries: Representations, spec: SearchSpec) -> dict[str, pa.Table]:
@@ -80,11 +80,11 @@ class Shard:
         found = await self._find(queries, spec)
         return {name: to_table(hits, with_rows=True) for name, hits in found.items()}
 
-    async def open(self, version: int) -> None:
+    async def open(self, version: Version) -> None:
         """Open a version beside those in use."""
         await asyncio.to_thread(self._snapshots.get, version)
 
-    async def state(self, version: int) -> PartState:
+    async def state(self, version: Version) -> PartState:
         """See `Snapshot.state`."""
         snapshot = await asyncio.to_thread(self._snapshots.get, version)
         return snapshot.state
@@ -120,6 +120,11 @@ class Ingress:
         """Return the application; Ray asks for it once, in the replica."""
         self._watch = asyncio.get_running_loop().create_task(self._follow())
         return make_api(self._service, self._key, _PAGE if self._config.page else None)
+
+    async def check_health(self) -> None:
+        """Have Ray start this replica anew, with the encoder of the index that is there now."""
+        if self._service.is_other_retriever:
+            raise RuntimeError(f"{self._config.index} was replaced by an index of another retriever")
 
     async def _follow(self) -> None:
         """Look for newer versions of the index for as long as the replica lives."""
@@ -160,7 +165,7 @@ def _together(config: ServeConfig) -> Service:
     encoder = open_encoder(config, index, config.device_of(config.ingress))
     metrics = RayMetrics()
     snapshots = Snapshots(search_options(config), encoder.facts.device, metrics=metrics)
-    snapshots.get(index.version)
+    snapshots.get(Version.of(index))
     answering = open_answering(config, index, encoder.preparer, metrics)
     return Service(config, index, answering, LocalBackend(encoder, config.batch_tokens, snapshots, answering))
 

@@ -28,6 +28,7 @@ from diffretriever.serving.answering import (
     with_bm25,
 )
 from diffretriever.serving.problems import UnavailableError
+from diffretriever.serving.snapshots import Version
 from schemas.mode import ListName
 from schemas.serve import PartState, SearchResponse
 
@@ -142,7 +143,7 @@ class RemoteBackend:
         }
         return to_hits(merged, len(queries))
 
-    async def open(self, version: int) -> None:
+    async def open(self, version: Version) -> None:
         """Have every replica of every shard open a version; who takes the place of a dead one does so by itself."""
         await asyncio.gather(*(shard.broadcast("open", version) for shard in self._shards))
 
@@ -150,6 +151,6 @@ class RemoteBackend:
         """Look whether an encoder and every shard are alive."""
         await asyncio.gather(*(replicas.check() for replicas in (self._encoder, *self._shards)))
 
-    async def parts(self, version: int) -> list[PartState]:
+    async def parts(self, version: Version) -> list[PartState]:
         """Ask every shard what it holds."""
         return list(await asyncio.gather(*(shard.ask("state", version) for shard in self._shards)))

@@ -23,7 +23,7 @@ from diffretriever.search.accelerate import accelerate, missing_files
 from diffretriever.search.dense import open_dense
 from diffretriever.search.inspection import inspect
 from diffretriever.search.sparse import open_sparse
-from diffretriever.serving.snapshots import ShardNumber, Snapshots
+from diffretriever.serving.snapshots import ShardNumber, Snapshots, Version
 from schemas.accelerate import AccelerateJob
 from schemas.search import SearchOptions
 from tests.cluster.s3 import BUCKET, S3
@@ -196,13 +196,13 @@ def test_a_shard_fetches_what_it_owns_and_of_a_new_version_what_is_new(
 
     accelerate(AccelerateJob(index=stored.uri))
     snapshots = Snapshots(SearchOptions(index=stored.uri), CPU, ShardNumber(0, 2))
-    assert snapshots.get(stored.version).state.fragments == owned()
+    assert snapshots.get(Version.of(stored)).state.fragments == owned()
     assert fetched() == 2 * owned() < 6
     fill(encoder, stored.uri, prefix="n")
     accelerate(AccelerateJob(index=stored.uri))
     gc.collect()
     before = dict(_opened)
-    state = snapshots.get(PassageIndex.open(stored.uri).version).state
+    state = snapshots.get(Version.of(PassageIndex.open(stored.uri))).state
     assert state.fragments == owned()
     assert fetched() == 2 * owned()
     assert state.mapped_bytes == sum(int(path.name.rpartition("-")[2]) for path in cache.glob("*-*/"))

@@ -10,7 +10,7 @@ import torch
 
 from diffretriever.index.table import PassageIndex
 from diffretriever.serving import snapshots as module
-from diffretriever.serving.snapshots import KEPT_VERSIONS, ShardNumber, Snapshot, Snapshots
+from diffretriever.serving.snapshots import KEPT_VERSIONS, ShardNumber, Snapshot, Snapshots, Version
 from schemas.search import SearchOptions
 from schemas.serve import PartState
 
@@ -37,7 +37,7 @@ def test_a_version_that_opens_slowly_holds_up_nobody_else(
     own_index: PassageIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshots = Snapshots(SearchOptions(index=own_index.uri), CPU)
-    first = snapshots.get(own_index.version)
+    first = snapshots.get(Version.of(own_index))
     own_index.delete(["d1"])
     begun, may_go_on, opened = threading.Event(), threading.Event(), list[int]()
 
@@ -49,9 +49,9 @@ def test_a_version_that_opens_slowly_holds_up_nobody_else(
 
     monkeypatch.setattr(module, "Snapshot", slow)
     with ThreadPoolExecutor() as threads:
-        waiting = [threads.submit(snapshots.get, own_index.version) for _ in range(3)]
+        waiting = [threads.submit(snapshots.get, Version.of(own_index)) for _ in range(3)]
         begun.wait()
-        assert snapshots.get(first.whole.version) is first
+        assert snapshots.get(Version.of(first.whole)) is first
         assert not any(each.done() for each in waiting)
         may_go_on.set()
         assert len({id(each.result()) for each in waiting}) == 1
@@ -60,21 +60,21 @@ def test_a_version_that_opens_slowly_holds_up_nobody_else(
 
 def test_a_version_that_cannot_be_opened_is_tried_again(own_index: PassageIndex) -> None:
     snapshots = Snapshots(SearchOptions(index=own_index.uri), CPU)
-    later = own_index.version + 1
+    later = Version.of(own_index)._replace(number=own_index.version + 1)
     with pytest.raises(ValueError, match="no index at"):
         snapshots.get(later)
     own_index.delete(["d1"])
-    assert snapshots.get(later).whole.version == later
+    assert snapshots.get(later).whole.version == later.number
 
 
 def test_only_the_newest_are_kept_and_each_is_told_of(own_index: PassageIndex) -> None:
     parts = Parts()
     snapshots = Snapshots(SearchOptions(index=own_index.uri), CPU, ShardNumber(1, 2), parts)
-    first = snapshots.get(own_index.version)
+    first = snapshots.get(Version.of(own_index))
     for number in range(KEPT_VERSIONS):
         own_index.delete([f"d{number}"])
-        snapshots.get(own_index.version)
-    assert snapshots.get(first.whole.version) is not first
-    other = Snapshots(SearchOptions(index=own_index.uri), CPU, ShardNumber(0, 2)).get(own_index.version)
+        snapshots.get(Version.of(own_index))
+    assert snapshots.get(Version.of(first.whole)) is not first
+    other = Snapshots(SearchOptions(index=own_index.uri), CPU, ShardNumber(0, 2)).get(Version.of(own_index))
     assert other.state.passages + parts.told[-2].passages == 60 - KEPT_VERSIONS
     assert other.state.fragments + parts.told[-2].fragments == 3

@@ -26,7 +26,7 @@ from diffretriever.search.selecting import BudgetChooser
 from diffretriever.serving.explain import NameWord, explain, slot_words, terms
 from diffretriever.serving.metrics import Metrics, Stage
 from diffretriever.serving.problems import InvalidError
-from diffretriever.serving.snapshots import View
+from diffretriever.serving.snapshots import Version, View
 from schemas.mode import EncodedList, ListName, Mode
 from schemas.serve import (
     AskedBudget,
@@ -52,7 +52,7 @@ _QUOTED_CHARACTERS = 60
 class SearchSpec:
     """What is searched, and how deep: the same for all queries of a request."""
 
-    version: int
+    version: Version
     lists: tuple[EncodedList, ...]
     depth: int
     """Passages kept of each list."""
@@ -231,7 +231,7 @@ class Answering:
     def finish(self, searched: Sequence[Searched]) -> list[SearchResponse]:
         """Rank, read the passages of all requests of a version together, explain if asked to."""
         rankings = [_rank(each) for each in searched]
-        shown: dict[int, list[np.ndarray]] = {}
+        shown: dict[Version, list[np.ndarray]] = {}
         for each, own in zip(searched, rankings, strict=True):
             shown.setdefault(each.request.view.version, []).append(own.best.rows())
         views = {each.request.view.version: each.request.view for each in searched}

@@ -32,7 +32,7 @@ from diffretriever.serving.answering import (
 )
 from diffretriever.serving.metrics import Metrics, Stage
 from diffretriever.serving.problems import RequestError
-from diffretriever.serving.snapshots import Snapshots
+from diffretriever.serving.snapshots import Snapshots, Version
 from schemas.serve import PartState, SearchResponse
 
 QUERIES_PER_SEARCH = 64
@@ -57,10 +57,10 @@ class Backend(Protocol):
     async def encode(self, texts: list[PreparedText]) -> Representations:
         """Represent texts, in their order."""
 
-    async def open(self, version: int) -> None:
+    async def open(self, version: Version) -> None:
         """Make a version ready wherever it will be searched."""
 
-    async def parts(self, version: int) -> list[PartState]:
+    async def parts(self, version: Version) -> list[PartState]:
         """Say what each part of a version holds, and how it finds passages."""
 
     async def check(self) -> None:
@@ -97,11 +97,11 @@ class LocalBackend:
         """See `Backend`."""
         return await asyncio.to_thread(self._encoder.encode, texts)
 
-    async def open(self, version: int) -> None:
+    async def open(self, version: Version) -> None:
         """See `Backend`."""
         await asyncio.to_thread(self._snapshots.get, version)
 
-    async def parts(self, version: int) -> list[PartState]:
+    async def parts(self, version: Version) -> list[PartState]:
         """See `Backend`."""
         snapshot = await asyncio.to_thread(self._snapshots.get, version)
         return [snapshot.state]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 
 from diffretriever.consent import trust_code
 from diffretriever.encoders import load_encoder, load_preparer
@@ -17,8 +18,8 @@ from diffretriever.serving.answering import Answering, CheckedRequest, Planner, 
 from diffretriever.serving.backend import Backend
 from diffretriever.serving.ingest import Writer
 from diffretriever.serving.metrics import Metrics
-from diffretriever.serving.problems import InvalidError
-from diffretriever.serving.snapshots import View
+from diffretriever.serving.problems import InvalidError, RequestError, UnavailableError
+from diffretriever.serving.snapshots import Version, View
 from schemas.base import suggest
 from schemas.mode import Mode
 from schemas.retriever import NeuralRetriever
@@ -37,6 +38,8 @@ from schemas.serve import (
 )
 from schemas.serve_config import ServeConfig
 
+_LOST = "the index is not where it was: it is being replaced"
+
 
 class Service:
     """What one replica answers with. To be used from one event loop.
@@ -44,6 +47,7 @@ class Service:
     Attributes:
         config: of the application.
         view: the version that requests are answered from now.
+        is_other_retriever: whether the index is now one that another encoder made: only a new service can serve it.
     """
 
     def __init__(self, config: ServeConfig, index: PassageIndex, answering: Answering, backend: Backend) -> None:
@@ -58,17 +62,29 @@ class Service:
         self.config = config
         self.view = View(index)
         self._answering, self._backend = answering, backend
+        self.is_other_retriever = False
+        self._is_lost = False
         self._writer = Writer(config, index.manifest, self._encode_passages)
 
     async def search(self, request: SearchRequest) -> SearchResponse:
         """Answer `POST /search`."""
-        view, limits = self.view, self.config.limits
+        view = self.view
+        try:
+            return await self._backend.answer(await self._checked(request, view))
+        except RequestError:
+            raise
+        except Exception:
+            await self._refuse_lost(view)
+            raise
+
+    async def _checked(self, request: SearchRequest, view: View) -> CheckedRequest:
+        limits = self.config.limits
         if request.k > limits.max_k:
             raise InvalidError(f"{request.k} passages are too many", f"ask for at most {limits.max_k}", "k")
         mode = self._mode(request.mode)
         collection = await self._collection(view, request.filter)
         bm25 = await view.bm25(collection) if "bm25" in lists_for([mode]) else None
-        return await self._backend.answer(CheckedRequest(request, view, mode, collection, bm25))
+        return CheckedRequest(request, view, mode, collection, bm25)
 
     async def encode(self, request: EncodeRequest) -> EncodeResponse:
         """Answer `POST /encode`."""
@@ -102,6 +118,8 @@ class Service:
 
     async def check(self) -> None:
         """Answer `GET /readyz`: return if searches can be answered."""
+        if self._is_lost:
+            raise UnavailableError(_LOST)
         await self._backend.check()
 
     async def ingest(self, request: IngestRequest) -> IngestResponse:
@@ -124,13 +142,28 @@ class Service:
             ValueError: the index is gone, or was made anew by another retriever.
         """
         started = time.monotonic()
-        latest = await asyncio.to_thread(PassageIndex.open, self.config.index)
-        check_same(latest.manifest, self.view.index.manifest, self.config.index)
-        if latest.version > self.view.version:
+        try:
+            latest = await asyncio.to_thread(PassageIndex.open, self.config.index)
+            self.is_other_retriever = latest.manifest.fingerprint != self.view.index.manifest.fingerprint
+            check_same(latest.manifest, self.view.index.manifest, self.config.index)
+        except ValueError:
+            self._is_lost = True
+            raise
+        if Version.of(latest).follows(self.view.version):
             view = await asyncio.to_thread(View, latest)
-            await self._backend.open(latest.version)
-            self.view = max(self.view, view, key=lambda each: each.version)
+            await self._backend.open(view.version)
+            if view.version.follows(self.view.version):
+                self.view = view
+        self._is_lost = False
         self.view.checked = max(self.view.checked, started)
+
+    async def _refuse_lost(self, view: View) -> None:
+        """Raise `UnavailableError` if a version cannot be read because its index is there no more."""
+        # Whatever goes wrong in looking, the request has failed for a reason that is told in any case.
+        with suppress(Exception):
+            await self.refresh()
+        if self._is_lost or self.view.version.created != view.version.created:
+            raise UnavailableError(_LOST)
 
     def _mode(self, asked: Mode | None) -> Mode:
         retriever = self.view.index.manifest.retriever

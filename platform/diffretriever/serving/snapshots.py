@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC
 from functools import cached_property, lru_cache
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -42,18 +43,35 @@ _FILTERS_KEPT = 16
 _ROWS_PER_COUNT = 65536
 
 
+class Version(NamedTuple):
+    """Which index lies at a place, and which of its versions: another may be put there that has the same numbers."""
+
+    created: str
+    """When the index was made."""
+    number: int
+
+    @classmethod
+    def of(cls, index: PassageIndex) -> Self:
+        """Return what is open."""
+        return cls(index.manifest.created, index.version)
+
+    def follows(self, other: Version) -> bool:
+        """Return whether this is to be served in place of the other, which lay there before."""
+        return self.created != other.created or self.number > other.number
+
+
 class View:
     """One version of an index, and what requests read of it apart from searching.
 
     Attributes:
         index: the version.
-        version: its number.
+        version: which it is.
         checked: time (`time.monotonic`) at which it was known to be the latest.
     """
 
     def __init__(self, index: PassageIndex) -> None:
         self.index = index
-        self.version = index.version
+        self.version = Version.of(index)
         self._rows = len(index)
         self._committed = _committed(index)
         self.checked = time.monotonic()
@@ -89,7 +107,7 @@ class View:
         """Return which version this is. The name is the last part of the index's path, which itself is kept back."""
         return IndexState(
             name=self.index.uri.rstrip("/").rpartition("/")[2],
-            version=self.version,
+            version=self.version.number,
             rows=self._rows,
             fingerprint=self.index.manifest.fingerprint,
             committed=self._committed,
@@ -199,14 +217,14 @@ class Snapshots:
         self._options, self._device = options, device
         self._shard = shard or ShardNumber()
         self._metrics = metrics or NoMetrics()
-        self._open: OrderedDict[int, Future[Snapshot]] = OrderedDict()
+        self._open: OrderedDict[Version, Future[Snapshot]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, version: int) -> Snapshot:
+    def get(self, version: Version) -> Snapshot:
         """Return a version, opened if need be. Whoever wants one that is open never waits for another to be opened.
 
         Raises:
-            ValueError: there is no such version, or no longer.
+            ValueError: there is no such version, or no longer, or another index is there now.
         """
         with self._lock:
             mine = version not in self._open
@@ -216,10 +234,9 @@ class Snapshots:
             self._fill(version, found)
         return found.result()
 
-    def _fill(self, version: int, found: Future[Snapshot]) -> None:
+    def _fill(self, version: Version, found: Future[Snapshot]) -> None:
         try:
-            whole = PassageIndex.open(self._options.index, version)
-            snapshot = Snapshot(whole, self._shard, self._options, self._device)
+            snapshot = Snapshot(_opened(self._options.index, version), self._shard, self._options, self._device)
             self._metrics.part(snapshot.state)
         except BaseException as error:
             # All who wait for it hear of it, and who comes later tries again.
@@ -232,6 +249,13 @@ class Snapshots:
             ready = [number for number, each in self._open.items() if each.done()]
             for number in ready[: max(0, len(ready) - KEPT_VERSIONS)]:
                 del self._open[number]
+
+
+def _opened(uri: str, version: Version) -> PassageIndex:
+    index = PassageIndex.open(uri, version.number)
+    if Version.of(index) != version:
+        raise ValueError(f"another index is at {uri} than that of {version.created}")
+    return index
 
 
 def _part_of(whole: PassageIndex, shard: ShardNumber) -> PassageIndex:
