@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -27,8 +28,9 @@ def run(config_class: type[C], main: Callable[[C], None]) -> None:
     """Fill the config from the command line and call `main`.
 
     Exit status: 0 on success, 1 for a mistake that the message explains, 2 for a wrong command line, 130 when
-    interrupted; anything unforeseen leaves a traceback and 1.
+    interrupted, 143 when told to end; anything unforeseen leaves a traceback and 1.
     """
+    signal.signal(signal.SIGTERM, _end)
     config = config_class.from_command_line()
     show_progress()
     try:
@@ -46,6 +48,17 @@ def run(config_class: type[C], main: Callable[[C], None]) -> None:
     except KeyboardInterrupt:
         sys.stderr.write("interrupted: what was committed is safe, the same command goes on from there\n")
         raise SystemExit(130) from None
+    except _EndedError:
+        sys.stderr.write("told to end: what was committed is safe, the same command goes on from there\n")
+        raise SystemExit(128 + signal.SIGTERM) from None
+
+
+class _EndedError(BaseException):
+    """SIGTERM has come."""
+
+
+def _end(*_: object) -> None:
+    raise _EndedError
 
 
 def absolute_place(place: str | Path | StorePath, flag: str) -> str:

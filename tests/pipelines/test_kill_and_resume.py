@@ -63,7 +63,7 @@ def rows(index: Path) -> int:
 def test_killed_again_and_again(
     corpus: Path, checkpoint: Path, tmp_path: Path, full: bool, request: pytest.FixtureRequest
 ) -> None:
-    """Each death finds the index as the one before left it; the last comes at no exact moment, wherever workers are."""
+    """Each death finds the index as the one before left it; the last is told to end, wherever workers are."""
     index, log = tmp_path / "index", tmp_path / "log"
     alone = command(corpus, checkpoint, index, "local")
     again = alone if full else command(corpus, checkpoint, index, request.getfixturevalue("running"))
@@ -77,8 +77,9 @@ def test_killed_again_and_again(
     while rows(index) <= committed * ROWS_PER_BLOCK:
         assert job.poll() is None, log.read_text()
         time.sleep(0.05)
-    job.kill()
-    job.wait()
+    job.terminate()
+    assert job.wait() == 128 + signal.SIGTERM
+    assert log.read_text().endswith("told to end: what was committed is safe, the same command goes on from there\n")
     finish(again, index)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -88,6 +90,7 @@ def connect(address: str, **options: Any) -> None:
         options: further ones of `ray.init`.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    handler = signal.getsignal(signal.SIGTERM)
     for attempt in range(_STARTS):
         try:
             ray.init(
@@ -104,7 +107,10 @@ def connect(address: str, **options: Any) -> None:
                 raise
             sys.stderr.write("Ray's own processes came up too late: starting it again\n")
         else:
-            return
+            break
+    # Ray's own prints a stack and ends the process.
+    if callable(handler) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
 
 
 def is_cluster_at_hand(config: RayConfig) -> bool:
