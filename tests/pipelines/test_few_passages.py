@@ -43,6 +43,17 @@ def test_encode_again_append_and_replace(job: Any, tmp_path: Path) -> None:
     assert (replaced.encoded, replaced.replaced, replaced.rows) == (5, 3, 16)
 
 
+@pytest.mark.parametrize("name", ["corpus.jsonl", "corpus.jsonl.gz"])
+def test_nothing_is_no_collection(name: str, job: Any, tmp_path: Path) -> None:
+    """As a download that did not get far leaves it."""
+    (tmp_path / "cut").mkdir()
+    file = tmp_path / "cut" / name
+    file.touch()
+    with pytest.raises(ValueError, match=f"collection 'cut' is empty: is {file} whole"):
+        encode_collection(job.model_copy(update={"collection": str(file.parent)}))
+    assert not PassageIndex.exists(job.index)
+
+
 def test_bm25_needs_no_ray_either(job: Any) -> None:
     assert encode_collection(job.model_copy(update={"retriever": "bm25", "backbone": None})).encoded == 14
 

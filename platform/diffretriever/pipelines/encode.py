@@ -117,6 +117,8 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
             scanned = scan(
                 collection, job.on_bad_input, quarantine, choose=choose, scan_parts=partial(scan_parts, collection)
             )
+            if scanned.n_records == 0:
+                raise ValueError(f"collection '{collection.name}' is empty: is {collection.place()} whole?")
             selection.refuse_conflicts(scanned.good(collection))
             encoder = describe()
         manifests = [encoder, *(_with_budget(encoder, budget) for budget in smaller)]
