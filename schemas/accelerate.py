@@ -29,7 +29,7 @@ Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 
 
 class AccelerateJob(ModelOptions):
-    """Make an index fast to search: codes, postings, a candidate index where asked for; results stay the same."""
+    """Make an index fast to search: codes, postings, BM25, a candidate index where asked for; results stay the same."""
 
     index: IndexPlace
     """Folder or object-store URI of the index."""

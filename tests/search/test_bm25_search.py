@@ -10,11 +10,11 @@ import bm25s
 import pytest
 
 from diffretriever.collections import Passage
-from diffretriever.index.table import PassageIndex, bm25_manifest
+from diffretriever.index.table import IndexPart, PassageIndex, bm25_manifest
 from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.scoring.hits import Hit
 from diffretriever.search import open_searcher
-from diffretriever.search.bm25 import Bm25Searcher, analyse
+from diffretriever.search.bm25 import Bm25Search, Bm25Searcher, analyse, bm25_artefact
 from schemas.retriever import Bm25Retriever
 from tests.search.conftest import PASSAGES, QUERIES, WORDS
 
@@ -86,6 +86,17 @@ def test_the_model_is_kept_and_follows_the_table(bm25_index: PassageIndex) -> No
     best = first["sparse"][0][0][0]
     bm25_index.delete([best])
     assert best not in dict(open_searcher(bm25_index.uri).search(QUERIES)["sparse"][0])
+
+
+def test_one_collection_is_scored_as_if_there_were_no_others(bm25_index: PassageIndex, tmp_path: Path) -> None:
+    others = [Passage(f"o{p.id}", p.title, f"{p.text} slab") for p in PASSAGES[:9]]
+    alone = PassageIndex.create(str(tmp_path / "alone"), bm25_index.manifest)
+    for index in (bm25_index, alone):
+        Committer(index).commit({"more": write_block(index.uri, text_table(others, "others"))}, [])
+    part = Bm25Search(IndexPart.of_collection(bm25_index, "others"))
+    assert part.search(QUERIES, 20) == Bm25Search(alone).search(QUERIES, 20)
+    assert bm25_artefact(bm25_index).size() is None, "of a part nothing is kept"
+    assert Bm25Search(IndexPart.of_collection(bm25_index, "nobody's")).search(["slab"], 3) == [[]]
 
 
 def test_unknown_words_find_nothing(bm25_index: PassageIndex) -> None:

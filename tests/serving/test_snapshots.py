@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,8 +10,9 @@ import pytest
 import torch
 
 from diffretriever.index.table import PassageIndex
+from diffretriever.search.bm25 import Bm25Search
 from diffretriever.serving import snapshots as module
-from diffretriever.serving.snapshots import KEPT_VERSIONS, ShardNumber, Snapshot, Snapshots, Version
+from diffretriever.serving.snapshots import KEPT_VERSIONS, ShardNumber, Snapshot, Snapshots, Version, View
 from schemas.search import SearchOptions
 from schemas.serve import PartState
 
@@ -65,6 +67,31 @@ def test_a_version_that_cannot_be_opened_is_tried_again(own_index: PassageIndex)
         snapshots.get(later)
     own_index.delete(["d1"])
     assert snapshots.get(later).whole.version == later.number
+
+
+def test_bm25_is_opened_once_for_all_who_wait_and_tried_again(
+    own_index: PassageIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[PassageIndex] = []
+
+    def failing(index: PassageIndex) -> Bm25Search:
+        opened.append(index)
+        if len(opened) == 1:
+            raise ValueError("a disk is full")
+        return Bm25Search(index)
+
+    async def ask_often(view: View) -> list[object]:
+        failed = await asyncio.gather(view.bm25(None), view.bm25(None), return_exceptions=True)
+        assert [str(each) for each in failed] == ["a disk is full"] * 2
+        impatient = asyncio.ensure_future(view.bm25(None))
+        await asyncio.sleep(0)
+        impatient.cancel()
+        return list(await asyncio.gather(*(view.bm25(None) for _ in range(3))))
+
+    monkeypatch.setattr(module, "Bm25Search", failing)
+    found = asyncio.run(ask_often(View(own_index)))
+    assert len({id(each) for each in found}) == 1
+    assert len(opened) == 2
 
 
 def test_only_the_newest_are_kept_and_each_is_told_of(own_index: PassageIndex) -> None:

@@ -29,16 +29,13 @@ if TYPE_CHECKING:
 _BYTES_OF_A_NUMBER = 2
 _PAYS_BYTES = 1 << 20
 """Of vectors: fewer are streamed in milliseconds."""
-_MOST_TEXTS = 500_000
-"""Whose words are counted unasked: about a kilobyte of memory a passage."""
 
 
 def accelerate_index(index: PassageIndex) -> None:
     """Give an index the codes and postings that its searches pay for, as the last step of a job that writes to it.
 
-    With them comes BM25 of the texts, unless there are so many that whoever asks for it must have the memory to count
-    their words. What a killed job did not come to, the same job makes when it is run again. Many passages are worked on
-    in the Ray session at hand, or in one of its own.
+    What a killed job did not come to, the same job makes when it is run again. Many passages are worked on in the Ray
+    session at hand, or in one of its own.
 
     Raises:
         ValueError: as `complete` does.
@@ -46,11 +43,8 @@ def accelerate_index(index: PassageIndex) -> None:
     if not _pays(index):
         return
     from diffretriever.search.accelerate import complete
-    from diffretriever.search.bm25 import keep_bm25
 
     complete(index, _make_anywhere)
-    if len(index) <= _MOST_TEXTS:
-        keep_bm25(index)
 
 
 def has_files(index: PassageIndex) -> bool:

@@ -1,8 +1,8 @@
 """The files beside an index that make its search fast: which are missing, making those, removing old ones.
 
 Each fragment can have 8-bit codes of its vectors (`codes`), or what a codec has in place of them (`packed`), and an
-inverted index of its impacts (`postings`); a candidate index is calibrated over the codes. Run again, the job makes
-what has become missing.
+inverted index of its impacts (`postings`); a candidate index is calibrated over the codes. The version as a whole has
+BM25 of its texts. Run again, the job makes what has become missing.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from diffretriever.index.mapped_files import FileKind, lacking
 from diffretriever.index.table import PassageIndex, fragment_key
 from diffretriever.progress import track
 from diffretriever.scoring.hits import Hits
+from diffretriever.search.bm25 import keep_bm25
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.calibrate import choose_count, counts_to_try, milliseconds, sample_queries
 from diffretriever.search.dense.candidates import AUTO, PROPOSERS, CandidateSearch, write_settings
@@ -36,6 +37,8 @@ FILE_KINDS: Mapping[Kind, FileKind[Any]] = {"codes": CODES, "packed": PACKED, "p
 
 _FEWEST_ON_RAY = 50_000
 """Passages: starting Ray takes as long as making the files of some ten thousand."""
+_MOST_TEXTS = 500_000
+"""Whose words are counted unasked: of short passages, that takes some 2 kB of memory each."""
 _ABANDONED_SECONDS = 24 * 3600
 """A folder half-made for longer than this belongs to no running job."""
 
@@ -87,7 +90,8 @@ def make_missing(index: PassageIndex, missing: Sequence[Missing]) -> None:
 def complete(index: PassageIndex, make: Make = make_missing) -> list[Missing]:
     """Make what an index version lacks, and remove the files of fragments that are gone; return what it lacked.
 
-    Killed, it goes on when run again.
+    With it comes BM25 of the texts, unless there are so many that whoever asks for it must have the memory to count
+    their words. Killed, it goes on when run again.
 
     Raises:
         ValueError: a passage's vectors or impacts are not sound; the message names it.
@@ -96,6 +100,8 @@ def complete(index: PassageIndex, make: Make = make_missing) -> list[Missing]:
     if missing:
         make(index, missing)
     remove_old(index)
+    if len(index) <= _MOST_TEXTS:
+        keep_bm25(index)
     return missing
 
 
