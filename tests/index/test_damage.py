@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -148,11 +148,8 @@ def problems(folder: Path) -> list[str]:
 
 def assert_right(folder: Path, right: list[Answers], damage: str) -> None:
     """Check that an index is searched, or says why not; results may differ where sizes and headers are as they were."""
-    try:
-        with np.errstate(all="ignore"):
-            found = answers(str(folder))
-    except ValueError as error:
-        assert str(error)
-        return
-    if damage not in HIDDEN_BY_SIZE:
+    found: Answers | None = None
+    with suppress(ValueError), np.errstate(all="ignore"):
+        found = answers(str(folder))
+    if found is not None and damage not in HIDDEN_BY_SIZE:
         assert all(each in options for each, *options in zip(found, *right, strict=True))

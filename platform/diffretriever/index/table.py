@@ -10,10 +10,12 @@ Legend: P passages of a fragment.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from importlib import metadata
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +35,9 @@ from schemas.retriever import Bm25Retriever
 if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder
 
+_LOG = logging.getLogger(__name__)
+_LIBRARIES = ("tokenizers", "torch", "transformers")
+"""What token ids and vectors also depend on; noted in the manifest, not compared."""
 _TABLE = "passages.lance"
 _MANIFEST_KEY = b"diffretriever.manifest"
 _IDS_PER_LOOKUP = 1000
@@ -367,6 +372,8 @@ def manifest_of(encoder: Encoder) -> IndexManifest:
     return IndexManifest(
         retriever=resolved,
         weights=facts.weights,
+        tokenizer=facts.tokenizer,
+        libraries={name: metadata.version(name) for name in _LIBRARIES},
         hidden_size=facts.hidden_size,
         vocab_size=facts.vocab_size,
         created=_now(),
@@ -379,11 +386,20 @@ def bm25_manifest(config: Bm25Retriever) -> IndexManifest:
 
 
 def check_same(index: IndexManifest, encoder: IndexManifest, uri: str) -> None:
-    """Raise `ValueError` naming the fields in which `encoder` differs from the one that made the index."""
+    """Raise `ValueError` naming the fields in which `encoder` differs from the one that made the index.
+
+    Of an index made before manifests named the tokenizer, a line in the log says that it is not compared.
+    """
+    if index.tokenizer is None and encoder.tokenizer is not None:
+        _LOG.warning("%s was made before indexes noted their tokenizer: it is searched as if by the same", uri)
+        encoder = encoder.model_copy(update={"tokenizer": None})
     if index.fingerprint == encoder.fingerprint:
         return
-    differing = "\n  ".join(index.differences(encoder))
-    raise ValueError(f"{uri} was made by another retriever (index != this one):\n  {differing}")
+    differing = index.differences(encoder)
+    if index.tokenizer != encoder.tokenizer and index.libraries != encoder.libraries:
+        # Another version may write the state of the same tokenizer in another way.
+        differing.append(f"versions of libraries: {index.libraries} != {encoder.libraries}")
+    raise ValueError(f"{uri} was made by another retriever (index != this one):\n  " + "\n  ".join(differing))
 
 
 def table_schema(manifest: IndexManifest) -> pa.Schema:
