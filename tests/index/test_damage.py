@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from diffretriever.index import vectors
+from diffretriever.index.damage import manifests_of
 from diffretriever.index.table import PassageIndex, bm25_manifest
 from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.scoring.hits import Hits
@@ -153,3 +154,32 @@ def assert_right(folder: Path, right: list[Answers], damage: str) -> None:
         found = answers(str(folder))
     if found is not None and damage not in HIDDEN_BY_SIZE:
         assert all(each in options for each, *options in zip(found, *right, strict=True))
+
+
+def newest_manifest(index: PassageIndex) -> Path:
+    folder = Path(index.uri) / TABLE / "_versions"
+    return folder / manifests_of(f"{index.uri}/{TABLE}")[index.version]
+
+
+@pytest.mark.parametrize("damage", ["emptied", "cut"])
+def test_a_damaged_newest_manifest_is_named_with_what_to_do(damage: str, tmp_path: Path) -> None:
+    index = fill(str(tmp_path / "index"), 3, 2)
+    file = newest_manifest(index)
+    with damaged(file, damage):
+        told = rf"is damaged: version {index.version} .* Restore {file} from a copy, or remove that file to go back to"
+        for act in (PassageIndex.open, PassageIndex.exists):
+            with pytest.raises(ValueError, match=told):
+                act(index.uri)
+    assert PassageIndex.open(index.uri).version == index.version
+
+
+def test_manifests_that_are_gone_are_named(tmp_path: Path) -> None:
+    index = fill(str(tmp_path / "index"), 3, 2)
+    with damaged(newest_manifest(index), "missing"):
+        (told,) = problems(tmp_path / "index")
+        assert f"version {index.version} was committed, and the last manifest there is of {index.version - 1}" in told
+    assert problems(tmp_path / "index") == []
+    for file in (tmp_path / "index" / TABLE / "_versions").iterdir():
+        file.unlink()
+    with pytest.raises(ValueError, match=r"holds passages, and .*_versions no manifest"):
+        PassageIndex.exists(index.uri)

@@ -26,6 +26,7 @@ from lance.commit import CommitConflictError
 
 from diffretriever.collections.keys import KEY, KeySet, keys_of
 from diffretriever.index import compaction
+from diffretriever.index.damage import NOT_FOUND, not_opened, unreachable
 from diffretriever.index.order import PassageOrder
 from diffretriever.index.vectors import columns_to_read, with_vectors
 from schemas.index import MANIFEST_FORMAT, IndexContents, IndexManifest, passage_schema
@@ -45,8 +46,8 @@ _MOST_OF_A_SHARE = 1.1
 """What a shard may hold of an even share, to be given more."""
 _ROWS_AT_ONCE = 65536
 """Of columns that take few bytes."""
-_NOT_FOUND, _THERE = "was not found", "already exists"
-"""In the errors of Lance, which has no classes of its own for them."""
+_THERE = "already exists"
+"""In an error of Lance, which has no class of its own for it."""
 _CONFLICTS = ("commit conflict", "incompatible transaction")
 """In the plain OSError that compaction raises for conflicts that other operations raise CommitConflictError for."""
 
@@ -72,10 +73,10 @@ class PassageIndex:
         """
         try:
             lance.dataset(table_uri(uri))
-        except ValueError as error:
-            if _NOT_FOUND in str(error):
+        except (ValueError, OSError) as error:
+            if (told := not_opened(uri, table_uri(uri), error)) is None:
                 return False
-            raise unreachable(uri, error) from error
+            raise told from error
         return True
 
     @classmethod
@@ -99,13 +100,15 @@ class PassageIndex:
         """Open the latest or a given version.
 
         Raises:
-            ValueError: nothing is there or access is refused, it is no index of this project, or a newer layout than
-                this code reads.
+            ValueError: nothing is there or access is refused, it is damaged, no index of this project, or of a newer
+                layout than this code reads.
         """
         try:
             dataset = lance.dataset(table_uri(uri), version=version)
-        except ValueError as error:
-            if _NOT_FOUND not in str(error):
+        except (ValueError, OSError) as error:
+            if version is None and (told := not_opened(uri, table_uri(uri), error)) is not None:
+                raise told from error
+            if NOT_FOUND not in str(error):
                 raise unreachable(uri, error) from error
             raise ValueError(
                 f"no index at {uri}: make one with `python jobs/encode_beir.py --collection … --index {uri}`"
@@ -460,13 +463,6 @@ def changed_by_another(uri: str) -> ValueError:
         f"another process changed {uri} while this job was writing; nothing of it is lost: "
         "run the same command again to go on"
     )
-
-
-def unreachable(uri: str, error: Exception) -> ValueError:
-    """Return the error of a place that Lance can neither read nor write, with Lance's reason."""
-    # What follows the last comma is a line of Lance's own source.
-    reason = str(error).rsplit(", /", 1)[0]
-    return ValueError(f"cannot reach the index at {uri}: {reason}")
 
 
 def _now() -> str:

@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 from diffretriever.artefacts.artefact import DamagedError
 from diffretriever.collections import Passage
 from diffretriever.encoders.representations import read_impacts, read_vectors
-from diffretriever.index.table import PassageIndex, rows_written
+from diffretriever.index.damage import lost_version
+from diffretriever.index.table import PassageIndex, rows_written, table_uri
 from diffretriever.index.vectors import codec_place, read_codec, read_packed, with_vectors
 from diffretriever.progress import track
 from diffretriever.ragged import any_of_each, offsets_of, rows_of
@@ -84,6 +85,7 @@ def verify(index: PassageIndex, contents: IndexContents, codes_of: CodesOf, pack
             coded += n_vectors if codes or packed else 0
     rows = sum(map(len, hashes))
     problems.add("an id is there more than once", _repeated(index, hashes))
+    _check_newest(index, problems)
     _check_counts(index, contents, rows, problems)
     return Verification(rows=rows, vectors=vectors, coded_vectors=coded, problems=problems.found())
 
@@ -369,6 +371,17 @@ def _check_schema(index: PassageIndex, problems: Problems) -> None:
 def _type_name(field: pa.Field) -> str:
     # Lance does not keep whether the numbers within a vector may be null.
     return str(field.type).replace(" not null", "")
+
+
+def _check_newest(index: PassageIndex, problems: Problems) -> None:
+    newest = PassageIndex.open(index.uri).version
+    lost = lost_version(table_uri(index.uri), newest)
+    if lost is not None:
+        place = (
+            f"version {lost} was committed, and the last manifest there is of {newest}: restore "
+            f"{table_uri(index.uri)}/_versions from a copy, or run the jobs of since then again"
+        )
+        problems.add("the newest versions are gone", [place])
 
 
 def _check_counts(index: PassageIndex, contents: IndexContents, rows: int, problems: Problems) -> None:
