@@ -10,6 +10,7 @@ import json
 from typing import Any
 
 import pyarrow as pa
+from pydantic import Field
 
 from schemas.base import Model, differing_fields
 from schemas.codec import StoredCodec
@@ -27,6 +28,10 @@ class IndexManifest(Model):
     """The resolved config, `auto` values replaced by what was used."""
     weights: str | None = None
     """Digest of the backbone's weights; None for BM25."""
+    tokenizer: str | None = None
+    """Digest of the backbone's tokenizer; None where the weights' digest covers it, for BM25, and in older indexes."""
+    libraries: dict[str, str] = Field(default_factory=dict)
+    """Versions of the libraries that tokenised and encoded. No part of the fingerprint."""
     hidden_size: int | None = None
     """H, the dimension of the stored vectors; None for BM25."""
     vocab_size: int | None = None
@@ -49,7 +54,7 @@ class IndexManifest(Model):
 
     @property
     def fingerprint(self) -> str:
-        """16 hex digits that change whenever a vector could: config, weights, layout; not names or places."""
+        """16 hex digits that change whenever a vector could: config, weights, tokenizer, layout; no names or places."""
         text = json.dumps(self._identity(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -62,7 +67,8 @@ class IndexManifest(Model):
         if self.retriever.has_weights:
             for place in ("source", "revision", "attention", "adapter", "adapter_revision", "merge_adapter"):
                 config["backbone"].pop(place)
-        return {"format": self.format, "weights": self.weights, "retriever": config}
+        identity = {"format": self.format, "weights": self.weights, "retriever": config}
+        return identity if self.tokenizer is None else {**identity, "tokenizer": self.tokenizer}
 
 
 class IndexContents(Model):

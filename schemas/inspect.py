@@ -94,7 +94,7 @@ class Problem(Model):
     total: int
     """How often it occurs."""
     first: list[str]
-    """Where it occurs first: ids of passages, or keys of fragments; ten at most."""
+    """Where it occurs first: ids of passages, or files and what is wrong with each; ten at most."""
 
 
 class Verification(Model):
@@ -108,6 +108,8 @@ class Verification(Model):
     """Of these, compared with their codes."""
     postings: int = 0
     """Impacts that were compared with their postings."""
+    without_checksums: int = 0
+    """Fragments' files that were made before there were checksums, and were compared with the table alone."""
     problems: list[Problem]
     """Empty where all is well."""
 

@@ -179,11 +179,14 @@ class BudgetSelection(Model):
 
 
 def encoder_fingerprint(manifest: IndexManifest) -> str:
-    """Return the fingerprint of an encoder whatever its budget: the same for all cells of a sweep."""
+    """Return the fingerprint of an encoder whatever its budget: the same for all cells of a sweep.
+
+    It leaves the tokenizer out, as selectors and sweeps of before do; the indexes themselves are compared by it.
+    """
     retriever = manifest.retriever
     if has_slots(retriever):
         retriever = retriever.model_copy(update={"budget": Budget(1, 1)})
-    return manifest.model_copy(update={"retriever": retriever}).fingerprint
+    return manifest.model_copy(update={"retriever": retriever, "tokenizer": None}).fingerprint
 
 
 class SweepSummary(Model):

@@ -337,6 +337,17 @@ def whole_folder(target: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def sync_folder(folder: Path, name: str | None = None) -> None:
+    """Wait until the disk has the files of a local folder, or the one of that name, and that the folder holds them."""
+    paths = [*folder.rglob("*"), folder] if name is None else [folder / name, folder]
+    for path in paths:
+        number = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+
+
 def put_file(file: Path, target: AnyPlace) -> None:
     """Copy a local file to a place, whole or not at all."""
     if not file.stat().st_size:

@@ -35,3 +35,8 @@ def any_of_each(flags_N: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     before = offsets_of(flags_N)
     any_T: np.ndarray = before[offsets[1:]] > before[offsets[:-1]]
     return any_T
+
+
+def within(numbers: np.ndarray, end: int) -> bool:
+    """Return whether all whole numbers are from 0 to below `end`."""
+    return not len(numbers) or bool(numbers.min() >= 0 and numbers.max() < end)

@@ -1,7 +1,8 @@
-"""Indexes of 101 passages of which one holds NaN or infinity, as none can be written any more."""
+"""Indexes as none are written any more: of 101 passages of which one holds NaN or infinity, or without checksums."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Literal
 from unittest.mock import patch
@@ -38,3 +39,11 @@ def damaged_index(folder: Path, number: float, where: Literal["vector", "weight"
         receipt = write_block(index.uri, beside(text_table(passages, "c"), encoded.to_arrow()))
     Committer(index).commit({"all": receipt}, [])
     return index
+
+
+def without_checksums(artefact: Path) -> Path:
+    """Leave the folder of an artefact as it was made before there were checksums."""
+    listing = artefact / "artefact.json"
+    (artefact / "header.json").write_text(json.dumps(json.loads(listing.read_text())["header"]))
+    listing.unlink()
+    return artefact

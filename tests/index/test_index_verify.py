@@ -19,6 +19,7 @@ from diffretriever.search.verify import verify
 from schemas.index import IndexManifest, passage_schema
 from schemas.inspect import Problem
 from schemas.retriever import BackboneConfig, LibraryRetriever, MaskedRetriever
+from tests.index.damaged_cases import without_checksums
 
 HIDDEN, VOCAB = 8, 50
 BACKBONE = BackboneConfig(source="x", dtype="float32")
@@ -134,19 +135,27 @@ def test_models_without_normalisation_may_have_vectors_of_any_length(tmp_path: P
         ("scales", np.float32, 0, 0.5, "further off"),
         ("errors", np.float32, 0, 0, "further off"),
         ("norms", np.float32, 0, 0.9, "longer than its codes say"),
-        ("counts", np.int32, 0, 1, "do not fit together"),
-        ("rows", np.uint32, 0, 9, "leave the passage out"),
+        ("counts", np.int32, 0, 1, "are damaged"),
+        ("rows", np.uint32, 0, 9, "are damaged"),
+        ("ids", np.uint8, 0, ord("b"), "another id"),
+        ("vectors", np.float16, 0, 0.5, "vectors beside the table differ"),
     ],
 )
-def test_damaged_codes(name: str, dtype: type, position: int, value: float, kind: str, tmp_path: Path) -> None:
+def test_codes_without_checksums(
+    name: str, dtype: type, position: int, value: float, kind: str, tmp_path: Path
+) -> None:
     index = fill(tmp_path, [good_row("a")])
     build_codes(index)
-    file = CODES.artefact(index, index.fragments()[0]).path / f"{name}.bin"
+    folder = without_checksums(CODES.artefact(index, index.fragments()[0]).path)
+    file = folder / f"{name}.bin"
     array: np.ndarray = np.fromfile(file, dtype)
     assert array[position] != value
     array[position] = value
     array.tofile(file)
-    (problem,) = problems_of(index)
+    verification = inspect(index, check=True).verification
+    assert verification is not None
+    assert verification.without_checksums == 1
+    (problem,) = verification.problems
     assert kind in problem.kind
 
 
@@ -156,7 +165,8 @@ def test_codes_cut_short(tmp_path: Path) -> None:
     file = CODES.artefact(index, index.fragments()[0]).path / "codes.bin"
     file.write_bytes(file.read_bytes()[:-1])
     (problem,) = problems_of(index)
-    assert "cannot be read" in problem.kind
+    assert problem.kind == "the codes of a fragment are damaged"
+    assert "codes.bin has 15 bytes, and 16 were written" in problem.first[0]
 
 
 def test_deleted_passages_are_neither_checked_nor_missed(tmp_path: Path) -> None:

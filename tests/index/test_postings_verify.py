@@ -12,6 +12,7 @@ from diffretriever.search.inspection import inspect
 from diffretriever.search.sparse.postings import POSTINGS, build_postings
 from diffretriever.search.sparse.segment import array_file, checksum, read_segment, write_header
 from schemas.inspect import Problem
+from tests.index.damaged_cases import without_checksums
 from tests.index.test_index_verify import fill, good_row
 
 IDS = ["a", "bb", "ccc"]
@@ -63,7 +64,7 @@ def test_fragments_without_postings_are_counted(tmp_path: Path) -> None:
 )
 def test_postings_of_other_impacts(name: str, position: int, value: float, ids: list[str], index: PassageIndex) -> None:
     """Sound files, checksums included, that say something else than the table."""
-    segment = folder(index) / "segment"
+    segment = without_checksums(folder(index)) / "segment"
     header, arrays = read_segment(segment)
     changed = arrays[name].copy()
     changed[position] = value
@@ -75,9 +76,10 @@ def test_postings_of_other_impacts(name: str, position: int, value: float, ids: 
 
 
 def test_files_of_other_passages(index: PassageIndex) -> None:
+    without_checksums(folder(index))
     np.save(folder(index) / "rows.npy", np.array([0, 1, 9], np.uint32))
     (problem,) = problems_of(index)
-    assert (problem.kind, problem.first) == ("the fragment's postings leave the passage out", ["ccc"])
+    assert "rows beyond those of the fragment" in problem.first[0]
     np.save(folder(index) / "rows.npy", np.array([0, 1, 2], np.uint32))
     np.save(folder(index) / "ids.npy", np.frombuffer(b"abxccc", np.uint8))
     (problem,) = problems_of(index)
@@ -89,4 +91,4 @@ def test_damaged_files(index: PassageIndex) -> None:
     file.write_bytes(file.read_bytes()[:-1] + b"\x07")
     (problem,) = problems_of(index)
     assert problem.kind == "the postings of a fragment are damaged"
-    assert problem.first == [fragment_key(index.fragments()[0])]
+    assert fragment_key(index.fragments()[0]) in problem.first[0]

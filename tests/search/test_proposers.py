@@ -15,7 +15,7 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.maxsim import maxsim
 from diffretriever.search.accelerate import accelerate
-from diffretriever.search.dense.candidates import PROPOSERS, CandidateSearch, settings_place
+from diffretriever.search.dense.candidates import PROPOSERS, CandidateSearch, read_settings, write_settings
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import build_codes, open_segments
 from diffretriever.search.dense.mean import highest
@@ -181,8 +181,9 @@ def calibrated_before(index: PassageIndex, former: FormerProposerName) -> Passag
     else:
         for segment in open_segments(index)[0]:
             (segment.artefact.path / "faiss_tokens.bin").write_bytes(b"an index of faiss")
-    written = Path(settings_place(index)).read_text("utf-8")
-    Path(settings_place(index)).write_text(written.replace('"mean"', f'"{former}"'), "utf-8")
+    settings = read_settings(index)
+    assert settings is not None
+    write_settings(index, settings.model_copy(update={"proposer": former}))
     return index
 
 

@@ -1,30 +1,37 @@
 """A folder of files made of an index, beside it: used in place on a local disk, fetched once from an object store.
 
-On a local disk the folder appears by a rename. On a store a name can be taken by several writers at once, so the files
-go below a name made of their content, and a listing of them comes last: what has no listing is not there.
+A listing of the files, with the size and the SHA-256 of each, is written last: sizes are compared whenever an artefact
+is opened, and contents when it is fetched from a store or an index is verified. On a local disk the folder appears by a
+rename, once all of it is on the disk. On a store a name can be taken by several writers at once, so the files go below
+a name made of their content: what has no listing is not there.
 
-    codes/KEY/artefact.json          {"files": {"codes.bin": {"bytes": …, "sha256": …}, …}, "header": {…}}
-    codes/KEY/DIGEST/codes.bin       DIGEST: of the listing, which is also the name in the local cache
+    codes/KEY/artefact.json          {"files": {"codes.bin": {"bytes": …, "sha256": …}, …}, "header": {…}, "digest": …}
+    codes/KEY/codes.bin              on a local disk
+    codes/KEY/DIGEST/codes.bin       on a store; DIGEST: of the listing, which is also the name in the local cache
+
+Artefacts of a local disk that were made before have a `header.json` in place of the listing, and nothing to compare.
 """
 
 from __future__ import annotations
 
+import builtins
 import hashlib
 import json
+import logging
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
-from pydantic import NonNegativeInt, ValidationError, field_validator
+from pydantic import NonNegativeInt, TypeAdapter, field_validator
 
 from diffretriever.artefacts.cache import HeldFolder, shared_cache
-from diffretriever.files import file_digest, filesystem_of, is_local, whole_folder, write_bytes
+from diffretriever.files import file_digest, filesystem_of, is_local, sync_folder, whole_folder
 from schemas.base import Model
 
 if TYPE_CHECKING:
@@ -33,11 +40,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 HEADER = "header.json"
-"""File of an artefact that says what the others are."""
-_LISTING = "artefact.json"
+"""File that says what the others are, to whoever builds an artefact; it goes into the listing."""
+LISTING = "artefact.json"
+"""File that lists the others."""
+_LOG = logging.getLogger(__name__)
+_NUMBERS = TypeAdapter(dict[str, int])
 _CHUNK_BYTES = 8 << 20
 _AT_ONCE = 16
 """Artefacts fetched at a time: one stream of a store is slower than a network."""
+
+
+class DamagedError(ValueError):
+    """An artefact is not what was written; the message says which, and what is wrong with it."""
 
 
 class ListedFile(Model):
@@ -48,12 +62,12 @@ class ListedFile(Model):
 
 
 class Listing(Model):
-    """The files of an artefact on an object store."""
+    """The files of an artefact."""
 
     files: dict[str, ListedFile]
     """By their paths in the folder."""
     header: dict[str, int]
-    """What its `header.json` says; empty where it has none."""
+    """What its builder said of them; empty where it said nothing."""
 
     @field_validator("files")
     @classmethod
@@ -70,8 +84,54 @@ class Listing(Model):
 
     @property
     def bytes(self) -> int:
-        """Of all files."""
-        return sum(file.bytes for file in self.files.values())
+        """Of all files, this one included."""
+        return sum(file.bytes for file in self.files.values()) + len(self.to_bytes())
+
+    @classmethod
+    def seal(cls, folder: Path) -> Listing:
+        """List the files of a folder in the folder, take its header in, and wait until all of it is on the disk."""
+        header = read_json(folder / HEADER) or {}
+        (folder / HEADER).unlink(missing_ok=True)
+        paths = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*")) if file.is_file()}
+        files = {name: ListedFile(bytes=f.stat().st_size, sha256=file_digest(f)) for name, f in paths.items()}
+        listing = cls(files=files, header=header)
+        sync_folder(folder)
+        (folder / LISTING).write_bytes(listing.to_bytes())
+        sync_folder(folder, LISTING)
+        return listing
+
+    def to_bytes(self) -> builtins.bytes:
+        """Return it as JSON with its digest, which `parse` reads."""
+        return json.dumps({**self.model_dump(), "digest": self.digest}).encode()
+
+    @classmethod
+    def parse(cls, data: builtins.bytes) -> Listing:
+        """Read what `to_bytes` gave; raises ValueError for anything else. Those made before have no digest."""
+        values = json.loads(data)
+        if not isinstance(values, dict):
+            raise ValueError("this is no listing")
+        said = values.pop("digest", None)
+        listing = cls.model_validate(values)
+        if said not in (None, listing.digest):
+            raise ValueError("the listing has another digest than it says")
+        return listing
+
+    def check_sizes(self, folder: Path) -> None:
+        """Raise DamagedError for a file that is missing or of another size; nothing is read."""
+        for name, listed in self.files.items():
+            try:
+                size = (folder / name).stat().st_size
+            except OSError as error:
+                raise DamagedError(f"{folder}: {name} cannot be read ({error.strerror})") from error
+            if size != listed.bytes:
+                raise DamagedError(f"{folder}: {name} has {size:,} bytes, and {listed.bytes:,} were written")
+
+    def check_contents(self, folder: Path) -> None:
+        """Raise DamagedError for a file that is not what was written; all of them are read."""
+        self.check_sizes(folder)
+        for name, listed in self.files.items():
+            if file_digest(folder / name) != listed.sha256:
+                raise DamagedError(f"{folder}: {name} is damaged")
 
 
 @dataclass(frozen=True)
@@ -113,23 +173,52 @@ class Artefact:
         """Return its folder on this machine, fetched if need be; None where it is not there.
 
         Raises:
-            ValueError: what lies on the store is damaged, or does not fit into the cache.
+            DamagedError: files are missing, or have other sizes than were written; of those fetched just now, other
+                contents.
+            ValueError: what lies on the store does not fit into the cache.
         """
         if self.is_local:
-            return HeldFolder(self.path) if self.path.is_dir() else None
+            return self._in_place()
         try:
             return self._fetched()
         except FileNotFoundError:
             # Removed, or made anew by another process, since its listing was read.
             _known.cache_clear()
+        try:
             return self._fetched()
+        except FileNotFoundError as error:
+            raise DamagedError(f"{self.place}: a file that its listing names is missing ({error})") from error
 
     def header(self) -> dict[str, int] | None:
-        """Return what its `header.json` says without fetching the rest; None where there is none."""
-        if self.is_local:
-            return read_json(self.path / HEADER)
+        """Return what its builder said of it without fetching the rest; None where it is not there.
+
+        Raises:
+            DamagedError: the listing is not what was written.
+        """
         listing = self._listing()
-        return None if listing is None else listing.header
+        if listing is not None:
+            return listing.header
+        return header_in(self.path) if self.is_local else None
+
+    def has_checksums(self) -> bool:
+        """Return whether there is something to compare it with, which those made before have not."""
+        return unless_damaged(self._listing) is not None
+
+    def check(self) -> None:
+        """Read all of it, and compare it with what was written; there may be nothing.
+
+        Raises:
+            DamagedError: it is not what was written.
+        """
+        if self.is_local and self._in_place() is None:
+            return
+        listing = self._listing()
+        if listing is None:
+            return
+        if self.is_local:
+            listing.check_contents(self.path)
+        else:
+            self._check_objects(listing)
 
     @contextmanager
     def build(self) -> Iterator[Path]:
@@ -137,6 +226,8 @@ class Artefact:
         if self.is_local:
             with whole_folder(self.path) as temporary:
                 yield temporary
+                Listing.seal(temporary)
+            sync_folder(self.path.parent, ".")
             return
         root = shared_cache().root
         root.mkdir(parents=True, exist_ok=True)
@@ -145,33 +236,40 @@ class Artefact:
             yield Path(folder)
             self._put(Path(folder))
 
-    def has_file(self, file: str) -> bool:
-        """Return whether a file was added to it."""
-        return (self.path / file).is_file() if self.is_local else self._added(file).size() is not None
-
     def add_file(self, file: str, data: bytes) -> None:
-        """Add a file to an artefact that is there, whole or not at all; on a store it is an artefact by itself."""
-        if self.is_local:
-            write_bytes(self.path / file, data)
-            return
-        with self._added(file).build() as folder:
+        """Add a file to an artefact that is there, in the place of one that is damaged: an artefact by itself."""
+        added = self._added(file)
+        added.remove()
+        with added.build() as folder:
             (folder / file).write_bytes(data)
 
     def open_file(self, file: str) -> HeldFolder | None:
-        """Return the folder on this machine that an added file lies in; None where it is not there."""
-        if self.is_local:
-            return HeldFolder(self.path) if self.has_file(file) else None
+        """Return the folder on this machine that an added file lies in; None where it is not there.
+
+        Raises:
+            DamagedError: as `open`.
+        """
+        if self.is_local and (self.path / file).is_file():
+            # As it was added before there were checksums.
+            return HeldFolder(self.path)
         return self._added(file).open()
+
+    def check_file(self, file: str) -> None:
+        """Do what `check` does with an added file."""
+        if not (self.is_local and (self.path / file).is_file()):
+            self._added(file).check()
 
     def remove(self) -> None:
         """Remove it, whole or damaged; nothing happens where it is not there."""
         if self.is_local:
+            if self.path.is_file():
+                self.path.unlink()
             shutil.rmtree(self.path, ignore_errors=True)
             return
         files, root = _store(self.uri)
         _known.cache_clear()
         # Without its listing it is gone, whatever happens then.
-        listing = f"{root}/{self.name}/{_LISTING}"
+        listing = f"{root}/{self.name}/{LISTING}"
         if _exists(files, listing):
             files.delete_file(listing)
         if _exists(files, f"{root}/{self.name}"):
@@ -180,49 +278,93 @@ class Artefact:
     def _added(self, file: str) -> Artefact:
         return Artefact(self.uri, f"{self.name}/{file}")
 
+    def _in_place(self) -> HeldFolder | None:
+        """Return the folder of a local artefact; None where it is not there."""
+        if not self.path.is_dir():
+            return None
+        listing = self._listing()
+        if listing is not None:
+            listing.check_sizes(self.path)
+        elif header_in(self.path) is None:
+            raise DamagedError(f"{self.path}: {LISTING} is missing")
+        return HeldFolder(self.path)
+
     def _fetched(self) -> HeldFolder | None:
         listing = self._listing()
         if listing is None:
             return None
+        held = self._cached(listing)
+        try:
+            listing.check_sizes(held.folder)
+        except DamagedError as error:
+            _LOG.warning("%s: it is fetched again", error)
+            shared_cache().discard(held)
+            held = self._cached(listing)
+        return held
+
+    def _cached(self, listing: Listing) -> HeldFolder:
         return shared_cache().get(listing.digest, listing.bytes, lambda folder: self._fetch(listing, folder))
 
     def _listing(self) -> Listing | None:
         try:
-            return _known(self.uri, self.name)
-        except FileNotFoundError:
+            if not self.is_local:
+                return _known(self.uri, self.name)
+            return _listing_from((self.path / LISTING).read_bytes(), self.place)
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def _put(self, folder: Path) -> None:
-        paths = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*")) if file.is_file()}
-        listed = {name: ListedFile(bytes=f.stat().st_size, sha256=file_digest(f)) for name, f in paths.items()}
-        listing = Listing(files=listed, header=read_json(folder / HEADER) or {})
+        listing = Listing.seal(folder)
         files, root = _store(self.uri)
-        for name, file in paths.items():
-            with file.open("rb") as source, files.open_output_stream(self._object(root, listing, name)) as target:
+        for name in listing.files:
+            target = self._object(root, listing, name)
+            with (folder / name).open("rb") as source, files.open_output_stream(target) as to:
                 while chunk := source.read(_CHUNK_BYTES):
-                    target.write(chunk)
-        with files.open_output_stream(f"{root}/{self.name}/{_LISTING}") as target:
-            target.write(listing.model_dump_json().encode())
+                    to.write(chunk)
+        with files.open_output_stream(f"{root}/{self.name}/{LISTING}") as to:
+            to.write(listing.to_bytes())
         _known.cache_clear()
 
     def _fetch(self, listing: Listing, folder: Path) -> None:
-        files, root = _store(self.uri)
-        for name, listed in listing.files.items():
+        for name in listing.files:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            digest = hashlib.sha256()
-            with files.open_input_stream(self._object(root, listing, name)) as source, (folder / name).open("wb") as to:
-                while chunk := source.read(_CHUNK_BYTES):
-                    to.write(chunk)
-                    digest.update(chunk)
-            if digest.hexdigest() != listed.sha256:
-                raise ValueError(f"{self.place}: {name} is damaged: remove the folder and make it again")
+            with (folder / name).open("wb") as target:
+                self._read_object(listing, name, target.write)
+        (folder / LISTING).write_bytes(listing.to_bytes())
+
+    def _check_objects(self, listing: Listing) -> None:
+        """Compare what lies on the store, and what this machine has of it, with the listing."""
+        try:
+            for name in listing.files:
+                self._read_object(listing, name, len)
+        except FileNotFoundError as error:
+            raise DamagedError(f"{self.place}: a file that its listing names is missing ({error})") from error
+        held = shared_cache().held(listing.digest, listing.bytes)
+        if held is None:
+            return
+        try:
+            listing.check_contents(held.folder)
+        except DamagedError:
+            # The store's is sound: the next to open it fetches that.
+            shared_cache().discard(held)
+            raise
+
+    def _read_object(self, listing: Listing, name: str, use: Callable[[bytes], int]) -> None:
+        files, root = _store(self.uri)
+        digest = hashlib.sha256()
+        with files.open_input_stream(self._object(root, listing, name)) as source:
+            while chunk := source.read(_CHUNK_BYTES):
+                use(chunk)
+                digest.update(chunk)
+        if digest.hexdigest() != listing.files[name].sha256:
+            raise DamagedError(f"{self.place}: {name} is damaged")
 
     def _object(self, root: str, listing: Listing, name: str) -> str:
         return f"{root}/{self.name}/{listing.digest}/{name}"
 
 
 def open_all(artefacts: Sequence[Artefact]) -> list[HeldFolder | None]:
-    """Return what `Artefact.open` returns of each; those on a store are fetched several at a time."""
+    """Return what `Artefact.open` returns of each, several fetched at a time from a store; None of damaged ones."""
     return _of_each(artefacts, Artefact.open)
 
 
@@ -241,11 +383,21 @@ def sizes_of_all(artefacts: Sequence[Artefact]) -> list[int | None]:
     return _of_each(artefacts, Artefact.size)
 
 
-def _of_each(artefacts: Sequence[Artefact], ask: Callable[[Artefact], T]) -> list[T]:
+def _of_each(artefacts: Sequence[Artefact], ask: Callable[[Artefact], T | None]) -> list[T | None]:
+    asked: list[Callable[[], T | None]] = [partial(ask, artefact) for artefact in artefacts]
     if all(artefact.is_local for artefact in artefacts):
-        return [ask(artefact) for artefact in artefacts]
+        return [unless_damaged(each) for each in asked]
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="artefacts") as threads:
-        return list(threads.map(ask, artefacts))
+        return list(threads.map(unless_damaged, asked))
+
+
+def unless_damaged(ask: Callable[[], T | None]) -> T | None:
+    """Return what `ask` returns; None, and a line in the log, where it finds an artefact damaged."""
+    try:
+        return ask()
+    except DamagedError as error:
+        _LOG.warning("%s: it is passed over until the job that makes it is run again", error)
+        return None
 
 
 def folders_in(uri: str, name: str) -> list[str]:
@@ -259,13 +411,29 @@ def folders_in(uri: str, name: str) -> list[str]:
     return [each.base_name for each in found if each.type == fs.FileType.Directory]
 
 
-def read_json(file: Path) -> dict[str, int] | None:
-    """Return what a JSON file holds, None where there is no file."""
+def header_in(folder: Path) -> dict[str, int] | None:
+    """Return what the builder of the artefact in a local folder said; None where there is none.
+
+    Raises:
+        DamagedError: it is not what was written.
+    """
     try:
-        values: dict[str, int] = json.loads(file.read_text("utf-8"))
+        return _listing_from((folder / LISTING).read_bytes(), str(folder)).header
+    except FileNotFoundError:
+        pass
+    try:
+        return read_json(folder / HEADER)
+    except ValueError as error:
+        raise DamagedError(f"{folder}: {HEADER} is damaged") from error
+
+
+def read_json(file: Path) -> dict[str, int] | None:
+    """Return the whole numbers by name that a JSON file holds, None where there is no file; else raises ValueError."""
+    try:
+        data = file.read_bytes()
     except FileNotFoundError:
         return None
-    return values
+    return _NUMBERS.validate_json(data)
 
 
 def bytes_in(folder: Path) -> int:
@@ -273,17 +441,19 @@ def bytes_in(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
+def _listing_from(data: bytes, place: str) -> Listing:
+    try:
+        return Listing.parse(data)
+    except ValueError as error:
+        raise DamagedError(f"{place}: {LISTING} is damaged") from error
+
+
 @lru_cache(maxsize=1 << 17)
 def _known(uri: str, name: str) -> Listing:
     # Files never change: once seen, they need not be looked for at every new version.
     files, root = _store(uri)
-    with files.open_input_stream(f"{root}/{name}/{_LISTING}") as stream:
-        data = stream.read()
-    try:
-        return Listing.model_validate_json(data)
-    except ValidationError as error:
-        place = f"{uri.rstrip('/')}/{name}"
-        raise ValueError(f"{place}/{_LISTING} is damaged: remove the folder and make it again") from error
+    with files.open_input_stream(f"{root}/{name}/{LISTING}") as stream:
+        return _listing_from(stream.read(), f"{uri.rstrip('/')}/{name}")
 
 
 @lru_cache(maxsize=32)

@@ -73,7 +73,7 @@ class FolderCache:
         Raises:
             ValueError: it does not fit beside what is in use, or the bound is no number.
         """
-        target = self.root / f"{key}-{size}"
+        target = self._entry(key, size)
         held = self._hold(target)
         if target.is_dir():
             return held
@@ -87,6 +87,20 @@ class FolderCache:
                 finally:
                     self._fetching.pop(target.name)
         return held
+
+    def held(self, key: str, size: int) -> HeldFolder | None:
+        """Return the folder of a key as `get` does; None where it is not there."""
+        target = self._entry(key, size)
+        return self._hold(target) if target.is_dir() else None
+
+    def _entry(self, key: str, size: int) -> Path:
+        return self.root / f"{key}-{size}"
+
+    def discard(self, held: HeldFolder) -> None:
+        """Take a damaged folder out, so that it is made anew; who has it mapped keeps what it has."""
+        with locked(self.root / "lock"):
+            if held.folder.is_dir():
+                _remove(held.folder)
 
     def _hold(self, target: Path) -> HeldFolder:
         holder = _holder(self.root)

@@ -5,6 +5,8 @@ Tokenizers are read from the checkpoint's files alone: `auto_map`, which names r
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +19,7 @@ from diffretriever.backbones.checkpoint import first_id
 # Subwords are rarely longer than this; longer texts are cut before they are tokenised, so that a passage of a
 # megabyte costs no more than one of the length that the model can see.
 _CHARACTERS_PER_TOKEN = 64
+_TOKENIZER_FILES = ("token*.json", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.model")
 
 
 class Vocabulary:
@@ -42,6 +45,17 @@ class Vocabulary:
     def tokenizer(self) -> Any:
         """The transformers tokenizer, read on first use; a ValueError where the folder has none."""
         return self.read_tokenizer(self._folder)
+
+    def digest(self) -> str:
+        """Return 32 hex digits of all that token ids follow from; config.json is covered by the weights' digest."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        state = {
+            "backend": _files_digest(self._folder) if backend is None else _serialised(backend),
+            "chat_template": self.tokenizer.chat_template,
+            "special_tokens": {name: str(token) for name, token in self.tokenizer.special_tokens_map.items()},
+            "truncation_side": self.tokenizer.truncation_side,
+        }
+        return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()[:32]
 
     def tokenise(self, texts: Sequence[str], limits: Sequence[int], *, special: bool = False) -> list[list[int]]:
         """Return the token ids of each text, cut to fit.
@@ -121,6 +135,22 @@ class EncoderVocabulary(Vocabulary):
         """Id of `[CLS]`, which starts sequences."""
         token_id: int | None = self.tokenizer.cls_token_id
         return token_id
+
+
+def _serialised(backend: Any) -> str:
+    """Return the state of a tokenizer of the `tokenizers` library as JSON."""
+    # Both are set anew by every call that tokenises.
+    backend.no_truncation()
+    backend.no_padding()
+    state: str = backend.to_str()
+    return state
+
+
+def _files_digest(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for file in sorted({file for pattern in _TOKENIZER_FILES for file in folder.glob(pattern)}):
+        digest.update(f"\n{file.name} {file.stat().st_size}\n".encode() + file.read_bytes())
+    return digest.hexdigest()
 
 
 def load_tokenizer_json(folder: Path) -> Any:

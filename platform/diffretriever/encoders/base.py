@@ -55,6 +55,8 @@ class ModelFacts:
     """Size of the vocabulary that impacts point into; None without sparse scores."""
     weights: str
     """Digest of the weights, adapter included."""
+    tokenizer: str | None = None
+    """Digest of the tokenizer; None where that of the weights covers it."""
 
 
 class TextStates(NamedTuple):
@@ -171,6 +173,7 @@ class BackboneEncoder(Encoder):
             hidden_size=backbone.hidden_size,
             vocab_size=backbone.vocab_size,
             weights=backbone.weights_digest,
+            tokenizer=preparer.vocabulary.digest(),
         )
         super().__init__(config, preparer, facts)
         self.backbone = backbone

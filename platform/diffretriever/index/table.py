@@ -10,10 +10,12 @@ Legend: P passages of a fragment.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from importlib import metadata
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ from lance.commit import CommitConflictError
 
 from diffretriever.collections.keys import KEY, KeySet, keys_of
 from diffretriever.index import compaction
+from diffretriever.index.damage import NOT_FOUND, not_opened, unreachable
 from diffretriever.index.order import PassageOrder
 from diffretriever.index.vectors import columns_to_read, with_vectors
 from schemas.index import MANIFEST_FORMAT, IndexContents, IndexManifest, passage_schema
@@ -33,6 +36,9 @@ from schemas.retriever import Bm25Retriever
 if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder
 
+_LOG = logging.getLogger(__name__)
+_LIBRARIES = ("tokenizers", "torch", "transformers")
+"""What token ids and vectors also depend on; noted in the manifest, not compared."""
 _TABLE = "passages.lance"
 _MANIFEST_KEY = b"diffretriever.manifest"
 _IDS_PER_LOOKUP = 1000
@@ -40,8 +46,8 @@ _MOST_OF_A_SHARE = 1.1
 """What a shard may hold of an even share, to be given more."""
 _ROWS_AT_ONCE = 65536
 """Of columns that take few bytes."""
-_NOT_FOUND, _THERE = "was not found", "already exists"
-"""In the errors of Lance, which has no classes of its own for them."""
+_THERE = "already exists"
+"""In an error of Lance, which has no class of its own for it."""
 _CONFLICTS = ("commit conflict", "incompatible transaction")
 """In the plain OSError that compaction raises for conflicts that other operations raise CommitConflictError for."""
 
@@ -67,10 +73,10 @@ class PassageIndex:
         """
         try:
             lance.dataset(table_uri(uri))
-        except ValueError as error:
-            if _NOT_FOUND in str(error):
+        except (ValueError, OSError) as error:
+            if (told := not_opened(uri, table_uri(uri), error)) is None:
                 return False
-            raise unreachable(uri, error) from error
+            raise told from error
         return True
 
     @classmethod
@@ -94,13 +100,15 @@ class PassageIndex:
         """Open the latest or a given version.
 
         Raises:
-            ValueError: nothing is there or access is refused, it is no index of this project, or a newer layout than
-                this code reads.
+            ValueError: nothing is there or access is refused, it is damaged, no index of this project, or of a newer
+                layout than this code reads.
         """
         try:
             dataset = lance.dataset(table_uri(uri), version=version)
-        except ValueError as error:
-            if _NOT_FOUND not in str(error):
+        except (ValueError, OSError) as error:
+            if version is None and (told := not_opened(uri, table_uri(uri), error)) is not None:
+                raise told from error
+            if NOT_FOUND not in str(error):
                 raise unreachable(uri, error) from error
             raise ValueError(
                 f"no index at {uri}: make one with `python jobs/encode_beir.py --collection … --index {uri}`"
@@ -367,6 +375,8 @@ def manifest_of(encoder: Encoder) -> IndexManifest:
     return IndexManifest(
         retriever=resolved,
         weights=facts.weights,
+        tokenizer=facts.tokenizer,
+        libraries={name: metadata.version(name) for name in _LIBRARIES},
         hidden_size=facts.hidden_size,
         vocab_size=facts.vocab_size,
         created=_now(),
@@ -379,11 +389,20 @@ def bm25_manifest(config: Bm25Retriever) -> IndexManifest:
 
 
 def check_same(index: IndexManifest, encoder: IndexManifest, uri: str) -> None:
-    """Raise `ValueError` naming the fields in which `encoder` differs from the one that made the index."""
+    """Raise `ValueError` naming the fields in which `encoder` differs from the one that made the index.
+
+    Of an index made before manifests named the tokenizer, a line in the log says that it is not compared.
+    """
+    if index.tokenizer is None and encoder.tokenizer is not None:
+        _LOG.warning("%s was made before indexes noted their tokenizer: it is searched as if by the same", uri)
+        encoder = encoder.model_copy(update={"tokenizer": None})
     if index.fingerprint == encoder.fingerprint:
         return
-    differing = "\n  ".join(index.differences(encoder))
-    raise ValueError(f"{uri} was made by another retriever (index != this one):\n  {differing}")
+    differing = index.differences(encoder)
+    if index.tokenizer != encoder.tokenizer and index.libraries != encoder.libraries:
+        # Another version may write the state of the same tokenizer in another way.
+        differing.append(f"versions of libraries: {index.libraries} != {encoder.libraries}")
+    raise ValueError(f"{uri} was made by another retriever (index != this one):\n  " + "\n  ".join(differing))
 
 
 def table_schema(manifest: IndexManifest) -> pa.Schema:
@@ -444,13 +463,6 @@ def changed_by_another(uri: str) -> ValueError:
         f"another process changed {uri} while this job was writing; nothing of it is lost: "
         "run the same command again to go on"
     )
-
-
-def unreachable(uri: str, error: Exception) -> ValueError:
-    """Return the error of a place that Lance can neither read nor write, with Lance's reason."""
-    # What follows the last comma is a line of Lance's own source.
-    reason = str(error).rsplit(", /", 1)[0]
-    return ValueError(f"cannot reach the index at {uri}: {reason}")
 
 
 def _now() -> str:

@@ -99,6 +99,11 @@ def _column(field: pa.Field, values_NW: np.ndarray, offsets: np.ndarray) -> pa.A
 
 @lru_cache(maxsize=4)
 def _load(place: str, digest: str) -> Codec:
+    return read_codec(place, digest)
+
+
+def read_codec(place: str, digest: str) -> Codec:
+    """Read the codec at a place; raises ValueError, as `codec_of` does, where it is not the one of that digest."""
     from diffretriever.codecs import load_codec
 
     try:

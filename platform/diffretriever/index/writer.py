@@ -21,6 +21,7 @@ import pyarrow as pa
 from lance.fragment import FragmentMetadata, write_fragments
 
 from diffretriever.collections import Passage
+from diffretriever.index.damage import unreachable
 from diffretriever.index.lease import Lease
 from diffretriever.index.table import (
     PassageIndex,
@@ -29,7 +30,6 @@ from diffretriever.index.table import (
     manifest_in,
     refused_if_changed,
     table_uri,
-    unreachable,
 )
 from diffretriever.index.vectors import refuse_to_write, with_packed
 from schemas.index import TEXT_SCHEMA

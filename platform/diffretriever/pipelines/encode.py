@@ -114,11 +114,7 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
         describe = _describing(retriever, existing[0], pool)
         selection = PassageSelection(job, [KeySet.none() if index is None else index.keys() for index in existing])
         with _machines_ahead(job, pool, selection) as choose:
-            scanned = scan(
-                collection, job.on_bad_input, quarantine, choose=choose, scan_parts=partial(scan_parts, collection)
-            )
-            if scanned.n_records == 0:
-                raise ValueError(f"collection '{collection.name}' is empty: is {collection.place()} whole?")
+            scanned = _scanned(job, collection, quarantine, choose)
             selection.refuse_conflicts(scanned.good(collection))
             encoder = describe()
         manifests = [encoder, *(_with_budget(encoder, budget) for budget in smaller)]
@@ -153,6 +149,19 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
         seconds=time.monotonic() - started,
         steady_rate=rate,
     )
+
+
+def _scanned(
+    job: EncodeJob,
+    collection: Collection,
+    quarantine: Path | StorePath | None,
+    choose: Callable[[np.ndarray], np.ndarray],
+) -> ScanResult:
+    parts = partial(scan_parts, collection)
+    scanned = scan(collection, job.on_bad_input, quarantine, choose=choose, scan_parts=parts)
+    if scanned.n_records == 0:
+        raise ValueError(f"collection '{collection.name}' is empty: is {collection.place()} whole?")
+    return scanned
 
 
 def _quarantine_place(job: EncodeJob, collection: Collection) -> Path | StorePath | None:

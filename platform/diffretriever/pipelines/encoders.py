@@ -44,6 +44,8 @@ class EncoderStart:
     threads: int
     """Of torch."""
     tokens_per_batch: int | Literal["auto"] = "auto"
+    tokenizer: str | None = None
+    """Digest of the tokenizer that an actor must find."""
 
     @classmethod
     def of(cls, manifest: IndexManifest, pool: EncoderPool, config: RayConfig) -> EncoderStart:
@@ -54,6 +56,7 @@ class EncoderStart:
             pool.device,
             config.threads_per_encoder,
             config.tokens_per_batch,
+            manifest.tokenizer,
         )
 
 
@@ -108,7 +111,7 @@ def load_in_actor(start: EncoderStart) -> Encoder:
     """Load the encoder of an actor, which works with so many threads from then on.
 
     Raises:
-        ValueError: it cannot be loaded, or its weights are others than the job's.
+        ValueError: it cannot be loaded, or its weights or its tokenizer are others than the job's.
     """
     import torch
 
@@ -116,12 +119,17 @@ def load_in_actor(start: EncoderStart) -> Encoder:
 
     torch.set_num_threads(start.threads)
     encoder = load_encoder(_retriever_from(start.retriever_json), start.device)
-    if encoder.facts.weights != start.weights:
-        raise ValueError(
-            f"machine {socket.gethostname()} has other weights than the job began with: {encoder.config.title} has "
-            f"digest {encoder.facts.weights} there, {start.weights} was expected. Give every machine the same files, "
-            "or name a commit of the hub as the backbone's revision; what was committed stays"
-        )
+    facts = encoder.facts
+    for what, found, expected in (
+        ("other weights", facts.weights, start.weights),
+        ("another tokenizer", facts.tokenizer, start.tokenizer),
+    ):
+        if found != expected:
+            raise ValueError(
+                f"machine {socket.gethostname()} has {what} than the job began with: {encoder.config.title} has "
+                f"digest {found} there, {expected} was expected. Give every machine the same files, "
+                "or name a commit of the hub as the backbone's revision; what was committed stays"
+            )
     if start.tokens_per_batch != "auto":
         encoder.tokens_per_batch = start.tokens_per_batch
     return encoder

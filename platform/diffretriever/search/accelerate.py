@@ -2,7 +2,7 @@
 
 Each fragment can have 8-bit codes of its vectors (`codes`), or what a codec has in place of them (`packed`), and an
 inverted index of its impacts (`postings`); a candidate index is calibrated over the codes. The version as a whole has
-BM25 of its texts. Run again, the job makes what has become missing.
+BM25 of its texts. Run again, the job makes what has become missing or is damaged.
 """
 
 from __future__ import annotations
@@ -116,12 +116,16 @@ def workers_for(index: PassageIndex, missing: Sequence[Missing]) -> int:
 def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:
     """Make missing codes and postings, drop those of fragments that are gone, calibrate a candidate index if asked to.
 
+    Files that are there are read and compared with their checksums, and damaged ones made anew.
+
     Raises:
         ValueError: no index there, one without vectors and sparse scores, or a compressed one for which candidates are
             asked.
     """
     index = PassageIndex.open(job.index)
     _refuse(index, job)
+    for kind in kinds_of(index):
+        FILE_KINDS[kind].remove_damaged(index)
     missing = complete(index, make)
     settings = None if job.candidates == "none" else _calibrate(index, job, job.candidates)
     files = {

@@ -5,6 +5,7 @@ Legend: Q queries, T terms of all queries, P postings, V vocabulary, D passages,
 
 from __future__ import annotations
 
+import logging
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -14,11 +15,11 @@ import numpy as np
 import Stemmer
 from numba import njit
 
-from diffretriever.artefacts.artefact import Artefact, folders_in
+from diffretriever.artefacts.artefact import Artefact, DamagedError, folders_in
 from diffretriever.encoders.preparer import join_title
 from diffretriever.index.table import IndexPart, PassageIndex
 from diffretriever.progress import Progress
-from diffretriever.ragged import offsets_of
+from diffretriever.ragged import offsets_of, within
 from diffretriever.scoring.hits import Hits
 from diffretriever.scoring.topk import TopK
 from diffretriever.search.base import Searcher
@@ -34,6 +35,7 @@ LUCENE_STOP_WORDS = [
 # fmt: on
 OF_ANY_TEXTS = Bm25Retriever()
 """How the texts of an index that another retriever made are scored: as the preset `bm25` says."""
+_LOG = logging.getLogger(__name__)
 _FOLDER = "bm25"
 _TEXTS_AT_ONCE = 1024
 _ROWS_AT_ONCE = 65536
@@ -100,12 +102,13 @@ def keep_bm25(index: PassageIndex) -> None:
 
 
 def _loaded(index: PassageIndex) -> bm25s.BM25 | None:
-    held = bm25_artefact(index).open()
-    if held is None:
-        return None
-    model = bm25s.BM25.load(held.folder, show_progress=False, mmap=True)
-    held.keep_for(model)
-    return model
+    """Return the model that is kept; None where there is none, or a damaged one, which goes."""
+    try:
+        return open_bm25(index)
+    except DamagedError as error:
+        _LOG.warning("%s: the BM25 index is made anew", error)
+    bm25_artefact(index).remove()
+    return None
 
 
 def _built_and_kept(index: PassageIndex) -> bm25s.BM25 | None:
@@ -148,6 +151,41 @@ def _keep(index: PassageIndex, model: bm25s.BM25) -> None:
             "somebody who may write there search it once",
             stacklevel=2,
         )
+
+
+def open_bm25(index: PassageIndex) -> bm25s.BM25 | None:
+    """Return the model that is kept of an index version; None where none is.
+
+    Raises:
+        DamagedError: it is not what was written.
+    """
+    held = bm25_artefact(index).open()
+    if held is None:
+        return None
+    try:
+        model = bm25s.BM25.load(held.folder, show_progress=False, mmap=True)
+        fits = _fits(model, len(index))
+    except Exception as error:
+        # bm25s parses JSON and NumPy's headers, which raise whatever damaged bytes make of them.
+        raise DamagedError(f"{held.folder} cannot be read ({type(error).__name__}: {error})") from error
+    if not fits:
+        raise DamagedError(f"{held.folder} does not fit the index's passages")
+    held.keep_for(model)
+    return model
+
+
+def _fits(model: bm25s.BM25, passages: int) -> bool:
+    """Return whether words lead to postings, and postings to passages, that are there."""
+    starts_V, passages_P = (np.asarray(model.scores[name]) for name in ("indptr", "indices"))
+    # The empty word has a number, and no postings.
+    words = [number for word, number in model.vocab_dict.items() if word]
+    return (
+        len(passages_P) == len(model.scores["data"]) == starts_V[-1]
+        and starts_V[0] == 0
+        and bool((np.diff(starts_V) >= 0).all())
+        and within(np.array(words), len(starts_V) - 1)
+        and within(passages_P, passages)
+    )
 
 
 def bm25_artefact(index: PassageIndex) -> Artefact:
@@ -201,7 +239,8 @@ def best_passages(
         for t in range(offsets_Q[q], offsets_Q[q + 1]):
             for p in range(starts_V[terms_T[t]], starts_V[terms_T[t] + 1]):
                 passage = passages_P[p]
-                if totals_D[passage] == 0:
+                # Scores of a damaged index may cancel out, and there is room for each passage once.
+                if totals_D[passage] == 0 and n_touched < len(touched_D):
                     touched_D[n_touched] = passage
                     n_touched += 1
                 totals_D[passage] += weights_P[p]

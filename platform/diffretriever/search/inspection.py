@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from diffretriever.artefacts.artefact import Artefact, DamagedError, unless_damaged
 from diffretriever.index.history import column_bytes, history
 from diffretriever.index.table import PassageIndex
-from diffretriever.search.accelerate import kinds_of, sizes_of
+from diffretriever.search.accelerate import FILE_KINDS, kinds_of, sizes_of
+from diffretriever.search.bm25 import bm25_artefact, open_bm25
 from diffretriever.search.dense.candidates import read_settings
 from diffretriever.search.dense.codes import CODES
 from diffretriever.search.dense.packed import PACKED
+from diffretriever.search.dense.plaid import FILE, CentroidLists
 from diffretriever.search.sparse.postings import POSTINGS
-from diffretriever.search.verify import verify, verify_postings
+from diffretriever.search.verify import Problems, verify, verify_postings
 from schemas.accelerate import Kind
 from schemas.index import IndexContents
-from schemas.inspect import CodesContents, IndexReport, PostingsContents, Verification
+from schemas.inspect import CodesContents, IndexReport, PostingsContents, Problem, Verification
+
+_BM25 = "the BM25 index that is kept is damaged"
+_CENTROIDS = "the centroids of a fragment are damaged"
 
 
 def inspect(index: PassageIndex, *, check: bool) -> IndexReport:
@@ -28,7 +35,7 @@ def inspect(index: PassageIndex, *, check: bool) -> IndexReport:
         columns=column_bytes(index),
         codes=None if index.manifest.hidden_size is None else _codes_contents(index),
         postings=_postings_contents(index) if "postings" in kinds_of(index) else None,
-        candidates=read_settings(index),
+        candidates=unless_damaged(partial(read_settings, index)),
         versions=history(index),
         verification=_verification(index, contents) if check else None,
         manifest=index.manifest,
@@ -36,9 +43,46 @@ def inspect(index: PassageIndex, *, check: bool) -> IndexReport:
 
 
 def _verification(index: PassageIndex, contents: IndexContents) -> Verification:
-    found = verify(index, contents, partial(CODES.open_of, index), partial(PACKED.open_of, index))
-    postings, problems = verify_postings(index, partial(POSTINGS.open_of, index))
-    return found.model_copy(update={"postings": postings, "problems": [*found.problems, *problems]})
+    found = verify(index, contents, partial(CODES.checked, index), partial(PACKED.checked, index))
+    postings, problems = verify_postings(index, partial(POSTINGS.checked, index))
+    return found.model_copy(
+        update={
+            "postings": postings,
+            "without_checksums": _without_checksums(index),
+            "problems": [*found.problems, *problems, *_other_problems(index)],
+        }
+    )
+
+
+def _other_problems(index: PassageIndex) -> list[Problem]:
+    """Return what is wrong with what is kept of an index but for the files of its fragments."""
+    problems = Problems()
+    checks: list[tuple[str, Callable[[], object]]] = []
+    if index.manifest.hidden_size is None:
+        bm25 = bm25_artefact(index)
+        checks += [(_BM25, bm25.check), (_BM25, partial(open_bm25, index))]
+    elif "codes" in kinds_of(index):
+        checks.append(("the settings of the candidate index are damaged", partial(read_settings, index)))
+        for artefact in (CODES.artefact(index, fragment) for fragment in index.fragments()):
+            checks += [(_CENTROIDS, partial(artefact.check_file, FILE)), (_CENTROIDS, partial(_read_lists, artefact))]
+    for kind, check in checks:
+        try:
+            check()
+        except DamagedError as error:
+            problems.add(kind, [str(error)])
+    return problems.found()
+
+
+def _read_lists(artefact: Artefact) -> None:
+    held = artefact.open_file(FILE)
+    if held is not None:
+        CentroidLists.read(held.folder / FILE)
+
+
+def _without_checksums(index: PassageIndex) -> int:
+    """Return how many fragments have files that were made before these had checksums."""
+    having = [(kind, f) for kind in kinds_of(index) for f in _files(index, kind)[0]]
+    return sum(not FILE_KINDS[kind].artefact(index, fragment).has_checksums() for kind, fragment in having)
 
 
 def _codes_contents(index: PassageIndex) -> CodesContents:

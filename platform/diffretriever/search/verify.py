@@ -10,16 +10,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from diffretriever.artefacts.artefact import DamagedError
 from diffretriever.collections import Passage
 from diffretriever.encoders.representations import read_impacts, read_vectors
-from diffretriever.index.table import PassageIndex, fragment_key, rows_written
-from diffretriever.index.vectors import codec_of, read_packed, with_vectors
+from diffretriever.index.damage import lost_version
+from diffretriever.index.table import PassageIndex, rows_written, table_uri
+from diffretriever.index.vectors import codec_place, read_codec, read_packed, with_vectors
 from diffretriever.progress import track
 from diffretriever.ragged import any_of_each, offsets_of, rows_of
 from diffretriever.search.dense.codes import FragmentCodes
@@ -33,6 +36,7 @@ from schemas.retriever import is_neural
 if TYPE_CHECKING:
     from diffretriever.codecs.base import Codec
 
+Files = TypeVar("Files")
 Wrong: TypeAlias = Iterator[tuple[str, np.ndarray]]
 """Kinds of problems, each with a bool [P]: the passages that have it."""
 CodesOf: TypeAlias = Callable[[Any], FragmentCodes | None]
@@ -69,7 +73,8 @@ def verify(index: PassageIndex, contents: IndexContents, codes_of: CodesOf, pack
     hashes: list[np.ndarray] = []
     vectors = coded = 0
     for fragment in track(index.fragments(), "verifying", "passages", len(index), _rows_of):
-        codes, packed = _open_codes(fragment, codes_of, problems), _open_packed(fragment, packed_of, problems)
+        codes = _opened("codes", codes_of, fragment, problems)
+        packed = _opened("packed vectors", packed_of, fragment, problems)
         for batch in index.fragment_batches(fragment, index.dataset.schema.names, _batch_rows(index)):
             ids = batch.column("id").to_pylist()
             hashes.append(np.fromiter(map(hash, ids), np.int64, len(ids)))
@@ -80,6 +85,7 @@ def verify(index: PassageIndex, contents: IndexContents, codes_of: CodesOf, pack
             coded += n_vectors if codes or packed else 0
     rows = sum(map(len, hashes))
     problems.add("an id is there more than once", _repeated(index, hashes))
+    _check_newest(index, problems)
     _check_counts(index, contents, rows, problems)
     return Verification(rows=rows, vectors=vectors, coded_vectors=coded, problems=problems.found())
 
@@ -89,7 +95,7 @@ def verify_postings(index: PassageIndex, postings_of: PostingsOf) -> tuple[int, 
     problems = Problems()
     compared = 0
     for fragment in track(index.fragments(), "verifying postings", "passages", len(index), _rows_of):
-        postings = _open_postings(fragment, postings_of, problems)
+        postings = _opened("postings", partial(_whole_postings, postings_of), fragment, problems)
         if postings is None:
             continue
         digests = postings.segment.passage_digests()
@@ -170,38 +176,20 @@ def _open_codec(index: PassageIndex, problems: Problems) -> Codec | None:
     if index.manifest.codec is None:
         return None
     try:
-        return codec_of(index.uri, index.manifest)
-    except ValueError:
-        problems.add("the file of the codec cannot be read", [index.manifest.codec.digest])
+        # Not the one that this process may have read before.
+        return read_codec(codec_place(index.uri, index.manifest.codec.digest), index.manifest.codec.digest)
+    except ValueError as error:
+        problems.add("the file of the codec cannot be read", [str(error)])
         return None
 
 
-def _open_codes(fragment: Any, codes_of: CodesOf, problems: Problems) -> FragmentCodes | None:
+def _opened(what: str, files_of: Callable[[Any], Files | None], fragment: Any, problems: Problems) -> Files | None:
+    """Return the files of a fragment; None where it has none, or damaged ones, which are a problem."""
     try:
-        codes = codes_of(fragment)
-    except (OSError, ValueError, KeyError):
-        problems.add("the codes of a fragment cannot be read", [fragment_key(fragment)])
+        return files_of(fragment)
+    except DamagedError as error:
+        problems.add(f"the {what} of a fragment are damaged", [str(error)])
         return None
-    if codes is None or _fits_together(codes):
-        return codes
-    problems.add("the codes of a fragment do not fit together", [fragment_key(fragment)])
-    return None
-
-
-def _open_packed(fragment: Any, packed_of: PackedOf, problems: Problems) -> FragmentPacked | None:
-    try:
-        return packed_of(fragment)
-    except (OSError, ValueError, KeyError):
-        problems.add("the packed vectors of a fragment cannot be read", [fragment_key(fragment)])
-        return None
-
-
-def _fits_together(codes: FragmentCodes) -> bool:
-    passages = {len(codes.rows_P), len(codes.errors_P), len(codes.norms_P), len(codes.vectors), len(codes.means)}
-    vectors = {int(codes.vectors.offsets[-1]), len(codes.vectors.codes_NH), len(codes.vectors.scales_N)}
-    means = {len(codes.means), len(codes.means.codes_NH), len(codes.means.scales_N)}
-    ascending = bool((np.diff(codes.rows_P.astype(np.int64)) > 0).all())
-    return len(passages) == len(vectors) == len(means) == 1 and ascending
 
 
 def text_problems(batch: pa.RecordBatch) -> Wrong:
@@ -282,19 +270,32 @@ def code_problems(batch: pa.RecordBatch, codes: FragmentCodes) -> Wrong:
     comparable_P = coded_P & (counts_P == np.diff(offsets))
     yield "the fragment's codes leave the passage out", ~coded_P
     yield "codes and vectors differ in number", coded_P & ~comparable_P
+    yield "the codes have another id for the passage", _has_other_id(batch, codes, places_P, coded_P)
 
     errors_P, norms_P = np.zeros(len(coded_P)), np.zeros(len(coded_P))
+    same_P = np.ones(len(coded_P), bool)
     for row in np.flatnonzero(comparable_P):
         place = places_P[row]
         vectors = stored_NH[slice(*offsets[row : row + 2])].astype(np.float64)
-        decoded = _decode(codes, slice(*codes.vectors.offsets[place : place + 2]))
+        own = slice(*codes.vectors.offsets[place : place + 2])
+        same_P[row] = np.array_equal(
+            codes.stored_NH[own].view(np.uint16), stored_NH[slice(*offsets[row : row + 2])].view(np.uint16)
+        )
+        decoded = _decode(codes, own)
         errors_P[row] = np.linalg.norm(vectors - decoded, axis=1).max(initial=0)
         norms_P[row] = np.linalg.norm(vectors, axis=1).max(initial=0)
+    yield "vectors beside the table differ from those in it", ~same_P
     yield "codes are further off than they say", comparable_P & ~(errors_P <= codes.errors_P[places_P])
     yield (
         "a vector is longer than its codes say",
         comparable_P & ~(norms_P <= codes.norms_P[places_P] * (1 + _NORM_TOLERANCE)),
     )
+
+
+def _has_other_id(batch: pa.RecordBatch, codes: FragmentCodes, places_P: np.ndarray, coded_P: np.ndarray) -> np.ndarray:
+    ids = batch.column("id").to_pylist()
+    kept = iter(codes.ids_of(places_P[coded_P]))
+    return np.array([coded and next(kept) != i for i, coded in zip(ids, coded_P, strict=True)], bool)
 
 
 def _decode(codes: FragmentCodes, rows: slice) -> np.ndarray:
@@ -303,14 +304,13 @@ def _decode(codes: FragmentCodes, rows: slice) -> np.ndarray:
         return codes.vectors.codes_NH[rows] * codes.vectors.scales_N[rows, None].astype(np.float64)
 
 
-def _open_postings(fragment: Any, postings_of: PostingsOf, problems: Problems) -> FragmentPostings | None:
-    try:
-        postings = postings_of(fragment)
-        if postings is not None:
+def _whole_postings(postings_of: PostingsOf, fragment: Any) -> FragmentPostings | None:
+    postings = postings_of(fragment)
+    if postings is not None:
+        try:
             postings.segment.verify()
-    except (OSError, ValueError, KeyError):
-        problems.add("the postings of a fragment are damaged", [fragment_key(fragment)])
-        return None
+        except ValueError as error:
+            raise DamagedError(str(error)) from error
     return postings
 
 
@@ -371,6 +371,17 @@ def _check_schema(index: PassageIndex, problems: Problems) -> None:
 def _type_name(field: pa.Field) -> str:
     # Lance does not keep whether the numbers within a vector may be null.
     return str(field.type).replace(" not null", "")
+
+
+def _check_newest(index: PassageIndex, problems: Problems) -> None:
+    newest = PassageIndex.open(index.uri).version
+    lost = lost_version(table_uri(index.uri), newest)
+    if lost is not None:
+        place = (
+            f"version {lost} was committed, and the last manifest there is of {newest}: restore "
+            f"{table_uri(index.uri)}/_versions from a copy, or run the jobs of since then again"
+        )
+        problems.add("the newest versions are gone", [place])
 
 
 def _check_counts(index: PassageIndex, contents: IndexContents, rows: int, problems: Problems) -> None:

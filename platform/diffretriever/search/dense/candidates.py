@@ -9,6 +9,7 @@ Legend: C candidates of a query.
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
@@ -16,8 +17,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
+from diffretriever.artefacts.artefact import DamagedError, unless_damaged
 from diffretriever.encoders.representations import Representations, refuse_queries
-from diffretriever.files import filesystem_of, write_text
+from diffretriever.files import filesystem_of, json_digest, write_text
 from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.hits import Hits
 from diffretriever.scoring.maxsim import CodedQueries
@@ -37,6 +39,9 @@ PROPOSERS: Mapping[str, type[Proposer]] = {"mean": MeanProposer, "plaid": PlaidP
 
 AUTO: tuple[ProposerName, ...] = ("mean", "plaid")
 """What a calibration chooses from where none is named: those that are made in seconds."""
+
+
+_DIGEST = "digest"
 
 
 class CandidateSearch(DenseSearch):
@@ -68,7 +73,7 @@ class CandidateSearch(DenseSearch):
         """
         if options.search_budget == "exact" or asks_for_the_authors_score(options):
             return None
-        settings = read_settings(index)
+        settings = unless_damaged(lambda: read_settings(index))
         segments, uncoded = open_segments(index)
         if not segments or (settings is None and options.search_budget == "auto"):
             return None
@@ -111,18 +116,36 @@ class CandidateSearch(DenseSearch):
 
 
 def read_settings(index: PassageIndex) -> CandidateSettings | None:
-    """Return what the candidate index was calibrated to; None where nothing was calibrated."""
-    files, path = filesystem_of(settings_place(index))
+    """Return what the candidate index was calibrated to; None where nothing was calibrated.
+
+    Raises:
+        DamagedError: the file is not what was written.
+    """
+    place = settings_place(index)
+    files, path = filesystem_of(place)
     try:
         with files.open_input_stream(path) as stream:
-            return CandidateSettings.model_validate_json(stream.read())
+            values = json.loads(stream.read())
+        said = values.pop(_DIGEST, None)
+        settings = CandidateSettings.model_validate(values)
     except FileNotFoundError:
         return None
+    except (ValueError, AttributeError, TypeError) as error:
+        raise DamagedError(f"{place} is damaged") from error
+    # Settings written before have none.
+    if said not in (None, _digest_of(settings)):
+        raise DamagedError(f"{place} is damaged")
+    return settings
 
 
 def write_settings(index: PassageIndex, settings: CandidateSettings) -> None:
-    """Write the outcome of a calibration into the folder of the codes."""
-    write_text(settings_place(index), settings.model_dump_json(indent=2) + "\n")
+    """Write the outcome of a calibration, and its digest, into the folder of the codes."""
+    values = {**settings.model_dump(mode="json"), _DIGEST: _digest_of(settings)}
+    write_text(settings_place(index), json.dumps(values, indent=2))
+
+
+def _digest_of(settings: CandidateSettings) -> str:
+    return json_digest(settings.model_dump(mode="json"))
 
 
 def settings_place(index: PassageIndex) -> str:

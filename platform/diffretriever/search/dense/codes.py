@@ -9,7 +9,7 @@ Legend: N vectors of a fragment, P its passages, H hidden size, C chosen passage
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from diffretriever.artefacts.artefact import Artefact
 from diffretriever.encoders.representations import read_vectors
 from diffretriever.index.mapped_files import (
     FileKind,
+    check_rows,
     ids_from,
     lacking,
     letters_of,
@@ -138,13 +139,19 @@ class FragmentCodes:
 
     @classmethod
     def open(cls, folder: Path) -> FragmentCodes | None:
-        """Map the files in `folder`; None where there are none, or of another format."""
+        """Map the files in `folder`; None where there are none, or of another format.
+
+        Raises:
+            ValueError: they do not fit together.
+        """
         header = read_header(folder, FORMAT)
         if header is None:
             return None
         hidden_size = header["hidden_size"]
         arrays = {name: mapped(folder / f"{name}.bin", dtype) for name, dtype in _FILES.items()}
         offsets = offsets_of(arrays["counts"])
+        _check_sizes(arrays, int(offsets[-1]), hidden_size)
+        check_rows(arrays["rows"])
         return cls(
             vectors=Codes(arrays["codes"].reshape(-1, hidden_size), arrays["scales"], offsets),
             means=Codes(arrays["mean_codes"].reshape(-1, hidden_size), arrays["mean_scales"], np.arange(len(offsets))),
@@ -160,6 +167,17 @@ class FragmentCodes:
         """Write a fragment's files into an empty folder from a stream of batches with `id`, `reps` and `_rowaddr`."""
         rows = write_arrays(folder, _FILES, map(_encode_batch, batches))
         write_header(folder, FORMAT, hidden_size=hidden_size, passages=rows["rows"])
+
+
+def _check_sizes(arrays: Mapping[str, np.ndarray], n_vectors: int, hidden_size: int) -> None:
+    """Raise ValueError where offsets from one file would reach beyond another, or fall short of it."""
+    passages = len(arrays["rows"])
+    wanted = dict.fromkeys(("counts", "id_lengths", "errors", "norms", "mean_scales"), passages)
+    wanted |= {"scales": n_vectors, "mean_codes": passages * hidden_size}
+    wanted |= dict.fromkeys(("codes", "vectors"), n_vectors * hidden_size)
+    wrong = [name for name, size in wanted.items() if len(arrays[name]) != size]
+    if wrong or (arrays["counts"] < 0).any():
+        raise ValueError(f"the files do not fit together ({', '.join(wrong) or 'counts'})")
 
 
 CODES = FileKind("codes", FORMAT, FragmentCodes.open)

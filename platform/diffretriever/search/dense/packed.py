@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from diffretriever.index.mapped_files import (
     FileKind,
+    check_rows,
     ids_from,
     letters_of,
     mapped,
@@ -69,8 +70,10 @@ class FragmentPacked:
         offsets, passages, width = offsets_of(arrays["counts"]), header["passages"], header["width"]
         lengths_P, letters = arrays["id_lengths"], arrays["ids"]
         sizes = (len(arrays["counts"]), len(arrays["rows"]), len(lengths_P), len(arrays["packed"]), len(letters))
-        if sizes != (passages, passages, passages, offsets[-1] * width, offsets_of(lengths_P)[-1]):
-            raise ValueError(f"the files in {folder} do not fit together: remove the folder and build it again")
+        wanted = (passages, passages, passages, offsets[-1] * width, offsets_of(lengths_P)[-1])
+        if sizes != wanted or (arrays["counts"] < 0).any():
+            raise ValueError("the files do not fit together")
+        check_rows(arrays["rows"])
         return cls(arrays["packed"].reshape(-1, width), offsets, arrays["rows"], ids_from(letters, lengths_P))
 
     @classmethod

@@ -13,24 +13,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Self
 
 import numpy as np
 from numba import njit
+from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
-from diffretriever.artefacts.artefact import open_files
+from diffretriever.artefacts.artefact import DamagedError, open_files, unless_damaged
 from diffretriever.codecs.codewords import nearest_centroids, spherical_centroids
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
+from diffretriever.ragged import within
 from diffretriever.scoring.kernels import to_float32
 from diffretriever.search.dense.coded import CodedPassages
 from diffretriever.search.dense.codes import Segment
 from diffretriever.search.dense.proposer import Proposer
 from schemas.accelerate import ProposerName
 
-_FILE = "plaid.safetensors"
+FILE = "plaid.safetensors"
 """Beside a segment's codes."""
 _TRAINING_VECTORS = 16
 """For each centroid."""
@@ -54,17 +57,16 @@ class PlaidProposer(Proposer):
     def build(cls, index: PassageIndex, segments: Sequence[Segment]) -> None:
         """Make the centroids that segments lack."""
         CodedPassages(segments).refuse_not_finite(index.uri)
-        for segment in segments:
-            if not segment.artefact.has_file(_FILE):
-                segment.artefact.add_file(_FILE, CentroidLists.of(segment).to_bytes())
+        for segment, lists in zip(segments, _lists_of(segments), strict=True):
+            if lists is None or not _is_whole(segment):
+                segment.artefact.add_file(FILE, CentroidLists.of(segment).to_bytes())
 
     @classmethod
     def open(cls, index: PassageIndex, segments: Sequence[Segment]) -> Self:
-        """Open it over the segments that have centroids."""
-        folders = open_files([segment.artefact for segment in segments], _FILE)
-        found = [(segment, held) for segment, held in zip(segments, folders, strict=True) if held is not None]
-        lists = [CentroidLists.read(held.folder / _FILE) for _, held in found]
-        return cls([segment for segment, _ in found], lists)
+        """Open it over the segments that have centroids; a line in the log names those whose are damaged."""
+        pairs = zip(segments, _lists_of(segments), strict=True)
+        found = [(segment, lists) for segment, lists in pairs if lists is not None]
+        return cls([segment for segment, _ in found], [lists for _, lists in found])
 
     def propose(self, queries: Representations, n: int) -> list[np.ndarray]:
         """Return each query's n passages that are best by their centroids, of those in the lists probed."""
@@ -79,6 +81,23 @@ class PlaidProposer(Proposer):
         numbers_F = np.concatenate([start + passages for (passages, _), start in zip(found, starts, strict=True)])
         scores_F = np.concatenate([scores for _, scores in found])
         return numbers_F[np.argsort(-scores_F, kind="stable")[:n]]
+
+
+def _lists_of(segments: Sequence[Segment]) -> list[CentroidLists | None]:
+    """Return the lists of each segment; None of one that has none, or damaged ones."""
+    folders = open_files([segment.artefact for segment in segments], FILE)
+    return [
+        None if held is None else unless_damaged(partial(CentroidLists.of_segment, held.folder / FILE, segment))
+        for segment, held in zip(segments, folders, strict=True)
+    ]
+
+
+def _is_whole(segment: Segment) -> bool:
+    try:
+        segment.artefact.check_file(FILE)
+    except DamagedError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -119,8 +138,35 @@ class CentroidLists:
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Read a file of what `to_bytes` gave."""
-        return cls(**safetensors.load_file(file))
+        """Read a file of what `to_bytes` gave.
+
+        Raises:
+            DamagedError: it is not what was written.
+        """
+        try:
+            return cls(**safetensors.load_file(file))
+        except (OSError, SafetensorError, TypeError, KeyError, ValueError) as error:
+            raise DamagedError(f"{file} cannot be read ({error})") from error
+
+    @classmethod
+    def of_segment(cls, file: Path, segment: Segment) -> Self:
+        """Read the lists of a segment; raises DamagedError where they would lead out of it."""
+        lists = cls.read(file)
+        if not lists.fits(len(segment.codes), *segment.codes.stored_NH.shape):
+            raise DamagedError(f"{file} does not fit the codes beside it")
+        return lists
+
+    def fits(self, passages: int, n_vectors: int, hidden_size: int) -> bool:
+        """Return whether all numbers lie within a segment of this size."""
+        count = len(self.centroids_CH)
+        return (
+            self.centroids_CH.shape == (count, hidden_size)
+            and (self.nearest_N.shape, self.borders.shape) == ((n_vectors,), (count + 1,))
+            and (self.borders[0], self.borders[-1]) == (0, len(self.entries_T))
+            and bool((np.diff(self.borders) >= 0).all())
+            and within(self.nearest_N, count)
+            and within(self.entries_T, passages)
+        )
 
     def probes(self, n: int) -> int:
         """Return how many lists to look into for each query vector, to find n passages with some to spare."""

@@ -86,6 +86,8 @@ def collect(
             threshold = np.int32(state[1])
             if not _any_reaches(bounds_L, threshold):
                 continue
+            # Rows beyond the last passage are those of damaged postings: there is no room for them in the pool.
+            bounds_L = bounds_L[: n_passages - first_row - row]
             deleted_L = deleted_N[first_row + row : first_row + row + _LOOK]
             place = first_place + first_row + row
             state[0] = _append(bounds_L, deleted_L, place, threshold, bounds_C, places_C, state[0])
@@ -137,7 +139,7 @@ def _append(
     places_C: np.ndarray,
     count: int,
 ) -> int:
-    for i in range(_LOOK):
+    for i in range(len(bounds_L)):
         if bounds_L[i] >= threshold and not (i < len(deleted_L) and deleted_L[i]):
             bounds_C[count] = bounds_L[i]
             places_C[count] = place + i

@@ -21,6 +21,7 @@ import torch
 from diffretriever.encoders.representations import Representations, read_impacts, refuse_queries
 from diffretriever.index.mapped_files import (
     FileKind,
+    check_rows,
     ids_from,
     lacking,
     letters_of,
@@ -198,10 +199,11 @@ class FragmentPostings:
         if read_header(folder, FORMAT) is None:
             return None
         segment = PostingsSegment.open(folder / "segment")
-        arrays = {name: _mapped(folder / f"{name}.npy") for name in _FILES}
+        arrays = {name: load_array(folder / f"{name}.npy") for name in _FILES}
         lengths_P, letters = arrays["id_lengths"], arrays["ids"]
         if not len(arrays["rows"]) == len(lengths_P) == segment.passages or offsets_of(lengths_P)[-1] != len(letters):
-            raise ValueError(f"the files in {folder} do not fit together: remove the folder and build it again")
+            raise ValueError("the files do not fit together")
+        check_rows(arrays["rows"])
         return cls(segment, arrays["rows"], ids_from(letters, lengths_P))
 
     @classmethod
@@ -234,10 +236,3 @@ class FragmentPostings:
 
 POSTINGS = FileKind("postings", FORMAT, FragmentPostings.open)
 """The postings of a fragment, as an artefact of the index."""
-
-
-def _mapped(file: Path) -> np.ndarray:
-    try:
-        return load_array(file)
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"{file} is missing or cut short: remove its folder and build it again") from error

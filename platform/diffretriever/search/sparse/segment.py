@@ -293,14 +293,27 @@ def read_segment(folder: Path) -> tuple[Header, dict[str, np.ndarray]]:
         raise ValueError(f"{folder} is no postings segment: {_HEADER} cannot be read ({error.strerror})") from error
     except ValidationError as error:
         raise ValueError(f"{folder / _HEADER} is not of this format: build it again") from error
-    return header, {name: _read_array(folder, name, header) for name in DTYPES}
+    arrays = {name: _read_array(folder, name, header) for name in DTYPES}
+    if not _starts_fit(arrays["starts"], header):
+        raise ValueError(f"{array_file(folder, 'starts')} is damaged: build the segment again")
+    return header, arrays
+
+
+def _starts_fit(starts_DB: np.ndarray, header: Header) -> bool:
+    """Return whether each term's postings end where the next one's begin: nothing looks beyond the last then."""
+    borders = starts_DB.astype(np.int64)
+    return bool(
+        (np.diff(borders, axis=1) >= 0).all()
+        and (borders[1:, 0] == borders[:-1, -1]).all()
+        and (not header.terms or (borders[0, 0], borders[-1, -1]) == (0, header.postings))
+    )
 
 
 def _read_array(folder: Path, name: str, header: Header) -> np.ndarray:
     file = array_file(folder, name)
     try:
         array = load_array(file)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError) as error:
         raise ValueError(f"{file} is missing or cut short: build the segment again ({error})") from error
     if array.dtype != DTYPES[name] or array.shape != header.shapes[name]:
         raise ValueError(f"{file} does not hold what {_HEADER} says: build the segment again")

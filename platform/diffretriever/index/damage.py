@@ -1,0 +1,90 @@
+"""What is wrong with a table that Lance does not open, or opens at a version before the last: told from its files.
+
+A version of a table is a manifest in `_versions`, named by its number or by what is left of 2^64 - 1 above it. Lance
+opens the newest that is there; beside them it notes the number of the newest it has written.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import PurePosixPath
+
+from diffretriever.files import files_in, is_local, read_bytes
+
+NOT_FOUND = "was not found"
+"""In the error of Lance where there is no table, which has no class of its own for it."""
+_MOST = 2**64 - 1
+_HINT = "latest_version_hint.json"
+_SUFFIX = ".manifest"
+
+
+def manifests_of(table: str) -> dict[int, str]:
+    """Return version → file name of each manifest of the Lance table at a path or URI."""
+    found: dict[int, str] = {}
+    for file in files_in(f"{table}/_versions"):
+        name = PurePosixPath(file.path)
+        if name.suffix == _SUFFIX and name.stem.isdigit():
+            number = int(name.stem)
+            found[_MOST - number if number > _MOST // 2 else number] = name.name
+    return found
+
+
+def lost_version(table: str, newest: int) -> int | None:
+    """Return the last version that was committed where that is above `newest`, the last that can be opened."""
+    try:
+        noted = int(json.loads(read_bytes(f"{table}/_versions/{_HINT}"))["version"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        # A table of an older Lance has no such note, and its loss loses nothing.
+        return None
+    return noted if noted > newest else None
+
+
+def not_opened(uri: str, table: str, error: Exception) -> ValueError | None:
+    """Return what to tell where Lance opens no table: it is damaged, or out of reach; None if there is none.
+
+    Args:
+        uri: of the index.
+        table: path or URI of its Lance table.
+        error: Lance's.
+    """
+    is_absent = NOT_FOUND in str(error)
+    if is_absent or is_local(uri):
+        try:
+            damaged = _damaged_table(uri, table, _reason(error))
+        except (ValueError, OSError):
+            damaged = None
+        if damaged is not None:
+            return damaged
+    return None if is_absent else unreachable(uri, error)
+
+
+def unreachable(uri: str, error: Exception) -> ValueError:
+    """Return the error of a place that Lance can neither read nor write, with Lance's reason."""
+    return ValueError(f"cannot reach the index at {uri}: {_reason(error)}")
+
+
+def _reason(error: Exception) -> str:
+    # What follows the last comma is a line of Lance's own source.
+    return str(error).rsplit(", /", 1)[0]
+
+
+def _damaged_table(uri: str, table: str, reason: str) -> ValueError | None:
+    """Return the error of a table of which there are files; None where there are none."""
+    versions = manifests_of(table)
+    if not versions and not files_in(f"{table}/data"):
+        return None
+    if not versions:
+        return ValueError(
+            f"the index at {uri} is damaged: {table}/data holds passages, and {table}/_versions no manifest that says "
+            "what they are: restore that folder from a copy, or remove the index and make it again"
+        )
+    newest, *older = sorted(versions, reverse=True)
+    back = (
+        f"remove that file to go back to version {older[0]}, and run the jobs of since then again"
+        if older
+        else "remove the index and make it again"
+    )
+    return ValueError(
+        f"the index at {uri} is damaged: version {newest} cannot be opened ({reason}). Restore "
+        f"{table}/_versions/{versions[newest]} from a copy, or {back}"
+    )

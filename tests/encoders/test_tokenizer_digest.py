@@ -1,0 +1,111 @@
+"""Another tokenizer is another retriever: its digest is in the manifest, and whoever opens an index compares it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from diffretriever.encoders import load_encoder
+from diffretriever.index.table import PassageIndex, check_same, manifest_of
+from diffretriever.pipelines.encoders import EncoderStart, load_in_actor
+from diffretriever.presets import load_retriever
+from diffretriever.random_models.checkpoints import write_random_checkpoint
+from diffretriever.search import open_searcher
+from schemas.index import IndexManifest
+from schemas.retriever import NeuralRetriever
+from schemas.search import SearchOptions
+from schemas.sweep import encoder_fingerprint
+from tests.search.conftest import QUERIES, fill
+
+
+def retriever(folder: Path) -> NeuralRetriever:
+    loaded = load_retriever("diffretriever-dream", str(folder))
+    assert loaded.method == "masked"
+    return loaded.model_copy(update={"backbone": loaded.backbone.model_copy(update={"dtype": "float32"})})
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PassageIndex]:
+    """A checkpoint of Dream's form, with its tokenizer in vocab.json and merges.txt, and an index by it."""
+    folder = write_random_checkpoint("dream", tmp_path_factory.mktemp("dream") / "model")
+    return folder, fill(load_encoder(retriever(folder), "cpu"), str(folder.parent / "index"))
+
+
+def changed_config(file: Path, **values: object) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+def cut(file: Path) -> None:
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(lines[: len(lines) // 2]))
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "merges emptied": lambda folder: (folder / "merges.txt").write_text(""),
+    "merges cut": lambda folder: cut(folder / "merges.txt"),
+    "tokenizer_config removed": lambda folder: (folder / "tokenizer_config.json").unlink(),
+    "another template": lambda folder: changed_config(
+        folder / "tokenizer_config.json", chat_template="{% for m in messages %}{{ m['content'] }} {% endfor %}"
+    ),
+    "another special token": lambda folder: changed_config(folder / "tokenizer_config.json", pad_token="<|im_start|>"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_another_tokenizer_is_refused(change: str, made: tuple[Path, PassageIndex], tmp_path: Path) -> None:
+    folder, index = made
+    other = tmp_path / "other"
+    shutil.copytree(folder, other)
+    CHANGES[change](other)
+    with pytest.raises(ValueError, match=rf"another retriever(.|\n)*tokenizer: {index.manifest.tokenizer} != \w+"):
+        open_searcher(index.uri, SearchOptions(index=index.uri, backbone=str(other)))
+
+
+def test_the_same_files_elsewhere_are_the_same(made: tuple[Path, PassageIndex], tmp_path: Path) -> None:
+    folder, index = made
+    shutil.copytree(folder, tmp_path / "copy")
+    found = open_searcher(index.uri, SearchOptions(index=index.uri, backbone=str(tmp_path / "copy"))).search(QUERIES)
+    assert found == open_searcher(index.uri).search(QUERIES), "and to tokenise does not change the digest"
+    assert set(index.manifest.libraries) == {"tokenizers", "torch", "transformers"}
+
+
+def test_a_digest_after_tokenising_is_the_same(made: tuple[Path, PassageIndex]) -> None:
+    encoder = load_encoder(retriever(made[0]), "cpu")
+    encoder.encode_queries(QUERIES)
+    assert encoder.preparer.vocabulary.digest() == encoder.facts.tokenizer == made[1].manifest.tokenizer
+
+
+def test_an_actor_with_another_tokenizer_is_refused(made: tuple[Path, PassageIndex]) -> None:
+    config, manifest = retriever(made[0]), made[1].manifest
+    start = EncoderStart(config.model_dump_json(), manifest.weights, "cpu", 1, tokenizer="0" * 32)
+    with pytest.raises(
+        ValueError, match=rf"has another tokenizer .*digest {manifest.tokenizer} there, 0+ was expected"
+    ):
+        load_in_actor(start)
+
+
+def test_older_indexes_are_searched_with_a_line_in_the_log(
+    made: tuple[Path, PassageIndex], caplog: pytest.LogCaptureFixture
+) -> None:
+    manifest = made[1].manifest
+    old = IndexManifest.model_validate(manifest.model_dump(mode="json", exclude={"tokenizer", "libraries"}))
+    assert old.fingerprint != manifest.fingerprint
+    assert encoder_fingerprint(old) == encoder_fingerprint(manifest), "selectors and sweeps of before stay theirs"
+    with caplog.at_level(logging.WARNING):
+        check_same(old, manifest_of(load_encoder(retriever(made[0]), "cpu")), "here")
+    assert [record.getMessage() for record in caplog.records] == [
+        "here was made before indexes noted their tokenizer: it is searched as if by the same"
+    ]
+
+
+def test_versions_of_libraries_are_named_beside_another_digest(made: tuple[Path, PassageIndex]) -> None:
+    manifest = made[1].manifest
+    newer = manifest.model_copy(update={"libraries": manifest.libraries | {"tokenizers": "99"}})
+    check_same(manifest, newer, "here")
+    with pytest.raises(ValueError, match=r"tokenizer: \w+ != 0\n.*versions of libraries: .*'tokenizers': '99'"):
+        check_same(manifest, newer.model_copy(update={"tokenizer": "0"}), "here")

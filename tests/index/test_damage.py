@@ -1,0 +1,185 @@
+"""Every file of an index, damaged in every way: verifying finds it, nothing crashes, and what shows changes no result.
+
+The files are those that the jobs leave, whatever they are: a new kind of file is damaged as well.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from diffretriever.index import vectors
+from diffretriever.index.damage import manifests_of
+from diffretriever.index.table import PassageIndex, bm25_manifest
+from diffretriever.index.writer import Committer, text_table, write_block
+from diffretriever.scoring.hits import Hits
+from diffretriever.search.accelerate import accelerate
+from diffretriever.search.bm25 import Bm25Searcher
+from diffretriever.search.dense import open_dense
+from diffretriever.search.inspection import inspect
+from diffretriever.search.sparse import open_sparse
+from schemas.accelerate import AccelerateJob
+from schemas.retriever import Bm25Retriever
+from schemas.search import SearchOptions
+from tests.index.compressed_cases import CPU, QUERIES, compressed, fill
+from tests.search.conftest import PASSAGES
+from tests.search.conftest import QUERIES as TEXTS
+from tests.search.dense_cases import prepare
+
+Answers = list[Hits]
+TABLE = "passages.lance"
+
+
+def flipped(data: bytes, place: int) -> bytes:
+    changed = bytearray(data)
+    changed[place] ^= 1 << (place % 8)
+    return bytes(changed)
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
+    "missing": lambda _: None,
+    "emptied": lambda _: b"",
+    "cut": lambda data: data[: len(data) // 2],
+    "longer": lambda data: data + data[-1:],
+    "first-byte": lambda data: flipped(data, 0),
+    "a-byte": lambda data: flipped(data, len(data) * 5 // 7),
+    "last-byte": lambda data: flipped(data, len(data) - 1),
+}
+"""What becomes of a file's bytes; None where it is gone."""
+MAY_BE_ABSENT = ("candidates.json", ".writer.lock")
+"""Files without which an index is one that has never had any."""
+HIDDEN_BY_SIZE = ("first-byte", "a-byte", "last-byte")
+
+
+@contextmanager
+def damaged(file: Path, damage: str) -> Iterator[bool]:
+    """Damage a file for as long as the block runs; gives whether there was something to damage."""
+    data = file.read_bytes()
+    changed = DAMAGES[damage](data) if data else data
+    if changed is None:
+        file.unlink()
+    else:
+        file.write_bytes(changed)
+    try:
+        yield changed != data
+    finally:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+
+
+def neural(folder: Path) -> PassageIndex:
+    index = prepare(fill(str(folder), 37, 23), "plaid")
+    accelerate(AccelerateJob(index=index.uri))
+    return PassageIndex.open(index.uri)
+
+
+def packed(folder: Path) -> PassageIndex:
+    index = compressed(fill(str(folder), 37, 23), "product2")
+    accelerate(AccelerateJob(index=index.uri))
+    return index
+
+
+def bm25(folder: Path) -> PassageIndex:
+    index = PassageIndex.create(str(folder), bm25_manifest(Bm25Retriever()))
+    Committer(index).commit({"all": write_block(index.uri, text_table(PASSAGES, "c"))}, [])
+    Bm25Searcher(index)
+    return index
+
+
+KINDS: dict[str, Callable[[Path], PassageIndex]] = {"neural": neural, "packed": packed, "bm25": bm25}
+
+
+def answers(uri: str) -> Answers:
+    """What is found by the fastest ways that the index is ready for."""
+    vectors._load.cache_clear()
+    index = PassageIndex.open(uri)
+    if index.manifest.hidden_size is None:
+        return list(Bm25Searcher(index).search(TEXTS, top_k=10).values())
+    options = SearchOptions(index=uri)
+    return [open_dense(index, options, CPU).search(QUERIES, 10), open_sparse(index, options).search(QUERIES, 10)]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Answers]]:
+    """An index, and what may be found in it: by the fastest ways, and by streams of the table alone."""
+    folder = tmp_path_factory.mktemp(request.param) / "index"
+    index = KINDS[request.param](folder)
+    bare = folder.parent / "bare"
+    shutil.copytree(folder, bare, ignore=shutil.ignore_patterns("codes", "packed", "postings", "bm25"))
+    return folder, [answers(index.uri), answers(str(bare))]
+
+
+def files_of(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.rglob("*") if file.is_file() and TABLE not in file.parts)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_found_and_searched_around(
+    made: tuple[Path, list[Answers]], damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, right = made
+    caplog.set_level(logging.WARNING)
+    assert problems(folder) == []
+    for file in files_of(folder):
+        before = set(files_of(folder))
+        with damaged(file, damage) as is_damaged:
+            found = problems(folder)
+            is_absent = damage == "missing" and file.name in MAY_BE_ABSENT
+            assert bool(found) == (is_damaged and not is_absent), (file, found)
+            caplog.clear()
+            assert_right(folder, right, damage)
+        for added in set(files_of(folder)) - before:
+            added.unlink()
+
+
+def problems(folder: Path) -> list[str]:
+    try:
+        verification = inspect(PassageIndex.open(str(folder)), check=True).verification
+    except ValueError as error:
+        return [str(error)]
+    assert verification is not None
+    return [f"{problem.kind}: {problem.first}" for problem in verification.problems]
+
+
+def assert_right(folder: Path, right: list[Answers], damage: str) -> None:
+    """Check that an index is searched, or says why not; results may differ where sizes and headers are as they were."""
+    found: Answers | None = None
+    with suppress(ValueError), np.errstate(all="ignore"):
+        found = answers(str(folder))
+    if found is not None and damage not in HIDDEN_BY_SIZE:
+        assert all(each in options for each, *options in zip(found, *right, strict=True))
+
+
+def newest_manifest(index: PassageIndex) -> Path:
+    folder = Path(index.uri) / TABLE / "_versions"
+    return folder / manifests_of(f"{index.uri}/{TABLE}")[index.version]
+
+
+@pytest.mark.parametrize("damage", ["emptied", "cut"])
+def test_a_damaged_newest_manifest_is_named_with_what_to_do(damage: str, tmp_path: Path) -> None:
+    index = fill(str(tmp_path / "index"), 3, 2)
+    file = newest_manifest(index)
+    with damaged(file, damage):
+        told = rf"is damaged: version {index.version} .* Restore {file} from a copy, or remove that file to go back to"
+        for act in (PassageIndex.open, PassageIndex.exists):
+            with pytest.raises(ValueError, match=told):
+                act(index.uri)
+    assert PassageIndex.open(index.uri).version == index.version
+
+
+def test_manifests_that_are_gone_are_named(tmp_path: Path) -> None:
+    index = fill(str(tmp_path / "index"), 3, 2)
+    with damaged(newest_manifest(index), "missing"):
+        (told,) = problems(tmp_path / "index")
+        assert f"version {index.version} was committed, and the last manifest there is of {index.version - 1}" in told
+    assert problems(tmp_path / "index") == []
+    for file in (tmp_path / "index" / TABLE / "_versions").iterdir():
+        file.unlink()
+    with pytest.raises(ValueError, match=r"holds passages, and .*_versions no manifest"):
+        PassageIndex.exists(index.uri)
