@@ -154,6 +154,7 @@ def test_queries_may_come_in_any_order() -> None:
         ({"run": "r"}, "give --run or --runs, not both"),
         ({"index": "i"}, "give --runs or --index, not both"),
         ({"qrels": None}, "--runs needs --qrels FILE"),
+        ({"modes": ("dense",)}, "--modes goes with --index"),
         ({"weights": (1,)}, "give one for each of the 2 --runs"),
         ({"weights": (0, 0)}, "not all of them 0"),
         ({"weights": (1, -1)}, "greater than or equal to 0"),

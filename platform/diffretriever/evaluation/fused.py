@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 
 from diffretriever.collections import Qrels, Run, read_run
-from diffretriever.evaluation.measures import EvaluationResult, evaluate
+from diffretriever.evaluation.measures import EvaluationResult, deepest_rank, evaluate
 from diffretriever.evaluation.statistics import ALPHA, bootstrap_interval, holm, t_test_p
 from diffretriever.evaluation.tables import NOTHING, Cell, format_table, markdown_table, p_value, with_interval
 from diffretriever.progress import track
@@ -128,9 +128,10 @@ class Weights:
         Raises:
             ValueError: as `evaluate` does.
         """
+        depth = deepest_rank([measure]) or FUSION_DEPTH
         means: dict[tuple[int, ...], float] = {}
         for point in track(_simplex(len(runs.names)), f"tuning {by}", "weights"):
-            run = runs.fused(by, cls.given(runs.names, point).by_run, FUSION_DEPTH)
+            run = runs.fused(by, cls.given(runs.names, point).by_run, depth)
             means[point] = evaluate(run, qrels, (measure,)).mean[measure]
         best = max(means, key=lambda point: (means[point], -sum(share * share for share in point)))
         return cls(cls.given(runs.names, best).by_run, means[best])

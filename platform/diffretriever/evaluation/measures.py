@@ -47,6 +47,11 @@ def parse_measures(names: Iterable[str]) -> list[Measure]:
     return [_parse_measure(name) for name in names]
 
 
+def deepest_rank(measures: Sequence[str]) -> int | None:
+    """Return the last rank that any of these measures, named as in `parse_measures`, looks at; None for all ranks."""
+    return _deepest(parse_measures(measures))
+
+
 def evaluate(run: Run, qrels: Qrels, measures: Sequence[str] = DEFAULT_MEASURES) -> EvaluationResult:
     """Measure a run.
 
@@ -86,7 +91,6 @@ def _parse_measure(name: str) -> Measure:
 
 
 def _deepest(measures: Iterable[Measure]) -> int | None:
-    """Return the last rank that any of these measures looks at; None where that is all ranks."""
     depths = [_depth(measure) for measure in measures]
     return None if None in depths else max(filter(None, depths), default=None)
 
