@@ -57,11 +57,11 @@ def _verification(index: PassageIndex, contents: IndexContents) -> Verification:
 def _other_problems(index: PassageIndex) -> list[Problem]:
     """Return what is wrong with what is kept of an index but for the files of its fragments."""
     problems = Problems()
-    checks: list[tuple[str, Callable[[], object]]] = []
-    if index.manifest.hidden_size is None:
-        bm25 = bm25_artefact(index)
-        checks += [(_BM25, bm25.check), (_BM25, partial(open_bm25, index))]
-    elif "codes" in kinds_of(index):
+    checks: list[tuple[str, Callable[[], object]]] = [
+        (_BM25, bm25_artefact(index).check),
+        (_BM25, partial(open_bm25, index)),
+    ]
+    if "codes" in kinds_of(index):
         checks.append(("the settings of the candidate index are damaged", partial(read_settings, index)))
         for artefact in (CODES.artefact(index, fragment) for fragment in index.fragments()):
             checks += [(_CENTROIDS, partial(artefact.check_file, FILE)), (_CENTROIDS, partial(_read_lists, artefact))]
