@@ -29,7 +29,7 @@ from diffretriever.index import compaction
 from diffretriever.index.damage import NOT_FOUND, not_opened, unreachable
 from diffretriever.index.order import PassageOrder
 from diffretriever.index.vectors import columns_to_read, with_vectors
-from schemas.index import MANIFEST_FORMAT, IndexContents, IndexManifest, passage_schema
+from schemas.index import MANIFEST_FORMAT, ROW_CHECKSUM, IndexContents, IndexManifest, passage_schema
 from schemas.places import plain_place
 from schemas.retriever import Bm25Retriever
 
@@ -46,6 +46,7 @@ _MOST_OF_A_SHARE = 1.1
 """What a shard may hold of an even share, to be given more."""
 _ROWS_AT_ONCE = 65536
 """Of columns that take few bytes."""
+_CHECKSUM_FIELD = pa.field(ROW_CHECKSUM, pa.uint32(), nullable=False)
 _THERE = "already exists"
 """In an error of Lance, which has no class of its own for it."""
 _CONFLICTS = ("commit conflict", "incompatible transaction")
@@ -406,8 +407,8 @@ def check_same(index: IndexManifest, encoder: IndexManifest, uri: str) -> None:
 
 
 def table_schema(manifest: IndexManifest) -> pa.Schema:
-    """Return the schema of an index's table, the manifest in its metadata."""
-    schema = passage_schema(manifest.hidden_size, manifest.codec)
+    """Return the schema of an index's table, a checksum of each row included, with the manifest in its metadata."""
+    schema = passage_schema(manifest.hidden_size, manifest.codec).append(_CHECKSUM_FIELD)
     return schema.with_metadata({_MANIFEST_KEY: manifest.model_dump_json().encode()})
 
 
