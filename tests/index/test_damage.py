@@ -23,6 +23,8 @@ from diffretriever.scoring.hits import Hits
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.bm25 import Bm25Searcher
 from diffretriever.search.dense import open_dense
+from diffretriever.search.dense.codes import open_segments
+from diffretriever.search.dense.plaid import PlaidProposer
 from diffretriever.search.inspection import inspect
 from diffretriever.search.sparse import open_sparse
 from schemas.accelerate import AccelerateJob
@@ -221,3 +223,26 @@ def test_rows_of_an_older_table_are_read_added_to_and_counted_as_unchecked(tmp_p
     made = inspect(compressed(index, "residual2"), check=True).verification
     assert made is not None
     assert (made.rows, made.unchecked_rows, made.problems) == (4, 0, [])
+
+
+@pytest.mark.parametrize("name", ["codes/*/scales.bin", "postings/*/segment/rows.npy", "codes/*/*/plaid.safetensors"])
+def test_the_job_makes_damaged_files_anew(name: str, tmp_path: Path) -> None:
+    index = neural(tmp_path / "index")
+    file, *_ = sorted((tmp_path / "index").glob(name))
+    sound = file.read_bytes()
+    file.write_bytes(flipped(sound, len(sound) - 1))
+    accelerate(AccelerateJob(index=index.uri))
+    PlaidProposer.build(index, open_segments(index)[0])
+    assert problems(tmp_path / "index") == []
+    assert sorted((tmp_path / "index").glob(name))[0].read_bytes() == sound
+
+
+def test_a_changed_bit_of_a_manifest_is_found_or_changes_nothing_that_is_searched(tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    index = fill(str(folder), 37)
+    right, file = [answers(index.uri)], newest_manifest(index)
+    data = file.read_bytes()
+    for place in np.random.default_rng(0).integers(0, len(data), 60).tolist():
+        file.write_bytes(flipped(data, place))
+        if not problems(folder):
+            assert_right(folder, right, "emptied")

@@ -58,6 +58,17 @@ def wrong_data_files(table: str, fragments: Iterable[Any]) -> list[str]:
 
 
 @contextmanager
+def without_panics() -> Iterator[None]:
+    """Raise OSError where Lance panics, as it does over some damaged bytes: its own error is no `Exception`."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise OSError(f"Lance gave up: {error}") from error
+
+
+@contextmanager
 def readable(uri: str, table: str, fragments: Iterable[Any]) -> Iterator[None]:
     """Run what reads a table; raises ValueError, with the files that are damaged, where Lance cannot.
 
@@ -67,8 +78,9 @@ def readable(uri: str, table: str, fragments: Iterable[Any]) -> Iterator[None]:
         fragments: those that are read.
     """
     try:
-        yield
-    except (OSError, pa.ArrowException) as error:
+        with without_panics():
+            yield
+    except (OSError, RuntimeError, KeyError, pa.ArrowException) as error:
         wrong = "; ".join(wrong_data_files(table, fragments)) or reason_of(error)
         raise ValueError(
             f"the table of {uri} is damaged: {wrong}. Restore {table} from a copy, or make the index again"

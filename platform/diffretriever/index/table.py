@@ -23,10 +23,11 @@ import lance
 import numpy as np
 import pyarrow as pa
 from lance.commit import CommitConflictError
+from pydantic import ValidationError
 
 from diffretriever.collections.keys import KEY, KeySet, keys_of
 from diffretriever.index import compaction
-from diffretriever.index.damage import NOT_FOUND, not_opened, unreachable
+from diffretriever.index.damage import NOT_FOUND, not_opened, unreachable, without_panics
 from diffretriever.index.order import PassageOrder
 from diffretriever.index.vectors import columns_to_read, with_vectors
 from schemas.index import MANIFEST_FORMAT, ROW_CHECKSUM, IndexContents, IndexManifest, passage_schema
@@ -73,7 +74,8 @@ class PassageIndex:
             ValueError: nobody can say, such as where access is refused; the message says why.
         """
         try:
-            lance.dataset(table_uri(uri))
+            with without_panics():
+                lance.dataset(table_uri(uri))
         except (ValueError, OSError) as error:
             if (told := not_opened(uri, table_uri(uri), error)) is None:
                 return False
@@ -105,7 +107,10 @@ class PassageIndex:
                 layout than this code reads.
         """
         try:
-            dataset = lance.dataset(table_uri(uri), version=version)
+            with without_panics():
+                dataset = lance.dataset(table_uri(uri), version=version)
+                # Here Lance reads what it has kept of the table's schema.
+                _ = dataset.schema
         except (ValueError, OSError) as error:
             if version is None and (told := not_opened(uri, table_uri(uri), error)) is not None:
                 raise told from error
@@ -417,7 +422,14 @@ def manifest_in(dataset: Any, uri: str) -> IndexManifest:
     text = (dataset.schema.metadata or {}).get(_MANIFEST_KEY)
     if text is None:
         raise ValueError(f"{table_uri(uri)} is a Lance table, but not one that this project made")
-    manifest = IndexManifest.model_validate_json(text)
+    try:
+        manifest = IndexManifest.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(
+            f"the manifest of {uri} cannot be read ({'.'.join(map(str, first['loc']))}: {first['msg']}): upgrade if a "
+            f"newer version made it; if it is damaged, restore {table_uri(uri)}/_versions from a copy"
+        ) from error
     if manifest.format > MANIFEST_FORMAT:
         raise ValueError(f"{uri} has layout {manifest.format}; this version reads up to {MANIFEST_FORMAT}: upgrade")
     return manifest
