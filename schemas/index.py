@@ -118,6 +118,10 @@ def codes_field(width: int) -> pa.Field:
     return pa.field("codes", pa.list_(pa.field("item", row, nullable=False)), nullable=False)
 
 
+ROW_CHECKSUM = "row_checksum"
+"""Column with a checksum of what a row stores, made when it is written; tables made before have none."""
+
+
 def passage_schema(hidden_size: int | None, codec: StoredCodec | None = None) -> pa.Schema:
     """Schema of an index's table; `hidden_size` None is a table without representations (BM25).
 

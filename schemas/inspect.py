@@ -102,6 +102,8 @@ class Verification(Model):
 
     rows: int
     """Passages that were read."""
+    unchecked_rows: int = 0
+    """Of these, rows of a table made before rows had checksums: damage to their vectors may not be seen."""
     vectors: int
     """Their vectors."""
     coded_vectors: int

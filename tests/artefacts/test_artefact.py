@@ -166,3 +166,16 @@ def test_files_that_are_added_later(store: Path) -> None:
     assert (held.folder / "plaid").read_bytes() == b"lists"
     ARTEFACT.remove()
     assert ARTEFACT.open_file("plaid") is None
+
+
+@pytest.mark.parametrize("name", ["artefact.json", "codes.bin"])
+def test_what_cannot_be_read_on_a_disk_is_damaged(name: str, tmp_path: Path) -> None:
+    artefact = Artefact(str(tmp_path), "codes/key")
+    with artefact.build() as folder:
+        (folder / "codes.bin").write_bytes(b"codes")
+    artefact.check()
+    (artefact.path / name).unlink()
+    (artefact.path / name).mkdir()
+    with pytest.raises(DamagedError, match=f"{name} (cannot be read|has .* bytes)"):
+        artefact.check()
+    assert open_all([artefact]) == [None]

@@ -10,7 +10,7 @@ import pytest
 
 from diffretriever.index.table import PassageIndex, bm25_manifest
 from diffretriever.index.writer import Committer, text_table, write_block
-from schemas.index import TEXT_SCHEMA
+from schemas.index import ROW_CHECKSUM, TEXT_SCHEMA
 from schemas.inspect import IndexReport
 from schemas.plan import CapacityPlan
 from schemas.retriever import Bm25Retriever
@@ -41,7 +41,7 @@ def test_a_check_ends_with_status_1_where_something_is_wrong(tmp_path: Path) -> 
     assert report.verification is not None
     assert [(p.total, p.first) for p in report.verification.problems] == [(1, ["d0"])]
     assert report.codes is None
-    assert set(report.columns) == set(TEXT_SCHEMA.names)
+    assert set(report.columns) == {*TEXT_SCHEMA.names, ROW_CHECKSUM}
 
 
 def test_a_plan_for_a_collection_as_json(tmp_path: Path) -> None:

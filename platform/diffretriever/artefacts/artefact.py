@@ -130,7 +130,11 @@ class Listing(Model):
         """Raise DamagedError for a file that is not what was written; all of them are read."""
         self.check_sizes(folder)
         for name, listed in self.files.items():
-            if file_digest(folder / name) != listed.sha256:
+            try:
+                digest = file_digest(folder / name)
+            except OSError as error:
+                raise DamagedError(f"{folder}: {name} cannot be read ({error.strerror})") from error
+            if digest != listed.sha256:
                 raise DamagedError(f"{folder}: {name} is damaged")
 
 
@@ -309,8 +313,8 @@ class Artefact:
         try:
             if not self.is_local:
                 return _known(self.uri, self.name)
-            return _listing_from((self.path / LISTING).read_bytes(), self.place)
-        except (FileNotFoundError, NotADirectoryError):
+            return _listing_in(self.path)
+        except FileNotFoundError:
             return None
 
     def _put(self, folder: Path) -> None:
@@ -417,13 +421,12 @@ def header_in(folder: Path) -> dict[str, int] | None:
     Raises:
         DamagedError: it is not what was written.
     """
-    try:
-        return _listing_from((folder / LISTING).read_bytes(), str(folder)).header
-    except FileNotFoundError:
-        pass
+    listing = _listing_in(folder)
+    if listing is not None:
+        return listing.header
     try:
         return read_json(folder / HEADER)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise DamagedError(f"{folder}: {HEADER} is damaged") from error
 
 
@@ -439,6 +442,17 @@ def read_json(file: Path) -> dict[str, int] | None:
 def bytes_in(folder: Path) -> int:
     """Return the size of the files in a folder and those below it; 0 where there is no folder."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _listing_in(folder: Path) -> Listing | None:
+    """Return the listing in a local folder; None where there is none."""
+    try:
+        data = (folder / LISTING).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise DamagedError(f"{folder}: {LISTING} cannot be read ({error.strerror})") from error
+    return _listing_from(data, str(folder))
 
 
 def _listing_from(data: bytes, place: str) -> Listing:

@@ -7,7 +7,12 @@ opens the newest that is there; beside them it notes the number of the newest it
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import PurePosixPath
+from typing import Any
+
+import pyarrow as pa
 
 from diffretriever.files import files_in, is_local, read_bytes
 
@@ -39,6 +44,49 @@ def lost_version(table: str, newest: int) -> int | None:
     return noted if noted > newest else None
 
 
+def wrong_data_files(table: str, fragments: Iterable[Any]) -> list[str]:
+    """Return which data files of a table's fragments are missing, or of another size than was written, and how."""
+    sizes = {PurePosixPath(file.path).name: file.size for file in files_in(f"{table}/data")}
+    wrong: list[str] = []
+    for file in (file for fragment in fragments for file in fragment.data_files()):
+        size, written = sizes.get(PurePosixPath(file.path).name), file.file_size_bytes
+        if size is None:
+            wrong.append(f"data/{file.path} is missing")
+        elif written and size != written:
+            wrong.append(f"data/{file.path} has {size:,} bytes, and {written:,} were written")
+    return wrong
+
+
+@contextmanager
+def without_panics() -> Iterator[None]:
+    """Raise OSError where Lance panics, as it does over some damaged bytes: its own error is no `Exception`."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise OSError(f"Lance gave up: {error}") from error
+
+
+@contextmanager
+def readable(uri: str, table: str, fragments: Iterable[Any]) -> Iterator[None]:
+    """Run what reads a table; raises ValueError, with the files that are damaged, where Lance cannot.
+
+    Args:
+        uri: of the index.
+        table: path or URI of its Lance table.
+        fragments: those that are read.
+    """
+    try:
+        with without_panics():
+            yield
+    except (OSError, RuntimeError, KeyError, pa.ArrowException) as error:
+        wrong = "; ".join(wrong_data_files(table, fragments)) or reason_of(error)
+        raise ValueError(
+            f"the table of {uri} is damaged: {wrong}. Restore {table} from a copy, or make the index again"
+        ) from error
+
+
 def not_opened(uri: str, table: str, error: Exception) -> ValueError | None:
     """Return what to tell where Lance opens no table: it is damaged, or out of reach; None if there is none.
 
@@ -50,7 +98,7 @@ def not_opened(uri: str, table: str, error: Exception) -> ValueError | None:
     is_absent = NOT_FOUND in str(error)
     if is_absent or is_local(uri):
         try:
-            damaged = _damaged_table(uri, table, _reason(error))
+            damaged = _damaged_table(uri, table, reason_of(error))
         except (ValueError, OSError):
             damaged = None
         if damaged is not None:
@@ -60,10 +108,11 @@ def not_opened(uri: str, table: str, error: Exception) -> ValueError | None:
 
 def unreachable(uri: str, error: Exception) -> ValueError:
     """Return the error of a place that Lance can neither read nor write, with Lance's reason."""
-    return ValueError(f"cannot reach the index at {uri}: {_reason(error)}")
+    return ValueError(f"cannot reach the index at {uri}: {reason_of(error)}")
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """Return what Lance says."""
     # What follows the last comma is a line of Lance's own source.
     return str(error).rsplit(", /", 1)[0]
 

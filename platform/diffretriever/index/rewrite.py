@@ -19,6 +19,7 @@ from lance.fragment import FragmentMetadata, write_fragments
 
 from diffretriever.encoders.representations import Representations, read_vectors
 from diffretriever.files import filesystem_of
+from diffretriever.index.row_checksums import as_stored
 from diffretriever.index.table import PassageIndex, changed_by_another, refused_if_changed, table_schema, table_uri
 from diffretriever.index.vectors import finite_rows, with_packed
 from diffretriever.index.writer import BlockWriter, Committer, WriterLock, beside
@@ -84,7 +85,7 @@ def _coded(
     batch_rows = max(1, _BATCH_BYTES // _row_bytes(index.manifest))
     scanner = fragment.scanner(columns=columns, offset=part.first, limit=part.rows, batch_size=batch_rows)
     for batch in finite_rows(index.uri, scanner.to_batches()):
-        yield with_packed(index.uri, manifest, batch).select(schema.names).cast(schema)
+        yield as_stored(with_packed(index.uri, manifest, batch), schema)
 
 
 def _row_bytes(manifest: IndexManifest) -> int:

@@ -23,13 +23,14 @@ import lance
 import numpy as np
 import pyarrow as pa
 from lance.commit import CommitConflictError
+from pydantic import ValidationError
 
 from diffretriever.collections.keys import KEY, KeySet, keys_of
 from diffretriever.index import compaction
-from diffretriever.index.damage import NOT_FOUND, not_opened, unreachable
+from diffretriever.index.damage import NOT_FOUND, not_opened, unreachable, without_panics
 from diffretriever.index.order import PassageOrder
 from diffretriever.index.vectors import columns_to_read, with_vectors
-from schemas.index import MANIFEST_FORMAT, IndexContents, IndexManifest, passage_schema
+from schemas.index import MANIFEST_FORMAT, ROW_CHECKSUM, IndexContents, IndexManifest, passage_schema
 from schemas.places import plain_place
 from schemas.retriever import Bm25Retriever
 
@@ -46,6 +47,7 @@ _MOST_OF_A_SHARE = 1.1
 """What a shard may hold of an even share, to be given more."""
 _ROWS_AT_ONCE = 65536
 """Of columns that take few bytes."""
+_CHECKSUM_FIELD = pa.field(ROW_CHECKSUM, pa.uint32(), nullable=False)
 _THERE = "already exists"
 """In an error of Lance, which has no class of its own for it."""
 _CONFLICTS = ("commit conflict", "incompatible transaction")
@@ -72,7 +74,8 @@ class PassageIndex:
             ValueError: nobody can say, such as where access is refused; the message says why.
         """
         try:
-            lance.dataset(table_uri(uri))
+            with without_panics():
+                lance.dataset(table_uri(uri))
         except (ValueError, OSError) as error:
             if (told := not_opened(uri, table_uri(uri), error)) is None:
                 return False
@@ -104,7 +107,10 @@ class PassageIndex:
                 layout than this code reads.
         """
         try:
-            dataset = lance.dataset(table_uri(uri), version=version)
+            with without_panics():
+                dataset = lance.dataset(table_uri(uri), version=version)
+                # Here Lance reads what it has kept of the table's schema.
+                _ = dataset.schema
         except (ValueError, OSError) as error:
             if version is None and (told := not_opened(uri, table_uri(uri), error)) is not None:
                 raise told from error
@@ -406,8 +412,8 @@ def check_same(index: IndexManifest, encoder: IndexManifest, uri: str) -> None:
 
 
 def table_schema(manifest: IndexManifest) -> pa.Schema:
-    """Return the schema of an index's table, the manifest in its metadata."""
-    schema = passage_schema(manifest.hidden_size, manifest.codec)
+    """Return the schema of an index's table, a checksum of each row included, with the manifest in its metadata."""
+    schema = passage_schema(manifest.hidden_size, manifest.codec).append(_CHECKSUM_FIELD)
     return schema.with_metadata({_MANIFEST_KEY: manifest.model_dump_json().encode()})
 
 
@@ -416,7 +422,14 @@ def manifest_in(dataset: Any, uri: str) -> IndexManifest:
     text = (dataset.schema.metadata or {}).get(_MANIFEST_KEY)
     if text is None:
         raise ValueError(f"{table_uri(uri)} is a Lance table, but not one that this project made")
-    manifest = IndexManifest.model_validate_json(text)
+    try:
+        manifest = IndexManifest.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(
+            f"the manifest of {uri} cannot be read ({'.'.join(map(str, first['loc']))}: {first['msg']}): upgrade if a "
+            f"newer version made it; if it is damaged, restore {table_uri(uri)}/_versions from a copy"
+        ) from error
     if manifest.format > MANIFEST_FORMAT:
         raise ValueError(f"{uri} has layout {manifest.format}; this version reads up to {MANIFEST_FORMAT}: upgrade")
     return manifest

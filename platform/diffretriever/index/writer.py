@@ -23,6 +23,7 @@ from lance.fragment import FragmentMetadata, write_fragments
 from diffretriever.collections import Passage
 from diffretriever.index.damage import unreachable
 from diffretriever.index.lease import Lease
+from diffretriever.index.row_checksums import as_stored
 from diffretriever.index.table import (
     PassageIndex,
     changed_by_another,
@@ -70,7 +71,7 @@ class BlockWriter:
         """
         refuse_to_write(table)
         schema = self._dataset.schema
-        table = with_packed(self._uri, self._manifest, table).select(schema.names).cast(schema)
+        table = as_stored(with_packed(self._uri, self._manifest, table), schema)
         try:
             fragments = write_fragments(table, self._dataset, schema=schema)
         except OSError as error:

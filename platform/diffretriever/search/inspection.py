@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any
 
 from diffretriever.artefacts.artefact import Artefact, DamagedError, unless_damaged
+from diffretriever.index.damage import readable
 from diffretriever.index.history import column_bytes, history
-from diffretriever.index.table import PassageIndex
+from diffretriever.index.table import PassageIndex, table_uri
 from diffretriever.search.accelerate import FILE_KINDS, kinds_of, sizes_of
 from diffretriever.search.bm25 import bm25_artefact, open_bm25
 from diffretriever.search.dense.candidates import read_settings
@@ -26,8 +27,16 @@ _CENTROIDS = "the centroids of a fragment are damaged"
 
 
 def inspect(index: PassageIndex, *, check: bool) -> IndexReport:
-    """Describe an index; with `check` all of it is read and checked."""
-    contents = index.contents()
+    """Describe an index; with `check` all of it is read and checked.
+
+    Raises:
+        ValueError: Lance cannot read the table; the message names damaged files.
+    """
+    with readable(index.uri, table_uri(index.uri), index.fragments()):
+        return _report(index, index.contents(), check=check)
+
+
+def _report(index: PassageIndex, contents: IndexContents, *, check: bool) -> IndexReport:
     return IndexReport(
         index=index.uri,
         fingerprint=index.manifest.fingerprint,

@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 from diffretriever.artefacts.artefact import DamagedError
 from diffretriever.collections import Passage
 from diffretriever.encoders.representations import read_impacts, read_vectors
-from diffretriever.index.damage import lost_version
+from diffretriever.index.damage import lost_version, wrong_data_files
+from diffretriever.index.row_checksums import row_checksums
 from diffretriever.index.table import PassageIndex, rows_written, table_uri
 from diffretriever.index.vectors import codec_place, read_codec, read_packed, with_vectors
 from diffretriever.progress import track
@@ -29,7 +30,7 @@ from diffretriever.search.dense.codes import FragmentCodes
 from diffretriever.search.dense.packed import FragmentPacked
 from diffretriever.search.sparse.kernels import digest_impacts
 from diffretriever.search.sparse.postings import FragmentPostings
-from schemas.index import IndexContents, IndexManifest, passage_schema
+from schemas.index import ROW_CHECKSUM, IndexContents, IndexManifest, passage_schema
 from schemas.inspect import Problem, Verification
 from schemas.retriever import is_neural
 
@@ -69,6 +70,7 @@ def verify(index: PassageIndex, contents: IndexContents, codes_of: CodesOf, pack
     """
     problems = Problems()
     _check_schema(index, problems)
+    problems.add("data files are damaged", wrong_data_files(table_uri(index.uri), index.fragments()))
     codec = _open_codec(index, problems)
     hashes: list[np.ndarray] = []
     vectors = coded = 0
@@ -87,7 +89,13 @@ def verify(index: PassageIndex, contents: IndexContents, codes_of: CodesOf, pack
     problems.add("an id is there more than once", _repeated(index, hashes))
     _check_newest(index, problems)
     _check_counts(index, contents, rows, problems)
-    return Verification(rows=rows, vectors=vectors, coded_vectors=coded, problems=problems.found())
+    return Verification(
+        rows=rows,
+        unchecked_rows=0 if ROW_CHECKSUM in index.dataset.schema.names else rows,
+        vectors=vectors,
+        coded_vectors=coded,
+        problems=problems.found(),
+    )
 
 
 def verify_postings(index: PassageIndex, postings_of: PostingsOf) -> tuple[int, list[Problem]]:
@@ -139,6 +147,8 @@ def _row_problems(
     packed: FragmentPacked | None,
 ) -> Wrong:
     yield from text_problems(batch)
+    if ROW_CHECKSUM in batch.schema.names:
+        yield "a row is not what was written", _differs(batch)
     if index.manifest.hidden_size is None:
         return
     yield from impact_problems(batch, index.manifest.vocab_size or 0)
@@ -190,6 +200,12 @@ def _opened(what: str, files_of: Callable[[Any], Files | None], fragment: Any, p
     except DamagedError as error:
         problems.add(f"the {what} of a fragment are damaged", [str(error)])
         return None
+
+
+def _differs(batch: pa.RecordBatch) -> np.ndarray:
+    made_P = row_checksums(batch, [name for name in batch.schema.names if name != "_rowaddr"])
+    differs_P: np.ndarray = made_P != batch.column(ROW_CHECKSUM).to_numpy()
+    return differs_P
 
 
 def text_problems(batch: pa.RecordBatch) -> Wrong:
