@@ -56,6 +56,8 @@ DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
     "last-byte": lambda data: flipped(data, len(data) - 1),
 }
 """What becomes of a file's bytes; None where it is gone."""
+FEW_DAMAGES = ("missing", "cut", "a-byte")
+"""Those of the short form."""
 MAY_BE_ABSENT = ("candidates.json", ".writer.lock")
 """Files without which an index is one that has never had any."""
 HIDDEN_BY_SIZE = ("first-byte", "a-byte", "last-byte")
@@ -128,7 +130,11 @@ def files_of(folder: Path) -> list[Path]:
     return sorted([*data, *(file for file in folder.rglob("*") if file.is_file() and TABLE not in file.parts)])
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "damage" in metafunc.fixturenames:
+        metafunc.parametrize("damage", DAMAGES if metafunc.config.getoption("--full") else FEW_DAMAGES)
+
+
 def test_a_damaged_file_is_found_and_searched_around(
     made: tuple[Path, list[Answers]], damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
