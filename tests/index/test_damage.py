@@ -131,7 +131,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "damage" in metafunc.fixturenames:
+    if "made" in metafunc.fixturenames:
         metafunc.parametrize("damage", DAMAGES if metafunc.config.getoption("--full") else FEW_DAMAGES)
 
 
