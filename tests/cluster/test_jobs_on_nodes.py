@@ -104,9 +104,9 @@ def collection(bench: Bench, tmp_path: Path) -> str:
     return bench.upload(folder)
 
 
-def searched(index: str, *queries: str) -> Ranked:
+def searched(index: str, *queries: str, modes: tuple[Mode, ...] | None = None) -> Ranked:
     """Return what a search in this process finds."""
-    found = open_searcher(index).search(list(queries), top_k=2 * N)
+    found = open_searcher(index).search(list(queries), top_k=2 * N, modes=modes)
     return {mode: list(hits) for mode, hits in found.items()}
 
 
@@ -140,7 +140,7 @@ def serve_config(index: str, port: int) -> dict[str, Any]:
 def assert_served(client: httpx2.Client, index: str, query: str) -> None:
     """The server answers by the latest version, as a search in this process does."""
     latest = PassageIndex.open(index)
-    here = searched(index, query)
+    here = searched(index, query, modes=MODES)
     for mode in MODES:
         answer = ask(client, query=query, k=2 * N, mode=mode)
         assert answer["index"]["version"] == latest.version
@@ -161,7 +161,8 @@ def assert_measured(desk: Desk, collection: str, indexes: Iterable[str], batch: 
         here = searched(index, *QUERIES.values())
         assert runs_in(f"{index}-run", here) == here
         assert json.loads(read_text(f"{index}-run/metrics.json"))["measures"].keys() == here.keys()
-    assert runs_in(runs, MODES) == runs_in(f"{batch}-run", MODES)
+    modes = PassageIndex.open(batch).manifest.retriever.modes
+    assert runs_in(runs, modes) == runs_in(f"{batch}-run", modes)
 
 
 def test_encode_evaluate_search_serve_add_and_encode_again(desk: Desk, collection: str, full: bool) -> None:
