@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import peft
 import pytest
 import torch
 
@@ -43,6 +42,9 @@ TRAINED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", list(TRAINED))
 def test_adapters_saved_by_peft_over_our_backbones(name: str, folder_of: FolderOf, tmp_path: Path) -> None:
     trained = load_backbone(folder_of(name), device="cpu")
+    # It takes seconds to load, and every process of the tests reads this file.
+    import peft
+
     config = peft.LoraConfig(**TRAINED[name], init_lora_weights="gaussian")
     model = peft.get_peft_model(trained.model, config)
     generator = torch.Generator().manual_seed(1)

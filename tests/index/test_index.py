@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
 
-import lancedb
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -178,6 +177,9 @@ def test_fragments_that_are_large_enough_stay(index: PassageIndex) -> None:
 
 def test_lancedb_opens_the_table(index: PassageIndex) -> None:
     add(index, ["a", "b"])
+    # It takes seconds to load, and every process of the tests reads this file.
+    import lancedb
+
     assert lancedb.connect(index.uri).open_table("passages").count_rows() == 2
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-import lancedb
 import numpy as np
 import pytest
-from lancedb.index import IvfFlat
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import Representations
@@ -87,6 +85,9 @@ def test_a_query_without_content_words_still_has_dense_and_hybrid(index: Passage
 
 def test_lancedb_flat_search_agrees(index: PassageIndex, encoder: Encoder) -> None:
     queries = encoder.encode_queries(QUERIES[:1])
+    # It takes seconds to load, and every process of the tests reads this file.
+    import lancedb
+
     table = lancedb.connect(index.uri).open_table("passages")
     rows = table.search(queries.vectors_MH, vector_column_name="reps").distance_type("cosine").limit(60).to_list()
     ours = dict(searcher(index, encoder).search(QUERIES[:1], modes=["dense"])["dense"][0])
@@ -99,6 +100,9 @@ def test_lancedb_flat_search_agrees(index: PassageIndex, encoder: Encoder) -> No
 
 def test_lancedbs_own_index_over_slots_finds_the_same_best_passage(tmp_path: Path, encoder: Encoder) -> None:
     own = fill(encoder, str(tmp_path / "index"))
+    import lancedb
+    from lancedb.index import IvfFlat
+
     table = lancedb.connect(own.uri).open_table("passages")
     table.create_index("reps", config=IvfFlat(distance_type="cosine", num_partitions=2))
     asked = encoder.encode_queries(QUERIES)

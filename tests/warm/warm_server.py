@@ -54,9 +54,10 @@ _MOST_BYTES = 1 << 20
 def serve(address: str) -> dict[str, Any] | None:
     """Fork for every request; return the request in the fork, and None in the server once its parent is gone."""
     listening = socket.socket(socket.AF_UNIX)
-    listening.bind(address)
+    # Under its name it is there once it listens.
+    listening.bind(f"{address}.new")
     listening.listen(64)
-    print("ready", flush=True)
+    Path(f"{address}.new").rename(address)
     # No epoll: forks would share its state.
     waiting = selectors.PollSelector()
     waiting.register(listening, selectors.EVENT_READ)
