@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,22 +16,11 @@ from xdist.scheduler import LoadFileScheduling
 
 from diffretriever.random_models.checkpoints import write_random_checkpoint
 from tests.cluster.s3 import S3, s3_endpoint
-from tests.warm.warm_python import wait_for, warm_python
-
-WARM_VARIABLES = "TESTS_WARM_PYTHON"
+from tests.warm.warm_python import warm_python
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="the long forms of tests: they kill a job more often")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Where several processes run tests, one warm Python serves all of them, and loads while they collect the tests."""
-    if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None):
-        return
-    started = ExitStack()
-    os.environ[WARM_VARIABLES] = json.dumps(started.enter_context(warm_python()))
-    config.add_cleanup(started.close)
 
 
 class Scheduling(LoadFileScheduling):
@@ -105,10 +91,7 @@ def _own_ray() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def warm() -> Iterator[None]:
     """Workers of every Ray that begins from here on, and `python`, are forks of a process with torch loaded."""
-    given = os.environ.get(WARM_VARIABLES)
-    with ExitStack() as started, pytest.MonkeyPatch.context() as patch:
-        variables = started.enter_context(warm_python()) if given is None else json.loads(given)
-        wait_for(variables)
+    with warm_python() as variables, pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(variables["PYTHONPATH"].split(":")[-1])
         for name, value in variables.items():
             patch.setenv(name, value)

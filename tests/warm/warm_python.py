@@ -6,23 +6,18 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 _HERE = Path(__file__).parent
 _EXECUTABLE = "WARM_PYTHON"
-_SERVER = "server"
 
 
 @contextmanager
 def warm_python() -> Iterator[dict[str, str]]:
-    """Run a server; give the variables by which `python`, and the workers of a Ray that begins now, are its forks.
-
-    It takes a while to load: see `wait_for`.
-    """
+    """Run a server; give the variables by which `python`, and the workers of a Ray that begins now, are its forks."""
     with tempfile.TemporaryDirectory(prefix="warm-", dir="/tmp") as folder:
         place = Path(folder)
         script = place / "python"
@@ -31,16 +26,18 @@ def warm_python() -> Iterator[dict[str, str]]:
             "import sys",
             f"sys.path.append({str(_HERE)!r})",
             "from warm_client import main",
-            f"main({str(place / _SERVER)!r}, {sys.executable!r})",
+            f"main({str(place / 'server')!r}, {sys.executable!r})",
         ]
         script.write_text("\n".join(lines) + "\n")
         script.chmod(0o755)
         # What libraries read once, when they load; Ray's workers have one thread as well.
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, str(_HERE / "warm_server.py"), str(place / _SERVER)]
+        command = [sys.executable, str(_HERE / "warm_server.py"), str(place / "server")]
         environment.pop("PYTHONPATH", None)
-        with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment) as server:
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as server:
             assert server.stdin is not None
+            assert server.stdout is not None
+            assert server.stdout.readline() == b"ready\n"
             yield {
                 "PATH": f"{folder}:{os.environ['PATH']}",
                 "PYTHONPATH": ":".join(filter(None, [os.environ.get("PYTHONPATH"), str(_HERE)])),
@@ -48,12 +45,6 @@ def warm_python() -> Iterator[dict[str, str]]:
                 _EXECUTABLE: str(script),
             }
             server.stdin.close()
-
-
-def wait_for(variables: Mapping[str, str]) -> None:
-    """Wait until the server has loaded its libraries."""
-    while not Path(variables[_EXECUTABLE]).with_name(_SERVER).exists():
-        time.sleep(0.05)
 
 
 def with_warm_workers(runtime_env: dict[str, Any] | None) -> dict[str, Any]:

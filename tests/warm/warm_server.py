@@ -54,10 +54,9 @@ _MOST_BYTES = 1 << 20
 def serve(address: str) -> dict[str, Any] | None:
     """Fork for every request; return the request in the fork, and None in the server once its parent is gone."""
     listening = socket.socket(socket.AF_UNIX)
-    # Under its name it is there once it listens.
-    listening.bind(f"{address}.new")
+    listening.bind(address)
     listening.listen(64)
-    Path(f"{address}.new").rename(address)
+    print("ready", flush=True)
     # No epoll: forks would share its state.
     waiting = selectors.PollSelector()
     waiting.register(listening, selectors.EVENT_READ)
