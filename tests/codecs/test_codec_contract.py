@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -28,12 +29,16 @@ def unit_vectors(n: int, seed: int) -> np.ndarray:
 
 
 SAMPLE, OTHERS = unit_vectors(N, 0), unit_vectors(500, 1)
-TRAINED = {config: train_codec(config, SAMPLE) for config in CONFIGS}
+
+
+@cache
+def trained(config: CodecConfig) -> Codec:
+    return train_codec(config, SAMPLE)
 
 
 @pytest.fixture(params=CONFIGS, ids=str)
 def codec(request: pytest.FixtureRequest) -> Codec:
-    return TRAINED[request.param]
+    return trained(request.param)
 
 
 def test_the_width_is_what_storage_says(codec: Codec) -> None:
@@ -68,7 +73,7 @@ def test_single_precision_codes_like_half(codec: Codec) -> None:
 @pytest.mark.parametrize("family", get_args(Family))
 def test_more_bits_never_decode_worse(family: Family) -> None:
     def error(bits: Bits) -> float:
-        codec = TRAINED[CodecConfig(family, bits)]
+        codec = trained(CodecConfig(family, bits))
         return float(np.linalg.norm(codec.decode(codec.encode(OTHERS)) - OTHERS, axis=1).mean())
 
     assert error(1) > 1.3 * error(2) > 1.3**2 * error(4)
@@ -105,9 +110,9 @@ def test_saved_and_loaded(codec: Codec, tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", get_args(Family))
 def test_the_same_sample_and_seed_give_the_same_codec(family: Family) -> None:
     config = CodecConfig(family, 2)
-    assert train_codec(config, SAMPLE).digest == TRAINED[config].digest
-    assert train_codec(config, SAMPLE, seed=1).digest != TRAINED[config].digest
-    assert train_codec(config, SAMPLE[::2]).digest != TRAINED[config].digest
+    assert train_codec(config, SAMPLE).digest == trained(config).digest
+    assert train_codec(config, SAMPLE, seed=1).digest != trained(config).digest
+    assert train_codec(config, SAMPLE[::2]).digest != trained(config).digest
 
 
 @pytest.mark.parametrize("n", [1, 2, 30])

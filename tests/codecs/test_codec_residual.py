@@ -12,7 +12,7 @@ from diffretriever.codecs import storage_bytes, train_codec
 from diffretriever.codecs.codewords import spherical_centroids
 from diffretriever.codecs.residual import centroid_count
 from schemas.codec import Bits, CodecConfig
-from tests.codecs.test_codec_contract import HIDDEN, OTHERS, SAMPLE, TRAINED
+from tests.codecs.test_codec_contract import HIDDEN, OTHERS, SAMPLE, trained
 
 GIB = 2**30
 MS_MARCO = 8_841_823
@@ -31,7 +31,7 @@ def test_the_papers_compressed_indexes(hidden_size: int, vectors: int, gib: str)
 
 @pytest.mark.parametrize("bits", [1, 2, 4])
 def test_codes_read_with_plain_numpy(bits: Bits) -> None:
-    codec = TRAINED[CodecConfig("residual", bits)]
+    codec = trained(CodecConfig("residual", bits))
     codes = codec.encode(OTHERS)
     ids = codes[:, :4].copy().view("<u4")[:, 0]
     numbers = (codes[:, 4:, None] >> np.arange(0, 8, bits, dtype=np.uint8)) & (2**bits - 1)
@@ -42,7 +42,7 @@ def test_codes_read_with_plain_numpy(bits: Bits) -> None:
 
 @pytest.mark.parametrize("bits", [1, 2, 4])
 def test_the_nearest_centroid_and_the_bucket_of_each_residual(bits: Bits) -> None:
-    codec = TRAINED[CodecConfig("residual", bits)]
+    codec = trained(CodecConfig("residual", bits))
     centroids, cuts = codec.arrays["centroids"].astype(np.float64), codec.arrays["cuts"]
     codes = codec.encode(OTHERS)
     ids = codes[:, :4].copy().view("<u4")[:, 0]
@@ -57,7 +57,7 @@ def test_the_nearest_centroid_and_the_bucket_of_each_residual(bits: Bits) -> Non
 @pytest.mark.parametrize("bits", [1, 2, 4])
 def test_levels_are_quantiles_in_the_middle_between_cuts_that_are_quantiles(bits: Bits) -> None:
     """Every level is used about equally often, by vectors that the codec was not trained on too."""
-    codec = TRAINED[CodecConfig("residual", bits)]
+    codec = trained(CodecConfig("residual", bits))
     cuts, levels = codec.arrays["cuts"], codec.arrays["levels"]
     assert (len(cuts), len(levels)) == (2**bits - 1, 2**bits)
     assert (levels[:-1] < cuts).all()
@@ -74,7 +74,7 @@ def test_how_many_centroids() -> None:
     assert centroid_count(MS_MARCO * 16, 10**9) == 131072
     assert centroid_count(MS_MARCO * 16, 131072) == 32768
     assert centroid_count(1, 1) == 1
-    assert len(TRAINED[CodecConfig("residual", 2)].arrays["centroids"]) == 512
+    assert len(trained(CodecConfig("residual", 2)).arrays["centroids"]) == 512
     assert len(train_codec(CodecConfig("residual", 2), SAMPLE, 100).arrays["centroids"]) == 128
 
 
@@ -89,7 +89,7 @@ def test_centroids_are_unit_means_of_their_own() -> None:
 
 
 def test_a_centroid_that_the_codec_does_not_have() -> None:
-    codec = TRAINED[CodecConfig("residual", 2)]
+    codec = trained(CodecConfig("residual", 2))
     codes = codec.encode(OTHERS[:3])
     codes[1, :4] = np.array([len(codec.arrays["centroids"])], "<u4").view(np.uint8)
     assert codec.readable(codes).tolist() == [True, False, True]
