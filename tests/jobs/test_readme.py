@@ -35,7 +35,7 @@ def commands() -> list[str]:
     return [command for block in blocks for command in block.strip().splitlines()]
 
 
-ON_RAY = ("batch_search", "compress_index", "sweep_budgets")
+ON_RAY = ("batch_search", "sweep_budgets")
 """Jobs that start a Ray where none runs, however little they have to do."""
 
 LOCAL = [c for c in commands() if not c.startswith(("make ", "ray ", "export "))]

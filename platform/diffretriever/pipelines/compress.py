@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ _CODEC_FILE = "codec.safetensors"
 
 
 def compress_index(job: CompressJob) -> CompressSummary:
-    """Run a compress job in the Ray session at hand, or in one of its own.
+    """Run a compress job in the Ray session at hand, or in one of its own; an index of a single part, right here.
 
     A job that is killed leaves the index as it was, and what it had written for the same job run again.
 
@@ -45,8 +46,7 @@ def compress_index(job: CompressJob) -> CompressSummary:
             codec = _codec(job, index, ledger)
             codec.save(codec_place(index.uri, codec.digest))
             manifest = index.manifest.model_copy(update={"codec": _stored(job, codec)})
-            with ray_session(RayConfig(ray_address=job.ray_address)):
-                written = _run(index, manifest, ledger)
+            written = _run(job, index, manifest, ledger)
             Ledger(_work_place(job)).clear()
         assert index.manifest.codec is not None, "it was there, or has just been committed"
         return CompressSummary(
@@ -110,14 +110,15 @@ def _stored(job: CompressJob, codec: Codec) -> StoredCodec:
     )
 
 
-def _run(index: PassageIndex, manifest: IndexManifest, ledger: Ledger) -> int:
+def _run(job: CompressJob, index: PassageIndex, manifest: IndexManifest, ledger: Ledger) -> int:
     """Write the parts that no earlier attempt has written, and commit all; return the passages written."""
     assert manifest.codec is not None, "the manifest to be is that of a compressed index"
     parts = parts_of(index)
     receipts = {part.key: receipt for part in parts if (receipt := _receipt(index, ledger, part)) is not None}
     todo = [part for part in parts if part.key not in receipts]
     rows = sum(part.rows for part in todo)
-    with Progress(f"{index.uri} → {manifest.codec.name}", rows) as progress:
+    session = nullcontext() if len(todo) <= 1 else ray_session(RayConfig(ray_address=job.ray_address))
+    with session, Progress(f"{index.uri} → {manifest.codec.name}", rows) as progress:
         for done in _written(index, manifest, todo):
             ledger.put(f"{done['key']}.json", done["receipt"].encode())
             receipts[done["key"]] = done["receipt"]
@@ -134,11 +135,17 @@ def _receipt(index: PassageIndex, ledger: Ledger, part: TablePart) -> str | None
 
 
 def _written(index: PassageIndex, manifest: IndexManifest, parts: list[TablePart]) -> Iterator[dict[str, Any]]:
-    if not parts:
-        return
-    arguments = {"uri": index.uri, "version": index.version, "manifest_json": manifest.model_dump_json()}
-    rows = dataset_of([pa.Table.from_pylist([part._asdict()]) for part in parts])
-    for table in tables_of(rows.map_batches(_write_parts, fn_kwargs=arguments, num_cpus=1, **AS_ARROW)):
+    arguments: dict[str, Any] = {
+        "uri": index.uri,
+        "version": index.version,
+        "manifest_json": manifest.model_dump_json(),
+    }
+    rows = [pa.Table.from_pylist([part._asdict()]) for part in parts]
+    if len(rows) <= 1:
+        found: Iterable[pa.Table] = (_write_parts(each, **arguments) for each in rows)
+    else:
+        found = tables_of(dataset_of(rows).map_batches(_write_parts, fn_kwargs=arguments, num_cpus=1, **AS_ARROW))
+    for table in found:
         yield from table.to_pylist()
 
 
