@@ -27,6 +27,8 @@ class ServeLimits(Model):
     """Characters of title and text of one passage."""
     max_body_bytes: PositiveInt = 4 << 20
     """Bytes of a request's body."""
+    body_s: PositiveFloat = 5.0
+    """Seconds in which a request's body must arrive; after them it is answered with status 408."""
     timeout_s: PositiveFloat = 30.0
     """Seconds for one request; after them it is answered with status 503."""
 
@@ -83,7 +85,8 @@ class ServeConfig(Model):
     """What chooses K_q for `budget: adaptive`: `rule`, `fixed:4`, or the file of a fitted selector."""
     limits: ServeLimits = ServeLimits()
     max_ongoing: PositiveInt = 64
-    """Requests that a replica works on at a time; further ones are refused with status 503 and Retry-After."""
+    """Requests that a replica works on at a time; further ones are refused with status 503 and Retry-After. As many
+    bodies may be on their way beside them."""
     max_queued: PositiveInt = 256
     """Requests that wait for a replica at each of Ray's routers, before those are refused too."""
     batch_tokens: PositiveInt | None = None

@@ -186,8 +186,9 @@ def _options(config: ServeConfig, replica: ReplicaConfig) -> dict[str, Any]:
     return {
         **scaling,
         "ray_actor_options": {"num_cpus": replica.cpus, "num_gpus": replica.gpus},
-        # The replica itself refuses what is too much, with a problem; this is for what it has no time to refuse.
-        "max_ongoing_requests": 2 * config.max_ongoing,
+        # So many are worked on and as many bodies come; the last third is for those that the replica itself refuses,
+        # with a problem, or takes in the place of slow ones.
+        "max_ongoing_requests": 3 * config.max_ongoing,
         "max_queued_requests": config.max_queued,
         "backpressure_config": {"status_code": 503, "retry_after_s": 1},
         "graceful_shutdown_timeout_s": config.limits.timeout_s + 5,
