@@ -121,6 +121,9 @@ class Ingress:
         self._watch = asyncio.get_running_loop().create_task(self._follow())
         return make_api(self._service, self._key, _PAGE if self._config.page else None)
 
+    async def ping(self) -> None:
+        """Show that this replica is alive."""
+
     async def check_health(self) -> None:
         """Have Ray start this replica anew, with the encoder of the index that is there now."""
         if self._service.is_other_retriever:
@@ -192,7 +195,7 @@ def _options(config: ServeConfig, replica: ReplicaConfig) -> dict[str, Any]:
         "max_queued_requests": config.max_queued,
         "backpressure_config": {"status_code": 503, "retry_after_s": 1},
         "graceful_shutdown_timeout_s": config.limits.timeout_s + 5,
-        "health_check_period_s": 5,
+        "health_check_period_s": 1,
     }
 
 

@@ -157,12 +157,18 @@ def test_the_key(address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("victim", "is_missed"), [("apart#Encoder#", False), ("apart#Shard1#", True), ("SERVE_CONTROLLER_ACTOR", False)]
+    ("application", "victim", "is_missed"),
+    [
+        ("apart", "apart#Encoder#", False),
+        ("apart", "apart#Shard1#", True),
+        ("apart", "SERVE_CONTROLLER_ACTOR", False),
+        ("together", "together#Ingress#", True),
+    ],
 )
 def test_who_is_killed_is_replaced_and_nobody_waits_for_it(
-    victim: str, is_missed: bool, address: str, index: PassageIndex
+    application: str, victim: str, is_missed: bool, address: str, index: PassageIndex
 ) -> None:
-    """One of two encoders is not missed; without the one replica of a shard there is no answer, and no wait."""
+    """One of two encoders is not missed; without the one replica of a shard, or of all, there is no answer, no wait."""
     expected = open_searcher(index.uri).search([QUERIES[0]], top_k=5, modes=["dense"])["dense"]
     killer = threading.Timer(0.5, kill_actor, [victim])
     quiet = time.monotonic() + 4
@@ -174,7 +180,7 @@ def test_who_is_killed_is_replaced_and_nobody_waits_for_it(
         return bool(refused) and any(answer.status == 200 and answer.asked > refused[0] for answer in answers)
 
     killer.start()
-    answers = keep_asking(f"{address}/apart", has_recovered, query=QUERIES[0], k=5, mode="dense")
+    answers = keep_asking(f"{address}/{application}", has_recovered, query=QUERIES[0], k=5, mode="dense")
     refused = [answer.response for answer in answers if answer.status != 200]
     assert all(pairs(answer.response.json()) == expected for answer in answers if answer.status == 200)
     assert bool(refused) == is_missed
