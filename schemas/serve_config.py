@@ -1,4 +1,4 @@
-"""The config of the search application: one file, or `key=value` arguments of `serve run`."""
+"""The config of the search application: one file, or `key=value` arguments of `python -m serve`."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class ServeConfig(Model):
 
     @classmethod
     def from_arguments(cls, arguments: dict[str, Any]) -> Self:
-        """Build from `serve run` arguments, in which a dot goes into a part: `limits.max_k=100`.
+        """Build from arguments, in which a dot goes into a part: `limits.max_k=100`.
 
         Raises:
             ValueError: an unknown or malformed setting, named.

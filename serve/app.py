@@ -1,4 +1,4 @@
-"""The search application: `serve run serve.app:search_app index=FOLDER`, or `serve deploy` with config.yaml.
+"""The search application: `python -m serve index=FOLDER` runs it here, `serve deploy` with config.yaml on a cluster.
 
 Together, every replica of the ingress encodes and searches by itself. Apart, it prepares queries and merges answers,
 while encoder replicas and shards do the work.

@@ -28,6 +28,7 @@ _INGRESS = "Ingress"
 _OWN = "/-/"
 """Paths below it are Ray's."""
 _ROUTES = "/-/routes"
+_ENDING = "the application is starting or ending"
 _ROUTES_S = 1.0
 """Seconds between looks at what is deployed where."""
 
@@ -83,7 +84,7 @@ class Front:
             self._applications = await self._routes(scope)
             self._looked = time.monotonic()
         if not self._applications:
-            raise UnavailableError("the application is starting or ending")
+            raise UnavailableError(_ENDING)
         routes = [route for route in self._applications if f"{path}/".startswith(f"{route.rstrip('/')}/")]
         if not routes:
             return None
@@ -93,7 +94,7 @@ class Front:
                 handle = await asyncio.to_thread(serve.get_app_handle, name)
             except RayServeException:
                 return None
-            self._replicas[name] = Replicas(handle) if handle.deployment_name == _INGRESS else None
+            self._replicas[name] = Replicas(handle, name) if handle.deployment_name == _INGRESS else None
         return self._replicas[name]
 
     async def _routes(self, scope: Scope) -> dict[str, str]:
@@ -146,6 +147,5 @@ def _refusal(start: Message) -> UnavailableError | None:
         return None
     if start["status"] == 503 and b"retry-after" in headers:
         return UnavailableError("too many requests are waiting")
-    if start["status"] in {500, 503}:
-        return UnavailableError(GONE)
-    return UnavailableError("no answer in time") if start["status"] == 408 else None
+    detail = {404: _ENDING, 408: "no answer in time", 500: GONE, 503: GONE}.get(start["status"])
+    return None if detail is None else UnavailableError(detail)

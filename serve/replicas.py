@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from ray import serve
 from ray.exceptions import RayActorError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
@@ -27,8 +28,9 @@ _LOOK_S = 5.0
 class Replicas:
     """The replicas of one deployment, which need a method `ping`. To be used from one event loop."""
 
-    def __init__(self, handle: DeploymentHandle) -> None:
-        self._handle = handle
+    def __init__(self, handle: DeploymentHandle, application: str | None = None) -> None:
+        """Watch over the replicas of `handle`; while their `application` is being deployed, new ones are waited for."""
+        self._handle, self._application = handle, application
         self._are_gone = False
         self._looking: asyncio.Task[None] | None = None
 
@@ -93,6 +95,12 @@ class Replicas:
     async def _ping(self) -> None:
         try:
             async with asyncio.timeout(_LOOK_S):
-                self._are_gone = not await self.broadcast("ping")
+                self._are_gone = not (await self.broadcast("ping") or await self._are_being_deployed())
         except TimeoutError:
             self._are_gone = False
+
+    async def _are_being_deployed(self) -> bool:
+        if self._application is None:
+            return False
+        found = (await asyncio.to_thread(serve.status)).applications.get(self._application)
+        return found is not None and found.status == "DEPLOYING"

@@ -26,7 +26,7 @@ class Proxy:
         self.status, self.content, self.retry_after = status, content, retry_after
         self.routes: Any = {"/": "other", "/ours": "ours"}
         self.bodies: list[bytes] = []
-        self.waits = False
+        self.waits = self.is_over = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/-/routes":
@@ -36,8 +36,8 @@ class Proxy:
         while parts[-1]["more_body"]:
             parts.append(await receive())
         self.bodies.append(b"".join(part["body"] for part in parts))
-        if self.waits:
-            await asyncio.sleep(LONG_S)
+        while self.waits and not self.is_over:
+            await asyncio.sleep(0.01)
         if self.status is not None:
             header = [] if self.retry_after is None else [(b"retry-after", self.retry_after.encode())]
             await _send_all(send, convert_object_to_asgi_messages(self.content, self.status, header))
@@ -63,12 +63,17 @@ class Handle:
         return self.pings
 
 
+def statuses(**by_name: str) -> SimpleNamespace:
+    return SimpleNamespace(applications={name: SimpleNamespace(status=each) for name, each in by_name.items()})
+
+
 @pytest.fixture(autouse=True)
 def ours(monkeypatch: pytest.MonkeyPatch) -> Handle:
     """What the application's handle is; another's is deployed at the root."""
     handles = {"ours": Handle("Ingress", None), "other": Handle("Theirs")}
     monkeypatch.setattr("serve.front.serve", SimpleNamespace(get_app_handle=handles.__getitem__))
     monkeypatch.setattr("serve.replicas._PATIENCE_S", 0.02)
+    monkeypatch.setattr("serve.replicas.serve", SimpleNamespace(status=lambda: statuses(ours="UNHEALTHY")))
     return handles["ours"]
 
 
@@ -125,6 +130,7 @@ def test_answers_pass_as_they_are() -> None:
         (Proxy(503, "unavailable: Replica#7 at 10.0.0.1"), "has died"),
         (Proxy(503, "256 queued", "1"), "too many"),
         (Proxy(408, "timed out"), "in time"),
+        (Proxy(404, "Path '/search' not found."), "starting or ending"),
     ],
 )
 def test_what_ray_answers_is_a_problem_that_says_when_to_come_back(proxy: Proxy, detail: str) -> None:
@@ -147,6 +153,22 @@ def test_nobody_waits_for_a_replica_that_is_not_there(ours: Handle) -> None:
 
     for answer in run(asking):
         assert_retryable(answer, "has died")
+
+
+def test_who_comes_while_it_is_deployed_waits(ours: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its old replicas are gone before the new ones are there."""
+    looks: list[None] = []
+
+    def status() -> SimpleNamespace:
+        looks.append(None)
+        proxy.is_over = len(looks) > 2
+        return statuses(ours="DEPLOYING")
+
+    ours.pings = []
+    monkeypatch.setattr("serve.replicas.serve", SimpleNamespace(status=status))
+    proxy = Proxy(200, {})
+    proxy.waits = True
+    assert run(lambda: request(Front(proxy))).status == 200
 
 
 def test_without_any_application_there_will_be_one() -> None:
