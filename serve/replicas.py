@@ -44,7 +44,7 @@ class Replicas:
         """
 
         def asked() -> Awaitable[Any]:
-            return getattr(self._handle, method).remote(*arguments)  # type: ignore[no-any-return]
+            return getattr(self._handle, method).remote(*arguments)
 
         try:
             try:

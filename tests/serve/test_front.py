@@ -9,11 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray._common.utils import import_attr
 from ray.exceptions import ActorDiedError
 from ray.serve._private.http_util import convert_object_to_asgi_messages
 
 from diffretriever.serving.guard import Message, Receive, Scope, Send
-from serve.front import Front, middlewares
+from serve.front import ENVIRONMENT, Front
 
 LONG_S = 3600.0
 """Longer than a test may take."""
@@ -193,5 +194,6 @@ def test_long_bodies_pass_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ray_finds_it() -> None:
-    (only,) = middlewares()
-    assert only.cls is Front
+    (place,) = ENVIRONMENT.values()
+    (only,) = import_attr(place)()
+    assert isinstance(only.cls(Proxy()), Front)
