@@ -28,7 +28,8 @@ class ServeLimits(Model):
     max_body_bytes: PositiveInt = 4 << 20
     """Bytes of a request's body."""
     body_s: PositiveFloat = 5.0
-    """Seconds in which a request's body must arrive; after them it is answered with status 408."""
+    """Seconds in which a request's body must arrive; after them it is answered with status 408. Its first 64 KiB have
+    five in any case, where serve/front.py stands before Ray's proxies."""
     timeout_s: PositiveFloat = 30.0
     """Seconds for one request; after them it is answered with status 503."""
 

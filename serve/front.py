@@ -39,7 +39,10 @@ def middlewares() -> list[Middleware]:
 
 
 class Front:
-    """ASGI middleware of a proxy: a request goes on once its body is there, and gets a problem where nobody answers."""
+    """ASGI middleware of a proxy: a request goes on once its body is there, and gets a problem where nobody answers.
+
+    What is for another's application passes as if it were not there.
+    """
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -66,11 +69,11 @@ class Front:
             await SafeHeaders(refuse)(scope, receive, send)
 
     async def _answer(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
-        body = Replayed(await self._bodies.read(receive, _HELD_BYTES), receive)
         replicas = await self._replicas_of(path, scope)
         if replicas is None:
-            await self._app(scope, body, send)
+            await self._app(scope, receive, send)
             return
+        body = Replayed(await self._bodies.read(receive, _HELD_BYTES), receive)
         answer = _Answer(send)
         try:
             await replicas.while_alive(lambda: self._app(scope, body, answer))
