@@ -207,3 +207,16 @@ def test_a_new_deployment_takes_over_without_a_failed_request(
     answers = keep_asking(f"{address}/together", lambda _: not deployer.is_alive(), query=QUERIES[0])
     assert {answer.status for answer in answers} == {200}
     assert httpx2.get(f"{address}/together/index", headers=BEARER).json()["limits"]["max_k"] == 77
+
+
+def test_what_is_taken_down_answers_what_it_is_working_on(address: str) -> None:
+    """Nothing is left of the application, so this is the last test."""
+    from ray import serve
+
+    deleter = threading.Timer(0.5, serve.delete, ["together"])
+    deleter.start()
+    answers = keep_asking(f"{address}/together", lambda so_far: so_far[-1].status != 200, query=QUERIES * 8)
+    deleter.join()
+    refused = [answer.response for answer in answers if answer.status != 200]
+    assert {response.status_code for response in refused} <= {404, 503}
+    assert all(int(response.headers["retry-after"]) > 0 for response in refused if response.status_code == 503)
