@@ -45,7 +45,7 @@ demo: install
 # On localhost alone: with HAProxy (RAY_SERVE_ENABLE_HA_PROXY=1), which is faster, Ray listens to the whole network.
 serve: install
 	@test -d demo/indexes/diffretriever-minilm || { echo "no demo/indexes yet: run 'make demo' first"; exit 1; }
-	PATH="$(abspath $(BIN)):$$PATH" serve run serve.app:search_app index=demo/indexes/diffretriever-minilm
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m serve index=demo/indexes/diffretriever-minilm
 
 test:
 	$(MAKE) --no-print-directory --jobs 2 install $(S3)/.installed

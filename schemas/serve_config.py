@@ -1,4 +1,4 @@
-"""The config of the search application: one file, or `key=value` arguments of `serve run`."""
+"""The config of the search application: one file, or `key=value` arguments of `python -m serve`."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ class ServeLimits(Model):
     """Characters of title and text of one passage."""
     max_body_bytes: PositiveInt = 4 << 20
     """Bytes of a request's body."""
+    body_s: PositiveFloat = 5.0
+    """Seconds in which a request's body must arrive; after them it is answered with status 408. Its first 64 KiB have
+    five in any case, where serve/front.py stands before Ray's proxies."""
     timeout_s: PositiveFloat = 30.0
     """Seconds for one request; after them it is answered with status 503."""
 
@@ -83,7 +86,8 @@ class ServeConfig(Model):
     """What chooses K_q for `budget: adaptive`: `rule`, `fixed:4`, or the file of a fitted selector."""
     limits: ServeLimits = ServeLimits()
     max_ongoing: PositiveInt = 64
-    """Requests that a replica works on at a time; further ones are refused with status 503 and Retry-After."""
+    """Requests that a replica works on at a time; further ones are refused with status 503 and Retry-After. As many
+    bodies may be on their way beside them."""
     max_queued: PositiveInt = 256
     """Requests that wait for a replica at each of Ray's routers, before those are refused too."""
     batch_tokens: PositiveInt | None = None
@@ -110,7 +114,7 @@ class ServeConfig(Model):
 
     @classmethod
     def from_arguments(cls, arguments: dict[str, Any]) -> Self:
-        """Build from `serve run` arguments, in which a dot goes into a part: `limits.max_k=100`.
+        """Build from arguments, in which a dot goes into a part: `limits.max_k=100`.
 
         Raises:
             ValueError: an unknown or malformed setting, named.

@@ -1,4 +1,4 @@
-"""The search application: `serve run serve.app:search_app index=FOLDER`, or `serve deploy` with config.yaml.
+"""The search application: `python -m serve index=FOLDER` runs it here, `serve deploy` with config.yaml on a cluster.
 
 Together, every replica of the ingress encodes and searches by itself. Apart, it prepares queries and merges answers,
 while encoder replicas and shards do the work.
@@ -121,6 +121,9 @@ class Ingress:
         self._watch = asyncio.get_running_loop().create_task(self._follow())
         return make_api(self._service, self._key, _PAGE if self._config.page else None)
 
+    async def ping(self) -> None:
+        """Show that this replica is alive."""
+
     async def check_health(self) -> None:
         """Have Ray start this replica anew, with the encoder of the index that is there now."""
         if self._service.is_other_retriever:
@@ -186,12 +189,13 @@ def _options(config: ServeConfig, replica: ReplicaConfig) -> dict[str, Any]:
     return {
         **scaling,
         "ray_actor_options": {"num_cpus": replica.cpus, "num_gpus": replica.gpus},
-        # The replica itself refuses what is too much, with a problem; this is for what it has no time to refuse.
-        "max_ongoing_requests": 2 * config.max_ongoing,
+        # So many are worked on and as many bodies come; the last third is for those that the replica itself refuses,
+        # with a problem, or takes in the place of slow ones.
+        "max_ongoing_requests": 3 * config.max_ongoing,
         "max_queued_requests": config.max_queued,
         "backpressure_config": {"status_code": 503, "retry_after_s": 1},
         "graceful_shutdown_timeout_s": config.limits.timeout_s + 5,
-        "health_check_period_s": 5,
+        "health_check_period_s": 1,
     }
 
 

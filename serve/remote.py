@@ -1,8 +1,4 @@
-"""Encoding and searching by other deployments, and hearing at once where no replica of one is alive.
-
-Ray keeps a request until there is a replica for it, which after a death takes as long as loading a model. So whoever
-has waited for a moment, or has lost a replica, looks whether anybody is there.
-"""
+"""Encoding and searching by other deployments."""
 
 from __future__ import annotations
 
@@ -11,8 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-from ray.exceptions import RayActorError
-from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
 from diffretriever.encoders.preparer import PreparedText
@@ -27,81 +21,10 @@ from diffretriever.serving.answering import (
     not_finite_problem,
     with_bm25,
 )
-from diffretriever.serving.problems import UnavailableError
 from diffretriever.serving.snapshots import Version
 from schemas.mode import ListName
 from schemas.serve import PartState, SearchResponse
-
-_GONE = "a replica has died and is being replaced"
-_PATIENCE_S = 0.5
-"""Seconds between looks, for a request that waits."""
-_LOOK_S = 5.0
-"""Seconds that replicas have to answer. One that has not answered by then may be busy: it is not taken for dead."""
-
-
-class Replicas:
-    """The replicas of one deployment, which need a method `ping`. To be used from one event loop."""
-
-    def __init__(self, handle: DeploymentHandle) -> None:
-        self._handle = handle
-        self._are_gone = False
-        self._looking: asyncio.Task[None] | None = None
-
-    async def ask(self, method: str, *arguments: Any) -> Any:
-        """Return what one replica answers.
-
-        A replica that dies takes its requests with it. They change nothing, so another may have them, once.
-
-        Raises:
-            UnavailableError: no replica is alive, two have died on the request, or too many requests wait already.
-        """
-        if self._are_gone:
-            await self.check()
-        try:
-            try:
-                return await self._answer(method, arguments)
-            except RayActorError:
-                await self.check()
-                return await self._answer(method, arguments)
-        except (RayActorError, DeploymentUnavailableError):
-            raise UnavailableError(_GONE) from None
-        except BackPressureError:
-            raise UnavailableError("too many requests are waiting") from None
-
-    async def broadcast(self, method: str, *arguments: Any) -> int:
-        """Call a method of every replica, and return how many have done it; those that are dead do not count."""
-        try:
-            told = await self._handle.broadcast(method, *arguments).results_async(return_exceptions=True)
-        except DeploymentUnavailableError:
-            return 0
-        for result in told:
-            if isinstance(result, BaseException) and not isinstance(result, RayActorError):
-                raise result
-        return sum(not isinstance(result, RayActorError) for result in told)
-
-    async def check(self) -> None:
-        """Raise `UnavailableError` if no replica is alive. All who want to know at the same time share one look."""
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._ping())
-        await asyncio.shield(self._looking)
-        if self._are_gone:
-            raise UnavailableError(_GONE)
-
-    async def _answer(self, method: str, arguments: tuple[Any, ...]) -> Any:
-        answer = asyncio.ensure_future(getattr(self._handle, method).remote(*arguments))
-        try:
-            while not (await asyncio.wait({answer}, timeout=_PATIENCE_S))[0]:
-                await self.check()
-        finally:
-            answer.cancel()
-        return answer.result()
-
-    async def _ping(self) -> None:
-        try:
-            async with asyncio.timeout(_LOOK_S):
-                self._are_gone = not await self.broadcast("ping")
-        except TimeoutError:
-            self._are_gone = False
+from serve.replicas import Replicas
 
 
 class RemoteBackend:

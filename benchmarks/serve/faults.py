@@ -15,15 +15,27 @@ from pydantic import PositiveFloat, PositiveInt
 from benchmarks.measuring import Benchmark, header, run
 from benchmarks.serve.session import kill_actor, serving
 
-_VICTIMS = {"an encoder": "Encoder#", "a shard": "Shard0#", "the controller": "SERVE_CONTROLLER_ACTOR"}
+_VICTIMS = {
+    "apart": {"an encoder": "Encoder#", "a shard": "Shard0#", "the controller": "SERVE_CONTROLLER_ACTOR"},
+    "together": {"the one replica": "Ingress#"},
+}
 _UNAVAILABLE = 503
 _CLOSE = 0.01
 """Scores of a query that shares a batch with others differ by the rounding of its vectors."""
-_COLUMNS = ("killed", "requests", "refused (503)", "other errors", "wrong", "first answer s", "last refusal s")
+_COLUMNS = (
+    "killed",
+    "requests",
+    "refused (503)",
+    "other errors",
+    "wrong",
+    "first answer s",
+    "last refusal s",
+    "longest wait s",
+)
 
 
 class FaultBenchmark(Benchmark):
-    """Kill an encoder, a shard and the controller while clients ask, and hold answers against a search without them."""
+    """Kill parts of both layouts while clients ask, and hold answers against a search without them."""
 
     index: str = "demo/indexes/diffretriever-minilm"
     """Index to serve, with the dense score and the retriever's own K_q."""
@@ -47,6 +59,7 @@ class Answer:
     answered: float
     status: int
     is_right: bool
+    """Of a refusal: whether it is a problem that says when to come back."""
 
 
 def main(config: FaultBenchmark) -> None:
@@ -60,9 +73,13 @@ def main(config: FaultBenchmark) -> None:
     queries = [query.text for query in open_collection(config.collection).queries("test")[: config.queries]]
     hits = open_searcher(index).search(queries, top_k=10, modes=["dense"])["dense"]
     expected = {query: [score for _, score in found] for query, found in zip(queries, hits, strict=True)}
-    settings = {"index": index, "layout": "apart", "shards": config.shards, "threads": 1, "max_ongoing": 128}
-    with serving(settings, haproxy=False) as url:
-        rows = {killed: _row(asyncio.run(_part(url, expected, config, name))) for killed, name in _VICTIMS.items()}
+    rows = {}
+    for layout, victims in _VICTIMS.items():
+        shards = config.shards if layout == "apart" else 1
+        settings = {"index": index, "layout": layout, "shards": shards, "threads": 1, "max_ongoing": 128}
+        with serving(settings, haproxy=False) as url:
+            for killed, name in victims.items():
+                rows[killed] = _row(asyncio.run(_part(url, expected, config, name)))
     table = format_table([[killed, *map(str, row.values())] for killed, row in rows.items()], _COLUMNS)
     config.report(about, f"\n{table}", results=rows)
 
@@ -79,7 +96,9 @@ async def _part(url: str, expected: dict[str, Any], config: FaultBenchmark, vict
             query, best = next(asked)
             async with session.post(f"{url}/search", json={"query": query, "mode": "dense"}) as response:
                 found = await response.json() if response.status == 200 else None
-            right = found is None or _same([hit["score"] for hit in found["results"][0]["hits"]], best)
+                right = response.content_type == "application/problem+json" and "retry-after" in response.headers
+            if found is not None:
+                right = _same([hit["score"] for hit in found["results"][0]["hits"]], best)
             answers.append(Answer(start, time.perf_counter() - kill_at, response.status, right))
             if found is None:
                 # Sooner than the server asks for, so that its recovery is seen when it comes.
@@ -107,6 +126,7 @@ def _row(answers: list[Answer]) -> dict[str, int | float | None]:
         "wrong": sum(not answer.is_right for answer in answers),
         "first_answer_s": round(min(after), 2) if after else None,
         "last_refusal_s": round(max(answer.answered for answer in refused), 2) if refused else None,
+        "longest_wait_s": round(max(answer.answered - answer.asked for answer in answers), 2),
     }
 
 

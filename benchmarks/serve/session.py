@@ -24,7 +24,9 @@ def serving(settings: dict[str, Any], *, haproxy: bool) -> Iterator[str]:
 
     from diffretriever.pipelines.cluster import connect
     from serve.app import search_app
+    from serve.front import ENVIRONMENT
 
+    os.environ.update(ENVIRONMENT)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])

@@ -372,9 +372,9 @@ def _temporary_beside(target: Path) -> Path:
 def _move_unless_there(folder: Path, target: Path) -> None:
     try:
         folder.rename(target)
-    except OSError:
-        # Another process built the same folder first: its content is as good as ours.
-        if not target.is_dir():
+    except OSError as error:
+        # Another process built the same folder first: its content is as good as ours, though it may be gone by now.
+        if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
             raise
 
 

@@ -84,6 +84,37 @@ def test_budget_and_mode_change_the_ranking(page: Page, stub: Stub) -> None:
     assert stub.asked[-1].budget == "adaptive"
 
 
+def test_scores_with_bm25_are_offered_where_the_server_does(page: Page, stub: Stub) -> None:
+    page.go("/", q=TIDES, mode="dense+bm25")
+    page.settled()
+    assert stub.asked[-1].mode == "hybrid", "this one offers none"
+    assert page.texts("#controls legend") == ["Score", "Query slots"]
+    further = ["bm25", "dense+bm25", "sparse+bm25", "dense+sparse+bm25"]
+    stub.index = {**stub.index, "further_modes": further}
+    page.go("/", q=TIDES, mode="dense+bm25")
+    page.settled()
+    assert page.texts("#controls legend") == ["Score", "BM25", "Query slots"]
+    page.one("label:has([name=mode][value=hybrid])").click()
+    page.until("return location.search.includes('mode=dense%2Bsparse%2Bbm25')")
+    page.settled()
+    page.shoot("bm25")
+    assert page.texts(".hit .scores .main dt")[0] == "sum"
+    assert page.accessibility_faults() == []
+    page.one("label:has([name=bm25][value=alone])").click()
+    page.until("return location.search.includes('mode=bm25')")
+    page.settled()
+    assert page.run("return document.querySelector('[name=mode]').matches(':disabled')")
+    page.one("label:has([name=bm25][value=without])").click()
+    page.until("return location.search.includes('mode=hybrid')")
+    page.settled()
+    asked = [each.mode for each in stub.asked]
+    assert asked[-4:] == ["dense+bm25", "dense+sparse+bm25", "bm25", "hybrid"]
+    page.go("/compare", **{"q": TIDES, "a.mode": "bm25", "b.mode": "dense+bm25"})
+    page.until("return document.querySelectorAll('#list-b li').length")
+    assert [text.split(",")[0] for text in page.texts(".list h2")] == ["BM25", "Dense + BM25"]
+    page.shoot("compare-bm25")
+
+
 def test_address_leads_to_the_search_and_back(page: Page, stub: Stub) -> None:
     page.go("/", q=TIDES, mode="hybrid", budget=2)
     page.settled()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffretriever.client import ProblemError, Retries, UnreachableError
+from diffretriever.client import AnswerError, ProblemError, Retries, UnreachableError
 from diffretriever.client.exchange import retry_after
 from tests.client.service import ADDED, FOUND, PASSAGE, Ask, Script, ok, problem
 
@@ -68,6 +68,19 @@ def test_lost_answers_are_asked_for_again_unless_something_was_written(
         with pytest.raises(UnreachableError, match="once"):
             ask(script, call, args, retries=PATIENT)
         assert len(script.requests) == 1
+
+
+@pytest.mark.parametrize("status", [500, 502, 504])
+def test_what_a_proxy_answers_for_a_dead_service_is_asked_again_unless_something_was_written(
+    ask: Ask, waits: list[float], status: int
+) -> None:
+    died = httpx2.Response(status, content=b"Internal Server Error")
+    assert ask(Script([died, ok(FOUND)]), "search", "heat", retries=PATIENT) == FOUND
+    assert len(waits) == 1
+    script = Script([died])
+    with pytest.raises(AnswerError):
+        ask(script, "add_passages", [PASSAGE], retries=PATIENT)
+    assert len(script.requests) == 1
 
 
 def test_service_that_is_slow_is_not_given_more_to_do(ask: Ask, waits: list[float]) -> None:

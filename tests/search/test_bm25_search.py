@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import bm25s
@@ -114,3 +116,18 @@ def test_where_nothing_may_be_written_it_is_made_for_this_search(bm25_index: Pas
     (Path(bm25_index.uri) / "bm25").write_text("in the way")
     with pytest.warns(UserWarning, match="every search builds it anew"):
         assert open_searcher(bm25_index.uri).search(QUERIES[:1])["sparse"][0]
+
+
+def test_first_searches_of_a_version_at_the_same_time_are_one(bm25_index: PassageIndex) -> None:
+    """All of them build it, and one keeps it; the others' folders find it there."""
+    bm25_artefact(bm25_index).remove()
+    start = threading.Barrier(4)
+
+    def first(_: int) -> list[list[Hit]]:
+        start.wait()
+        return [list(hits) for hits in Bm25Search(bm25_index).search(QUERIES, 5)]
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(first, range(4)))
+    assert all(each == found[0] for each in found)
+    assert bm25_artefact(bm25_index).size() is not None

@@ -18,7 +18,7 @@ KEY = "a-key-for-tests"
 BEARER = {"Authorization": f"Bearer {KEY}"}
 LIMIT_S = 3600.0
 """Seconds that the applications give a request: longer than a replica takes to start on any machine."""
-SETTINGS = {"device": "cpu", "refresh_s": 0.3, "limits.timeout_s": LIMIT_S}
+SETTINGS = {"device": "cpu", "refresh_s": 0.3, "limits.timeout_s": LIMIT_S, "limits.body_s": LIMIT_S}
 
 
 def ask(client: httpx2.Client, **body: Any) -> Any:

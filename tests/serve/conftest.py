@@ -34,9 +34,11 @@ def address(index: PassageIndex, warm: None) -> Iterator[str]:
 
     from diffretriever.pipelines.cluster import connect
     from serve.app import search_app
+    from serve.front import ENVIRONMENT
 
     # Proxies that are slow to start on a busy machine would be killed, and started again.
-    os.environ["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"] = str(LIMIT_S)
+    variables = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": str(LIMIT_S), **ENVIRONMENT}
+    os.environ.update(variables)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
@@ -58,7 +60,8 @@ def address(index: PassageIndex, warm: None) -> Iterator[str]:
     yield f"http://127.0.0.1:{port}"
     serve.shutdown()
     ray.shutdown()
-    del os.environ["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"]
+    for name in variables:
+        del os.environ[name]
 
 
 @pytest.fixture(params=["together", "apart"])

@@ -157,12 +157,18 @@ def test_the_key(address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("victim", "is_missed"), [("apart#Encoder#", False), ("apart#Shard1#", True), ("SERVE_CONTROLLER_ACTOR", False)]
+    ("application", "victim", "is_missed"),
+    [
+        ("apart", "apart#Encoder#", False),
+        ("apart", "apart#Shard1#", True),
+        ("apart", "SERVE_CONTROLLER_ACTOR", False),
+        ("together", "together#Ingress#", True),
+    ],
 )
 def test_who_is_killed_is_replaced_and_nobody_waits_for_it(
-    victim: str, is_missed: bool, address: str, index: PassageIndex
+    application: str, victim: str, is_missed: bool, address: str, index: PassageIndex
 ) -> None:
-    """One of two encoders is not missed; without the one replica of a shard there is no answer, and no wait."""
+    """One of two encoders is not missed; without the one replica of a shard, or of all, there is no answer, no wait."""
     expected = open_searcher(index.uri).search([QUERIES[0]], top_k=5, modes=["dense"])["dense"]
     killer = threading.Timer(0.5, kill_actor, [victim])
     quiet = time.monotonic() + 4
@@ -174,7 +180,7 @@ def test_who_is_killed_is_replaced_and_nobody_waits_for_it(
         return bool(refused) and any(answer.status == 200 and answer.asked > refused[0] for answer in answers)
 
     killer.start()
-    answers = keep_asking(f"{address}/apart", has_recovered, query=QUERIES[0], k=5, mode="dense")
+    answers = keep_asking(f"{address}/{application}", has_recovered, query=QUERIES[0], k=5, mode="dense")
     refused = [answer.response for answer in answers if answer.status != 200]
     assert all(pairs(answer.response.json()) == expected for answer in answers if answer.status == 200)
     assert bool(refused) == is_missed
@@ -201,3 +207,16 @@ def test_a_new_deployment_takes_over_without_a_failed_request(
     answers = keep_asking(f"{address}/together", lambda _: not deployer.is_alive(), query=QUERIES[0])
     assert {answer.status for answer in answers} == {200}
     assert httpx2.get(f"{address}/together/index", headers=BEARER).json()["limits"]["max_k"] == 77
+
+
+def test_what_is_taken_down_answers_what_it_is_working_on(address: str) -> None:
+    """Nothing is left of the application, so this is the last test."""
+    from ray import serve
+
+    deleter = threading.Timer(0.5, serve.delete, ["together"])
+    deleter.start()
+    answers = keep_asking(f"{address}/together", lambda so_far: so_far[-1].status != 200, query=QUERIES * 8)
+    deleter.join()
+    refused = [answer.response for answer in answers if answer.status != 200]
+    assert {response.status_code for response in refused} <= {404, 503}
+    assert all(int(response.headers["retry-after"]) > 0 for response in refused if response.status_code == 503)

@@ -47,7 +47,7 @@ def test_the_cluster_config_deploys_encoders_on_gpus_and_shards() -> None:
 def test_queues_are_short_and_requests_are_finished_before_the_end() -> None:
     for found in built({"index": "i", "layout": "apart", "max_ongoing": 8, "max_queued": 5}).values():
         options = found._deployment_config
-        assert options.max_ongoing_requests == 16
+        assert options.max_ongoing_requests == 24
         assert options.max_queued_requests == 5
         assert options.backpressure_config.status_code == 503
         assert options.backpressure_config.retry_after_s > 0

@@ -96,8 +96,8 @@ def test_paths_lead_nowhere_else(default: TestClient, path: str) -> None:
 
 @pytest.fixture
 def port(index: PassageIndex) -> Iterator[int]:
-    """A real server that gives a request three seconds, and works on two at a time."""
-    api = make_api(local_service(index.uri, limits={"timeout_s": 3.0}, max_ongoing=2), None, None)
+    """A real server that gives a body three seconds, and reads and works on two at a time."""
+    api = make_api(local_service(index.uri, limits={"body_s": 3.0}, max_ongoing=2), None, None)
     server = uvicorn.Server(uvicorn.Config(api, log_level="warning", ws="none", loop="asyncio"))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -129,8 +129,9 @@ def honest_status(port: int) -> int:
 def test_slow_clients_are_given_up_and_hold_nobody_up(port: int) -> None:
     with ExitStack() as stack:
         slow = [stack.enter_context(opened(port, b'{"query"')) for _ in range(6)]
-        assert honest_status(port) == 200
-        assert {status(client) for client in slow} == {408}
+        wait_until(lambda: honest_status(port) == 200)
+        for client in slow:
+            assert status(client) in {408, 503}
 
 
 def test_clients_that_go_away_hold_nobody_up(port: int) -> None:

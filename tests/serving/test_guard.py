@@ -15,6 +15,8 @@ from diffretriever.serving.guard import Guard, Message, Receive, Scope, Send
 from schemas.serve_config import ServeConfig
 
 ROOT = Path(__file__).resolve().parents[2]
+LONG_S = 3600.0
+"""Longer than a test may take."""
 
 
 class Sent:
@@ -73,7 +75,10 @@ def test_a_body_in_parts_arrives_whole() -> None:
 def test_too_many_requests_are_refused_at_once() -> None:
     async def ask() -> list[Sent]:
         busy = guard(max_ongoing=2, limits={"timeout_s": 0.2})
-        return await asyncio.gather(*(request(busy, b"slow") for _ in range(3)), request(busy, b"", path="/healthz"))
+        working = [asyncio.create_task(request(busy, b"slow")) for _ in range(2)]
+        while busy.ongoing < 2:
+            await asyncio.sleep(0)
+        return await asyncio.gather(*working, request(busy, b"slow"), request(busy, b"", path="/healthz"))
 
     first, second, third, health = asyncio.run(ask())
     assert third.status == 503
@@ -85,10 +90,31 @@ def test_too_many_requests_are_refused_at_once() -> None:
 
 
 def test_bodies_that_never_end_are_given_up() -> None:
-    sent = asyncio.run(request(guard(limits={"timeout_s": 0.1}), *[b"x"] * 50, wait=0.02))
-    assert sent.status == 408
+    sent = asyncio.run(request(guard(limits={"body_s": 0.1}), *[b"x"] * 50, wait=0.02))
+    assert (sent.status, sent.headers[b"connection"]) == (408, b"close")
     sent = asyncio.run(request(guard(limits={"max_body_bytes": 5}), b"abc", b"def", b"never read"))
-    assert sent.status == 413
+    assert (sent.status, sent.headers[b"connection"]) == (413, b"close")
+    assert asyncio.run(request(guard(limits={"max_body_bytes": 5}), b"abc", b"de")).status == 200
+
+
+def test_bodies_that_come_slowly_make_room_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are, no more are read at a time than requests are worked on, and searches go on."""
+
+    async def ask() -> None:
+        crowded = guard(max_ongoing=2, limits={"body_s": LONG_S})
+        slow = [asyncio.create_task(request(crowded, b"x", b"y", wait=LONG_S)) for _ in range(5)]
+        # All of them have begun at this moment, so that none may count as slow yet.
+        *refused, young = await asyncio.gather(*slow[2:], request(crowded, b"search"))
+        assert {sent.status for sent in (*refused, young)} == {503}
+        assert all(int(sent.headers[b"retry-after"]) > 0 for sent in (*refused, young))
+        monkeypatch.setattr("diffretriever.serving.guard._YOUNG_S", 0.0)
+        assert (await request(crowded, b"search")).status == 200
+        assert (await slow[0]).status == 408
+        assert not slow[1].done(), "one place is enough"
+        assert [(await request(crowded, b"search")).status for _ in range(3)] == [200] * 3
+        slow[1].cancel()
+
+    asyncio.run(ask())
 
 
 def test_a_mistake_of_ours_is_not_told(caplog: pytest.LogCaptureFixture) -> None:

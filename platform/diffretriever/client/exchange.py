@@ -17,6 +17,9 @@ from schemas.serve import Problem
 BUSY = frozenset({429, 503})
 """Answers of a service that has not done what it was asked, and may do it later."""
 
+_DIED = frozenset({500, 502, 504})
+"""Without a problem: what a proxy answers for a service that ended, perhaps after the request had arrived."""
+
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 """The service has not seen the request."""
 
@@ -124,6 +127,10 @@ def settle(
         wait = retries.wait(sent, retry_after(outcome.headers))
         if wait is not None:
             return Wait(wait)
+    if call.reads and outcome.status_code in _DIED and _problem(outcome.content) is None:
+        wait = retries.wait(sent)
+        if wait is not None:
+            return Wait(wait)
     return _read(call, outcome)
 
 
@@ -157,13 +164,19 @@ def _read(call: Call[Answer], response: httpx2.Response) -> Answer:
 
 
 def _refusal(status: int, content: bytes) -> ClientError:
-    try:
-        return ProblemError(status, Problem.model_validate_json(content))
-    except ValidationError:
-        pass
+    problem = _problem(content)
+    if problem is not None:
+        return ProblemError(status, problem)
     if status in BUSY:
         return UnreachableError(f"the service is busy or restarting (status {status}): try again later")
     return AnswerError(f"status {status} without a problem that explains it: is the address that of the service?")
+
+
+def _problem(content: bytes) -> Problem | None:
+    try:
+        return Problem.model_validate_json(content)
+    except ValidationError:
+        return None
 
 
 def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:

@@ -40,17 +40,74 @@ OPEN = ("/", "/compare", "/healthz", "/readyz", "/openapi.json")
 _FILES = "/static/"
 _RAW_HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 _BUSY_S = 1
+_YOUNG_S = 0.5
+"""Seconds for which a body may count as one that comes at once, however busy the machine is."""
 _LOG = logging.getLogger("diffretriever.serving")
 
 
+class Bodies:
+    """The bodies that are being read, so many at a time. To be used from one event loop.
+
+    Where there is no room, the one that has been coming for longest makes room for the next.
+    """
+
+    def __init__(self, most: int, seconds: float) -> None:
+        """Let at most `most` bodies come at a time, each for at most so many seconds."""
+        self._most, self._seconds = most, seconds
+        self._coming: dict[asyncio.Timeout, float] = {}
+        """When each was begun, the oldest first."""
+
+    async def read(self, receive: Receive, most_bytes: int) -> Message:
+        """Return a body as one message, up to its end or until there are more than so many bytes.
+
+        Raises:
+            TooSlowError: the body did not end in time, or the client went away.
+            UnavailableError: too many bodies have begun to come at this moment.
+        """
+        parts: list[bytes] = []
+        size, is_ended = 0, False
+        try:
+            async with asyncio.timeout(self._seconds) as deadline:
+                self._make_room()
+                self._coming[deadline] = asyncio.get_running_loop().time()
+                try:
+                    while size <= most_bytes and not is_ended:
+                        message = await receive()
+                        if message["type"] == "http.disconnect":
+                            raise TooSlowError("the connection was closed before its end", "send the whole body")
+                        parts.append(message.get("body", b""))
+                        size, is_ended = size + len(parts[-1]), not message.get("more_body")
+                finally:
+                    self._coming.pop(deadline, None)
+        except TimeoutError:
+            fix = f"send it at once: a body has {self._seconds:g} seconds, and less where many come slowly"
+            raise TooSlowError(f"{size} bytes have arrived", fix) from None
+        return {"type": "http.request", "body": b"".join(parts), "more_body": not is_ended}
+
+    def _make_room(self) -> None:
+        if len(self._coming) < self._most:
+            return
+        now = asyncio.get_running_loop().time()
+        oldest = next(iter(self._coming))
+        if now - self._coming[oldest] < _YOUNG_S:
+            raise UnavailableError(f"{self._most} bodies are being read already", _BUSY_S)
+        del self._coming[oldest]
+        oldest.reschedule(now)
+
+
 class Guard:
-    """ASGI middleware. A request that passes has its whole body read, so that no slow client holds up the work."""
+    """ASGI middleware. A request that passes has its whole body read, so that no slow client holds up the work.
+
+    Attributes:
+        ongoing: requests that are being worked on.
+    """
 
     def __init__(self, app: App, config: ServeConfig, key: bytes | None) -> None:
         """`key` is the `key_digest` of the API key, None where none is needed."""
         self._app, self._key = app, key
         self._limits, self._most = config.limits, config.max_ongoing
-        self._ongoing = 0
+        self.ongoing = 0
+        self._bodies = Bodies(config.max_ongoing, config.limits.body_s)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -74,36 +131,17 @@ class Guard:
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         # A body that comes slowly must not take the place of a request that could be worked on.
-        body = await self._body(receive)
-        if self._ongoing >= self._most:
-            raise UnavailableError(f"{self._ongoing} requests are being worked on already", _BUSY_S)
-        self._ongoing += 1
+        most = self._limits.max_body_bytes
+        body = await self._bodies.read(receive, most)
+        if len(body["body"]) > most:
+            raise TooLargeError("the body has more bytes than the server takes", f"send at most {most} bytes")
+        if self.ongoing >= self._most:
+            raise UnavailableError(f"{self.ongoing} requests are being worked on already", _BUSY_S)
+        self.ongoing += 1
         try:
-            await self._within_time(scope, _Replayed(body, receive), send)
+            await self._within_time(scope, Replayed(body, receive), send)
         finally:
-            self._ongoing -= 1
-
-    async def _body(self, receive: Receive) -> bytes:
-        """Read the whole body."""
-        parts: list[bytes] = []
-        size = 0
-        try:
-            async with asyncio.timeout(self._limits.timeout_s):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise TooSlowError("the connection was closed before its end", "send the whole body")
-                    part = message.get("body", b"")
-                    size += len(part)
-                    if size > self._limits.max_body_bytes:
-                        fix = f"send at most {self._limits.max_body_bytes} bytes"
-                        raise TooLargeError("the body has more bytes than the server takes", fix)
-                    parts.append(part)
-                    if not message.get("more_body"):
-                        return b"".join(parts)
-        except TimeoutError:
-            fix = f"send it within {self._limits.timeout_s:g} seconds"
-            raise TooSlowError(f"{size} bytes have arrived", fix) from None
+            self.ongoing -= 1
 
     async def _within_time(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
@@ -155,18 +193,19 @@ def _is_open(scope: Scope) -> bool:
     return path in OPEN or path.startswith(_FILES)
 
 
-class _Replayed:
-    """A body that was read, given to whoever reads it next."""
+class Replayed:
+    """A message that was received, given to whoever receives next, and then those that come."""
 
-    def __init__(self, body: bytes, receive: Receive) -> None:
-        self._body: bytes | None = body
+    def __init__(self, message: Message, receive: Receive) -> None:
+        self._message: Message | None = message
         self._receive = receive
 
     async def __call__(self) -> Message:
-        if self._body is None:
+        """Return the next message."""
+        if self._message is None:
             return await self._receive()
-        body, self._body = self._body, None
-        return {"type": "http.request", "body": body, "more_body": False}
+        message, self._message = self._message, None
+        return message
 
 
 async def send_problem(refused: RequestError, scope: Scope, send: Send) -> None:

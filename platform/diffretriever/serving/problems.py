@@ -89,11 +89,19 @@ class TooSlowError(RequestError):
 
     status, kind, title = 408, "slow-body", "The body did not arrive in time"
 
+    def headers(self) -> dict[str, str]:
+        """Have the connection closed: what still comes on it is the rest of the body."""
+        return {"Connection": "close"}
+
 
 class TooLargeError(RequestError):
     """The body has too many bytes."""
 
     status, kind, title = 413, "too-large", "The body is too large"
+
+    def headers(self) -> dict[str, str]:
+        """Have the connection closed, likewise."""
+        return {"Connection": "close"}
 
 
 class InternalError(RequestError):

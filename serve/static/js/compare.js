@@ -7,7 +7,7 @@ import { byId, el } from "./dom.js";
 import { facts } from "./facts.js";
 import { agreement, drawMoves, move, ranks } from "./moves.js";
 import { begin, served, showAnswer, showServed, stop } from "./page.js";
-import { count, name, score } from "./words.js";
+import { count, modeName, name, score } from "./words.js";
 
 const SHOWN = 10;
 const SIDES = ["a", "b"];
@@ -31,7 +31,8 @@ function entry(hit, others, onRight) {
 
 function title({ mode, budget }) {
   const slots = budget === null ? "" : `, ${budget === "adaptive" ? "adaptive" : count(budget, "slot")}`;
-  return `${mode[0].toUpperCase()}${mode.slice(1)}${slots}`;
+  const shown = modeName(mode);
+  return `${shown[0].toUpperCase()}${shown.slice(1)}${slots}`;
 }
 
 function show(answers, configurations) {

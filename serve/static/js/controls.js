@@ -9,15 +9,50 @@ const HINTS = {
   sparse: "Words: the products of those that both share",
   hybrid: "Both, each scaled to its own best and worst",
 };
+const WITH_BM25 = { dense: "dense+bm25", sparse: "sparse+bm25", hybrid: "dense+sparse+bm25" };
+const BM25 = { without: "Off", added: "Added", alone: "Alone" };
+const BM25_HINTS = {
+  without: "The score as it is",
+  added: "The score and BM25 of the texts, each scaled to its own best and worst",
+  alone: "BM25 of the texts, without the retriever",
+};
 
 function choice(group, value, text, title, checked) {
   const input = el("input", { type: "radio", name: group, value, checked, title });
   return el("label", { class: "choice", title }, input, el("span", {}, text));
 }
 
+function offered(served) {
+  return [...served.modes, ...(served.further_modes ?? [])];
+}
+
+/** Return the retriever's own score in a mode, and what BM25 is to it. */
+function parted(served, mode) {
+  if (mode === "bm25") return { own: served.modes.at(-1), bm25: "alone" };
+  const own = served.modes.find((each) => WITH_BM25[each] === mode);
+  return own ? { own, bm25: "added" } : { own: mode, bm25: "without" };
+}
+
 function modes(prefix, served, mode) {
-  const buttons = served.modes.map((each) => choice(`${prefix}mode`, each, MODES[each], HINTS[each], each === mode));
-  return el("fieldset", { class: "switch" }, el("legend", {}, "Score"), el("div", { class: "choices" }, ...buttons));
+  const { own, bm25 } = parted(served, mode);
+  const legend = el("legend", {}, "Score");
+  const buttons = served.modes.map((each) => choice(`${prefix}mode`, each, MODES[each], HINTS[each], each === own));
+  const scores = el("fieldset", { class: "switch" }, legend, el("div", { class: "choices" }, ...buttons));
+  if (!offered(served).includes("bm25")) return [scores];
+  const further = Object.keys(BM25).map((each) => choice(`${prefix}bm25`, each, BM25[each], BM25_HINTS[each], each === bm25));
+  const sums = el("fieldset", { class: "switch" }, el("legend", {}, "BM25"), el("div", { class: "choices" }, ...further));
+  const dim = () => {
+    scores.disabled = sums.querySelector("input:checked").value === "alone";
+  };
+  sums.addEventListener("change", dim);
+  dim();
+  return [scores, sums];
+}
+
+function readMode(place, prefix) {
+  const own = place.querySelector(`[name="${prefix}mode"]:checked`).value;
+  const bm25 = place.querySelector(`[name="${prefix}bm25"]:checked`)?.value;
+  return { alone: "bm25", added: WITH_BM25[own] }[bm25] ?? own;
 }
 
 function budgets(prefix, served, budget) {
@@ -52,7 +87,7 @@ export function possible(served, { mode, budget, collection }) {
   const usual = served.query_budget === null ? null : served.adaptive ? "adaptive" : served.query_budget;
   const asked = budget === "adaptive" && served.adaptive ? budget : Math.min(Number.parseInt(budget, 10), most);
   return {
-    mode: served.modes.includes(mode) ? mode : served.modes.at(-1),
+    mode: offered(served).includes(mode) ? mode : served.modes.at(-1),
     budget: most === null ? null : asked === "adaptive" || asked >= 1 ? asked : usual,
     collection: Object.hasOwn(served.collections, collection ?? "") ? collection : null,
   };
@@ -60,14 +95,14 @@ export function possible(served, { mode, budget, collection }) {
 
 /** Draw the switches into `place`, call `changed` when one moves, and return a function that reads them. */
 export function drawControls(place, prefix, served, configuration, changed) {
-  const parts = [modes(prefix, served, configuration.mode)];
+  const parts = modes(prefix, served, configuration.mode);
   if (served.query_budget !== null) parts.push(budgets(prefix, served, configuration.budget));
   place.replaceChildren(...parts);
   place.onchange = () => changed();
   return () => {
     const budget = place.querySelector(`[name="${prefix}budget"]:checked`)?.value ?? null;
     return {
-      mode: place.querySelector(`[name="${prefix}mode"]:checked`).value,
+      mode: readMode(place, prefix),
       budget: budget === "fixed" ? place.querySelector("[type=range]").valueAsNumber : budget,
     };
   };

@@ -2,18 +2,19 @@
 
 import { el } from "./dom.js";
 import { contributions, marked } from "./highlight.js";
-import { name, score, source } from "./words.js";
+import { modeName, name, score, source } from "./words.js";
 
 const EXCERPT = 340;
 const ABSENT = "Not among the 1000 best by this score, which then counts 0";
 
 /** Return the scores of a passage, that of the ranking first. */
 export function scores(hit, mode) {
-  const order = [mode, ...["hybrid", "dense", "sparse"].filter((each) => each !== mode && each in hit.scores)];
+  const order = [mode, ...["hybrid", "dense", "sparse", "bm25"].filter((each) => each !== mode && each in hit.scores)];
   const parts = order.map((each) => {
     const value = each === mode ? hit.score : hit.scores[each];
     const title = value === null ? ABSENT : null;
-    return el("div", { class: each === mode ? "main" : null }, el("dt", {}, each), el("dd", { title }, score(value)));
+    const label = each.includes("+") ? "sum" : modeName(each);
+    return el("div", { class: each === mode ? "main" : null }, el("dt", {}, label), el("dd", { title }, score(value)));
   });
   return el("dl", { class: "scores" }, ...parts);
 }

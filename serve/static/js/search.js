@@ -28,7 +28,7 @@ function show(answer) {
 }
 
 function nothing(mode, query) {
-  const hint = mode === "sparse"
+  const hint = mode === "sparse" || mode === "bm25"
     ? "None has a word in common with it that counts. Dense and hybrid scores need no common word."
     : "There is no passage in what is searched.";
   return el("li", { class: "nothing" }, el("h2", {}, `No passage for “${query}”`), el("p", {}, hint));

@@ -12,6 +12,11 @@ export function score(value) {
   return Math.abs(value) >= 10 ? value.toFixed(2) : value.toFixed(4);
 }
 
+/** Return the name of a score: of BM25 in capitals, of sums with room between their parts. */
+export function modeName(mode) {
+  return mode.replaceAll("+", " + ").replace("bm25", "BM25");
+}
+
 /** Return a weight or product, shorter than a score; small ones keep two digits that say something. */
 export function short(value) {
   if (value === null || value === undefined) return "–";
