@@ -23,6 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, BinaryIO, TypeAlias
 from urllib.parse import unquote
 
+from diffretriever.full_disk import room_at
 from schemas.places import StorePath, as_place, plain_place
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ AnyPlace: TypeAlias = str | Path | StorePath
 
 _READ_BYTES = 8 << 20
 """Of an object, fetched at once."""
+_UNKNOWN = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _ANSWER_SECONDS, _CONNECT_SECONDS = 60, 10
 _TRUE = ("1", "true", "yes", "on", "y")
@@ -304,21 +306,26 @@ def whole_file(target: AnyPlace) -> Iterator[IO[bytes]]:
             yield stream
         return
     path = _path(target)
-    temporary = _temporary_beside(path)
-    try:
-        with temporary.open("wb") as stream:
-            yield stream
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with room_at(path):
+        temporary = _temporary_beside(path)
+        try:
+            with temporary.open("wb") as stream:
+                yield stream
+            # Without, a loss of power may leave the new name with an empty file.
+            _sync(temporary)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    _sync(path.parent)
 
 
 @contextmanager
 def _whole_object(target: AnyPlace) -> Iterator[IO[bytes]]:
     """Collect an object in a temporary file of this machine, and put it when the block succeeds."""
     with tempfile.TemporaryFile() as spool:
-        yield spool
-        spool.flush()
+        with room_at(tempfile.gettempdir()):
+            yield spool
+            spool.flush()
         if not os.fstat(spool.fileno()).st_size:
             write_bytes(target, b"")
             return
@@ -328,24 +335,35 @@ def _whole_object(target: AnyPlace) -> Iterator[IO[bytes]]:
 @contextmanager
 def whole_folder(target: Path) -> Iterator[Path]:
     """Give a folder to fill that appears at `target` only if the block succeeds."""
-    temporary = _temporary_beside(target)
-    temporary.mkdir()
-    try:
-        yield temporary
-        _move_unless_there(temporary, target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with room_at(target):
+        temporary = _temporary_beside(target)
+        temporary.mkdir()
+        try:
+            yield temporary
+            sync_folder(temporary)
+            _move_unless_there(temporary, target)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    _sync(target.parent)
 
 
 def sync_folder(folder: Path, name: str | None = None) -> None:
     """Wait until the disk has the files of a local folder, or the one of that name, and that the folder holds them."""
     paths = [*folder.rglob("*"), folder] if name is None else [folder / name, folder]
     for path in paths:
-        number = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)
+        _sync(path)
+
+
+def _sync(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    except OSError as error:
+        # Some file systems of a network know it of files only.
+        if not (path.is_dir() and error.errno in _UNKNOWN):
+            raise
+    finally:
+        os.close(number)
 
 
 def put_file(file: Path, target: AnyPlace) -> None:

@@ -26,6 +26,7 @@ from lance.commit import CommitConflictError
 from pydantic import ValidationError
 
 from diffretriever.collections.keys import KEY, KeySet, keys_of
+from diffretriever.full_disk import room_at
 from diffretriever.index import compaction
 from diffretriever.index.damage import NOT_FOUND, not_opened, unreachable, without_panics
 from diffretriever.index.order import PassageOrder
@@ -459,10 +460,12 @@ def refused_if_changed(uri: str) -> Iterator[None]:
     """Run one commit to the index at `uri`.
 
     Raises:
+        FullDiskError: there is no room for it.
         ValueError: another process committed first, and Lance refused this commit, of which nothing is visible then.
     """
     try:
-        yield
+        with room_at(uri):
+            yield
     except OSError as error:
         known = isinstance(error, CommitConflictError) or any(text in str(error).lower() for text in _CONFLICTS)
         if not known:

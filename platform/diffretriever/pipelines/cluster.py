@@ -19,6 +19,7 @@ import ray
 from ray._private.utils import read_ray_address
 
 from diffretriever.consent import VARIABLE, trusted_sources
+from diffretriever.full_disk import FullDiskError, causes
 from diffretriever.pipelines.machines import Share, check_room, see_machines
 from schemas.retriever import RetrieverConfig
 from schemas.settings import RayConfig
@@ -202,15 +203,22 @@ def cpus_here(wanted: float) -> float:
 
 
 def result_of(reference: Any) -> Any:
-    """Return what a Ray task gives; a `ValueError` of the task is raised as such, without Ray's traceback."""
+    """Return what a Ray task gives; a `ValueError` of the task is raised as such, without Ray's traceback.
+
+    Raises:
+        FullDiskError: a disk is full where the task ran.
+    """
     try:
         return ray.get(reference)
-    except ray.exceptions.RayTaskError as error:
+    except ray.exceptions.RayError as error:
         raise_mistake(error)
         raise
 
 
-def raise_mistake(error: ray.exceptions.RayTaskError) -> None:
-    """Raise the `ValueError` that a task ended with, as it was raised there; return if it ended otherwise."""
-    if isinstance(error.cause, ValueError):
+def raise_mistake(error: ray.exceptions.RayError) -> None:
+    """Raise the `ValueError` or the full disk that a task ended with, as there; return if it ended otherwise."""
+    for each in causes(error):
+        if type(each) is FullDiskError:
+            raise each from None
+    if isinstance(error, ray.exceptions.RayTaskError) and isinstance(error.cause, ValueError):
         raise ValueError(str(error.cause).partition(_HOW_TO_RETRY)[0]) from None

@@ -138,6 +138,7 @@ def tables_of(dataset: Dataset) -> Iterator[pa.Table]:
     """Yield what comes out of a graph as soon as it is done, in no order.
 
     Raises:
+        FullDiskError: a disk is full where one of the graph's functions ran.
         ValueError: one of the graph's functions raised it; without Ray's traceback.
     """
     return ended_with_ray(_tables_of(dataset))
@@ -146,7 +147,7 @@ def tables_of(dataset: Dataset) -> Iterator[pa.Table]:
 def _tables_of(dataset: Dataset) -> Generator[pa.Table, None, None]:
     try:
         yield from dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
-    except ray.exceptions.RayTaskError as error:
+    except ray.exceptions.RayError as error:
         raise_mistake(error)
         raise
 

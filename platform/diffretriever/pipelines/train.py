@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from diffretriever.collections import open_collection
 from diffretriever.files import filesystem_of, is_file
+from diffretriever.full_disk import full_disk
 from diffretriever.pipelines.cluster import ray_session, result_of
 from diffretriever.pipelines.machines import Share, check_room, see_machines
 from diffretriever.pipelines.training_data import prepare_training
@@ -138,11 +139,11 @@ def _fit(job: TrainJob, manifest: TrainingManifest, folder: RunFolder, gpus: flo
     with Journal(folder.place, label, manifest.total_steps, job.checkpoint_every) as journal, _pumped(inbox, journal):
         try:
             result = trainer.fit()
-        except TrainingFailedError:
-            reason = ray.get(inbox.reason.remote())
+        except TrainingFailedError as error:
+            reason = ray.get(inbox.reason.remote()) or full_disk(error, [folder.place])
             if reason is None:
                 raise
-            raise ValueError(reason) from None
+            raise ValueError(str(reason)) from None
     assert result.checkpoint is not None, "the last step reports a checkpoint"
     with result.checkpoint.as_directory() as saved:
         folder.finish(Path(saved))
@@ -231,10 +232,12 @@ def _work(config: dict[str, Any]) -> None:
                 log=lambda record: ray.get(inbox.put.remote(record)),
                 save_checkpoint=_save_checkpoint,
             )
-    except ValueError as error:
-        may_pass = isinstance(error.__cause__, OSError)
-        report = inbox.report_refusal if may_pass else inbox.report_mistake
-        ray.get(report.remote(str(error)))
+    except Exception as error:
+        full = full_disk(error, [job.output])
+        may_pass = full or isinstance(error.__cause__, OSError)
+        if full or isinstance(error, ValueError):
+            report = inbox.report_refusal if may_pass else inbox.report_mistake
+            ray.get(report.remote(str(full or error)))
         raise
 
 
