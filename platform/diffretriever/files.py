@@ -20,8 +20,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, BinaryIO, TypeAlias
+from typing import IO, TYPE_CHECKING, BinaryIO, TypeAlias, TypeVar
 from urllib.parse import unquote
+
+from pydantic import BaseModel, ValidationError
 
 from diffretriever.full_disk import room_at
 from schemas.places import StorePath, as_place, plain_place
@@ -30,11 +32,14 @@ if TYPE_CHECKING:
     from pyarrow import fs
     from typing_extensions import Buffer
 
+M = TypeVar("M", bound=BaseModel)
+
 AnyPlace: TypeAlias = str | Path | StorePath
 """A path or an object-store URI, also as text."""
 
 _READ_BYTES = 8 << 20
 """Of an object, fetched at once."""
+_REASON_CHARACTERS = 300
 _UNKNOWN = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _ANSWER_SECONDS, _CONNECT_SECONDS = 60, 10
@@ -191,6 +196,43 @@ def read_bytes(place: AnyPlace) -> bytes:
 def read_text(place: AnyPlace) -> str:
     """Return the UTF-8 text that a file holds; raises as `open_input` does."""
     return read_bytes(place).decode()
+
+
+def read_model(place: AnyPlace, kind: type[M], fix: str) -> M:
+    """Return the value of a model that a file of JSON holds; raises as `understood` does."""
+    with understood(place, fix):
+        return kind.model_validate_json(read_bytes(place))
+
+
+@contextmanager
+def understood(place: AnyPlace, fix: str) -> Iterator[None]:
+    """Run what reads a file and makes sense of it, whatever its parsers raise for damaged bytes.
+
+    Args:
+        place: the file.
+        fix: what a user is to do about one that cannot be used.
+
+    Raises:
+        OSError: it cannot be read; `filename` names it.
+        ValueError: it is damaged, or of another kind; the message names it, and says what is wrong and what to do.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OSError) and error.filename is not None:
+            raise
+        if isinstance(error, ValueError) and str(place) in str(error) and not isinstance(error, ValidationError):
+            raise
+        raise ValueError(f"{place} cannot be used: {_reason(error)}: {fix}") from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        return f"{field}: {first['msg']}" if field else first["msg"]
+    text = " ".join(str(error).split())[:_REASON_CHARACTERS]
+    return text if isinstance(error, ValueError) and text else f"{type(error).__name__} {text}".rstrip()
 
 
 def write_text(place: AnyPlace, text: str) -> None:

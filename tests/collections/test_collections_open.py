@@ -14,6 +14,7 @@ import pytest
 
 from diffretriever.collections import Passage, Query, open_collection, scan
 from diffretriever.collections import beir as datasets
+from diffretriever.collections.files import read_queries
 from diffretriever.files import cache_dir
 
 
@@ -259,3 +260,14 @@ def test_importing_is_light() -> None:
         text=True,
     )
     assert shown.stdout == "set()\n"
+
+
+@pytest.mark.parametrize("name", ["corpus.jsonl", "corpus.jsonl.gz"])
+def test_a_link_without_an_ending_is_read_as_what_it_points_to(name: str, tmp_path: Path) -> None:
+    text = b'{"_id": "d1", "text": "one"}\n'
+    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    (tmp_path / "link").symlink_to(tmp_path / name)
+    assert [query.text for query in read_queries(tmp_path / "link")] == ["one"]
+    collection = open_collection(str(tmp_path / "link"))
+    assert collection.name == "corpus"
+    assert [passage.id for passage in collection.records() if isinstance(passage, Passage)] == ["d1"]

@@ -20,6 +20,7 @@ from ray.data import ActorPoolStrategy, DataContext, Dataset, Datasource, ReadTa
 from ray.data.block import BlockMetadata
 
 from diffretriever.collections import Passage
+from diffretriever.files import understood
 from diffretriever.index.writer import text_table
 from diffretriever.ledger import Ledger
 from diffretriever.pipelines.cluster import READER_CPUS, EncoderPool, cpus_here, ended_with_ray, raise_mistake
@@ -166,7 +167,9 @@ def put_table(ledger: Ledger, name: str, table: pa.Table) -> None:
 
 
 def get_table(ledger: Ledger, name: str) -> pa.Table:
-    """Return a table that `put_table` put and that must be there."""
+    """Return a table that `put_table` put and that must be there; raises `ValueError` if it is damaged."""
     data = ledger.get(name)
-    assert data is not None, f"{name} has been put"
-    return feather.read_table(pa.BufferReader(data))
+    if data is None:
+        raise ValueError(f"{ledger.place(name)} was put there and cannot be read any more: give the same command again")
+    with understood(ledger.place(name), "remove it, and its work is done again"):
+        return feather.read_table(pa.BufferReader(data))
