@@ -260,11 +260,12 @@ class PassageIndex:
     def forget_versions(self, older_than: timedelta = timedelta(hours=1)) -> None:
         """Move to the latest version; forget older ones that are older than `older_than`, and files of theirs alone.
 
-        Readers of a forgotten version must open the index anew. Files that no version owns, left by killed jobs, go
-        after seven days: a running job's uncommitted files look the same.
+        The version before the latest stays, unless all are to go at once: where the clock has jumped ahead, it only
+        seems old. Readers of a forgotten version must open the index anew. Files that no version owns, left by killed
+        jobs, go after seven days: a running job's uncommitted files look the same.
         """
         self.refresh()
-        self.dataset.cleanup_old_versions(older_than=older_than)
+        self.dataset.cleanup_old_versions(older_than=older_than, retain_versions=2 if older_than else None)
 
     def contents(self) -> IndexContents:
         """Count what this version holds."""

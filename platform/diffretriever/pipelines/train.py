@@ -151,13 +151,21 @@ def _fit(job: TrainJob, manifest: TrainingManifest, folder: RunFolder, gpus: flo
 
 @contextmanager
 def _pumped(inbox: Any, journal: Journal) -> Iterator[None]:
-    """Carry records from the workers to the journal as long as the block runs, and what is left at its end."""
+    """Carry records from the workers to the journal as long as the block runs, and what is left at its end.
+
+    Raises:
+        OSError: the journal could not be written, and the block has raised nothing.
+    """
     ended = threading.Event()
+    failed: list[Exception] = []
 
     def pump() -> None:
-        while not ended.wait(_PUMP_SECONDS):
-            for record in ray.get(inbox.take.remote()):
-                journal.add(record)
+        try:
+            while not ended.wait(_PUMP_SECONDS):
+                for record in ray.get(inbox.take.remote()):
+                    journal.add(record)
+        except Exception as error:
+            failed.append(error)
 
     thread = threading.Thread(target=pump, daemon=True)
     thread.start()
@@ -166,8 +174,10 @@ def _pumped(inbox: Any, journal: Journal) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        for record in ray.get(inbox.take.remote()):
+        for record in [] if failed else ray.get(inbox.take.remote()):
             journal.add(record)
+    if failed:
+        raise failed[0]
 
 
 @ray.remote(num_cpus=0)

@@ -31,6 +31,7 @@ from diffretriever.files import (
     whole_folder,
     write_text,
 )
+from diffretriever.full_disk import room_at
 from diffretriever.training.adapters import ADAPTER, check_trained
 from diffretriever.training.loop import Record
 from schemas.places import StorePath, as_place
@@ -184,7 +185,7 @@ class Journal:
     def add(self, record: Record) -> None:
         """Take note of a record."""
         step = int(record["step"])
-        with (self._folder / METRICS_FILE).open("a", encoding="utf-8") as lines:
+        with room_at(self._folder), (self._folder / METRICS_FILE).open("a", encoding="utf-8") as lines:
             lines.write(json.dumps(record) + "\n")
         if self._writer is None:
             # What a killed run wrote of later steps is taken back.
