@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import ast
 import gzip
+import io
 import json
+import os
+import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -356,6 +360,39 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+class Hostile:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = str(place)
+
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return os.mkdir, (self._place,)
+
+
+def _torch_archive(place: Path) -> bytes:
+    stream = io.BytesIO()
+    torch.save({"parameters": Hostile(place), "optimizer": {}}, stream)
+    return stream.getvalue()
+
+
+def _npy(place: Path) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, np.array([Hostile(place)], object), allow_pickle=True)
+    return stream.getvalue()
+
+
+CODE: dict[str, Callable[[Path], bytes]] = {
+    "a pickle": lambda place: pickle.dumps(Hostile(place)),
+    "PyTorch's archive of one": _torch_archive,
+    "NumPy's array of one": _npy,
+    "YAML's objects": lambda place: f"!!python/object/apply:os.mkdir ['{place}']\n".encode(),
+    "a field of YAML's": lambda place: f"method: !!python/object/apply:os.mkdir ['{place}']\n".encode(),
+    "a module's name": lambda place: b'{"method": "hostile:run", "auto_map": {"A": "hostile.A"}}',
+}
+"""Code as a file can carry it, which makes a folder where it is run."""
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     made: dict[str, Path] = {}
@@ -401,6 +438,61 @@ def test_a_damaged_file_is_named_in_a_sentence(kind: str, damage: str, written: 
     assert "errors.pydantic.dev" not in told
     assert "Traceback" not in told
     assert len(told.splitlines()) < 8, told
+
+
+@pytest.mark.parametrize("code", CODE)
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_file_runs_code(
+    kind: str, code: str, written: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hostile.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'ran')!r})\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    file = written(kind)
+    whole = file.read_bytes()
+    try:
+        file.write_bytes(CODE[code](tmp_path / "ran"))
+        sentence_of(KINDS[kind].read, file)
+    finally:
+        file.write_bytes(whole)
+    assert not (tmp_path / "ran").exists()
+    assert "hostile" not in sys.modules
+
+
+def _adapter_of_another_base(folder: Path) -> None:
+    config = json.loads((folder / "adapter_config.json").read_text())
+    config |= {"base_model_name_or_path": "s3://elsewhere/model", "revision": "main"}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+
+
+def test_the_base_that_an_adapter_names_is_never_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("an adapter's base was looked for")
+
+    folder = _adapter("adapter_config.json")(tmp_path).parent
+    _adapter_of_another_base(folder)
+    for name in ("resolve_source", "_resolve"):
+        monkeypatch.setattr(f"diffretriever.backbones.source.{name}", refuse)
+    assert AdapterFiles.open(folder).config["r"] > 0
+
+
+@pytest.mark.parametrize("name", ["../../outside", "/outside", "a/../../outside"])
+def test_a_training_set_names_no_file_outside_of_its_folder(name: str, tmp_path: Path) -> None:
+    """From a store they would be fetched into the cache."""
+    file = _training_set("manifest.json")(tmp_path)
+    values = json.loads(file.read_text())
+    values["files"][name] = 1
+    file.write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=r"manifest.json cannot be used: .*outside lies outside of the training set"):
+        TrainingSet.open(file.parent)
+
+
+@pytest.mark.parametrize("digest", ["../../outside", "/outside", ""])
+def test_a_training_sets_digest_is_no_path(digest: str, tmp_path: Path) -> None:
+    """It names a folder of the cache, which is made anew where it is damaged."""
+    file = _training_set("manifest.json")(tmp_path)
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"digest": digest}))
+    with pytest.raises(ValueError, match=r"manifest.json cannot be used: digest: "):
+        TrainingSet.open(file.parent)
 
 
 @pytest.mark.parametrize("kind", KINDS)
