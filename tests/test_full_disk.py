@@ -24,6 +24,7 @@ import torch
 from safetensors.torch import save_file
 
 from diffretriever.artefacts.artefact import Artefact, unless_damaged
+from diffretriever.artefacts.cache import BOUND_VARIABLE, FolderCache
 from diffretriever.collections.beir import unpack
 from diffretriever.files import whole_folder, write_text
 from diffretriever.full_disk import FullDiskError, full_disk, room_at
@@ -257,11 +258,28 @@ def test_a_job_ends_with_a_sentence(error: Exception, entry: ModuleType, capsys:
 
 
 def test_a_search_goes_on_without_what_cannot_be_kept(tmp_path: Path) -> None:
-    index = fill(str(tmp_path / "index"), 20)
+    index, other = fill(str(tmp_path / "index"), 20), fill(str(tmp_path / "other"), 20)
+    # What is compiled is kept in files, too.
+    Bm25Search(other).search(["text"], 3)
     with small_files(100), pytest.warns(UserWarning, match=r"cannot be kept there .*so large"):
         found = Bm25Search(index).search(["text"], 3)
     assert bm25_artefact(index).size() is None
     assert len(found[0]) == 3
+
+
+def test_a_cache_on_a_disk_that_is_too_full_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv(BOUND_VARIABLE, raising=False)
+    cache = FolderCache(tmp_path / "cache")
+    assert unless_damaged(lambda: cache.get("key", 1 << 60, lambda folder: None)) is None
+    assert "too full" in caplog.text
+
+    def fetch(folder: Path) -> None:
+        (folder / "file").write_bytes(b"12345")
+
+    with small_files(0), pytest.raises(FullDiskError):
+        cache.get("key", 5, fetch)
 
 
 def test_a_search_goes_on_without_what_cannot_be_fetched(caplog: pytest.LogCaptureFixture) -> None:
