@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +35,7 @@ def run(config_class: type[C], main: Callable[[C], None]) -> None:
     interrupted, 143 when told to end; anything unforeseen leaves a traceback and 1.
     """
     signal.signal(signal.SIGTERM, _end)
+    _quieten_libraries()
     config = config_class.from_command_line()
     show_progress()
     try:
@@ -52,6 +54,21 @@ def run(config_class: type[C], main: Callable[[C], None]) -> None:
     except _EndedError:
         sys.stderr.write("told to end: what was committed is safe, the same command goes on from there\n")
         raise SystemExit(128 + signal.SIGTERM) from None
+
+
+def _quieten_libraries() -> None:
+    """Have threads and last calls of libraries show no traceback for a full disk: the job ends with a sentence."""
+    in_thread, at_exit = threading.excepthook, sys.unraisablehook
+
+    def unless_full_in_thread(told: threading.ExceptHookArgs) -> None:
+        if told.exc_value is None or full_disk(told.exc_value) is None:
+            in_thread(told)
+
+    def unless_full_at_exit(told: sys.UnraisableHookArgs) -> None:
+        if told.exc_value is None or full_disk(told.exc_value) is None:
+            at_exit(told)
+
+    threading.excepthook, sys.unraisablehook = unless_full_in_thread, unless_full_at_exit
 
 
 def _sentence(error: Exception, config: JobConfig) -> str | None:

@@ -12,6 +12,7 @@ import pickle
 import resource
 import signal
 import sys
+import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -236,6 +237,8 @@ def entry(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     handler = signal.getsignal(signal.SIGTERM)
     with monkeypatch.context() as patch:
         patch.setattr(sys, "path", [*sys.path])
+        patch.setattr(sys, "unraisablehook", sys.unraisablehook)
+        patch.setattr(threading, "excepthook", threading.excepthook)
         patch.setattr(sys, "argv", ["search.py", "--index", "some/index", "--query", "x"])
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
@@ -245,8 +248,15 @@ def entry(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 @pytest.mark.parametrize("error", TOLD.values(), ids=TOLD)
 def test_a_job_ends_with_a_sentence(error: Exception, entry: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    def main(config: SearchJob) -> None:
+    def fail() -> None:
         raise error
+
+    def main(config: SearchJob) -> None:
+        # As a library writes beside the job.
+        thread = threading.Thread(target=fail)
+        thread.start()
+        thread.join()
+        fail()
 
     with pytest.raises(SystemExit) as ended:
         entry.run(SearchJob, main)
