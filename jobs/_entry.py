@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -21,11 +22,14 @@ warnings.filterwarnings("ignore", message="lance is not fork-safe")
 gc.set_threshold(100_000, 20, 100)
 
 from diffretriever.consent import trust_code  # noqa: E402  (found through the path above)
+from diffretriever.full_disk import full_disk  # noqa: E402
 from diffretriever.progress import show_progress  # noqa: E402
 from schemas.places import StorePath, plain_place  # noqa: E402
 from schemas.settings import JobConfig, ModelOptions  # noqa: E402
 
 C = TypeVar("C", bound=JobConfig)
+_WRITTEN = ("index", "output")
+"""Fields of jobs that say where they write."""
 
 
 def run(config_class: type[C], main: Callable[[C], None]) -> None:
@@ -35,19 +39,18 @@ def run(config_class: type[C], main: Callable[[C], None]) -> None:
     interrupted, 143 when told to end; anything unforeseen leaves a traceback and 1.
     """
     signal.signal(signal.SIGTERM, _end)
+    _quieten_libraries()
     config = config_class.from_command_line()
     show_progress()
     try:
         if isinstance(config, ModelOptions):
             trust_code(config.trust_code)
         main(config)
-    except ValueError as error:
-        sys.stderr.write(f"error: {error}\n")
-        raise SystemExit(1) from None
-    except OSError as error:
-        if error.filename is None:
+    except Exception as error:
+        sentence = _sentence(error, config)
+        if sentence is None:
             raise
-        sys.stderr.write(f"error: {error.filename}: {error.strerror}\n")
+        sys.stderr.write(f"error: {sentence}\n")
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         sys.stderr.write("interrupted: what was committed is safe, the same command goes on from there\n")
@@ -55,6 +58,35 @@ def run(config_class: type[C], main: Callable[[C], None]) -> None:
     except _EndedError:
         sys.stderr.write("told to end: what was committed is safe, the same command goes on from there\n")
         raise SystemExit(128 + signal.SIGTERM) from None
+
+
+def _quieten_libraries() -> None:
+    """Have threads and last calls of libraries show no traceback for a full disk: the job ends with a sentence."""
+    in_thread, at_exit = threading.excepthook, sys.unraisablehook
+
+    def unless_full_in_thread(told: threading.ExceptHookArgs) -> None:
+        if told.exc_value is None or full_disk(told.exc_value) is None:
+            in_thread(told)
+
+    def unless_full_at_exit(told: sys.UnraisableHookArgs) -> None:
+        if told.exc_value is None or full_disk(told.exc_value) is None:
+            at_exit(told)
+
+    threading.excepthook, sys.unraisablehook = unless_full_in_thread, unless_full_at_exit
+
+
+def _sentence(error: Exception, config: JobConfig) -> str | None:
+    """Return what a mistake or a full disk is to a user; None for what was not foreseen."""
+    places = [place for name in _WRITTEN if (place := getattr(config, name, None))]
+
+    if full := full_disk(error, places):
+        return str(full)
+
+    if isinstance(error, ValueError):
+        return str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return None
 
 
 class _EndedError(BaseException):

@@ -75,7 +75,7 @@ class JobConfig(Model):
             values = yaml.safe_load(Path(path).read_text("utf-8")) or {}
         except OSError as error:
             raise ValueError(f"--config {path}: {error.strerror}") from error
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise ValueError(f"--config {path} is not valid YAML: {error}") from error
         if not isinstance(values, dict):
             raise ValueError(f"--config {path} must hold `key: value` lines")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from pathlib import PurePosixPath
+from typing import Annotated, Literal
 
 import pyarrow as pa
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from schemas.base import Model
 from schemas.mode import Mode
@@ -100,8 +101,9 @@ class TrainingSetManifest(Model):
 
     format: int = TRAINING_SET_FORMAT
     """Version of the layout."""
-    digest: str
-    """Of all examples in their order, 32 hex digits; the same for any blocks and number of workers."""
+    digest: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+    """Of all examples in their order, 32 hex digits; the same for any blocks and number of workers. It names the folder
+    in the cache of a set on an object store."""
     passages: int
     """Distinct ones."""
     counts: TrainingCounts
@@ -120,6 +122,14 @@ class TrainingSetManifest(Model):
     """Of Python and of the libraries that wrote it."""
     created: str
     """ISO 8601 time, UTC."""
+
+    @field_validator("files")
+    @classmethod
+    def _inside(cls, files: dict[str, int]) -> dict[str, int]:
+        for name in files:
+            if name != PurePosixPath(name).name:
+                raise ValueError(f"{name} lies outside of the training set")
+        return files
 
 
 class MineNegativesJob(RayConfig, SearchOptions):

@@ -16,6 +16,7 @@ LIBRARY = ROOT / "platform" / "diffretriever"
 # A part may import parts of lower levels, and itself. `schemas` is below all.
 LEVELS = {
     "schemas": -1,
+    "full_disk": -1,
     "files": 0,
     "progress": 0,
     "ragged": 0,

@@ -107,7 +107,7 @@ def test_an_identity_that_cannot_be_compared_is_refused(found: bytes, folder: st
 def test_a_damaged_entry_is_named(folder: str) -> None:
     ledger = Ledger(folder)
     ledger.put("one.json", b'{"cut sho')
-    with pytest.raises(ValueError, match=r"ledger/one\.json: damaged .*: remove it"):
+    with pytest.raises(ValueError, match=r"ledger/one\.json cannot be used: .*: remove it"):
         ledger.get_json("one.json")
 
 

@@ -20,20 +20,27 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, BinaryIO, TypeAlias
+from typing import IO, TYPE_CHECKING, BinaryIO, TypeAlias, TypeVar
 from urllib.parse import unquote
 
+from pydantic import BaseModel, ValidationError
+
+from diffretriever.full_disk import room_at
 from schemas.places import StorePath, as_place, plain_place
 
 if TYPE_CHECKING:
     from pyarrow import fs
     from typing_extensions import Buffer
 
+M = TypeVar("M", bound=BaseModel)
+
 AnyPlace: TypeAlias = str | Path | StorePath
 """A path or an object-store URI, also as text."""
 
 _READ_BYTES = 8 << 20
 """Of an object, fetched at once."""
+_REASON_CHARACTERS = 300
+_UNKNOWN = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _ANSWER_SECONDS, _CONNECT_SECONDS = 60, 10
 _TRUE = ("1", "true", "yes", "on", "y")
@@ -191,6 +198,43 @@ def read_text(place: AnyPlace) -> str:
     return read_bytes(place).decode()
 
 
+def read_model(place: AnyPlace, kind: type[M], fix: str) -> M:
+    """Return the value of a model that a file of JSON holds; raises as `understood` does."""
+    with understood(place, fix):
+        return kind.model_validate_json(read_bytes(place))
+
+
+@contextmanager
+def understood(place: AnyPlace, fix: str) -> Iterator[None]:
+    """Run what reads a file and makes sense of it, whatever its parsers raise for damaged bytes.
+
+    Args:
+        place: the file.
+        fix: what a user is to do about one that cannot be used.
+
+    Raises:
+        OSError: it cannot be read; `filename` names it.
+        ValueError: it is damaged, or of another kind; the message names it, and says what is wrong and what to do.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OSError) and error.filename is not None:
+            raise
+        if isinstance(error, ValueError) and str(place) in str(error) and not isinstance(error, ValidationError):
+            raise
+        raise ValueError(f"{place} cannot be used: {_reason(error)}: {fix}") from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        return f"{field}: {first['msg']}" if field else first["msg"]
+    text = " ".join(str(error).split())[:_REASON_CHARACTERS]
+    return text if isinstance(error, ValueError) and text else f"{type(error).__name__} {text}".rstrip()
+
+
 def write_text(place: AnyPlace, text: str) -> None:
     """Write `text` as UTF-8 to a local path or an object-store URI, whole or not at all."""
     write_bytes(place, text.encode())
@@ -304,21 +348,26 @@ def whole_file(target: AnyPlace) -> Iterator[IO[bytes]]:
             yield stream
         return
     path = _path(target)
-    temporary = _temporary_beside(path)
-    try:
-        with temporary.open("wb") as stream:
-            yield stream
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with room_at(path):
+        temporary = _temporary_beside(path)
+        try:
+            with temporary.open("wb") as stream:
+                yield stream
+            # Without, a loss of power may leave the new name with an empty file.
+            _sync(temporary)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    _sync(path.parent)
 
 
 @contextmanager
 def _whole_object(target: AnyPlace) -> Iterator[IO[bytes]]:
     """Collect an object in a temporary file of this machine, and put it when the block succeeds."""
     with tempfile.TemporaryFile() as spool:
-        yield spool
-        spool.flush()
+        with room_at(tempfile.gettempdir()):
+            yield spool
+            spool.flush()
         if not os.fstat(spool.fileno()).st_size:
             write_bytes(target, b"")
             return
@@ -328,24 +377,35 @@ def _whole_object(target: AnyPlace) -> Iterator[IO[bytes]]:
 @contextmanager
 def whole_folder(target: Path) -> Iterator[Path]:
     """Give a folder to fill that appears at `target` only if the block succeeds."""
-    temporary = _temporary_beside(target)
-    temporary.mkdir()
-    try:
-        yield temporary
-        _move_unless_there(temporary, target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with room_at(target):
+        temporary = _temporary_beside(target)
+        temporary.mkdir()
+        try:
+            yield temporary
+            sync_folder(temporary)
+            _move_unless_there(temporary, target)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    _sync(target.parent)
 
 
 def sync_folder(folder: Path, name: str | None = None) -> None:
     """Wait until the disk has the files of a local folder, or the one of that name, and that the folder holds them."""
     paths = [*folder.rglob("*"), folder] if name is None else [folder / name, folder]
     for path in paths:
-        number = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)
+        _sync(path)
+
+
+def _sync(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    except OSError as error:
+        # Some file systems of a network know it of files only.
+        if not (path.is_dir() and error.errno in _UNKNOWN):
+            raise
+    finally:
+        os.close(number)
 
 
 def put_file(file: Path, target: AnyPlace) -> None:

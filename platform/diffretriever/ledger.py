@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from diffretriever.files import AnyPlace, is_file, read_bytes, remove, write_bytes
+from diffretriever.files import AnyPlace, is_file, read_bytes, remove, understood, write_bytes
 from schemas.base import differing_fields
 from schemas.places import plain_place
 
@@ -38,9 +38,13 @@ class Ledger:
         if identity is not None:
             self._claim(json.loads(json.dumps(identity)))
 
+    def place(self, name: str) -> str:
+        """Return the path or URI of an entry, which need not be there."""
+        return f"{self._place}/{name}"
+
     def has(self, name: str) -> bool:
         """Return whether the entry is there."""
-        return is_file(f"{self._place}/{name}")
+        return is_file(self.place(name))
 
     def get(self, name: str) -> bytes | None:
         """Return an entry, None where it is not there."""
@@ -58,12 +62,8 @@ class Ledger:
         data = self.get(name)
         if data is None:
             return None
-        try:
+        with understood(self.place(name), "remove it, and its work is done again"):
             return json.loads(data)
-        except ValueError as error:
-            raise ValueError(
-                f"{self._place}/{name}: damaged ({error}): remove it, and its work is done again"
-            ) from error
 
     def put(self, name: str, data: bytes) -> None:
         """Write or replace an entry; folders in its name are made. Any buffer will do for `data`."""

@@ -14,6 +14,7 @@ import pytest
 
 from diffretriever.collections import Passage, Query, open_collection, scan
 from diffretriever.collections import beir as datasets
+from diffretriever.collections.files import read_queries
 from diffretriever.files import cache_dir
 
 
@@ -173,7 +174,7 @@ def test_a_zip_cannot_write_outside(beir_folder: Path, tmp_path: Path, cache: Pa
         archive.writestr(member, "/etc")
     with pytest.raises(ValueError, match="refused: member"):
         open_collection(str(path))
-    assert list(cache.rglob("*")) == [cache / "unpacked"]
+    assert {file.name for file in cache.rglob("*")} == {"unpacked", "unpacked.lock"}
     assert not list(tmp_path.rglob("out.txt"))
 
 
@@ -259,3 +260,41 @@ def test_importing_is_light() -> None:
         text=True,
     )
     assert shown.stdout == "set()\n"
+
+
+@pytest.mark.parametrize("name", ["corpus.jsonl", "corpus.jsonl.gz"])
+def test_a_link_without_an_ending_is_read_as_what_it_points_to(name: str, tmp_path: Path) -> None:
+    text = b'{"_id": "d1", "text": "one"}\n'
+    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    (tmp_path / "link").symlink_to(tmp_path / name)
+    assert [query.text for query in read_queries(tmp_path / "link")] == ["one"]
+    collection = open_collection(str(tmp_path / "link"))
+    assert collection.name == "corpus"
+    assert [passage.id for passage in collection.records() if isinstance(passage, Passage)] == ["d1"]
+
+
+def test_what_a_killed_unpacking_left_goes_when_the_next_comes(beir_folder: Path, tmp_path: Path, cache: Path) -> None:
+    left = cache_dir() / "unpacked" / ".0123.tmp"
+    left.mkdir(parents=True)
+    (left / "corpus.jsonl").write_text("half")
+    open_collection(str(zipped(beir_folder, tmp_path / "tiny.zip")))
+    assert not left.exists()
+
+
+def test_a_zip_that_would_fill_the_disk_is_refused(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets, "_FREE_BYTES", 1 << 16)
+    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("corpus.jsonl", b"0" * (1 << 20))
+    with pytest.raises(ValueError, match=r"bomb.zip: refused: 0.0 MB would unpack to 1 MB, more than 50 times"):
+        open_collection(str(tmp_path / "bomb.zip"))
+    assert not [*(cache_dir() / "unpacked").glob("[!.]*")]
+
+
+def test_a_zip_whose_member_is_file_and_folder_is_refused(tmp_path: Path, cache: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "odd.zip", "w") as archive:
+        archive.writestr("a", b"x")
+        archive.writestr("a/corpus.jsonl", b"{}")
+    with pytest.raises(ValueError, match=r"odd.zip: refused: 'a/corpus.jsonl' is a file and a folder at once"):
+        open_collection(str(tmp_path / "odd.zip"))

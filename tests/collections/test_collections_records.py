@@ -158,6 +158,8 @@ def test_digest_and_pickle(corpus: Corpus) -> None:
     passage = Passage("a", "é", "x")
     assert passage.digest == hashlib.blake2b("é\x1fx".encode(), digest_size=16).digest()
     assert passage.digest == Passage("b", "é", "x").digest != Passage("a", "éx", "").digest
+    shifted = [Passage("a", "x\x1fy", "z"), Passage("a", "x", "y\x1fz"), Passage("a", "x\x1fy\x1fz", "")]
+    assert len({each.digest for each in shifted}) == 3
     collection = corpus(GOOD)
     assert list(pickle.loads(pickle.dumps(collection)).records()) == list(collection.records())
 

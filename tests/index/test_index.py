@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from unittest.mock import patch
 
@@ -223,3 +224,17 @@ def test_another_retriever_is_refused_by_name_of_the_field() -> None:
     pooled = PooledRetriever(backbone=BackboneConfig(source="x", dtype="float32"))
     with pytest.raises(ValueError, match=r"retriever.method: masked != pooled"):
         check_same(mine, mine.model_copy(update={"retriever": pooled}), "here")
+
+
+def test_the_version_before_the_latest_stays_where_the_clock_jumps(tmp_path: Path) -> None:
+    """A day ahead, all versions look old, and one of them was opened just now."""
+    index = PassageIndex.create(str(tmp_path / "index"), manifest())
+    for name in "abc":
+        receipt = write_block(index.uri, block([name]))
+        Committer(index).commit({name: receipt}, [])
+    before = PassageIndex.open(index.uri, index.version - 1)
+    index.forget_versions(timedelta(microseconds=1))
+    assert len(before) == 2
+    assert [each.version for each in index.versions()] == [index.version - 1, index.version]
+    index.forget_versions(timedelta(0))
+    assert [each.version for each in index.versions()] == [index.version]

@@ -201,8 +201,8 @@ def test_first_passages_of_two_writers(tmp_path: Path, emptied: bool) -> None:
 
 def test_other_failures_of_a_commit_are_told_as_they_are(index: PassageIndex) -> None:
     with (
-        patch.object(lance.LanceDataset, "commit", side_effect=OSError("no space left on device")),
-        pytest.raises(OSError, match="no space"),
+        patch.object(lance.LanceDataset, "commit", side_effect=OSError("the store is on fire")),
+        pytest.raises(OSError, match="on fire"),
     ):
         append("x")(index)
 

@@ -10,7 +10,7 @@ import pytest
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import Representations
-from diffretriever.index.table import PassageIndex
+from diffretriever.index.table import PassageIndex, manifest_of
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.calibrate import (
@@ -132,3 +132,9 @@ def test_budgets_end_with_all_passages() -> None:
     tried = counts_to_try(100, 100_000)
     assert (tried[0], tried[-2], tried[-1]) == (100, 25_000, 100_000)
     assert tried == sorted(set(tried))
+
+
+def test_candidates_of_an_empty_index_are_refused(encoder: Encoder, tmp_path: Path) -> None:
+    empty = PassageIndex.create(str(tmp_path / "empty"), manifest_of(encoder))
+    with pytest.raises(ValueError, match="holds no passages to make a candidate index of: encode some first"):
+        accelerate(AccelerateJob(index=empty.uri, candidates="auto"))

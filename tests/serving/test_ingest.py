@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections.abc import Iterator
 
@@ -12,6 +13,7 @@ from fastapi.testclient import TestClient
 from diffretriever.collections import Passage
 from diffretriever.encoders.base import Encoder
 from diffretriever.files import files_in
+from diffretriever.full_disk import FullDiskError
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
 from diffretriever.search import open_searcher
@@ -161,3 +163,20 @@ def test_on_an_object_store_one_server_writes_at_a_time(bucket: str) -> None:
     assert "another job is writing" in outcome
     with WriterLock(bucket, patient=False):
         pass
+
+
+def test_a_full_disk_refuses_passages_and_nothing_else(
+    client: TestClient, own_index: PassageIndex, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> str:
+        raise FullDiskError(errno.ENOSPC, "the disk is full", own_index.uri)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("diffretriever.serving.ingest.write_block", refuse)
+        answer = client.post("/passages", json={"passages": [{"id": "n1", "text": "heat of a wing"}]})
+    assert answer.status_code == 503
+    assert answer.json()["detail"] == "the disk of the index is full; nothing was written"
+    assert int(answer.headers["Retry-After"]) == 60
+    assert own_index.uri in caplog.text
+    assert own_index.uri not in answer.text
+    client.post("/search", json={"query": "heat", "k": 3, "mode": "dense"}).raise_for_status()

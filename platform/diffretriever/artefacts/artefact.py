@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import NonNegativeInt, TypeAdapter, field_validator
 
 from diffretriever.artefacts.cache import HeldFolder, shared_cache
-from diffretriever.files import file_digest, filesystem_of, is_local, sync_folder, whole_folder
+from diffretriever.files import cache_dir, file_digest, filesystem_of, is_local, sync_folder, whole_folder
+from diffretriever.full_disk import full_disk, room_at
 from schemas.base import Model
 
 if TYPE_CHECKING:
@@ -236,7 +237,7 @@ class Artefact:
         root = shared_cache().root
         root.mkdir(parents=True, exist_ok=True)
         # What is killed is found by its name, and goes after a day.
-        with tempfile.TemporaryDirectory(dir=root, prefix=".", suffix=".tmp") as folder:
+        with room_at(root), tempfile.TemporaryDirectory(dir=root, prefix=".", suffix=".tmp") as folder:
             yield Path(folder)
             self._put(Path(folder))
 
@@ -396,12 +397,17 @@ def _of_each(artefacts: Sequence[Artefact], ask: Callable[[Artefact], T | None])
 
 
 def unless_damaged(ask: Callable[[], T | None]) -> T | None:
-    """Return what `ask` returns; None, and a line in the log, where it finds an artefact damaged."""
+    """Return what `ask` returns; None and a line in the log where an artefact is damaged, or has no room here."""
     try:
         return ask()
     except DamagedError as error:
         _LOG.warning("%s: it is passed over until the job that makes it is run again", error)
-        return None
+    except OSError as error:
+        full = full_disk(error, [cache_dir()])
+        if full is None:
+            raise
+        _LOG.warning("%s; what it was wanted for is searched without it, slower", full)
+    return None
 
 
 def folders_in(uri: str, name: str) -> list[str]:

@@ -6,6 +6,7 @@ of the entry's name in a folder of its own, where it holds a lock for as long as
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import math
 import os
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from diffretriever.files import cache_dir, locked, whole_folder
+from diffretriever.full_disk import FullDiskError, room_at
 
 BOUND_VARIABLE = "DIFFRETRIEVER_CACHE_GB"
 """Environment variable: gigabytes that fetched files may take on a machine."""
@@ -71,7 +73,8 @@ class FolderCache:
             fill: writes the content into an empty folder; what it raises is passed on, and nothing is left.
 
         Raises:
-            ValueError: it does not fit beside what is in use, or the bound is no number.
+            FullDiskError: the disk has no room for it.
+            ValueError: it does not fit into the bound that was given, beside what is in use, or that is no number.
         """
         target = self._entry(key, size)
         held = self._hold(target)
@@ -103,11 +106,12 @@ class FolderCache:
                 _remove(held.folder)
 
     def _hold(self, target: Path) -> HeldFolder:
-        holder = _holder(self.root)
-        with locked(self.root / "lock"):
-            holder.hold(target.name)
-            if target.is_dir():
-                os.utime(target)
+        with room_at(self.root):
+            holder = _holder(self.root)
+            with locked(self.root / "lock"):
+                holder.hold(target.name)
+                if target.is_dir():
+                    os.utime(target)
         held = HeldFolder(target)
         # The lock of a process that has ended says as much.
         weakref.finalize(held, holder.release, target.name).atexit = False
@@ -130,6 +134,8 @@ class FolderCache:
                 if entry.path.name not in in_use:
                     _remove(entry.path)
                     taken -= entry.size
+            if taken + size > bound and not os.environ.get(BOUND_VARIABLE):
+                raise FullDiskError(errno.ENOSPC, f"the disk is too full for {size:,} more bytes", str(self.root))
             if taken + size > bound:
                 raise ValueError(
                     f"{size:,} more bytes do not fit into {self.root}: {taken:,} are in use of {bound:,} that it may "

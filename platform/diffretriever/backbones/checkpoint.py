@@ -15,6 +15,8 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from diffretriever.files import understood
+
 WHOLE_FILE = 64 * 2**20
 CHUNK = 2**20
 CHUNKS = 64
@@ -167,14 +169,25 @@ def _weight_files(folder: Path) -> tuple[Path, ...]:
         return (single,)
     if not index.is_file():
         raise ValueError(f"{folder} has neither {single.name} nor {index.name}: only safetensors are read.")
-    names = sorted(set(read_json(index)["weight_map"].values()))
-    if outside := [name for name in names if name != Path(name).name]:
-        raise ValueError(f"{index} names {outside[0]}, which lies outside of its folder: fetch the checkpoint again.")
+    names = shards_of(index)
     files = tuple(folder / name for name in names)
     for file in files:
         if not file.is_file():
             raise ValueError(f"{index} names {file.name}, which is not there: fetch the checkpoint again.")
     return files
+
+
+def shards_of(index: Path) -> list[str]:
+    """Return the names of the files that model.safetensors.index.json spreads the weights over.
+
+    Raises:
+        ValueError: it cannot be used, or names a file outside of its folder.
+    """
+    with understood(index, "fetch the checkpoint again"):
+        names = sorted(set(read_json(index)["weight_map"].values()))
+        if outside := [name for name in names if name != Path(name).name]:
+            raise ValueError(f"{index} names {outside[0]}, outside of its folder: fetch the checkpoint again.")
+    return names
 
 
 def _sampled_ranges(size: int, header: int) -> list[tuple[int, int]]:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from transformers import PreTrainedTokenizerFast
 
 from diffretriever.backbones.checkpoint import first_id
+from diffretriever.files import understood
 
 # Subwords are rarely longer than this; longer texts are cut before they are tokenised, so that a passage of a
 # megabyte costs no more than one of the length that the model can see.
@@ -43,8 +44,9 @@ class Vocabulary:
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The transformers tokenizer, read on first use; a ValueError where the folder has none."""
-        return self.read_tokenizer(self._folder)
+        """The transformers tokenizer, read on first use; a ValueError where the folder has none, or a damaged one."""
+        with understood(self._folder, "copy the checkpoint's tokenizer files there again"):
+            return self.read_tokenizer(self._folder)
 
     def digest(self) -> str:
         """Return 32 hex digits of all that token ids follow from; config.json is covered by the weights' digest."""

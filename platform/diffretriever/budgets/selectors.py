@@ -10,10 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from diffretriever.budgets.features import check_names
-from diffretriever.files import is_file, read_text
+from diffretriever.files import is_file, read_model
 from schemas.places import StorePath, as_place
 from schemas.selector import LearnedSelectorArtefact
 
@@ -189,13 +187,9 @@ def load_artefact(path: Path | StorePath) -> LearnedSelectorArtefact:
     Raises:
         ValueError: it is malformed, or names a feature that does not exist; the message names the file.
     """
+    artefact = read_model(path, LearnedSelectorArtefact, "give a selector that jobs/fit_selector.py has fitted")
     try:
-        artefact = LearnedSelectorArtefact.model_validate_json(read_text(path))
         check_names(feature.name for feature in artefact.features)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "the file"
-        raise ValueError(f"{path} is no fitted selector: {place}: {first['msg']}") from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     return artefact

@@ -88,7 +88,7 @@ def _open_path(path: Path, shown: str) -> Collection:
     name = path.resolve().name
     if path.is_dir():
         return _open_folder(path, name, shown)
-    if path.suffix == ".zip":
+    if path.suffix == ".zip" or (not path.suffix and name.endswith(".zip")):
         return beir.open_beir_zip(path, shown)
     return _open_file(path, name, shown)
 

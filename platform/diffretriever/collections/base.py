@@ -10,6 +10,8 @@ from pathlib import Path
 
 from schemas.places import StorePath
 
+_SEPARATOR = "\x1f"
+
 Qrels = dict[str, dict[str, int]]
 """Query id → passage id → relevance."""
 
@@ -29,7 +31,10 @@ class Passage:
     @property
     def digest(self) -> bytes:
         """BLAKE2b-128 of title, unit separator and text: equal digests mean an unchanged passage."""
-        return hashlib.blake2b(f"{self.title}\x1f{self.text}".encode(), digest_size=16).digest()
+        contents = f"{self.title}{_SEPARATOR}{self.text}"
+        # Only then may the same contents be another title and text.
+        person = str(len(self.title)).encode() if contents.count(_SEPARATOR) > 1 else b""
+        return hashlib.blake2b(contents.encode(), digest_size=16, person=person).digest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from urllib.request import urlopen
 from diffretriever.collections.base import Passage, Qrels, Query
 from diffretriever.collections.files import FileCollection, Split, splits_in
 from diffretriever.collections.records import find_file
-from diffretriever.files import cache_dir, whole_file, whole_folder
+from diffretriever.files import cache_dir, locked, whole_file, whole_folder
 from schemas.places import StorePath
 
 CORPUS = "corpus.jsonl"
@@ -62,6 +62,9 @@ FOLDERS = {name: name for name in ARCHIVE_MD5 if name != "cqadupstack"} | {
 _TIMEOUT_SECONDS = 60
 
 _BLOCK_BYTES = 1 << 20
+
+_MOST_TIMES, _FREE_BYTES = 50, 64 << 20
+"""How many times its size a zip may unpack to, and what any may; texts take three to six times theirs."""
 
 
 def open_beir_folder(folder: Path | StorePath, name: str, shown: str) -> FileCollection:
@@ -146,31 +149,62 @@ def unpack(path: Path) -> Path:
     A zip of another place, size or modification time is another zip.
 
     Raises:
-        ValueError: It is not a zip, is damaged, or has a member that is a link or points outside.
+        ValueError: It is not a zip, is damaged, unpacks to more than 50 times its size, or has a member that is a link,
+            points outside, or is file and folder at once.
     """
     status = path.stat()
     key = f"{path.absolute()}\n{status.st_size}\n{status.st_mtime_ns}"
     target = cache_dir() / "unpacked" / hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
     if target.is_dir():
         return target
+    with locked(target.parent.with_suffix(".lock")):
+        if not target.is_dir():
+            _remove_abandoned(target.parent)
+            _unpack(path, target, status)
+    return target
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove what was being unpacked when its process was killed: whoever holds the lock is the only one at work."""
+    for left in folder.glob(".*.tmp"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _unpack(path: Path, target: Path, status: os.stat_result) -> None:
     try:
-        with zipfile.ZipFile(path) as archive, whole_folder(target) as folder:
-            for member in archive.infolist():
-                _extract(archive, member, folder, status.st_mtime_ns)
+        with zipfile.ZipFile(path) as archive:
+            _refuse_bomb(path, archive, status.st_size)
+            with whole_folder(target) as folder:
+                for member in archive.infolist():
+                    _extract(archive, member, folder, status.st_mtime_ns)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise ValueError(f"{path}: cannot be unpacked: {error}") from error
-    return target
+
+
+def _refuse_bomb(path: Path, archive: zipfile.ZipFile, size: int) -> None:
+    # No more is unpacked of a member than is said here.
+    unpacked = sum(member.file_size for member in archive.infolist())
+    if unpacked > max(_FREE_BYTES, _MOST_TIMES * size):
+        raise ValueError(
+            f"{path}: refused: {size / 1e6:,.1f} MB would unpack to {unpacked / 1e6:,.0f} MB, more than {_MOST_TIMES} "
+            "times as much: if that is right, unpack it yourself and give the folder"
+        )
 
 
 def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, folder: Path, mtime_ns: int) -> None:
     _refuse_unsafe(archive, member)
     target = folder / member.filename
-    if member.is_dir():
-        target.mkdir(parents=True, exist_ok=True)
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with archive.open(member) as source, target.open("wb") as sink:
-        shutil.copyfileobj(source, sink)
+    try:
+        if member.is_dir():
+            target.mkdir(parents=True, exist_ok=True)
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with archive.open(member) as source, target.open("wb") as sink:
+            shutil.copyfileobj(source, sink)
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        raise ValueError(
+            f"{archive.filename}: refused: '{member.filename}' is a file and a folder at once: make the zip again"
+        ) from error
     # The zip's own time: unpacking it again must not look like a change of the collection.
     os.utime(target, ns=(mtime_ns, mtime_ns))
 

@@ -48,7 +48,7 @@ class FileCollection(Collection):
         """Return parts of equal size; compressed data can only be read from the start."""
         part_bytes = part_bytes or _PART_BYTES
         size = file_size(self.corpus.path)
-        if size <= part_bytes or self.corpus.path.suffix == ".gz":
+        if size <= part_bytes or self.corpus.name.endswith(".gz"):
             return [WHOLE]
         starts = range(0, size, part_bytes)
         return [Part(start, min(start + part_bytes, size)) for start in starts]
@@ -109,7 +109,7 @@ class FileCollection(Collection):
 
 
 def _is_json(file: TextFile) -> bool:
-    return file.path.name.removesuffix(".gz").endswith(".jsonl")
+    return file.name.removesuffix(".gz").endswith(".jsonl")
 
 
 def splits_in(folder: Path | StorePath, begin: str = "") -> list[str]:

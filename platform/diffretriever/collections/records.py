@@ -41,6 +41,13 @@ class TextFile:
     path: Path | StorePath
     shown: str
 
+    @property
+    def name(self) -> str:
+        """The name that says how the file is read: of a link without an ending, that of the file it points to."""
+        if isinstance(self.path, Path) and not self.path.suffix and self.path.is_symlink():
+            return self.path.resolve().name
+        return self.path.name
+
     @classmethod
     def at(cls, path: Path | StorePath) -> TextFile:
         """A file shown by its own path or URI."""
@@ -48,7 +55,7 @@ class TextFile:
 
     def read(self) -> bytes:
         """Return all that the file holds, decompressed; raises as the file system and gzip do."""
-        with _open(self.path) as stream:
+        with _open(self) as stream:
             return stream.read()
 
 
@@ -79,7 +86,7 @@ class Lines:
             ValueError: The gzip data are damaged.
         """
         try:
-            with _open(self._file.path) as stream:
+            with _open(self._file) as stream:
                 yield from self._read(stream)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(f"{self._file.shown}: damaged gzip data after line {self.count}: {error}") from error
@@ -117,11 +124,15 @@ def find_file(folder: Path | StorePath, name: str, shown: str) -> TextFile | Non
 
 
 @contextmanager
-def _open(path: Path | StorePath) -> Iterator[BinaryIO | gzip.GzipFile]:
-    with open_input(path) as stream:
-        if path.suffix != ".gz":
+def _open(file: TextFile) -> Iterator[BinaryIO | gzip.GzipFile]:
+    with open_input(file.path) as stream:
+        if not file.name.endswith(".gz"):
             yield stream
             return
+        if not stream.read(1):
+            # To gzip it is a whole file of nothing.
+            raise EOFError("the file is empty, as a download that was cut short")
+        stream.seek(0)
         with gzip.open(stream) as unpacked:
             yield unpacked
 

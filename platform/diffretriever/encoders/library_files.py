@@ -26,7 +26,7 @@ from diffretriever.backbones.adapter_files import CONFIG_FILE as ADAPTER_CONFIG
 from diffretriever.backbones.checkpoint import Checkpoint, read_json
 from diffretriever.backbones.source import FetchError, resolve_source
 from diffretriever.consent import VARIABLE, check_trusted
-from diffretriever.files import fetched_folder, is_local
+from diffretriever.files import fetched_folder, is_local, understood
 from schemas.places import StorePath
 from schemas.retriever import LibraryRetriever
 
@@ -145,12 +145,13 @@ def _read_modules(folder: Path) -> tuple[Module, ...]:
     file = folder / "modules.json"
     if not file.is_file():
         return ()
-    entries = json.loads(file.read_text("utf-8"))
-    for entry in entries:
-        path = PurePosixPath(entry["path"])
-        if path.is_absolute() or ".." in path.parts:
-            raise ValueError(f"{file}: the module at '{path}' lies outside of the model's folder")
-    return tuple(Module(entry["type"], folder / entry["path"]) for entry in entries)
+    with understood(file, "fetch the model again"):
+        entries = json.loads(file.read_text("utf-8"))
+        for entry in entries:
+            path = PurePosixPath(entry["path"])
+            if path.is_absolute() or ".." in path.parts:
+                raise ValueError(f"{file}: the module at '{path}' lies outside of the model's folder")
+        return tuple(Module(str(entry["type"]), folder / entry["path"]) for entry in entries)
 
 
 def _find_folder(config: LibraryRetriever, *, weights: bool) -> Path:

@@ -24,6 +24,7 @@ from diffretriever.backbones import Vocabulary
 from diffretriever.backbones.base import pad_right
 from diffretriever.encoders.library_files import LibraryFiles
 from diffretriever.encoders.preparer import NO_IDS, PreparedText, Preparer
+from diffretriever.files import understood
 from schemas.retriever import LibraryRetriever, Side
 
 TASKS: dict[Side, str] = {"query": "query", "passage": "document"}
@@ -151,7 +152,8 @@ class LibraryVocabulary(Vocabulary):
         self.settings = files.transformer_settings
         options = self._tokenizer_options()
         trust = {"trust_remote_code": files.remote_code}
-        self._loaded = AutoTokenizer.from_pretrained(str(files.transformer), **trust, **options)
+        with understood(files.transformer, "copy the model's tokenizer files there again"):
+            self._loaded = AutoTokenizer.from_pretrained(str(files.transformer), **trust, **options)
         if self.settings.get("do_lower_case"):
             backend = self._loaded.backend_tokenizer
             own = [] if backend.normalizer is None else [backend.normalizer]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from diffretriever.backbones.checkpoint import read_json
 from diffretriever.backbones.source import resolve_adapter
+from diffretriever.files import understood
 from schemas.budget import Budget
 from schemas.retriever import BackboneRetriever, MaskedRetriever, PromptConfig, Side, has_slots
 from schemas.training import MANIFEST_FILE
@@ -88,7 +89,8 @@ def _check_manifest(config: BackboneRetriever, folder: Path) -> None:
     file = folder / MANIFEST_FILE
     if not file.is_file():
         return
-    trained = read_json(file)["retriever"]
+    with understood(file, "fetch the adapter again"):
+        trained = dict(read_json(file)["retriever"])
     here = config.model_dump(mode="json", exclude=set(_FREE))
     for name, value in here.items():
         if name in trained and trained[name] != value:

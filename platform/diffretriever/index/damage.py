@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from diffretriever.files import files_in, is_local, read_bytes
+from diffretriever.full_disk import FullDiskError, full_disk
 
 NOT_FOUND = "was not found"
 """In the error of Lance where there is no table, which has no class of its own for it."""
@@ -87,7 +88,7 @@ def readable(uri: str, table: str, fragments: Iterable[Any]) -> Iterator[None]:
         ) from error
 
 
-def not_opened(uri: str, table: str, error: Exception) -> ValueError | None:
+def not_opened(uri: str, table: str, error: Exception) -> ValueError | FullDiskError | None:
     """Return what to tell where Lance opens no table: it is damaged, or out of reach; None if there is none.
 
     Args:
@@ -106,9 +107,9 @@ def not_opened(uri: str, table: str, error: Exception) -> ValueError | None:
     return None if is_absent else unreachable(uri, error)
 
 
-def unreachable(uri: str, error: Exception) -> ValueError:
+def unreachable(uri: str, error: Exception) -> ValueError | FullDiskError:
     """Return the error of a place that Lance can neither read nor write, with Lance's reason."""
-    return ValueError(f"cannot reach the index at {uri}: {reason_of(error)}")
+    return full_disk(error, [uri]) or ValueError(f"cannot reach the index at {uri}: {reason_of(error)}")
 
 
 def reason_of(error: Exception) -> str:

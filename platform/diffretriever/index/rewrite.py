@@ -19,6 +19,7 @@ from lance.fragment import FragmentMetadata, write_fragments
 
 from diffretriever.encoders.representations import Representations, read_vectors
 from diffretriever.files import filesystem_of
+from diffretriever.full_disk import room_at
 from diffretriever.index.row_checksums import as_stored
 from diffretriever.index.table import PassageIndex, changed_by_another, refused_if_changed, table_schema, table_uri
 from diffretriever.index.vectors import finite_rows, with_packed
@@ -73,7 +74,8 @@ def write_part(uri: str, version: int, part: TablePart, manifest: IndexManifest)
     index = PassageIndex.open(uri, version)
     schema = table_schema(manifest)
     rows = pa.RecordBatchReader.from_batches(schema, _coded(index, part, manifest, schema))
-    fragments = write_fragments(rows, table_uri(uri), schema=schema, mode="overwrite")
+    with room_at(uri):
+        fragments = write_fragments(rows, table_uri(uri), schema=schema, mode="overwrite")
     return json.dumps([fragment.to_json() for fragment in fragments])
 
 

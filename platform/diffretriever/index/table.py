@@ -26,6 +26,7 @@ from lance.commit import CommitConflictError
 from pydantic import ValidationError
 
 from diffretriever.collections.keys import KEY, KeySet, keys_of
+from diffretriever.full_disk import room_at
 from diffretriever.index import compaction
 from diffretriever.index.damage import NOT_FOUND, not_opened, unreachable, without_panics
 from diffretriever.index.order import PassageOrder
@@ -259,11 +260,12 @@ class PassageIndex:
     def forget_versions(self, older_than: timedelta = timedelta(hours=1)) -> None:
         """Move to the latest version; forget older ones that are older than `older_than`, and files of theirs alone.
 
-        Readers of a forgotten version must open the index anew. Files that no version owns, left by killed jobs, go
-        after seven days: a running job's uncommitted files look the same.
+        The version before the latest stays, unless all are to go at once: where the clock has jumped ahead, it only
+        seems old. Readers of a forgotten version must open the index anew. Files that no version owns, left by killed
+        jobs, go after seven days: a running job's uncommitted files look the same.
         """
         self.refresh()
-        self.dataset.cleanup_old_versions(older_than=older_than)
+        self.dataset.cleanup_old_versions(older_than=older_than, retain_versions=2 if older_than else None)
 
     def contents(self) -> IndexContents:
         """Count what this version holds."""
@@ -459,10 +461,12 @@ def refused_if_changed(uri: str) -> Iterator[None]:
     """Run one commit to the index at `uri`.
 
     Raises:
+        FullDiskError: there is no room for it.
         ValueError: another process committed first, and Lance refused this commit, of which nothing is visible then.
     """
     try:
-        yield
+        with room_at(uri):
+            yield
     except OSError as error:
         known = isinstance(error, CommitConflictError) or any(text in str(error).lower() for text in _CONFLICTS)
         if not known:

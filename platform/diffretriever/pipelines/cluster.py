@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import socket
 import sys
@@ -19,6 +20,7 @@ import ray
 from ray._private.utils import read_ray_address
 
 from diffretriever.consent import VARIABLE, trusted_sources
+from diffretriever.full_disk import FullDiskError, causes
 from diffretriever.pipelines.machines import Share, check_room, see_machines
 from schemas.retriever import RetrieverConfig
 from schemas.settings import RayConfig
@@ -35,6 +37,8 @@ _TOO_LATE = "timed out during startup"
 """What Ray says then."""
 _HOW_TO_RETRY = "\nFailed to apply UDF transform after"
 """How the advice begins that Ray Data appends to the message of what a function raised."""
+_OF_A_FILE = re.compile(r"\[Errno (\d+)\] ([^\n]*?): '([^'\n]+)'")
+"""The message of an `OSError` that names a file."""
 _ROOT = Path(__file__).resolve().parents[3]
 T = TypeVar("T")
 _streams: WeakSet[Generator[Any, None, None]] = WeakSet()
@@ -202,15 +206,26 @@ def cpus_here(wanted: float) -> float:
 
 
 def result_of(reference: Any) -> Any:
-    """Return what a Ray task gives; a `ValueError` of the task is raised as such, without Ray's traceback."""
+    """Return what a Ray task gives; a `ValueError` of the task is raised as such, without Ray's traceback.
+
+    Raises:
+        FullDiskError: a disk is full where the task ran.
+    """
     try:
         return ray.get(reference)
-    except ray.exceptions.RayTaskError as error:
+    except ray.exceptions.RayError as error:
         raise_mistake(error)
         raise
 
 
-def raise_mistake(error: ray.exceptions.RayTaskError) -> None:
-    """Raise the `ValueError` that a task ended with, as it was raised there; return if it ended otherwise."""
-    if isinstance(error.cause, ValueError):
-        raise ValueError(str(error.cause).partition(_HOW_TO_RETRY)[0]) from None
+def raise_mistake(error: ray.exceptions.RayError) -> None:
+    """Raise the `ValueError`, or the `OSError` of a file, that a task ended with; return if it ended otherwise."""
+    for each in causes(error):
+        if type(each) is FullDiskError:
+            raise each from None
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, ValueError):
+        raise ValueError(str(cause).partition(_HOW_TO_RETRY)[0]) from None
+    # Of what Ray Data has appended its advice to, the text alone names the file.
+    if isinstance(cause, OSError) and (found := _OF_A_FILE.search(str(error))):
+        raise OSError(int(found[1]), found[2], found[3]) from None

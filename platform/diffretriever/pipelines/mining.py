@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from diffretriever.collections import BadRecord, read_run
-from diffretriever.files import exists, json_digest, read_bytes, remove, whole_file, write_text
+from diffretriever.files import exists, json_digest, read_model, remove, whole_file, write_text
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
 from diffretriever.ledger import Ledger
@@ -117,7 +117,7 @@ def _finished(job: MineNegativesJob, identity: str) -> MinedNegatives | None:
         if exists(job.output) and not exists(_path_beside(job, "parts")):
             raise ValueError(f"{job.output} is there and was not mined: give another --output, or remove it")
         return None
-    made = MinedNegatives.model_validate_json(read_bytes(about))
+    made = read_model(about, MinedNegatives, "give another --output, or remove both files and mine again")
     if made.identity != identity:
         raise ValueError(f"{job.output} was mined otherwise, see {about}: give another --output, or remove it")
     return made

@@ -20,6 +20,7 @@ from ray.data import ActorPoolStrategy, DataContext, Dataset, Datasource, ReadTa
 from ray.data.block import BlockMetadata
 
 from diffretriever.collections import Passage
+from diffretriever.files import understood
 from diffretriever.index.writer import text_table
 from diffretriever.ledger import Ledger
 from diffretriever.pipelines.cluster import READER_CPUS, EncoderPool, cpus_here, ended_with_ray, raise_mistake
@@ -138,6 +139,7 @@ def tables_of(dataset: Dataset) -> Iterator[pa.Table]:
     """Yield what comes out of a graph as soon as it is done, in no order.
 
     Raises:
+        FullDiskError: a disk is full where one of the graph's functions ran.
         ValueError: one of the graph's functions raised it; without Ray's traceback.
     """
     return ended_with_ray(_tables_of(dataset))
@@ -146,7 +148,7 @@ def tables_of(dataset: Dataset) -> Iterator[pa.Table]:
 def _tables_of(dataset: Dataset) -> Generator[pa.Table, None, None]:
     try:
         yield from dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
-    except ray.exceptions.RayTaskError as error:
+    except ray.exceptions.RayError as error:
         raise_mistake(error)
         raise
 
@@ -165,7 +167,9 @@ def put_table(ledger: Ledger, name: str, table: pa.Table) -> None:
 
 
 def get_table(ledger: Ledger, name: str) -> pa.Table:
-    """Return a table that `put_table` put and that must be there."""
+    """Return a table that `put_table` put and that must be there; raises `ValueError` if it is damaged."""
     data = ledger.get(name)
-    assert data is not None, f"{name} has been put"
-    return feather.read_table(pa.BufferReader(data))
+    if data is None:
+        raise ValueError(f"{ledger.place(name)} was put there and cannot be read any more: give the same command again")
+    with understood(ledger.place(name), "remove it, and its work is done again"):
+        return feather.read_table(pa.BufferReader(data))

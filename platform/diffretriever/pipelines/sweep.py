@@ -33,7 +33,7 @@ from diffretriever.evaluation.budgets.sweeps import (
     read_manifest,
     write_queries,
 )
-from diffretriever.files import is_file, json_digest, read_text, remove, write_text
+from diffretriever.files import is_file, json_digest, read_text, remove, understood, write_text
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
 from diffretriever.ledger import Ledger, refuse_another
@@ -169,8 +169,9 @@ def _refuse_another(job: SweepJob, manifest: SweepManifest) -> None:
     if not is_file(job.output / MANIFEST_FILE):
         return
     before = read_manifest(job.output)
-    settings = yaml.safe_load(read_text(job.output / _JOB))
-    theirs = {"collection": before.collection, "top_k": settings["top_k"], "exclude_self": settings["exclude_self"]}
+    with understood(job.output / _JOB, "give another --output, or remove the folder and sweep again"):
+        settings = yaml.safe_load(read_text(job.output / _JOB))
+        theirs = {"collection": before.collection, "top_k": settings["top_k"], "exclude_self": settings["exclude_self"]}
     ours = {"collection": manifest.collection, "top_k": job.top_k, "exclude_self": job.exclude_self}
     if before.fingerprint != manifest.fingerprint:
         # Only then do the names count: the same weights may lie elsewhere by now.

@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from diffretriever.collections import open_collection
 from diffretriever.files import filesystem_of, is_file
+from diffretriever.full_disk import full_disk
 from diffretriever.pipelines.cluster import ray_session, result_of
 from diffretriever.pipelines.machines import Share, check_room, see_machines
 from diffretriever.pipelines.training_data import prepare_training
@@ -138,11 +139,11 @@ def _fit(job: TrainJob, manifest: TrainingManifest, folder: RunFolder, gpus: flo
     with Journal(folder.place, label, manifest.total_steps, job.checkpoint_every) as journal, _pumped(inbox, journal):
         try:
             result = trainer.fit()
-        except TrainingFailedError:
-            reason = ray.get(inbox.reason.remote())
+        except TrainingFailedError as error:
+            reason = ray.get(inbox.reason.remote()) or full_disk(error, [folder.place])
             if reason is None:
                 raise
-            raise ValueError(reason) from None
+            raise ValueError(str(reason)) from None
     assert result.checkpoint is not None, "the last step reports a checkpoint"
     with result.checkpoint.as_directory() as saved:
         folder.finish(Path(saved))
@@ -150,13 +151,21 @@ def _fit(job: TrainJob, manifest: TrainingManifest, folder: RunFolder, gpus: flo
 
 @contextmanager
 def _pumped(inbox: Any, journal: Journal) -> Iterator[None]:
-    """Carry records from the workers to the journal as long as the block runs, and what is left at its end."""
+    """Carry records from the workers to the journal as long as the block runs, and what is left at its end.
+
+    Raises:
+        OSError: the journal could not be written, and the block has raised nothing.
+    """
     ended = threading.Event()
+    failed: list[Exception] = []
 
     def pump() -> None:
-        while not ended.wait(_PUMP_SECONDS):
-            for record in ray.get(inbox.take.remote()):
-                journal.add(record)
+        try:
+            while not ended.wait(_PUMP_SECONDS):
+                for record in ray.get(inbox.take.remote()):
+                    journal.add(record)
+        except Exception as error:
+            failed.append(error)
 
     thread = threading.Thread(target=pump, daemon=True)
     thread.start()
@@ -165,8 +174,10 @@ def _pumped(inbox: Any, journal: Journal) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        for record in ray.get(inbox.take.remote()):
+        for record in [] if failed else ray.get(inbox.take.remote()):
             journal.add(record)
+    if failed:
+        raise failed[0]
 
 
 @ray.remote(num_cpus=0)
@@ -231,10 +242,12 @@ def _work(config: dict[str, Any]) -> None:
                 log=lambda record: ray.get(inbox.put.remote(record)),
                 save_checkpoint=_save_checkpoint,
             )
-    except ValueError as error:
-        may_pass = isinstance(error.__cause__, OSError)
-        report = inbox.report_refusal if may_pass else inbox.report_mistake
-        ray.get(report.remote(str(error)))
+    except Exception as error:
+        full = full_disk(error, [job.output])
+        may_pass = full or isinstance(error.__cause__, OSError)
+        if full or isinstance(error, ValueError):
+            report = inbox.report_refusal if may_pass else inbox.report_mistake
+            ray.get(report.remote(str(full or error)))
         raise
 
 

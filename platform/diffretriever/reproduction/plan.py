@@ -17,6 +17,7 @@ from typing import Any
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 
+from diffretriever.backbones.checkpoint import shards_of
 from diffretriever.backbones.source import WEIGHTS_SHA256, minilm_folder
 from diffretriever.files import is_file
 from diffretriever.ledger import Ledger
@@ -290,8 +291,7 @@ def _is_whole(folder: Path, config: str) -> bool:
     """Whether config and all weight files are there: reading a tokenizer leaves a cache without weights."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        shards = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
-        return all((folder / shard).is_file() for shard in shards)
+        return all((folder / shard).is_file() for shard in shards_of(index))
     return (folder / config).is_file() and any(folder.glob("*.safetensors"))
 
 

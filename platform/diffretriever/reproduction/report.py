@@ -14,7 +14,7 @@ from pyarrow import parquet
 from diffretriever.evaluation.measures import EvaluationResult
 from diffretriever.evaluation.statistics import ALPHA, holm, paired_p
 from diffretriever.evaluation.tables import Cell, command_blocks, format_table, markdown_table
-from diffretriever.files import open_input, read_text, write_text
+from diffretriever.files import open_input, read_model, understood, write_text
 from diffretriever.reproduction.plan import DONE, READY, Plan, PlannedRow, Task
 from diffretriever.reproduction.tables import AVERAGE, BEIR7
 from schemas.base import Model
@@ -27,6 +27,7 @@ Column: TypeAlias = tuple[str, str, str]
 """Collection, mode, measure."""
 
 _MARK = " (stand-in)"
+_AGAIN = "remove its folder, and the same command makes it anew"
 _CITED = " (reported by others, cited by the paper)"
 _MODES = ("dense", "sparse", "hybrid", "compressed")
 _SMALLEST_P = 0.001
@@ -214,7 +215,7 @@ def _notes(plan: Plan) -> list[str]:
     notes = {}
     for task in (task for tasks in plan.tasks().values() for task in tasks):
         if task.is_done and task.is_indexed:
-            summary = EncodeSummary.model_validate_json(read_text(task.summary))
+            summary = read_model(task.summary, EncodeSummary, _AGAIN)
             if summary.bad:
                 kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(summary.bad_reasons.items()))
                 notes[task.queries.name] = f"records left out of {task.queries.name}: {kinds}"
@@ -274,13 +275,15 @@ class Results:
 
 
 def read_results(folder: Path | StorePath) -> dict[str, EvaluationResult]:
-    """Return, by mode, what `write_evaluation` left in `folder`."""
-    report = EvaluationReport.model_validate_json(read_text(folder / "metrics.json"))
+    """Return, by mode, what `write_evaluation` left in `folder`; raises `ValueError` for damaged files."""
+    report = read_model(folder / "metrics.json", EvaluationReport, _AGAIN)
     per_query: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
-    with open_input(folder / "per_query.parquet") as stream:
-        rows = parquet.read_table(stream).to_pylist()
-    for row in rows:
-        per_query[row["mode"], row["measure"]][row["query_id"]] = row["value"]
+    place = folder / "per_query.parquet"
+    with understood(place, _AGAIN):
+        with open_input(place) as stream:
+            rows = parquet.read_table(stream).to_pylist()
+        for row in rows:
+            per_query[row["mode"], row["measure"]][row["query_id"]] = row["value"]
     return {
         mode: EvaluationResult(means, {measure: per_query[mode, measure] for measure in means})
         for mode, means in report.measures.items()

@@ -119,8 +119,8 @@ def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:
     Files that are there are read and compared with their checksums, and damaged ones made anew.
 
     Raises:
-        ValueError: no index there, one without vectors and sparse scores, or a compressed one for which candidates are
-            asked.
+        ValueError: no index there, one without vectors and sparse scores, or a compressed or an empty one for which
+            candidates are asked.
     """
     index = PassageIndex.open(job.index)
     _refuse(index, job)
@@ -144,6 +144,8 @@ def _refuse(index: PassageIndex, job: AccelerateJob) -> None:
             f"{index.uri} is compressed, and candidate indexes are over the vectors themselves, which would undo the "
             "compression: leave --candidates out, and all passages are scored by their codes"
         )
+    if job.candidates != "none" and not len(index):
+        raise ValueError(f"{index.uri} holds no passages to make a candidate index of: encode some first")
     if not kinds_of(index):
         raise ValueError(
             f"{index.uri} holds neither vectors nor impacts: there is nothing to make codes or postings of"

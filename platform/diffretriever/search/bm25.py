@@ -17,6 +17,7 @@ from numba import njit
 
 from diffretriever.artefacts.artefact import Artefact, DamagedError, folders_in
 from diffretriever.encoders.preparer import join_title
+from diffretriever.full_disk import FullDiskError
 from diffretriever.index.table import IndexPart, PassageIndex
 from diffretriever.progress import Progress
 from diffretriever.ragged import offsets_of, within
@@ -102,12 +103,14 @@ def keep_bm25(index: PassageIndex) -> None:
 
 
 def _loaded(index: PassageIndex) -> bm25s.BM25 | None:
-    """Return the model that is kept; None where there is none, or a damaged one, which goes."""
+    """Return the model that is kept; None where there is none, no room for it here, or a damaged one, which goes."""
     try:
         return open_bm25(index)
+    except FullDiskError as error:
+        _LOG.warning("%s: the BM25 index is made in memory", error)
     except DamagedError as error:
         _LOG.warning("%s: the BM25 index is made anew", error)
-    bm25_artefact(index).remove()
+        bm25_artefact(index).remove()
     return None
 
 

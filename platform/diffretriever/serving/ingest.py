@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from diffretriever.collections import Passage
 from diffretriever.collections.records import RefusedError, checked_passage
 from diffretriever.encoders.representations import Representations, not_finite
+from diffretriever.full_disk import FullDiskError
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import named
 from diffretriever.index.writer import Committer, WriterLock, beside, text_table, write_block
@@ -21,7 +22,8 @@ from schemas.serve_config import ServeConfig
 
 Encode = Callable[[list[str], list[str]], Awaitable[Representations]]
 """Titles and texts to representations."""
-_BUSY_S = 5
+_BUSY_S, _FULL_S = 5, 60
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ async def _locked(uri: str) -> AsyncIterator[None]:
         taken.add_done_callback(lambda done: None if done.cancelled() or done.exception() else give_back())
         raise
     except ValueError as error:
-        logging.getLogger(__name__).warning("passages are not written: %s", error)
+        _LOG.warning("passages are not written: %s", error)
         raise UnavailableError("another job is writing to the index", _BUSY_S) from None
     try:
         yield
@@ -142,13 +144,25 @@ def _commit(index: PassageIndex, plan: _Plan, encoded: Representations) -> None:
     passages = [Passage(p.id, p.title, p.text) for p in plan.new]
     table = beside(text_table(passages, [p.collection for p in plan.new]), encoded.to_arrow())
     try:
-        Committer(index).commit({"request": write_block(index.uri, table)}, plan.replaced)
+        with _answered_if_full("written"):
+            Committer(index).commit({"request": write_block(index.uri, table)}, plan.replaced)
     except ValueError:
         raise UnavailableError("another job has just changed the index; nothing was written", _BUSY_S) from None
 
 
 def _delete(index: PassageIndex, passage_id: str) -> int:
     try:
-        return index.delete([passage_id])
+        with _answered_if_full("deleted"):
+            return index.delete([passage_id])
     except ValueError:
         raise UnavailableError("another job has just changed the index; nothing was deleted", _BUSY_S) from None
+
+
+@contextmanager
+def _answered_if_full(done: str) -> Iterator[None]:
+    """Refuse a request for whose change there is no room; the log says where."""
+    try:
+        yield
+    except FullDiskError as error:
+        _LOG.error("nothing is %s: %s", done, error)
+        raise UnavailableError(f"the disk of the index is full; nothing was {done}", _FULL_S) from None

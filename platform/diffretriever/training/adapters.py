@@ -14,12 +14,12 @@ from pathlib import Path
 
 import torch
 from peft import LoraConfig
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from diffretriever import __version__
 from diffretriever.backbones import Backbone
 from diffretriever.backbones.adapter import LowRank, match_modules, module_names, outside_of_layers
-from diffretriever.backbones.adapter_files import WEIGHT_FILE, AdapterFiles
+from diffretriever.backbones.adapter_files import WEIGHT_FILE, AdapterFiles, read_tensors
 from diffretriever.backbones.checkpoint import Checkpoint
 from diffretriever.backbones.slot_layers import SLOTS_FILE, SlotLayers, most_slots, read_slot_layers, slot_shapes
 from diffretriever.backbones.source import resolve_adapter, resolve_source
@@ -79,7 +79,7 @@ def check_trained(folder: Path, step: int) -> None:
         ValueError: there is none, one has values that are not finite, or after steps some B is still all zero.
     """
     files = AdapterFiles.open(folder)
-    slots = load_file(folder / SLOTS_FILE) if (folder / SLOTS_FILE).is_file() else {}
+    slots = read_tensors(folder / SLOTS_FILE) if (folder / SLOTS_FILE).is_file() else {}
     for name, tensor in (files.tensors | slots).items():
         if not tensor.isfinite().all():
             raise ValueError(f"{files.file}: '{name}' has values that are not finite after step {step}")

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.serialization import safe_globals
 
+from diffretriever.files import understood
 from diffretriever.training.gather import Workers
 from schemas.training import Recipe
 
@@ -105,7 +106,8 @@ class PlainEngine(Engine):
 
     def load(self, folder: Path) -> None:
         """Read that file, on every worker."""
-        state = torch.load(folder / _STATE_FILE, map_location="cpu", weights_only=True)
+        with understood(folder / _STATE_FILE, "remove this checkpoint, and the training goes on from the one before"):
+            state = torch.load(folder / _STATE_FILE, map_location="cpu", weights_only=True)
         if state["parameters"].keys() != self._parameters.keys():
             raise ValueError(f"{folder / _STATE_FILE}: the checkpoint of another adapter: remove it, and begin anew")
         with torch.no_grad():

@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from diffretriever.files import understood
 from diffretriever.training.batches import Batches, Part, known_answers
 from diffretriever.training.compression import Compression
 from diffretriever.training.data.seeds import seed_torch
@@ -118,7 +119,8 @@ class Trainer:
         """Go on from what `save` wrote, bit for bit."""
         self.engine.load(folder)
         self.compression.load(folder)
-        self.step = int((folder / _STEP_FILE).read_text("utf-8"))
+        with understood(folder / _STEP_FILE, "remove this checkpoint, and the training goes on from the one before"):
+            self.step = int((folder / _STEP_FILE).read_text("utf-8"))
 
     def _add_gradients(self, step: int, parts: list[Part]) -> list[Outcome]:
         outcomes: list[Outcome] = []

@@ -21,7 +21,17 @@ import yaml
 from tensorboardX import SummaryWriter  # type: ignore[import-untyped]
 from tqdm import tqdm
 
-from diffretriever.files import AnyPlace, is_file, put_file, put_folder, read_bytes, whole_folder, write_text
+from diffretriever.files import (
+    AnyPlace,
+    is_file,
+    put_file,
+    put_folder,
+    read_bytes,
+    read_model,
+    whole_folder,
+    write_text,
+)
+from diffretriever.full_disk import room_at
 from diffretriever.training.adapters import ADAPTER, check_trained
 from diffretriever.training.loop import Record
 from schemas.places import StorePath, as_place
@@ -30,6 +40,7 @@ from schemas.training import MANIFEST_FILE, TrainingManifest, TrainJob
 
 METRICS_FILE = "metrics.jsonl"
 _CURVES = "tensorboard"
+_ANEW = "restore the file from a copy, or train anew in another --output"
 _LOG_EVERY_SECONDS = 10.0
 
 
@@ -67,7 +78,7 @@ class RunFolder:
                 go on with another number of workers, and the message says why.
         """
         if self.begun:
-            begun = TrainingManifest.model_validate_json(read_bytes(self._begun))
+            begun = read_model(self._begun, TrainingManifest, _ANEW)
             if differing := begun.differences(manifest):
                 raise ValueError(
                     f"{self.place} holds another training (there != this one):\n  " + "\n  ".join(differing) + "\n"
@@ -94,7 +105,7 @@ class RunFolder:
         """
         if retriever.backbone.dtype != "auto" or not self.begun:
             return retriever
-        begun = TrainingManifest.model_validate_json(read_bytes(self._begun)).retriever
+        begun = read_model(self._begun, TrainingManifest, _ANEW).retriever
         if not is_trainable(begun):
             raise ValueError(f"{self._begun}: a training of {begun.method}, which cannot be trained: remove the folder")
         place = retriever.backbone.model_copy(update={"dtype": begun.backbone.dtype})
@@ -130,7 +141,7 @@ class RunFolder:
         return self._manifest(self.adapter)
 
     def _manifest(self, adapter: Path | StorePath) -> TrainingManifest:
-        return TrainingManifest.model_validate_json(read_bytes(adapter / MANIFEST_FILE))
+        return read_model(adapter / MANIFEST_FILE, TrainingManifest, _ANEW)
 
 
 class Journal:
@@ -174,7 +185,7 @@ class Journal:
     def add(self, record: Record) -> None:
         """Take note of a record."""
         step = int(record["step"])
-        with (self._folder / METRICS_FILE).open("a", encoding="utf-8") as lines:
+        with room_at(self._folder), (self._folder / METRICS_FILE).open("a", encoding="utf-8") as lines:
             lines.write(json.dumps(record) + "\n")
         if self._writer is None:
             # What a killed run wrote of later steps is taken back.

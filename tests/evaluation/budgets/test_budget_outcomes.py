@@ -116,7 +116,7 @@ def test_a_folder_without_a_manifest_is_no_sweep(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no sweep at"):
         read_manifest(tmp_path)
     (tmp_path / "sweep.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"sweep.json: Field required"):
+    with pytest.raises(ValueError, match=r"sweep.json cannot be used: collection: Field required"):
         read_manifest(tmp_path)
 
 

@@ -15,13 +15,12 @@ import numpy as np
 import pyarrow as pa
 import yaml
 from pyarrow import compute, feather, parquet
-from pydantic import ValidationError
 
 from diffretriever.budgets.features import FEATURES, DocumentFrequencies, QueryText, check_names, features_of
 from diffretriever.collections import Qrels, open_collection
 from diffretriever.encoders.representations import Representations
 from diffretriever.evaluation.tables import listed
-from diffretriever.files import files_in, is_file, read_bytes, read_text, whole_file
+from diffretriever.files import files_in, is_file, read_bytes, read_model, read_text, understood, whole_file
 from diffretriever.index.table import PassageIndex
 from diffretriever.search.selecting import document_frequencies
 from schemas.base import suggest
@@ -34,6 +33,7 @@ OUTCOMES_FILE = "per_query.parquet"
 QUERIES_FILE = "queries.parquet"
 ENCODED_FOLDER = "encoded"
 _JOB_FILE = "sweep.yaml"
+_AGAIN = "run the sweep again"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,7 +84,8 @@ class Outcomes:
                 raise ValueError(f"the sweep {folder} has no {what} '{name}'.{suggest(name, known)}")
         path = folder / split / OUTCOMES_FILE
         wanted = (compute.field("mode") == mode) & (compute.field("measure") == measure)
-        table = parquet.read_table(pa.BufferReader(read_bytes(path)), schema=OUTCOMES_SCHEMA, filters=wanted)
+        with understood(path, _AGAIN):
+            table = parquet.read_table(pa.BufferReader(read_bytes(path)), schema=OUTCOMES_SCHEMA, filters=wanted)
         return _from_table(table, manifest, f"{path} ({mode}, {measure})")
 
     def at(self, budget: Budget) -> np.ndarray:
@@ -120,10 +121,7 @@ def read_manifest(folder: Path | StorePath) -> SweepManifest:
     path = folder / MANIFEST_FILE
     if not is_file(path):
         raise ValueError(f"no sweep at {folder}: it has no {MANIFEST_FILE}; jobs/sweep_budgets.py makes one")
-    try:
-        return SweepManifest.model_validate_json(read_text(path))
-    except ValidationError as error:
-        raise ValueError(f"{path}: {error.errors()[0]['msg']}") from error
+    return read_model(path, SweepManifest, _AGAIN)
 
 
 def write_outcomes(
@@ -198,7 +196,8 @@ def read_queries(folder: Path | StorePath, split: str) -> dict[str, SweptQuery]:
     path = folder / split / QUERIES_FILE
     if not is_file(path):
         raise ValueError(f"{path} is not there: run the sweep again, it keeps the queries of every split")
-    rows = parquet.read_table(pa.BufferReader(read_bytes(path)), schema=QUERIES_SCHEMA).to_pylist()
+    with understood(path, _AGAIN):
+        rows = parquet.read_table(pa.BufferReader(read_bytes(path)), schema=QUERIES_SCHEMA).to_pylist()
     queries = {row["query"]: SweptQuery(row["query"], row["text"], tuple(row["token_ids"])) for row in rows}
     if len(queries) != len(rows):
         raise ValueError(f"{path} has an id twice: run the sweep again")
@@ -266,7 +265,10 @@ class SweptSplit:
     def _settings(self) -> dict[str, Any]:
         """Return the config of the job that swept; empty where it was not kept."""
         path = self.folder / _JOB_FILE
-        return dict(yaml.safe_load(read_text(path))) if is_file(path) else {}
+        if not is_file(path):
+            return {}
+        with understood(path, _AGAIN):
+            return dict(yaml.safe_load(read_text(path)))
 
     def outcomes(self, mode: SweepMode, measure: str) -> Outcomes:
         """Read one mode and measure; raises `ValueError` where the sweep lacks it."""
@@ -295,8 +297,11 @@ class SweptSplit:
             place = self.folder / self.split / ENCODED_FOLDER
             raise ValueError(f"{place} has no queries of K_q = {query_budget}: run the sweep again, it keeps them")
         kept = self.folder / self.split / QUERIES_FILE
-        found = Representations.from_arrow(feather.read_table(pa.BufferReader(read_bytes(files[0]))))
-        if len(found) != parquet.read_metadata(pa.BufferReader(read_bytes(kept))).num_rows:
+        with understood(files[0], _AGAIN):
+            found = Representations.from_arrow(feather.read_table(pa.BufferReader(read_bytes(files[0]))))
+        with understood(kept, _AGAIN):
+            n_queries = parquet.read_metadata(pa.BufferReader(read_bytes(kept))).num_rows
+        if len(found) != n_queries:
             raise ValueError(f"{files[0]} is not of the queries in {QUERIES_FILE}: run the sweep again")
         return found
 

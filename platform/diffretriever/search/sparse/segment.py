@@ -11,6 +11,7 @@ of a batch, N passages.
 
 from __future__ import annotations
 
+import os
 import shutil
 import zlib
 from collections.abc import Iterable
@@ -220,9 +221,17 @@ def _make_arrays(folder: Path, spool: _Spool) -> dict[str, np.ndarray]:
         name: np.lib.format.open_memmap(array_file(folder, name), "w+", dtype, shapes[name])
         for name, dtype in DTYPES.items()
     }
+    for name in arrays:
+        _take_room(array_file(folder, name))
     arrays["terms"][:] = terms_D
     arrays["peaks"][:] = spool.peaks_V[terms_D]
     return arrays
+
+
+def _take_room(file: Path) -> None:
+    """Have the disk keep room for a mapped file: for want of it, writing to the file would kill the process."""
+    with file.open("r+b") as stream:
+        os.posix_fallocate(stream.fileno(), 0, file.stat().st_size)
 
 
 def _fill(arrays: dict[str, np.ndarray], spool: _Spool) -> None:

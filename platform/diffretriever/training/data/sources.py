@@ -136,7 +136,8 @@ def _folder(folder: Path | StorePath, shown: str, split: str) -> FilesSource:
 
 
 def _kind_of(path: Path | StorePath) -> RawKind | None:
-    return next((kind for end, kind in _KINDS.items() if path.name.endswith(end)), None)
+    name = TextFile.at(path).name
+    return next((kind for end, kind in _KINDS.items() if name.endswith(end)), None)
 
 
 def _state_of(path: Path | StorePath) -> str:

@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pydantic import ValidationError
 
 from diffretriever.collections.base import Passage
-from diffretriever.files import AnyPlace, cache_dir, exists, locked, open_input, read_bytes, whole_folder
+from diffretriever.files import AnyPlace, cache_dir, exists, locked, open_input, read_model, whole_folder
 from diffretriever.training.data.examples import Example, Group, passage_key
 from diffretriever.training.data.seeds import draws, permutation
 from schemas.places import StorePath, as_place
@@ -165,14 +164,12 @@ def read_manifest(place: AnyPlace) -> TrainingSetManifest:
     """Return what a training set says of itself; raises `ValueError` as `TrainingSet.open` says."""
     path = as_place(place) / MANIFEST_FILE
     try:
-        manifest = TrainingSetManifest.model_validate_json(read_bytes(path))
+        manifest = read_model(path, TrainingSetManifest, "prepare the training set again")
     except (FileNotFoundError, NotADirectoryError):
         state = "incomplete" if exists(as_place(place) / EXAMPLES_FILE) else "no training set"
         raise ValueError(
             f"{place}: {state}, {MANIFEST_FILE} is not there: make it with jobs/prepare_training.py"
         ) from None
-    except ValidationError as error:
-        raise ValueError(f"{path}: not the manifest of a training set: {error.errors()[0]['msg']}") from error
     if manifest.format > TRAINING_SET_FORMAT:
         raise ValueError(
             f"{place} has layout {manifest.format}; this version reads up to {TRAINING_SET_FORMAT}: upgrade"

@@ -1,0 +1,300 @@
+"""A full disk ends every writer with a sentence, leaves nothing that looks whole, and stops no search.
+
+What no disk is needed for is done with a limit on the size of files: writers are told EFBIG in place of ENOSPC.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import os
+import pickle
+import resource
+import signal
+import sys
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from diffretriever.artefacts.artefact import Artefact, unless_damaged
+from diffretriever.artefacts.cache import BOUND_VARIABLE, FolderCache
+from diffretriever.collections.beir import unpack
+from diffretriever.files import whole_folder, write_text
+from diffretriever.full_disk import FullDiskError, full_disk, room_at
+from diffretriever.index.compaction import execute, plan
+from diffretriever.index.rewrite import parts_of, write_part
+from diffretriever.index.table import PassageIndex, table_uri
+from diffretriever.index.writer import Committer, write_block
+from diffretriever.ledger import Ledger
+from diffretriever.search.accelerate import make_missing, missing_files
+from diffretriever.search.bm25 import Bm25Search, bm25_artefact
+from diffretriever.search.sparse.segment import write_segment
+from schemas.search import SearchJob
+from tests.index.compressed_cases import block, fill, manifest
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+@contextmanager
+def small_files(most: int) -> Iterator[None]:
+    """No file of this process may become larger than so many bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def _a_file(folder: Path) -> Callable[[], object]:
+    return lambda: write_text(folder / "file", "x" * 1000)
+
+
+def _a_folder(folder: Path) -> Callable[[], object]:
+    def write() -> None:
+        with whole_folder(folder / "made") as made:
+            np.arange(1000).tofile(made / "numbers")
+
+    return write
+
+
+def _an_entry(folder: Path) -> Callable[[], object]:
+    return lambda: Ledger(folder / "ledger").put("piece", bytes(1000))
+
+
+def _an_artefact(folder: Path) -> Callable[[], object]:
+    def write() -> None:
+        with Artefact(str(folder), "codes/key").build() as made:
+            np.save(made / "numbers.npy", np.arange(1000))
+
+    return write
+
+
+def _a_new_index(folder: Path) -> Callable[[], object]:
+    return lambda: PassageIndex.create(str(folder / "index"), manifest())
+
+
+def _a_block(folder: Path) -> Callable[[], object]:
+    index = fill(str(folder / "index"), 4)
+    return lambda: write_block(index.uri, block([f"n{i}" for i in range(40)], 1))
+
+
+def _a_commit(folder: Path) -> Callable[[], object]:
+    index = fill(str(folder / "index"), 4)
+    receipt = write_block(index.uri, block(["n"], 1))
+    return lambda: Committer(index).commit({"key": receipt}, [])
+
+
+def _a_deletion(folder: Path) -> Callable[[], object]:
+    index = fill(str(folder / "index"), 4)
+    return lambda: index.delete([index.batches(["id"], 4).__next__().column("id")[0].as_py()])
+
+
+def _a_compaction(folder: Path) -> Callable[[], object]:
+    index = fill(str(folder / "index"), 20, 20)
+    return lambda: execute(table_uri(index.uri), plan(index.dataset)[0].text)
+
+
+def _codes_anew(folder: Path) -> Callable[[], object]:
+    index = fill(str(folder / "index"), 20)
+    return lambda: write_part(index.uri, index.version, parts_of(index)[0], index.manifest)
+
+
+def _codes_and_postings(folder: Path) -> Callable[[], object]:
+    index, other = fill(str(folder / "index"), 20), fill(str(folder / "other"), 20)
+    # What is compiled is kept in files, too.
+    make_missing(other, missing_files(other))
+    return lambda: make_missing(index, missing_files(index))
+
+
+def _a_segment(folder: Path) -> Callable[[], object]:
+    impacts = (np.arange(500), np.ones(500, np.float32), np.array([0, 500]))
+    return lambda: write_segment(folder / "segment", [impacts], 1000)
+
+
+def _a_zip(folder: Path) -> Callable[[], object]:
+    with zipfile.ZipFile(folder / "c.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("corpus.jsonl", "x" * 1000)
+    return lambda: unpack(folder / "c.zip")
+
+
+def _a_checkpoint(folder: Path) -> Callable[[], object]:
+    def write() -> None:
+        with room_at(folder):
+            torch.save({"weights": torch.zeros(1000)}, folder / "state.pt")
+
+    return write
+
+
+def _tensors(folder: Path) -> Callable[[], object]:
+    def write() -> None:
+        with room_at(folder):
+            save_file({"weights": torch.zeros(1000)}, folder / "adapter.safetensors")
+
+    return write
+
+
+WRITERS = [
+    *(_a_file, _a_folder, _an_entry, _an_artefact, _a_new_index, _a_block, _a_commit, _a_deletion, _a_compaction),
+    *(_codes_anew, _codes_and_postings, _a_segment, _a_zip, _a_checkpoint, _tensors),
+]
+
+
+@pytest.mark.parametrize("ready", WRITERS, ids=lambda each: each.__name__.lstrip("_"))
+def test_every_writer_says_what_is_full(
+    ready: Callable[[Path], Callable[[], object]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIFFRETRIEVER_CACHE", str(tmp_path / "cache"))
+    write = ready(tmp_path)
+    with small_files(100), pytest.raises(FullDiskError) as caught:
+        write()
+    assert str(tmp_path) in str(caught.value)
+    assert "lost" in str(caught.value)
+    assert "give the same command again" in str(caught.value)
+    assert not [*tmp_path.rglob(".*.tmp")]
+    # The same again, where there is room.
+    write()
+
+
+def test_room_for_mapped_files_is_taken_before_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system kills a process that writes to a page of a file for which the disk has no room."""
+
+    def refuse(number: int, start: int, size: int) -> None:
+        raise FULL
+
+    write = _a_segment(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", refuse)
+        with pytest.raises(FullDiskError):
+            write()
+    write()
+
+
+class WrappedError(Exception):
+    """As Ray wraps what a task raised."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(f"ray::task()\nOSError: {cause}")
+        self.cause = cause
+
+
+TOLD = {
+    "python": FULL,
+    "quota": OSError(errno.EDQUOT, "Disk quota exceeded"),
+    "lance": OSError("LanceError(IO): No space left on device (os error 28), /home/lance/writer.rs:254:9"),
+    "lance, quota": OSError("LanceError(IO): Disk quota exceeded (os error 122), /home/lance/writer.rs:254:9"),
+    "numpy": OSError("2000000 requested and 524288 written"),
+    "torch": RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"),
+    "wrapped": WrappedError(FULL),
+    "wrapped, with Ray Data's advice": WrappedError(
+        OSError(errno.ENOSPC, "No space left", "Failed to\nTo change retry")
+    ),
+    "wrapped twice": WrappedError(FullDiskError(errno.ENOSPC, "the disk is full", "/place")),
+}
+
+
+@pytest.mark.parametrize("error", TOLD.values(), ids=TOLD)
+def test_a_full_disk_is_told_from_other_errors(error: Exception, tmp_path: Path) -> None:
+    found = full_disk(error, [tmp_path])
+    assert found is not None
+    assert found.filename in (str(tmp_path), "/place")
+    # Ray Data appends its advice to what an error was made of.
+    found.args = (*found.args, "Failed to apply UDF transform")
+    assert str(pickle.loads(pickle.dumps(found))) == str(found)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("no disk"), OSError(errno.EACCES, "Permission denied"), OSError("LanceError(IO): (os error 2)")],
+)
+def test_other_errors_are_none(error: Exception) -> None:
+    assert full_disk(error) is None
+
+
+def test_what_a_full_disk_led_to_is_one() -> None:
+    error = ValueError("cannot download")
+    error.__cause__ = FULL
+    assert full_disk(error) is not None
+
+
+@pytest.fixture
+def entry(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """What every job begins with."""
+    place = Path(__file__).resolve().parents[1] / "jobs" / "_entry.py"
+    spec = importlib.util.spec_from_file_location("_entry", place)
+    assert spec is not None
+    assert spec.loader is not None
+    handler = signal.getsignal(signal.SIGTERM)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "path", [*sys.path])
+        patch.setattr(sys, "unraisablehook", sys.unraisablehook)
+        patch.setattr(threading, "excepthook", threading.excepthook)
+        patch.setattr(sys, "argv", ["search.py", "--index", "some/index", "--query", "x"])
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        yield module
+    signal.signal(signal.SIGTERM, handler)
+
+
+@pytest.mark.parametrize("error", TOLD.values(), ids=TOLD)
+def test_a_job_ends_with_a_sentence(error: Exception, entry: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise error
+
+    def main(config: SearchJob) -> None:
+        # As a library writes beside the job.
+        thread = threading.Thread(target=fail)
+        thread.start()
+        thread.join()
+        fail()
+
+    with pytest.raises(SystemExit) as ended:
+        entry.run(SearchJob, main)
+    assert ended.value.code == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert len(told.splitlines()) == 1
+    assert "give the same command again" in told or "/place: the disk is full" in told
+
+
+def test_a_search_goes_on_without_what_cannot_be_kept(tmp_path: Path) -> None:
+    index, other = fill(str(tmp_path / "index"), 20), fill(str(tmp_path / "other"), 20)
+    # What is compiled is kept in files, too.
+    Bm25Search(other).search(["text"], 3)
+    with small_files(100), pytest.warns(UserWarning, match=r"cannot be kept there .*so large"):
+        found = Bm25Search(index).search(["text"], 3)
+    assert bm25_artefact(index).size() is None
+    assert len(found[0]) == 3
+
+
+def test_a_cache_on_a_disk_that_is_too_full_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv(BOUND_VARIABLE, raising=False)
+    cache = FolderCache(tmp_path / "cache")
+    assert unless_damaged(lambda: cache.get("key", 1 << 60, lambda folder: None)) is None
+    assert "too full" in caplog.text
+
+    def fetch(folder: Path) -> None:
+        (folder / "file").write_bytes(b"12345")
+
+    with small_files(0), pytest.raises(FullDiskError):
+        cache.get("key", 5, fetch)
+
+
+def test_a_search_goes_on_without_what_cannot_be_fetched(caplog: pytest.LogCaptureFixture) -> None:
+    def fetch() -> int:
+        raise FULL
+
+    assert unless_damaged(fetch) is None
+    assert "is searched without it" in caplog.text
