@@ -8,6 +8,7 @@ from benchmarks.attack.base import Attack
 
 ATTACKS = {
     "damage": "benchmarks.attack.damage:DamageAttack",
+    "life": "benchmarks.attack.life:LifeAttack",
 }
 """A name → "module:class"."""
 
