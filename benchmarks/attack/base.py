@@ -48,8 +48,9 @@ class Round:
 
     def found(self, text: str) -> None:
         """Note something that is wrong; it also goes to the log at once, should the process not live to report it."""
-        self.log(f"FOUND: {text}")
-        self.findings.append(text)
+        if text not in self.findings:
+            self.log(f"FOUND: {text}")
+            self.findings.append(text)
 
     def log(self, text: str) -> None:
         """Say in the round's log what comes next."""

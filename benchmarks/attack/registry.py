@@ -9,6 +9,7 @@ from benchmarks.attack.base import Attack
 ATTACKS = {
     "damage": "benchmarks.attack.damage:DamageAttack",
     "life": "benchmarks.attack.life:LifeAttack",
+    "writers": "benchmarks.attack.writers:WritersAttack",
 }
 """A name → "module:class"."""
 
