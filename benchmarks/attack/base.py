@@ -59,12 +59,12 @@ class Round:
     def once(self, name: str, make: Callable[[Path], None]) -> Path:
         """Return a shared folder that `make` fills if no round has done so before; half of one does not count."""
         place = self.shared / name
-        if not place.exists():
-            half = self.shared / f"{name}.half"
-            shutil.rmtree(half, ignore_errors=True)
-            half.mkdir(parents=True)
-            make(half)
-            half.rename(place)
+        whole = self.shared / f"{name}.whole"
+        if not whole.exists():
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir(parents=True)
+            make(place)
+            whole.touch()
         return place
 
     def outcome(self) -> Outcome:

@@ -38,6 +38,8 @@ RAY_SETTINGS = {
     # It gives up on processes that a busy machine is slow to start.
     "RAY_raylet_start_wait_time_s": "60",
     "RAY_worker_register_timeout_seconds": "300",
+    # It waits a minute for a head that is dead.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
 }
 
 

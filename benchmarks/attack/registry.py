@@ -10,6 +10,10 @@ ATTACKS = {
     "damage": "benchmarks.attack.damage:DamageAttack",
     "life": "benchmarks.attack.life:LifeAttack",
     "writers": "benchmarks.attack.writers:WritersAttack",
+    "encode": "benchmarks.attack.encode:EncodeAttack",
+    "batch_search": "benchmarks.attack.searched:BatchSearchAttack",
+    "sweeps": "benchmarks.attack.searched:SweepAttack",
+    "training": "benchmarks.attack.training:TrainingAttack",
 }
 """A name → "module:class"."""
 
