@@ -22,8 +22,8 @@ _PYTHON = "python"
 _END_S = 300.0
 """For a job to notice that a part of Ray is dead."""
 _LIMIT_S = 900.0
-_LEFT_S = 60.0
-"""For what Ray has started to see that its job is gone."""
+_LEFT_S = 180.0
+"""For what Ray has started to see that its job is gone, on a machine that is busy as well."""
 _TOLD_TO_END = "told to end: what was committed is safe, the same command goes on from there"
 _ALLOWED: dict[str, str] = {}
 """A text in the lines after a traceback that is none of ours → why it may be there."""

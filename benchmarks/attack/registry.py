@@ -11,6 +11,7 @@ ATTACKS = {
     "life": "benchmarks.attack.life:LifeAttack",
     "writers": "benchmarks.attack.writers:WritersAttack",
     "encode": "benchmarks.attack.encode:EncodeAttack",
+    "server": "benchmarks.attack.server:ServerAttack",
     "batch_search": "benchmarks.attack.searched:BatchSearchAttack",
     "sweeps": "benchmarks.attack.searched:SweepAttack",
     "training": "benchmarks.attack.training:TrainingAttack",

@@ -67,4 +67,4 @@ class SweepAttack(KilledJobAttack):
 
     def difference(self, expected: Path, output: Path) -> str | None:
         """Compare runs and measures."""
-        return different_files(expected, output, ["*/runs/*/*.trec", "*/*.tsv", "selection.json"])
+        return different_files(expected, output, ["*/runs/*/*.trec", "*/per_query.parquet"])
