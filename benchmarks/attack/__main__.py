@@ -10,7 +10,7 @@ from pydantic import NonNegativeInt, PositiveFloat
 from pydantic_settings import NoDecode
 
 from benchmarks.attack.driver import Plan, all_names, attack, markdown, write_report
-from benchmarks.attack.registry import attack_of
+from benchmarks.attack.registry import entry_of
 from benchmarks.measuring import header, run
 from schemas.base import CommaSeparated
 from schemas.settings import JobConfig
@@ -40,7 +40,7 @@ class AttackBenchmark(JobConfig):
 def main(config: AttackBenchmark) -> None:
     """Attack, print the table, write the report."""
     for name in config.only:
-        attack_of(name)
+        entry_of(name)
     if config.round is not None and len(config.only) != 1:
         raise SystemExit("--round is for one attack: name it by --only")
     output = config.output or Path(tempfile.mkdtemp(prefix="attack-report-"))

@@ -76,8 +76,6 @@ class Attack(ABC):
     """A way to attack the platform."""
 
     name: ClassVar[str]
-    weight: ClassVar[int] = 1
-    """Share of the time."""
 
     @abstractmethod
     def round(self, given: Round) -> None:

@@ -6,7 +6,6 @@ every row, vector and ranking is as it was: some of its bytes are read by nobody
 
 from __future__ import annotations
 
-import logging
 import random
 import shutil
 from collections.abc import Callable
@@ -90,11 +89,9 @@ class DamageAttack(Attack):
     """Damage one file of an index at a time."""
 
     name = "damage"
-    weight = 3
 
     def round(self, given: Round) -> None:
         """Make an index of a random kind, and damage copies of it."""
-        logging.getLogger("diffretriever").setLevel(logging.ERROR)
         kind = given.rng.choice(sorted(KINDS))
         sound = given.folder / "sound"
         ids = KINDS[kind](sound, given.rng)
@@ -245,7 +242,7 @@ def used_files(folder: Path) -> set[str]:
     """Return the files that the newest version is made of: all but those that only older versions have."""
     index = PassageIndex.open(str(folder))
     fragments = [fragment.metadata for fragment in index.fragments()]
-    used = {f"{TABLE}/data/{file.path}" for fragment in fragments for file in fragment.data_files()}
+    used = {f"{TABLE}/data/{file.path}" for fragment in fragments for file in fragment.files}
     for fragment in fragments:
         if fragment.deletion_file is not None:
             used.add(f"{TABLE}/{fragment.deletion_file.path(fragment.id)}")

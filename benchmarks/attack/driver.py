@@ -21,7 +21,7 @@ from benchmarks import ROOT
 from benchmarks.attack.base import Outcome
 from benchmarks.attack.one import RESULT
 from benchmarks.attack.processes import adopt_orphans, bury, everybody, kill_since, names, own, wait_for_none
-from benchmarks.attack.registry import ATTACKS, attack_of
+from benchmarks.attack.registry import ATTACKS, entry_of
 
 ROUND_LIMIT_S = 1200.0
 """A round that takes longer hangs, on a machine that is busy with other work as well."""
@@ -83,7 +83,7 @@ class Plan:
 
 def attack(plan: Plan) -> tuple[list[Tally], int | None]:
     """Run the rounds; return what became of them, and the signal that ended it before its time."""
-    tallies = [Tally(name, attack_of(name).weight) for name in plan.attacks]
+    tallies = [Tally(name, entry_of(name).weight) for name in plan.attacks]
     stopped = None
     plan.output.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="attack-"))

@@ -21,7 +21,6 @@ class EncodeAttack(KilledJobAttack):
     """Kill `jobs/encode_beir.py`."""
 
     name = "encode"
-    weight = 5
     script = "encode_beir"
 
     def prepare(self, folder: Path) -> None:

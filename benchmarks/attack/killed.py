@@ -52,8 +52,6 @@ VICTIMS: dict[str, Callable[[int, list[psutil.Process]], list[psutil.Process]]] 
     "driver told to end": lambda driver, processes: [process for process in processes if process.pid == driver],
 }
 """Who of a job's processes is killed, given the driver's number."""
-_SURVIVES = ("worker",)
-"""Deaths that a job may come through by itself."""
 
 
 class KilledJobAttack(Attack):
@@ -75,7 +73,14 @@ class KilledJobAttack(Attack):
         """Return in what two outputs differ; None if in nothing."""
 
     def round(self, given: Round) -> None:
-        """Kill it up to `MOST_KILLS` times, and let it end."""
+        """Kill it up to `MOST_KILLS` times, each time give the same command at once, and let it end."""
+        before = everybody()
+        self._until_its_end(given)
+        if left := wait_for_none(before, _LEFT_S):
+            given.found(f"{_LEFT_S:g} s after the last job processes are left: {names(left)}")
+            kill_since(before)
+
+    def _until_its_end(self, given: Round) -> None:
         inputs = given.once(self.name, lambda folder: self._reference(given, folder))
         seconds = float((inputs / "seconds").read_text())
         output = given.folder / "output"
@@ -126,7 +131,7 @@ class Job:
         time.sleep(delay)
         if not self._strike(victim):
             self.given.did("ended before it was killed")
-            self._look(0 if self.process.returncode == 0 else None)
+            self._look(self.process.returncode)
             return
         self.given.did(f"{victim} killed" if victim != "driver told to end" else victim)
         status = self._ended(_END_S)
@@ -137,7 +142,7 @@ class Job:
         self._look(status)
 
     def wait(self, seconds: float) -> int | None:
-        """Wait for its end and that of all it has started; return its status, None where it did not end."""
+        """Wait for its end; return its status, None where it did not end."""
         status = self._ended(seconds)
         self._look(status)
         return status
@@ -174,11 +179,8 @@ class Job:
             return None
 
     def _look(self, status: int | None) -> None:
-        """See that nothing is left of it and that it said nothing that is no sentence."""
-        left = wait_for_none(self._before, _LEFT_S if status is not None else 0)
-        if left:
-            if status is not None:
-                self.given.found(f"{self.name} left processes: {names(left)}")
+        """See that it said nothing that is no sentence; where it hangs, end it."""
+        if status is None:
             kill_since(self._before)
             self.process.wait()
         text = self.log.read_text("utf-8", "replace")

@@ -28,7 +28,6 @@ class LifeAttack(Attack):
     """Change an index, kill who changes it, and hold what is there against a dictionary."""
 
     name = "life"
-    weight = 3
 
     def round(self, given: Round) -> None:
         """Live one life."""

@@ -6,6 +6,7 @@ crashed, which is a finding.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
@@ -41,6 +42,8 @@ def run_round(name: str, seed: int, number: int, folder: Path, shared: Path, *, 
 def main() -> None:
     """Run the round that the command line names."""
     name, seed, number, folder, shared, s3 = sys.argv[1:]
+    # What is passed over or made anew is named there, which is much.
+    logging.getLogger("diffretriever").setLevel(logging.ERROR)
     outcome = run_round(name, int(seed), int(number), Path(folder), Path(shared), s3=s3 == "s3")
     half = Path(folder) / f"{RESULT}.half"
     half.write_text(outcome.model_dump_json(), "utf-8")

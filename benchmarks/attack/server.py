@@ -39,7 +39,6 @@ class ServerAttack(Attack):
     """Search, add and delete over HTTP while replicas die."""
 
     name = "server"
-    weight = 3
 
     def round(self, given: Round) -> None:
         """Serve for half a minute in one of the two layouts."""

@@ -44,7 +44,6 @@ class WritersAttack(Attack):
     """Let two processes commit at the same moment."""
 
     name = "writers"
-    weight = 2
 
     def round(self, given: Round) -> None:
         """Race on one index, on a disk or on an object store."""
