@@ -145,6 +145,8 @@ class Case:
             given.did(f"{kind}: found by --verify")
             if searched == "wrong" and damage in KEEPS_SIZE:
                 given.did(f"{kind}: found by --verify, searched unseen before that with other results")
+            elif searched == "wrong" and damage == "removed" and kind == "table _versions":
+                given.did(f"{kind}: found by --verify, searched as the version before")
             elif searched == "wrong":
                 given.found(f"{label}: searched with other results, though its size or its absence shows the damage")
             return

@@ -121,10 +121,9 @@ class Death:
         self.folder = folder
         self.left: int | None = None
         sys.addaudithook(self._audit)
-        for place, name in ((lance.LanceDataset, "commit"), (lance.LanceDataset, "delete")):
+        places = (lance.LanceDataset, "commit"), (lance.LanceDataset, "delete"), (writer, "write_fragments")
+        for place, name in (*places, (compaction, "commit")):
             setattr(place, name, self._around(getattr(place, name)))
-        compaction.commit = self._around(compaction.commit)
-        writer.write_fragments = self._around(writer.write_fragments)
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if self.left is None or not arguments or self.folder not in str(arguments[0]):
@@ -198,4 +197,7 @@ CHANGES: dict[str, Callable[[str, Any], object]] = {
 
 if __name__ == "__main__":
     logging.getLogger("diffretriever").setLevel(logging.ERROR)
-    {"change": change, "read": read}[sys.argv[1]](*sys.argv[2:])
+    if sys.argv[1] == "change":
+        change(*sys.argv[2:])
+    else:
+        read(*sys.argv[2:])
