@@ -172,8 +172,11 @@ def assert_right(folder: Path, right: list[Answers], damage: str) -> None:
     try:
         with np.errstate(all="ignore"):
             found = answers(str(folder))
-    except ValueError as error:
-        assert not isinstance(error, pa.ArrowException), "it is told in words of ours"
+    except pa.ArrowException:
+        # A ValueError as well, in Lance's words: it is to be told in ours.
+        raise
+    except ValueError:
+        pass
     if found is not None and damage not in HIDDEN_BY_SIZE:
         assert all(each in options for each, *options in zip(found, *right, strict=True))
 
