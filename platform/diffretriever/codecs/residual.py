@@ -90,7 +90,7 @@ class ResidualCodec(Codec):
 
     def reconstruct(self, packed_MW: np.ndarray) -> np.ndarray:
         """Return float32 [M, H]: centroid plus residual, made as long as 1."""
-        vectors_MH = self.arrays["centroids"][self._known_ids(packed_MW)]
+        vectors_MH = self.arrays["centroids"][_ids(packed_MW)]
         vectors_MH += look_up(packed_MW[:, ID_BYTES:], self._levels_VW[None])
         return unit(vectors_MH)
 
@@ -105,22 +105,14 @@ class ResidualCodec(Codec):
     def _leave(self, reconstructed_MH: np.ndarray) -> np.ndarray:
         return reconstructed_MH
 
-    def _known_ids(self, packed_NW: np.ndarray) -> np.ndarray:
-        ids_N = _ids(packed_NW)
-        known = len(self.arrays["centroids"])
-        if len(ids_N) and ids_N.max() >= known:
-            raise ValueError(
-                f"a packed vector names centroid {ids_N.max()}, and its codec has {known}: the index is damaged, "
-                "`python jobs/inspect_index.py --verify` says where"
-            )
-        return ids_N
-
     def _products(self, query_LH: np.ndarray) -> Products:
         tables_GVL = product_tables(query_LH, self._levels_VW[None], self.bytes_per_vector - ID_BYTES)
         centroid_products_CL = self.arrays["centroids"] @ query_LH.T
 
         def products(packed_NW: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            ids_N, residuals_NG = self._known_ids(packed_NW), np.ascontiguousarray(packed_NW[:, ID_BYTES:])
+            ids_N, residuals_NG = _ids(packed_NW), np.ascontiguousarray(packed_NW[:, ID_BYTES:])
+            if ids_N.max(initial=0) >= len(centroid_products_CL):
+                raise self._of_another()
             products_NL = centroid_products_CL[ids_N]
             products_NL += table_sums(residuals_NG, tables_GVL)
             squared_N = np.empty(len(packed_NW), np.float32)
