@@ -137,7 +137,8 @@ class Codec(ABC):
             float32 [Q, P].
 
         Raises:
-            ValueError: queries of another hidden size, or packed vectors of another width, than the codec's, or of another codec.
+            ValueError: queries of another hidden size, or packed vectors of another width, than the codec's; or packed
+                vectors of another codec.
         """
         self._check_packed(packed_NW)
         query_LH = self.project(checked(query_vectors_MH, self.hidden_size))
