@@ -44,7 +44,8 @@ class Round:
 
     def did(self, what: str, times: int = 1) -> None:
         """Count something that was done."""
-        self.done[what] += times
+        if times:
+            self.done[what] += times
 
     def found(self, text: str) -> None:
         """Note something that is wrong; it also goes to the log at once, should the process not live to report it."""

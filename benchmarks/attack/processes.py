@@ -6,7 +6,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 import psutil
@@ -49,10 +49,12 @@ def names(processes: Iterable[psutil.Process]) -> str:
     return "; ".join(told)
 
 
-def wait_for_none(before: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """Return who is left of those that came after `before`, at most so many seconds from now."""
+def wait_for_none(
+    before: Iterable[psutil.Process], seconds: float, but: Callable[[psutil.Process], bool] = lambda _: False
+) -> list[psutil.Process]:
+    """Return who is left of those that came after `before`, at most so many seconds from now; `but` says who may be."""
     end = time.monotonic() + seconds
-    while (left := since(before)) and time.monotonic() < end:
+    while (left := [each for each in since(before) if not but(each)]) and time.monotonic() < end:
         time.sleep(0.1)
     return left
 
