@@ -8,7 +8,7 @@ S3 := .venv-s3
 # What one process compiles, the next need not; some environments, those of containers above all, have it forbidden.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo serve test test-full lint types tests clean
+.PHONY: help install demo serve test test-full lint types tests attack clean
 
 help:
 	@echo "make install   create $(VENV) and install everything, pinned"
@@ -16,6 +16,7 @@ help:
 	@echo "make serve     search page and HTTP interface over the demo's index, on http://localhost:8000"
 	@echo "make test      lint, types, tests"
 	@echo "make test-full the same, with the tests in their long forms"
+	@echo "make attack    attack jobs, indexes and the server with random kills and damages: MINUTES=60 SEED=1"
 	@echo "make clean     remove $(VENV), $(S3), demo results and caches"
 
 install: $(VENV)/.installed
@@ -66,6 +67,12 @@ types: install
 # A test process that crashes ends the run: with another in its place, pytest-xdist waits for ever.
 tests: install $(S3)/.installed
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(PYTEST_FLAGS)
+
+# What it finds is in results/attack, each with the command that makes it again.
+attack: MINUTES ?= 10
+attack: SEED ?= 1
+attack: install $(S3)/.installed
+	$(BIN)/python -m benchmarks.attack --minutes $(MINUTES) --seed $(SEED) --output results/attack
 
 clean:
 	rm -rf $(VENV) $(S3) demo build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -55,7 +55,10 @@ def run(config_class: type[C], main: Callable[[C], None]) -> None:
     except KeyboardInterrupt:
         sys.stderr.write("interrupted: what was committed is safe, the same command goes on from there\n")
         raise SystemExit(130) from None
-    except _EndedError:
+    except (_EndedError, SystemExit) as error:
+        # While Ray starts, the signal is answered by a handler of its own.
+        if isinstance(error, SystemExit) and error.code != signal.SIGTERM:
+            raise
         sys.stderr.write("told to end: what was committed is safe, the same command goes on from there\n")
         raise SystemExit(128 + signal.SIGTERM) from None
 

@@ -95,3 +95,5 @@ def test_a_centroid_that_the_codec_does_not_have() -> None:
     assert codec.readable(codes).tolist() == [True, False, True]
     with pytest.raises(ValueError, match=r"residual2 \w+ cannot have written"):
         codec.decode(codes)
+    with pytest.raises(ValueError, match=r"residual2 \w+ cannot have written"):
+        codec.maxsim(OTHERS[:1], np.array([0, 1]), codes, np.arange(4))

@@ -20,8 +20,9 @@ from diffretriever.scoring.hits import Hit
 from schemas.index import IndexManifest, passage_schema
 from schemas.retriever import MaskedRetriever
 
-HIDDEN, MOST_VECTORS, VOCAB = 4, 3, 50
-HALVES = np.array(np.meshgrid(*[[-0.5, 0.5]] * HIDDEN)).reshape(HIDDEN, -1).T
+# Codecs want a multiple of 8.
+HIDDEN, MOST_VECTORS, VOCAB = 8, 3, 50
+HALVES = np.pad(np.array(np.meshgrid(*[[-0.5, 0.5]] * 4)).reshape(4, -1).T, ((0, 0), (0, HIDDEN - 4)))
 DIRECTIONS = np.concatenate([np.eye(HIDDEN), HALVES]).astype(np.float16)
 IDS = [f"d{n}" for n in range(8)]
 

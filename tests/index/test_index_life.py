@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from diffretriever.index.table import PassageIndex
+from diffretriever.index.table import PassageIndex, table_uri
 from diffretriever.index.writer import Committer, write_block
 from diffretriever.search.accelerate import accelerate, missing_files
 from diffretriever.search.dense import open_dense
@@ -115,6 +115,14 @@ class IndexLife(RuleBasedStateMachine):
     def open_an_old_version(self, data: st.DataObject) -> None:
         self.read(data.draw(st.sampled_from(sorted(self.versions))))
 
+    @rule(data=st.data())
+    def restore_an_old_version(self, data: st.DataObject) -> None:
+        self.restore(data.draw(st.sampled_from(sorted(self.versions))))
+
+    def restore(self, version: int) -> None:
+        lance.dataset(table_uri(self.uri), version=version).restore()
+        self.changed(self.versions[version])
+
     @rule(block=blocks)
     def crash_before_the_commit(self, block: Model) -> None:
         write_block(self.uri, table_of(block))
@@ -196,5 +204,21 @@ def test_codes_made_after_a_deletion_hide_nothing_from_a_reader_opened_before() 
     life.delete(["d0"])
     life.make_codes()
     assert [sorted(model) for _, model in life.readers] == [[], ["d0", "d1"]]
+    life.search_finds_what_brute_force_finds()
+    life.teardown()
+
+
+def test_codes_made_after_a_deletion_hide_nothing_of_a_version_that_is_restored() -> None:
+    """Though as many passages have been deleted from that since."""
+    life = IndexLife()
+    life.append({"d0": Stored("one", (0,)), "d1": Stored("two", (9,)), "d2": Stored("three", (19,))})
+    before = max(life.versions)
+    life.delete(["d0"])
+    life.make_codes()
+    life.restore(before)
+    life.delete(["d1"])
+    life.search_finds_what_brute_force_finds()
+    life.make_codes()
+    life.the_index_is_the_model()
     life.search_finds_what_brute_force_finds()
     life.teardown()

@@ -183,3 +183,16 @@ def in_one_process(commands: list[tuple[str, list[str]]], folder: Path) -> tuple
     assert done.returncode == 0, done.stderr
     ended, modules = json.loads(done.stdout)
     return [Ended(*each) for each in ended], modules
+
+
+def test_a_job_that_is_told_to_end_while_ray_starts_says_that_all_is_safe(tmp_path: Path) -> None:
+    """Ray answers the signal itself then: it exits with the signal's number."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT / 'jobs')!r}); import _entry\n"
+        "from schemas.inspect import InspectJob\n"
+        f"sys.argv = ['inspect_index.py', '--index', {str(tmp_path)!r}]\n"
+        "_entry.run(InspectJob, lambda _: sys.exit(15))\n"
+    )
+    done = subprocess.run(["python", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 128 + 15
+    assert done.stderr.startswith("told to end: what was committed is safe")

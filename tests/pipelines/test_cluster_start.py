@@ -8,11 +8,12 @@ import pytest
 
 from diffretriever.pipelines.cluster import connect
 
+NO_HEAD = RuntimeError("Timed out waiting for file /tmp/ray/session/gcs_server_port_1")
 LATE = Exception("The current node timed out during startup. This could happen because the raylet failed to start.")
 
 
 def test_a_late_start_is_tried_again(capsys: pytest.CaptureFixture[str]) -> None:
-    with patch("ray.init", side_effect=[LATE, LATE, None]) as init:
+    with patch("ray.init", side_effect=[LATE, NO_HEAD, None]) as init:
         connect("local", num_cpus=2)
     assert init.call_count == 3
     assert capsys.readouterr().err.count("starting it again") == 2

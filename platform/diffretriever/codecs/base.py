@@ -83,6 +83,12 @@ class Codec(ABC):
             packed_MW[block] = self._encode(checked(vectors_MH[block], self.hidden_size))
         return packed_MW
 
+    def _of_another(self) -> ValueError:
+        return ValueError(
+            f"{self.config} {self.digest} cannot have written these codes: read them with the codec that did; if they "
+            "are damaged, `python jobs/inspect_index.py --verify` says where"
+        )
+
     def decode(self, packed_MW: np.ndarray) -> np.ndarray:
         """Return float32 [M, H], L2-normalised: the vectors that are stored from now on.
 
@@ -91,9 +97,7 @@ class Codec(ABC):
         """
         self._check_packed(packed_MW)
         if not self.readable(packed_MW).all():
-            raise ValueError(
-                f"{self.config} {self.digest} cannot have written these codes: read them with the codec that did"
-            )
+            raise self._of_another()
         vectors_MH = np.empty((len(packed_MW), self.hidden_size), np.float32)
         for block in slices(len(packed_MW)):
             vectors_MH[block] = self._leave(self.reconstruct(packed_MW[block]))
@@ -133,7 +137,8 @@ class Codec(ABC):
             float32 [Q, P].
 
         Raises:
-            ValueError: queries of another hidden size, or packed vectors of another width, than the codec's.
+            ValueError: queries of another hidden size, or packed vectors of another width, than the codec's; or packed
+                vectors of another codec.
         """
         self._check_packed(packed_NW)
         query_LH = self.project(checked(query_vectors_MH, self.hidden_size))

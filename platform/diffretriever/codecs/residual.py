@@ -111,6 +111,8 @@ class ResidualCodec(Codec):
 
         def products(packed_NW: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             ids_N, residuals_NG = _ids(packed_NW), np.ascontiguousarray(packed_NW[:, ID_BYTES:])
+            if ids_N.max(initial=0) >= len(centroid_products_CL):
+                raise self._of_another()
             products_NL = centroid_products_CL[ids_N]
             products_NL += table_sums(residuals_NG, tables_GVL)
             squared_N = np.empty(len(packed_NW), np.float32)

@@ -7,7 +7,7 @@ opens the newest that is there; beside them it notes the number of the newest it
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import Any
@@ -70,19 +70,23 @@ def without_panics() -> Iterator[None]:
 
 
 @contextmanager
-def readable(uri: str, table: str, fragments: Iterable[Any]) -> Iterator[None]:
-    """Run what reads a table; raises ValueError, with the files that are damaged, where Lance cannot.
+def readable(uri: str, table: str, fragments: Callable[[], Iterable[Any]]) -> Iterator[None]:
+    """Run what reads a table on this machine; raises ValueError, with what is damaged, where Lance cannot.
+
+    What reads from an object store may fail for other reasons, which are told as they are.
 
     Args:
         uri: of the index.
         table: path or URI of its Lance table.
-        fragments: those that are read.
+        fragments: gives those that are read.
     """
     try:
         with without_panics():
             yield
     except (OSError, RuntimeError, KeyError, pa.ArrowException) as error:
-        wrong = "; ".join(wrong_data_files(table, fragments)) or reason_of(error)
+        if not is_local(uri):
+            raise
+        wrong = "; ".join(wrong_data_files(table, fragments())) or reason_of(error)
         raise ValueError(
             f"the table of {uri} is damaged: {wrong}. Restore {table} from a copy, or make the index again"
         ) from error

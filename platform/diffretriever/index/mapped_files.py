@@ -29,7 +29,7 @@ from diffretriever.artefacts.artefact import (
     unless_damaged,
 )
 from diffretriever.artefacts.cache import HeldFolder
-from diffretriever.index.table import PassageIndex, fragment_key
+from diffretriever.index.table import PassageIndex, fragment_key, rows_written
 from diffretriever.ragged import offsets_of
 
 
@@ -89,7 +89,8 @@ class FileKind(Generic[Files]):
     def _is_usable(self, index: PassageIndex, fragment: Any) -> bool:
         artefact = self.artefact(index, fragment)
         if artefact.is_local:
-            return unless_damaged(lambda: self.open_of(index, fragment)) is not None
+            files = unless_damaged(lambda: self.open_of(index, fragment))
+            return files is not None and _hold_all(files, fragment)
         header = unless_damaged(artefact.header)
         return header is not None and header.get("format") == self.version
 
@@ -164,8 +165,7 @@ def with_files(index: PassageIndex, kind: FileKind[Files]) -> tuple[list[tuple[A
     for fragment, artefact, is_wanted in zip(fragments, artefacts, wanted, strict=True):
         folder = next(held) if is_wanted else None
         files = None if folder is None else _opened_of(kind, folder, fragment, artefact)
-        # Headers of files made before say no number of passages.
-        if files is None or len(files) < fragment.count_rows():
+        if files is None or not _hold_all(files, fragment):
             without.append(fragment)
         else:
             found.append((fragment, files))
@@ -174,6 +174,18 @@ def with_files(index: PassageIndex, kind: FileKind[Files]) -> tuple[list[tuple[A
 
 def _opened_of(kind: FileKind[Files], held: HeldFolder, fragment: Any, artefact: Artefact) -> Files | None:
     return unless_damaged(lambda: kind.opened(held, fragment, is_local=artefact.is_local))
+
+
+def _hold_all(files: FragmentFiles, fragment: Any) -> bool:
+    """Return whether no passage of a fragment is left out of its files.
+
+    Their numbers do not tell where files were made after a deletion and an older version was restored since: other
+    passages may have been deleted from that.
+    """
+    if len(files) >= fragment.physical_rows:
+        return True
+    addresses = fragment.scanner(columns=[], with_row_address=True).to_table().column("_rowaddr").to_numpy()
+    return bool(np.isin(rows_written(addresses), files.rows_P, assume_unique=True).all())
 
 
 def lacking(index: PassageIndex, kind: FileKind[Files]) -> list[Any]:

@@ -13,7 +13,7 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from pathlib import PurePosixPath
@@ -28,7 +28,7 @@ from pydantic import ValidationError
 from diffretriever.collections.keys import KEY, KeySet, keys_of
 from diffretriever.full_disk import room_at
 from diffretriever.index import compaction
-from diffretriever.index.damage import NOT_FOUND, not_opened, unreachable, without_panics
+from diffretriever.index.damage import NOT_FOUND, not_opened, readable, unreachable, without_panics
 from diffretriever.index.order import PassageOrder
 from diffretriever.index.vectors import columns_to_read, with_vectors
 from schemas.index import MANIFEST_FORMAT, ROW_CHECKSUM, IndexContents, IndexManifest, passage_schema
@@ -139,13 +139,15 @@ class PassageIndex:
             yield PassageIndex.open(self.uri, version["version"])
 
     def __len__(self) -> int:
-        return int(self.dataset.count_rows())
+        with self._readable():
+            return int(self.dataset.count_rows())
 
     def batches(self, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
         """Stream `columns` of all passages in table order; memory is bounded by a few batches."""
         stored = columns_to_read(self.manifest, columns)
-        for batch in self.dataset.to_batches(columns=stored, batch_size=batch_size):
-            yield with_vectors(self.uri, self.manifest, batch, columns)
+        with self._readable():
+            for batch in self.dataset.to_batches(columns=stored, batch_size=batch_size):
+                yield with_vectors(self.uri, self.manifest, batch, columns)
 
     def addressed_batches(self, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
         """Stream as `batches` does, with `_rowaddr`: uint64, where in the table each passage lies."""
@@ -176,12 +178,17 @@ class PassageIndex:
         self, columns: Sequence[str], batch_size: int, scanner: Callable[..., Any], **options: Any
     ) -> Iterator[pa.RecordBatch]:
         stored = columns_to_read(self.manifest, columns)
-        for batch in scanner(columns=stored, batch_size=batch_size, with_row_address=True, **options).to_batches():
-            yield with_vectors(self.uri, self.manifest, batch, columns)
+        with self._readable():
+            for batch in scanner(columns=stored, batch_size=batch_size, with_row_address=True, **options).to_batches():
+                yield with_vectors(self.uri, self.manifest, batch, columns)
+
+    def _readable(self) -> AbstractContextManager[None]:
+        return readable(self.uri, table_uri(self.uri), self.fragments)
 
     def take(self, rows: np.ndarray, columns: Sequence[str]) -> pa.Table:
         """Return `columns` of the passages in `rows` (int64) of this version, in their order; nothing is looked for."""
-        taken = self.dataset.take(rows.tolist(), columns=columns_to_read(self.manifest, columns))
+        with self._readable():
+            taken = self.dataset.take(rows.tolist(), columns=columns_to_read(self.manifest, columns))
         return with_vectors(self.uri, self.manifest, taken, columns)
 
     def digests(self) -> dict[str, bytes]:
@@ -206,7 +213,8 @@ class PassageIndex:
         found: dict[str, dict[str, str]] = {}
         for start in range(0, len(ids), _IDS_PER_LOOKUP):
             condition = ids_filter(ids[start : start + _IDS_PER_LOOKUP])
-            rows = self.dataset.to_table(columns=["id", "title", "text", "collection"], filter=condition).to_pylist()
+            with self._readable():
+                rows = self.dataset.to_table(["id", "title", "text", "collection"], filter=condition).to_pylist()
             found.update({row.pop("id"): row for row in rows})
         return found
 
@@ -327,9 +335,10 @@ class IndexPart(PassageIndex):
     def batches(self, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
         """Stream `columns` of the part's passages."""
         stored = columns_to_read(self.manifest, columns)
-        for fragment in self._fragments:
-            for batch in fragment.to_batches(columns=stored, batch_size=batch_size, filter=self._condition):
-                yield with_vectors(self.uri, self.manifest, batch, columns)
+        with self._readable():
+            for fragment in self._fragments:
+                for batch in fragment.to_batches(columns=stored, batch_size=batch_size, filter=self._condition):
+                    yield with_vectors(self.uri, self.manifest, batch, columns)
 
 
 def split_fragments(index: PassageIndex, parts: int) -> dict[str, list[int]]:

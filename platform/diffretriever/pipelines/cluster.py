@@ -33,8 +33,8 @@ PREPARE_CPUS = 0.15
 _CPUS_WITHOUT_GPU = 0.75
 _SECONDS_TO_ANSWER = 3.0
 _STARTS = 4
-_TOO_LATE = "timed out during startup"
-"""What Ray says then."""
+_TOO_LATE = ("timed out during startup", "Timed out waiting for file")
+"""What Ray says then, or where one of them has died."""
 _HOW_TO_RETRY = "\nFailed to apply UDF transform after"
 """How the advice begins that Ray Data appends to the message of what a function raised."""
 _OF_A_FILE = re.compile(r"\[Errno (\d+)\] ([^\n]*?): '([^'\n]+)'")
@@ -107,7 +107,7 @@ def connect(address: str, **options: Any) -> None:
                 **options,
             )
         except Exception as error:
-            if _TOO_LATE not in str(error) or attempt + 1 == _STARTS:
+            if attempt + 1 == _STARTS or not any(text in str(error) for text in _TOO_LATE):
                 raise
             sys.stderr.write("Ray's own processes came up too late: starting it again\n")
         else:

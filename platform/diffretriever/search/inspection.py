@@ -32,7 +32,7 @@ def inspect(index: PassageIndex, *, check: bool) -> IndexReport:
     Raises:
         ValueError: Lance cannot read the table; the message names damaged files.
     """
-    with readable(index.uri, table_uri(index.uri), index.fragments()):
+    with readable(index.uri, table_uri(index.uri), index.fragments):
         return _report(index, index.contents(), check=check)
 
 

@@ -1,0 +1,228 @@
+"""Jobs that are killed and given again until they end: what they leave is what an undisturbed one leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import ClassVar
+
+import psutil
+
+from benchmarks.attack.base import TRACEBACK, Attack, Round
+from benchmarks.attack.processes import everybody, kill_since, names, since, wait_for_none
+
+MOST_KILLS = 3
+_PYTHON = "python"
+_END_S = 300.0
+"""For a job to notice that a part of Ray is dead."""
+_LIMIT_S = 900.0
+_LEFT_S = 180.0
+"""For what Ray has started to see that its job is gone, on a machine that is busy as well."""
+_TOLD_TO_END = "told to end: what was committed is safe, the same command goes on from there"
+_ALLOWED: dict[str, str] = {}
+"""A text in the lines after a traceback that is none of ours → why it may be there."""
+
+
+def _by_name(*wanted: str) -> Callable[[int, list[psutil.Process]], list[psutil.Process]]:
+    def chosen(_: int, processes: list[psutil.Process]) -> list[psutil.Process]:
+        return [process for process in processes if any(_title(process).startswith(name) for name in wanted)]
+
+    return chosen
+
+
+def _title(process: psutil.Process) -> str:
+    with suppress(psutil.Error):
+        title = " ".join(process.cmdline())
+        return title if title.startswith("ray::") else str(process.name())
+    return ""
+
+
+_UNASKED = (0, -signal.SIGTERM)
+"""Of a job told to end that had done its work, and of Python itself before a job begins or after it has ended."""
+_RAYS_OWN = {
+    "ray::IDLE": "a worker that was starting when its raylet died waits for an answer for minutes",
+    "default_worker.py": "the same, before it has a title",
+    "ray::DashboardAgent": "tells the dead head for a minute that its raylet is dead",
+    "ray::RuntimeEnvAgent": "the same",
+    "gcs_server": "ends when it sees that it serves nobody",
+}
+"""What Ray may leave for a while, none of which holds or writes anything of ours → why it is there."""
+
+
+def _may_be_left(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        line = " ".join(process.cmdline())
+        return any(name in line for name in _RAYS_OWN)
+    return True
+
+
+VICTIMS: dict[str, Callable[[int, list[psutil.Process]], list[psutil.Process]]] = {
+    "driver": lambda driver, processes: [process for process in processes if process.pid == driver],
+    "everything": lambda _, processes: processes,
+    "worker": _by_name("ray::"),
+    "raylet": _by_name("raylet"),
+    "head": _by_name("gcs_server"),
+    "driver told to end": lambda driver, processes: [process for process in processes if process.pid == driver],
+}
+"""Who of a job's processes is killed, given the driver's number."""
+
+
+class KilledJobAttack(Attack):
+    """Kill a job again and again, and compare."""
+
+    script: ClassVar[str]
+    victims: ClassVar[tuple[str, ...]] = tuple(VICTIMS)
+
+    @abstractmethod
+    def prepare(self, folder: Path) -> None:
+        """Write what the job reads into a folder."""
+
+    @abstractmethod
+    def flags(self, inputs: Path, output: Path) -> list[str]:
+        """Return the job's command line."""
+
+    @abstractmethod
+    def difference(self, expected: Path, output: Path) -> str | None:
+        """Return in what two outputs differ; None if in nothing."""
+
+    def round(self, given: Round) -> None:
+        """Kill it up to `MOST_KILLS` times, each time give the same command at once, and let it end."""
+        before = everybody()
+        self._until_its_end(given)
+        if left := wait_for_none(before, _LEFT_S, _may_be_left):
+            given.found(f"{_LEFT_S:g} s after the last job processes are left: {names(left)}")
+        given.did("processes of Ray alone ended after the round", kill_since(before))
+
+    def _until_its_end(self, given: Round) -> None:
+        inputs = given.once(self.name, lambda folder: self._reference(given, folder))
+        seconds = float((inputs / "seconds").read_text())
+        output = given.folder / "output"
+        for number in range(given.rng.randint(1, MOST_KILLS)):
+            victim = given.rng.choice(self.victims)
+            delay = given.rng.random() * seconds
+            given.log(f"kill {number}: {victim} after {delay:.2f} s of {seconds:.2f}")
+            job = Job(given, self.script, self.flags(inputs, output), f"kill-{number}")
+            job.kill(victim, delay)
+        job = Job(given, self.script, self.flags(inputs, output), "last")
+        status = job.wait(_LIMIT_S)
+        if status != 0:
+            given.found(f"the same command again ended with status {status}:\n{job.last_lines()}")
+            return
+        different = self.difference(inputs / "reference", output)
+        if different is not None:
+            given.found(f"the result differs from that of an undisturbed job: {different}")
+        given.did("resumed to its end")
+
+    def _reference(self, given: Round, folder: Path) -> None:
+        self.prepare(folder)
+        start = time.monotonic()
+        job = Job(given, self.script, self.flags(folder, folder / "reference"), "reference")
+        if job.wait(_LIMIT_S) != 0:
+            raise RuntimeError(f"the undisturbed job failed:\n{job.last_lines()}")
+        (folder / "seconds").write_text(str(time.monotonic() - start))
+
+
+class Job:
+    """A job in a process, and all that it starts."""
+
+    def __init__(self, given: Round, script: str, flags: list[str], name: str) -> None:
+        self.given, self.name = given, name
+        self.log = given.folder / f"{name}.log"
+        self._number = given.folder / f"{name}.pid"
+        self._before = everybody()
+        with self.log.open("w") as stream:
+            command = [_PYTHON, "-m", "benchmarks.attack.job", str(self._number), script, *flags]
+            self.process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True)
+
+    def kill(self, victim: str, delay: float) -> None:
+        """Kill a part of it after so many seconds, and look at how it ends."""
+        while not self._number.exists():
+            if self.process.poll() is not None:
+                self.given.found(f"{self.name} ended before it began:\n{self.last_lines()}")
+                return
+            time.sleep(0.02)
+        time.sleep(delay)
+        if not self._strike(victim):
+            self.given.did("ended before it was killed")
+            self._look(self.process.returncode)
+            return
+        self.given.did(f"{victim} killed" if victim != "driver told to end" else victim)
+        status = self._ended(_END_S)
+        if status is None:
+            self.given.found(f"{self.name}: {_END_S:g} s after the {victim} was killed the job still runs")
+        elif victim == "driver told to end" and status not in _UNASKED and _TOLD_TO_END not in self.last_lines():
+            self.given.found(f"{self.name}: told to end, it ended with status {status}:\n{self.last_lines()}")
+        self._look(status)
+
+    def wait(self, seconds: float) -> int | None:
+        """Wait for its end; return its status, None where it did not end."""
+        status = self._ended(seconds)
+        self._look(status)
+        return status
+
+    def last_lines(self) -> str:
+        """Return the end of what it said."""
+        return "\n".join(self.log.read_text("utf-8", "replace").splitlines()[-25:])
+
+    def _strike(self, victim: str) -> bool:
+        """Kill, once there is somebody of that kind; False where the job ends before."""
+        driver = int(self._number.read_text())
+        while self.process.poll() is None:
+            chosen = VICTIMS[victim](driver, since(self._before))
+            if chosen:
+                self._send(victim, chosen)
+                return True
+            time.sleep(0.05)
+        return False
+
+    def _send(self, victim: str, chosen: list[psutil.Process]) -> None:
+        if victim == "everything":
+            kill_since(self._before)
+            return
+        number = signal.SIGTERM if victim == "driver told to end" else signal.SIGKILL
+        one = chosen[self.given.rng.randrange(len(chosen))]
+        self.given.log(f"  signal {number}: {names([one])}")
+        with suppress(ProcessLookupError):
+            os.kill(one.pid, number)
+
+    def _ended(self, seconds: float) -> int | None:
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def _look(self, status: int | None) -> None:
+        """See that it said nothing that is no sentence; where it hangs, end it."""
+        if status is None:
+            kill_since(self._before)
+            self.process.wait()
+        text = self.log.read_text("utf-8", "replace")
+        if TRACEBACK in text and not any(known in text for known in _ALLOWED):
+            self.given.found(f"{self.name} said a traceback:\n{_around_traceback(text)}")
+
+
+def _around_traceback(text: str) -> str:
+    start = text.index(TRACEBACK)
+    return text[max(0, start - 300) : start + 3000]
+
+
+def different_files(expected: Path, output: Path, patterns: Iterable[str]) -> str | None:
+    """Return in which files of these patterns two folders differ, to the byte; None if in none."""
+    trees = [
+        {
+            file.relative_to(folder).as_posix(): file.read_bytes()
+            for pattern in patterns
+            for file in folder.glob(pattern)
+        }
+        for folder in (expected, output)
+    ]
+    if not trees[0]:
+        return f"{expected} holds no files to compare"
+    wrong = sorted(name for name in trees[0].keys() | trees[1].keys() if trees[0].get(name) != trees[1].get(name))
+    return f"files {', '.join(wrong[:10])}" if wrong else None
