@@ -81,10 +81,8 @@ def _quieten_libraries() -> None:
 def _sentence(error: Exception, config: JobConfig) -> str | None:
     """Return what a mistake or a full disk is to a user; None for what was not foreseen."""
     places = [place for name in _WRITTEN if (place := getattr(config, name, None))]
-
     if full := full_disk(error, places):
         return str(full)
-
     if isinstance(error, ValueError):
         return str(error)
     if isinstance(error, OSError) and error.filename is not None:

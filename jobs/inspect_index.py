@@ -48,7 +48,7 @@ def outcome(verification: Verification) -> dict[str, object]:
     if verification.unchecked_rows:
         checked += f"; {verification.unchecked_rows:,} rows were written before rows had checksums"
     if verification.without_checksums:
-        checked += f"; {verification.without_checksums:,} files of fragments were made before there were checksums"
+        checked += f"; {verification.without_checksums:,} files have no checksum"
     problems = {f"{p.kind} ({p.total:,})": p.first for p in verification.problems}
     return {"checked": checked, "problems": problems or "none"}
 

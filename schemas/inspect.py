@@ -111,7 +111,8 @@ class Verification(Model):
     postings: int = 0
     """Impacts that were compared with their postings."""
     without_checksums: int = 0
-    """Fragments' files that were made before there were checksums, and were compared with the table alone."""
+    """Files that were made before there were checksums: of fragments, compared with the table alone, and of deleted
+    rows; one of these may also be of a job that was killed."""
     problems: list[Problem]
     """Empty where all is well."""
 

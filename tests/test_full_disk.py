@@ -6,6 +6,7 @@ What no disk is needed for is done with a limit on the size of files: writers ar
 from __future__ import annotations
 
 import errno
+import gc
 import importlib.util
 import os
 import pickle
@@ -24,6 +25,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from diffretriever import progress
 from diffretriever.artefacts.artefact import Artefact, unless_damaged
 from diffretriever.artefacts.cache import BOUND_VARIABLE, FolderCache
 from diffretriever.collections.beir import unpack
@@ -234,8 +236,9 @@ def entry(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     spec = importlib.util.spec_from_file_location("_entry", place)
     assert spec is not None
     assert spec.loader is not None
-    handler = signal.getsignal(signal.SIGTERM)
+    handler, thresholds = signal.getsignal(signal.SIGTERM), gc.get_threshold()
     with monkeypatch.context() as patch:
+        patch.setattr(progress, "_shows", False)
         patch.setattr(sys, "path", [*sys.path])
         patch.setattr(sys, "unraisablehook", sys.unraisablehook)
         patch.setattr(threading, "excepthook", threading.excepthook)
@@ -244,6 +247,7 @@ def entry(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
         spec.loader.exec_module(module)
         yield module
     signal.signal(signal.SIGTERM, handler)
+    gc.set_threshold(*thresholds)
 
 
 @pytest.mark.parametrize("error", TOLD.values(), ids=TOLD)

@@ -154,7 +154,7 @@ class Case:
             given.found(f"{label}: unseen by --verify, and results differ")
         elif not self._rows_are_equal(folder):
             given.found(f"{label}: unseen by --verify, and rows differ")
-        elif TABLE not in file and not (damage == "removed" and Path(file).name in _MAY_BE_ABSENT):
+        elif TABLE not in file and not (damage == "removed" and _may_be_absent(file)):
             given.found(f"{label}: unseen by --verify, in a file of ours; results are equal")
         else:
             given.did(f"{kind}: unseen, every row, vector and ranking equal")
@@ -232,6 +232,11 @@ def apply(file: Path, damage: str, rng: random.Random) -> bool:
     else:
         file.write_bytes(changed)
     return changed != data
+
+
+def _may_be_absent(file: str) -> bool:
+    """Without checksums of deleted rows, `--verify` says how many files have none, as after a crash."""
+    return Path(file).name in _MAY_BE_ABSENT or kind_of(file) == "deletions"
 
 
 def kind_of(file: str) -> str:

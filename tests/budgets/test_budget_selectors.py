@@ -125,8 +125,8 @@ def test_an_unknown_selector_is_refused(source: str) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{}", "is no fitted selector: fingerprint: Field required"),
-        ("not json", "is no fitted selector: the file: Invalid JSON"),
+        ("{}", "cannot be used: fingerprint: Field required: give a selector that"),
+        ("not json", "cannot be used: Invalid JSON"),
         (artefact(features=(LENGTH.model_copy(update={"name": "size"}),)).model_dump_json(), "no query feature 'size'"),
         (artefact().model_dump_json().replace("[0.5,0.51,0.5]", "[0.5]"), "3 budgets need as many intercepts"),
     ],

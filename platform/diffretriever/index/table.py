@@ -29,6 +29,7 @@ from diffretriever.collections.keys import KEY, KeySet, keys_of
 from diffretriever.full_disk import room_at
 from diffretriever.index import compaction
 from diffretriever.index.damage import NOT_FOUND, not_opened, readable, unreachable, without_panics
+from diffretriever.index.deletions import deletion_files, forget_deletions, note_deletions, wrong_deletions
 from diffretriever.index.order import PassageOrder
 from diffretriever.index.vectors import columns_to_read, with_vectors
 from schemas.index import MANIFEST_FORMAT, ROW_CHECKSUM, IndexContents, IndexManifest, passage_schema
@@ -229,9 +230,11 @@ class PassageIndex:
         wanted = list(ids)
         if not wanted:
             return 0
+        before = deletion_files(self._metadata())
         with refused_if_changed(self.uri):
             deleted = self.dataset.delete(ids_filter(wanted))["num_deleted_rows"]
         self.refresh()
+        note_deletions(self.uri, table_uri(self.uri), deletion_files(self._metadata()) - before)
         return int(deleted)
 
     def compact(self, keep_versions_for: timedelta = timedelta(hours=1)) -> None:
@@ -274,6 +277,14 @@ class PassageIndex:
         """
         self.refresh()
         self.dataset.cleanup_old_versions(older_than=older_than, retain_versions=2 if older_than else None)
+        forget_deletions(self.uri, table_uri(self.uri))
+
+    def wrong_deletions(self) -> tuple[list[str], int]:
+        """Return which of Lance's files of deleted rows are not as they were written, and how many have no checksum."""
+        return wrong_deletions(self.uri, table_uri(self.uri), self._metadata())
+
+    def _metadata(self) -> Iterator[Any]:
+        return (fragment.metadata for fragment in self.dataset.get_fragments())
 
     def contents(self) -> IndexContents:
         """Count what this version holds."""

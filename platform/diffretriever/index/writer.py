@@ -22,6 +22,7 @@ from lance.fragment import FragmentMetadata, write_fragments
 
 from diffretriever.collections import Passage
 from diffretriever.index.damage import unreachable
+from diffretriever.index.deletions import deletion_files, note_deletions
 from diffretriever.index.lease import Lease
 from diffretriever.index.row_checksums import as_stored
 from diffretriever.index.table import (
@@ -208,6 +209,8 @@ class Committer:
         if not fragments:
             return lance.LanceOperation.Overwrite(self._index.dataset.schema, new)
         shrunk = self._without(replaced_ids)
+        gone = deletion_files(part for part in shrunk.values() if part is not None)
+        note_deletions(self._index.uri, table_uri(self._index.uri), gone)
         rest = {part.fragment_id: shrunk.get(part.fragment_id, part.metadata) for part in fragments}
         return lance.LanceOperation.Update(
             removed_fragment_ids=[number for number, part in rest.items() if part is None],

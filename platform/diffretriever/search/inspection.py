@@ -57,7 +57,7 @@ def _verification(index: PassageIndex, contents: IndexContents) -> Verification:
     return found.model_copy(
         update={
             "postings": postings,
-            "without_checksums": _without_checksums(index),
+            "without_checksums": found.without_checksums + _without_checksums(index),
             "problems": [*found.problems, *problems, *_other_problems(index)],
         }
     )

@@ -71,6 +71,8 @@ def verify(index: PassageIndex, contents: IndexContents, codes_of: CodesOf, pack
     problems = Problems()
     _check_schema(index, problems)
     problems.add("data files are damaged", wrong_data_files(table_uri(index.uri), index.fragments()))
+    wrong_deletions, unchecked_deletions = index.wrong_deletions()
+    problems.add("files of deleted rows are damaged", wrong_deletions)
     codec = _open_codec(index, problems)
     hashes: list[np.ndarray] = []
     vectors = coded = 0
@@ -94,6 +96,7 @@ def verify(index: PassageIndex, contents: IndexContents, codes_of: CodesOf, pack
         unchecked_rows=0 if ROW_CHECKSUM in index.dataset.schema.names else rows,
         vectors=vectors,
         coded_vectors=coded,
+        without_checksums=unchecked_deletions,
         problems=problems.found(),
     )
 

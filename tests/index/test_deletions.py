@@ -1,0 +1,106 @@
+"""Which rows are deleted is said by files of Lance's without a checksum: ours tell where they are damaged."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import ipc
+
+from diffretriever.files import write_text
+from diffretriever.index.table import PassageIndex
+from diffretriever.search.inspection import inspect
+from schemas.inspect import Verification
+from tests.index.compressed_cases import add, fill
+
+KIND = "files of deleted rows are damaged"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 passages in a fragment, of which one was replaced and, in commits of their own, two were deleted."""
+    index = fill(str(tmp_path_factory.mktemp("deletions") / "index"), 40)
+    add(index, ["p3"], 7, replaced=["p3"], text="another text")
+    index.delete(["p20"])
+    index.delete(["p31"])
+    return Path(index.uri)
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    copy = tmp_path / "index"
+    shutil.copytree(made, copy)
+    return copy
+
+
+def verified(folder: Path) -> Verification:
+    verification = inspect(PassageIndex.open(str(folder)), check=True).verification
+    assert verification is not None
+    return verification
+
+
+def found(folder: Path) -> list[str]:
+    """The first places of the problem."""
+    return [first for problem in verified(folder).problems if problem.kind == KIND for first in problem.first]
+
+
+def in_use(folder: Path) -> Path:
+    fragment = PassageIndex.open(str(folder)).dataset.get_fragments()[0]
+    return folder / "passages.lance" / fragment.metadata.deletion_file.path(fragment.fragment_id)
+
+
+def records(folder: Path) -> list[Path]:
+    return sorted((folder / "deletions").iterdir())
+
+
+def test_deleting_and_replacing_leave_checksums(folder: Path) -> None:
+    assert len(records(folder)) == 3
+    assert verified(folder).problems == []
+    assert verified(folder).without_checksums == 0
+
+
+def test_another_row_is_deleted(folder: Path) -> None:
+    """As a changed bit would have it: as many rows, all of them whole."""
+    file = in_use(folder)
+    with ipc.open_file(file) as reader:
+        rows = reader.read_all()
+    changed = pa.array([row + (row == 20) for row in rows.column(0).to_pylist()], rows.schema.field(0).type)
+    with ipc.new_file(file, rows.schema) as writer:
+        writer.write_table(pa.table([changed], schema=rows.schema))
+    ids = PassageIndex.open(str(folder)).dataset.to_table(["id"]).column("id").to_pylist()
+    assert ("p20" in ids, "p21" in ids) == (True, False)
+    assert found(folder) == [f"_deletions/{file.name} is not what was written"]
+
+
+def test_a_checksum_that_is_gone_or_another(folder: Path) -> None:
+    first, second, third = records(folder)
+    data = {record: record.read_bytes() for record in records(folder)}
+    for record in data:
+        record.unlink()
+    assert (verified(folder).problems, verified(folder).without_checksums) == ([], 1)
+    first.write_bytes(data[second])
+    second.write_bytes(data[second])
+    third.write_bytes(data[third][:-9])
+    assert len(found(folder)) == 2
+    assert all("cannot be used" in each for each in found(folder))
+
+
+def test_checksums_are_joined_and_go_with_their_files(folder: Path) -> None:
+    index = PassageIndex.open(str(folder))
+    index.forget_versions()
+    assert len(records(folder)) == 1
+    assert verified(folder).without_checksums == 0
+    write_text(folder / "deletions" / "damaged.json", "{")
+    index.delete(["p32"])
+    index.forget_versions()
+    assert len(records(folder)) == 2
+    (folder / "deletions" / "damaged.json").unlink()
+    assert verified(folder).without_checksums == 0
+    index.compact()
+    index.delete([f"p{number}" for number in range(20)])
+    index.compact()
+    index.delete(["p33"])
+    assert verified(folder).without_checksums == 0
+    assert verified(folder).problems == []
