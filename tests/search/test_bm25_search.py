@@ -90,6 +90,17 @@ def test_the_model_is_kept_and_follows_the_table(bm25_index: PassageIndex) -> No
     assert best not in dict(open_searcher(bm25_index.uri).search(QUERIES)["sparse"][0])
 
 
+def test_files_in_each_others_places_are_made_anew(bm25_index: PassageIndex) -> None:
+    """Of one size, but whole numbers where fractions should be."""
+    first = open_searcher(bm25_index.uri).search(QUERIES)
+    folder = Path(bm25_index.uri) / "bm25" / f"version-{bm25_index.version}"
+    weights, passages = folder / "data.csc.index.npy", folder / "indices.csc.index.npy"
+    assert weights.stat().st_size == passages.stat().st_size
+    passages.write_bytes(weights.read_bytes())
+    assert open_searcher(bm25_index.uri).search(QUERIES) == first
+    assert passages.read_bytes() != weights.read_bytes()
+
+
 def test_one_collection_is_scored_as_if_there_were_no_others(bm25_index: PassageIndex, tmp_path: Path) -> None:
     others = [Passage(f"o{p.id}", p.title, f"{p.text} slab") for p in PASSAGES[:9]]
     alone = PassageIndex.create(str(tmp_path / "alone"), bm25_index.manifest)

@@ -178,12 +178,14 @@ def open_bm25(index: PassageIndex) -> bm25s.BM25 | None:
 
 
 def _fits(model: bm25s.BM25, passages: int) -> bool:
-    """Return whether words lead to postings, and postings to passages, that are there."""
-    starts_V, passages_P = (np.asarray(model.scores[name]) for name in ("indptr", "indices"))
+    """Return whether arrays are of their types, words lead to postings, and postings to passages, that are there."""
+    weights_P, starts_V, passages_P = (np.asarray(model.scores[name]) for name in ("data", "indptr", "indices"))
+    if [weights_P.dtype, starts_V.dtype.kind, passages_P.dtype.kind] != [np.float32, "i", "i"]:
+        return False
     # The empty word has a number, and no postings.
     words = [number for word, number in model.vocab_dict.items() if word]
     return (
-        len(passages_P) == len(model.scores["data"]) == starts_V[-1]
+        len(passages_P) == len(weights_P) == starts_V[-1]
         and starts_V[0] == 0
         and bool((np.diff(starts_V) >= 0).all())
         and within(np.array(words), len(starts_V) - 1)
