@@ -82,7 +82,11 @@ def _records(uri: str) -> list[str]:
 
 
 def _read(record: str) -> dict[str, str]:
-    files = read_model(record, DeletionChecksums, _FIX).files
+    try:
+        files = read_model(record, DeletionChecksums, _FIX).files
+    except FileNotFoundError:
+        # Another process has joined it with others since.
+        return {}
     if f"{json_digest(files)}.json" != PurePosixPath(record).name:
         raise ValueError(f"{record} cannot be used: it is not what was written: {_FIX}")
     return files
