@@ -42,6 +42,8 @@ class BackboneConfig(Model):
     (reference §5.5); it touches sparse scores only."""
     merge_adapter: bool = True
     """Add the adapter into the weights at load: faster, the same results up to rounding."""
+    accepted_fields: tuple[str, ...] = ()
+    """Fields of the checkpoint's config.json that are known to change nothing; any other unknown one is an error."""
 
 
 class PromptConfig(Model):
