@@ -12,7 +12,7 @@ from schemas.budget import Budget
 from schemas.index import IndexManifest
 from schemas.places import Place
 from schemas.retriever import has_slots
-from schemas.settings import RayConfig
+from schemas.settings import RayConfig, SelfExclusion
 
 SweepMode: TypeAlias = Literal["dense", "sparse", "hybrid", "pooled-slots"]
 """The scores of a retriever; `pooled-slots` is the dense score of averaged slots (paper §6.1)."""
@@ -51,7 +51,7 @@ QUERIES_SCHEMA = pa.schema(
 """`<split>/queries.parquet`: the queries' ids, texts and the subwords of the texts, without special tokens."""
 
 
-class SweepJob(RayConfig):
+class SweepJob(RayConfig, SelfExclusion):
     """Measure every pair of budgets (K_q, K_p) on a collection and choose the best; resumable by the same command.
 
     Passages are encoded once for each K_p, or once for all if slots are nested, queries once for each K_q; a pair more
@@ -81,8 +81,6 @@ class SweepJob(RayConfig):
     """Measures as ir_measures writes them."""
     top_k: PositiveInt = 100
     """Passages kept per query. Fusion looks at the first 1,000 of each list all the same."""
-    exclude_self: bool = True
-    """Drop a query's own document (same id), as BEIR does for ArguAna and Quora; off matches the paper."""
     select_split: str | None = None
     """Split to choose the budget on; default: `train` where that is swept, else nothing is chosen."""
     select_mode: SweepMode | None = None
