@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, Self, TypeAlias
 
 import pyarrow as pa
-from pydantic import AfterValidator, Field, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
 from schemas.base import Model
 from schemas.budget import Budget
@@ -70,6 +70,10 @@ class SweepJob(RayConfig, SelfExclusion):
     """Folder of the sweep: indexes, runs, measures of every query, the selection."""
     splits: tuple[str, ...] = ()
     """Splits whose queries are searched for; default: all that the collection has."""
+    max_queries: PositiveInt | None = None
+    """Queries of each split, drawn at random where it has more; default: all. MS MARCO's training split has 500,000."""
+    seed: NonNegativeInt = 42
+    """What `max_queries` draws by: the same queries every time."""
     query_budgets: SlotCounts = PAPER_COUNTS
     """K_q to try."""
     passage_budgets: SlotCounts = PAPER_COUNTS
@@ -86,7 +90,8 @@ class SweepJob(RayConfig, SelfExclusion):
     select_mode: SweepMode | None = None
     """Score to choose it by; default: hybrid where there is one (paper §3.5), else the last of the modes."""
     select_measure: str | None = None
-    """Measure to choose it by; default: the first of the measures."""
+    """Measure to choose it by; default: the collection's own (MRR@10 for MS MARCO's train and dev queries, else
+    nDCG@10) if that is among the measures, else the first of them."""
     on_bad_input: Literal["error", "quarantine"] = "error"
     """What to do with passages that cannot be encoded: stop, or set them aside in a file beside the index."""
     device: str = "auto"

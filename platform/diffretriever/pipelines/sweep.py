@@ -29,6 +29,7 @@ from diffretriever.evaluation.budgets.sweeps import (
     ENCODED_FOLDER,
     MANIFEST_FILE,
     SweptQuery,
+    drawn_queries,
     encoded_files,
     read_manifest,
     write_queries,
@@ -92,7 +93,7 @@ def sweep_budgets(job: SweepJob, command: str, log: Callable[[str], None]) -> Sw
     job = job.settled(default=collection.excludes_self).model_copy(
         update={"splits": _splits(job, collection), "modes": _modes(job, retriever)}
     )
-    queries = {split: collection.queries(split) for split in job.splits}
+    queries = {split: drawn_queries(job, split, collection.queries(split)) for split in job.splits}
     with WriterLock(str(job.output)):
         with ray_session(job):
             pool = size_pool(job, retriever)
@@ -174,6 +175,10 @@ def _refuse_another(job: SweepJob, manifest: SweepManifest) -> None:
     settings = yaml.safe_load(read_text(job.output / _JOB))
     theirs = {"collection": before.collection, "top_k": settings["top_k"], "exclude_self": settings["exclude_self"]}
     ours = {"collection": manifest.collection, "top_k": job.top_k, "exclude_self": job.drops_self}
+    # Sweeps of before these settings drew no sample.
+    theirs["max_queries"], ours["max_queries"] = settings.get("max_queries"), job.max_queries
+    if job.max_queries is not None:
+        theirs["seed"], ours["seed"] = settings.get("seed"), job.seed
     if before.fingerprint != manifest.fingerprint:
         # Only then do the names count: the same weights may lie elsewhere by now.
         theirs["retriever"] = f"{before.retriever} ({before.fingerprint})"
