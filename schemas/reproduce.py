@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import DirectoryPath, Field, model_validator
+from pydantic_settings import NoDecode
 
-from schemas.base import Model
+from schemas.base import CommaSeparated, Model
 from schemas.places import Place
 from schemas.settings import RayConfig
 
 Scoring: TypeAlias = Literal["maxsim", "pooled-slots"]
+Regime: TypeAlias = Literal["zero-shot", "fine-tuned"]
+Method: TypeAlias = Literal["masked", "generated", "pooled", "library", "bm25"]
+Vectors: TypeAlias = Literal["one", "many"]
 Figures: TypeAlias = dict[str, dict[str, dict[str, float | None]]]
 """Collection → mode → measure → value; None where the paper has no value and the job still measures one."""
 
@@ -20,6 +24,9 @@ class ReproduceJob(RayConfig):
 
     tables: tuple[str, ...] = ()
     """Tables by name; default: all. `mini` is not the paper's: all methods on the embedded backbone."""
+    protocol: Annotated[CommaSeparated, NoDecode] = ()
+    """What the paper's rows are run with: `authors`, the settings of the code that made the figures, `paper`, its text
+    taken literally, or `folded`, content words in both their forms. Default: authors and paper, one after the other."""
     collections: dict[str, str] = Field(default_factory=dict)
     """NAME=PATH, repeatable: where a collection lies. NAME is BEIR's, or msmarco, msmarco-dev, dl19, dl20; PATH is what
     encode_beir.py takes, so `nq=nq` downloads NQ."""
@@ -38,12 +45,46 @@ class ReproduceJob(RayConfig):
     """List every row with what it lacks, and stop: nothing is loaded and nothing is fetched."""
 
 
+class ProtocolRule(Model):
+    """Settings of the rows that it fits."""
+
+    methods: tuple[Method, ...] = ()
+    """Methods of the retriever; none: all."""
+    regime: Regime | None = None
+    """None: both."""
+    vectors: Vectors | None = None
+    """Whether a text has one vector, or may have more; None: both."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """Fields of the retriever."""
+    search: dict[str, Any] = Field(default_factory=dict)
+    """Options of the search."""
+
+    def fits(self, method: Method, regime: Regime, vectors: Vectors) -> bool:
+        """Return whether it applies to a row."""
+        return (
+            (not self.methods or method in self.methods)
+            and self.regime in (None, regime)
+            and self.vectors in (None, vectors)
+        )
+
+
+class Protocol(Model):
+    """What published rows are run with."""
+
+    id: str
+    about: str
+    """Part of a sentence, for people."""
+    extends: str | None = None
+    """Protocol whose rules come first."""
+    rules: tuple[ProtocolRule, ...]
+
+
 class PublishedRow(Model):
     """One system of a table."""
 
     id: str
     """Name within the table."""
-    regime: Literal["zero-shot", "fine-tuned"] | None = None
+    regime: Regime | None = None
     """The block of the table; None where it has none."""
     system: str
     backbone: str | None = None
@@ -54,7 +95,9 @@ class PublishedRow(Model):
     preset: str | None = None
     """Retriever that runs this row; None where nothing here does."""
     settings: dict[str, Any] = Field(default_factory=dict)
-    """Fields of the retriever that differ from the preset's."""
+    """Fields of the retriever that differ from the preset's, whatever the protocol."""
+    protocol: str | None = None
+    """Name of what it is run under; the plan fills it in, and None is the preset as it is."""
     needs_adapter: bool = False
     """Fine-tuned weights that nobody has published."""
     reported: bool = False
@@ -69,7 +112,8 @@ class PublishedRow(Model):
     @property
     def label(self) -> str:
         """A name for people."""
-        return " ".join(part for part in (self.regime, self.system, self.backbone, self.variant) if part)
+        name = " ".join(part for part in (self.regime, self.system, self.backbone, self.variant) if part)
+        return name if self.protocol is None else f"{name}, {self.protocol}"
 
 
 class PublishedTable(Model):
@@ -81,6 +125,8 @@ class PublishedTable(Model):
     caption: str
     correction: Literal["none", "holm"] = "none"
     """What is done to the p-values of one column; the paper does nothing."""
+    protocol: str | None = None
+    """Of all rows; the plan has a table once for each protocol."""
     rows: tuple[PublishedRow, ...]
 
     @model_validator(mode="after")

@@ -7,12 +7,12 @@ here, a place in the unions at the end, and the code that runs it.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Annotated, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, PositiveInt, TypeAdapter, model_validator
 from typing_extensions import TypeIs
 
-from schemas.base import Model
+from schemas.base import Model, suggest
 from schemas.budget import Budget
 from schemas.mode import Mode, lists_of, modes_of
 
@@ -69,13 +69,34 @@ class TextConfig(Model):
     """What the two limits count: the text's own tokens, or text and prompt together (never slots or tail)."""
 
 
+CONTENT_WORDS: dict[str, dict[str, bool]] = {
+    "words": {"subwords": False, "fold_space_variants": False},
+    "pieces": {"subwords": True, "fold_space_variants": False},
+    "folded": {"subwords": False, "fold_space_variants": True},
+}
+"""Named filters: whole words without fragments, as the paper says; every piece of a word, as the authors' code keeps
+them; whole words in both their forms, which is ours."""
+
+
 class ContentWordsConfig(Model):
-    """The content-word filter of the sparse representation (paper §3.3; reference §3.1)."""
+    """The content-word filter of the sparse representation (paper §3.3; reference §3.1); a name of `CONTENT_WORDS` too.
+
+    Most words of a large vocabulary are one entry only with a leading space: `words` keeps some four in ten of them.
+    """
 
     subwords: bool = False
     """Keep every subword piece of a content word, as the authors' code does; the paper removes fragments."""
     fold_space_variants: bool = False
     """Let a word's form with a leading space (` dog`) count for the word itself (`dog`), the larger weight winning."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, values: Any) -> Any:
+        if not isinstance(values, str):
+            return values
+        if values not in CONTENT_WORDS:
+            raise ValueError(f"no filter '{values}'.{suggest(values, CONTENT_WORDS)}")
+        return CONTENT_WORDS[values]
 
 
 class RetrieverBase(Model):

@@ -1,8 +1,8 @@
 """Runs a plan: encode what is not indexed, evaluate what is not measured, nothing twice.
 
 Everything lies under the job's output folder. `indexes/KEY-COLLECTION` is an index; `finished.json` in it says that
-the encoding came to its end, and a job that was killed before goes on in it. `evaluations/KEY-SET-SPLIT` is a report
-like that of evaluate.py.
+the encoding came to its end, and a job that was killed before goes on in it. `evaluations/PROTOCOL/KEY-SET-SPLIT` is a
+report like that of evaluate.py; tables that are not the paper's have no protocol.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def _evaluate(task: Task, command: str) -> None:
         collection=task.queries.source,
         split=task.queries.split,
         output=task.results,
-        # The paper leaves a query's own document in (ArguAna, Quora).
+        **task.search,
+        # The authors' code leaves a query's own document in (ArguAna, Quora), and the paper says nothing of it.
         exclude_self=False,
     )
     if task.scoring == "pooled-slots":
