@@ -13,10 +13,19 @@ from schemas.settings import RayConfig
 
 Scoring: TypeAlias = Literal["maxsim", "pooled-slots"]
 Regime: TypeAlias = Literal["zero-shot", "fine-tuned"]
+Measured: TypeAlias = Literal["maxsim", "pooled-slots", "compressed"]
 Method: TypeAlias = Literal["masked", "generated", "pooled", "library", "bm25"]
 Vectors: TypeAlias = Literal["one", "many"]
 Figures: TypeAlias = dict[str, dict[str, dict[str, float | None]]]
 """Collection → mode → measure → value; None where the paper has no value and the job still measures one."""
+
+
+UNCOMPRESSED: Literal["dense"] = "dense"
+COMPRESSED: Literal["compressed"] = "compressed"
+"""What the dense scores of an index are called in a table, before and after it is compressed."""
+STORAGE_FILE = "storage.json"
+"""Beside the evaluation of a compressed index: `IndexStorage`."""
+_MIB, _GIB = 1 << 20, 1 << 30
 
 
 class ReproduceJob(RayConfig):
@@ -110,6 +119,12 @@ class PublishedRow(Model):
     """What the paper prints."""
 
     @property
+    def measured(self) -> Measured:
+        """What is to be measured of its index."""
+        has_compressed = any(COMPRESSED in modes for modes in self.figures.values())
+        return COMPRESSED if has_compressed else self.scoring
+
+    @property
     def label(self) -> str:
         """A name for people."""
         name = " ".join(part for part in (self.regime, self.system, self.backbone, self.variant) if part)
@@ -138,3 +153,24 @@ class PublishedTable(Model):
         if unknown:
             raise ValueError(f"table {self.id}: no row {', '.join(sorted(unknown))} to compare with")
         return self
+
+
+class IndexStorage(Model):
+    """The file `storage.json`: bytes of an index's vectors before and after."""
+
+    vectors: int
+    raw: int
+    """In bf16."""
+    zstd: int
+    """Of that, what zstd leaves: its share of a sample, times `raw`."""
+    codes: int
+    """Codes of all vectors, and the codec."""
+
+    def sizes(self) -> dict[str, dict[str, float]]:
+        """Return the figures of the paper's table by mode: GiB, MiB and the ratio."""
+        found: dict[str, dict[str, float]] = {
+            mode: {"GiB": size / _GIB, "MiB": size / _MIB}
+            for mode, size in ((UNCOMPRESSED, self.zstd), (COMPRESSED, self.codes))
+        }
+        found[COMPRESSED]["ratio"] = self.zstd / self.codes
+        return found

@@ -25,7 +25,7 @@ from diffretriever.reproduction.protocols import chosen, set_up, under
 from diffretriever.reproduction.tables import AVERAGE, MINI, EvaluationSet, check_names, find_set, load_tables
 from schemas.base import suggest
 from schemas.places import StorePath
-from schemas.reproduce import PublishedRow, PublishedTable, ReproduceJob, Scoring
+from schemas.reproduce import Measured, PublishedRow, PublishedTable, ReproduceJob
 from schemas.retriever import NeuralRetriever, RetrieverConfig, is_neural
 
 READY, DONE = "ready", "done"
@@ -39,13 +39,15 @@ class Task:
     """For people."""
     retriever: RetrieverConfig
     queries: EvaluationSet
-    scoring: Scoring
+    measured: Measured
     search: Mapping[str, Any]
     """Options of the search that are not at their defaults."""
     index: Path | StorePath
     """Folder of the index; protocols under which the retriever is the same share it."""
     results: Path | StorePath
     """Folder of the evaluation, below one of the protocol's name."""
+    uncompressed: Path | StorePath
+    """The same of the plain index's scores; another folder where the index is to be compressed."""
 
     @property
     def is_indexed(self) -> bool:
@@ -140,17 +142,17 @@ class _Planner:
         if isinstance(found, str):
             return found
         key = _key(prepared, found)
-        suffix = "" if row.scoring == "maxsim" else f"-{row.scoring}"
         evaluations = self._job.output / "evaluations"
+        plain = (evaluations if row.protocol is None else evaluations / row.protocol) / f"{key}-{name}-{found.split}"
         return Task(
             label=f"{row.label} on {name}",
             retriever=prepared.config,
             queries=found,
-            scoring=row.scoring,
+            measured=row.measured,
             search=prepared.search,
             index=self._job.output / "indexes" / f"{key}-{found.name}",
-            results=(evaluations if row.protocol is None else evaluations / row.protocol)
-            / f"{key}-{name}-{found.split}{suffix}",
+            results=plain if row.measured == "maxsim" else plain.parent / f"{plain.name}-{row.measured}",
+            uncompressed=plain,
         )
 
     def _find(self, name: str) -> EvaluationSet | str:
