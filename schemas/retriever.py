@@ -124,6 +124,10 @@ class RetrieverBase(Model):
     def max_vectors(self, side: Side) -> int:
         """Return the most vectors that a text has; 0 where there are none."""
 
+    def passes(self, tokens: float) -> float:
+        """Return the work of encoding a text of so many tokens, prompt included, in passes of the model over it."""
+        return 1.0
+
     @property
     def offered_modes(self) -> tuple[Mode, ...]:
         """All that its indexes can be ranked by: its own scores, BM25 of the texts, and their sums."""
@@ -212,6 +216,10 @@ class MaskedRetriever(PromptedRetriever):
         """Method, backbone, adapter and budget."""
         return f"{_model_title(self.method, self.backbone)} {self.budget}"
 
+    def passes(self, tokens: float) -> float:
+        """Return S."""
+        return self.steps
+
     def max_vectors(self, side: Side) -> int:
         """Return K_q or K_p."""
         return self.budget.query if side == "query" else self.budget.passage
@@ -231,6 +239,10 @@ class GeneratedRetriever(PromptedRetriever):
     def title(self) -> str:
         """Method, backbone and adapter."""
         return _model_title(self.method, self.backbone)
+
+    def passes(self, tokens: float) -> float:
+        """Return one pass over the text, and a token more of it for each that is decoded."""
+        return 1 + (self.max_tokens - 1) / tokens
 
     def max_vectors(self, side: Side) -> int:
         """Return N, on both sides."""

@@ -14,7 +14,6 @@ from diffretriever.index.planning import encoding_hours
 from diffretriever.presets import load_retriever
 from diffretriever.reproduction.plan import DONE, READY, Plan, PlannedRow, Task
 from diffretriever.reproduction.protocols import set_up
-from schemas.retriever import GeneratedRetriever, MaskedRetriever, RetrieverConfig
 
 PASSAGES = {
     "msmarco": 8_841_823,
@@ -142,7 +141,7 @@ def _needs(table: str, planned: PlannedRow, rate: float) -> RowNeeds:
     for collection, task in planned.tasks.items():
         if config.has_weights and not (isinstance(task, Task) and (task.is_done or task.is_indexed)):
             corpus = collection if collection in PASSAGES else "msmarco"
-            hours[f"{corpus} {retriever}"] = encoding_hours(PASSAGES[corpus], rate / _passes(config))
+            hours[f"{corpus} {retriever}"] = encoding_hours(PASSAGES[corpus], rate / config.passes(_PROMPT_AND_TEXT))
     return RowNeeds(table, row.label, hours, tuple(_lacks(planned)))
 
 
@@ -156,15 +155,6 @@ def _lacks(planned: PlannedRow) -> Iterator[str]:
     yield from dict.fromkeys(
         status for collection, status in statuses.items() if status not in known and collection not in absent
     )
-
-
-def _passes(config: RetrieverConfig) -> float:
-    """Return the work of a passage in passes over it; a decoded token is one more token of the sequence."""
-    if isinstance(config, MaskedRetriever):
-        return config.steps
-    if isinstance(config, GeneratedRetriever):
-        return 1 + (config.max_tokens - 1) / _PROMPT_AND_TEXT
-    return 1.0
 
 
 def _value(made: frozenset[str], waiting: Mapping[frozenset[str], Sequence[RowNeeds]], cost: float) -> float:
