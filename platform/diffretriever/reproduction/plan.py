@@ -164,7 +164,11 @@ class _Planner:
 
 def _key(prepared: Prepared, queries: EvaluationSet) -> str:
     """16 hex digits that change whenever a vector of the index could, or its passages."""
-    parts = [prepared.config.model_dump(mode="json"), prepared.weights, queries.source, queries.state]
+    config = prepared.config.model_dump(mode="json")
+    if prepared.config.has_weights:
+        # What is accepted in a file changes no vector.
+        config["backbone"].pop("accepted_fields")
+    parts = [config, prepared.weights, queries.source, queries.state]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
