@@ -18,6 +18,11 @@ def main(config: ReproduceJob) -> None:
 
     job = config.model_copy(update={"output": as_place(absolute_place(config.output, "--output"))})
     plan = make_plan(job)
+    if job.plan:
+        from diffretriever.reproduction.hours import hours_page
+
+        print(hours_page(plan, job.rate, job.gpu_hours))
+        return
     if job.dry_run:
         print(listing(plan))
         return

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from schemas.budget import BudgetChoice
 from schemas.places import Place, StorePath, as_place
@@ -26,8 +26,11 @@ class AnalyseBudgetsJob(JobConfig):
     the best mean there is the fixed one."""
     mode: SweepMode = "hybrid"
     """Score that chooses the fixed budget, and comes first in the report."""
-    measure: str = "nDCG@10"
-    """Measure of the report."""
+    measure: str | None = None
+    """Measure of the report; default: that of each collection, in which its results are published: MRR@10 for MS
+    MARCO's train and dev queries, else nDCG@10."""
+    measures: dict[str, str] = Field(default_factory=dict)
+    """COLLECTION=MEASURE or COLLECTION/SPLIT=MEASURE, repeatable: the measure of that one alone."""
     against: tuple[str, ...] = ()
     """Another system to measure budgets and oracles against, as NAME=RUN.trec: once for each sweep, in their order."""
     qrels: tuple[Place, ...] = ()

@@ -13,12 +13,12 @@ from schemas.fusion import Fusion, named_runs
 from schemas.mode import Mode
 from schemas.places import IndexPlace, Place
 from schemas.search import QueryBudgetOptions, SearchOptions
-from schemas.settings import RayConfig
+from schemas.settings import RayConfig, SelfExclusion
 
 DEFAULT_MEASURES = ("nDCG@10", "MRR@10", "Recall@100")
 
 
-class EvaluateJob(SearchOptions, QueryBudgetOptions):
+class EvaluateJob(SearchOptions, QueryBudgetOptions, SelfExclusion):
     """Search an index with a collection's queries, or take finished runs, and measure them against the qrels."""
 
     index: IndexPlace = ""
@@ -57,8 +57,6 @@ class EvaluateJob(SearchOptions, QueryBudgetOptions):
     """Scores of --index to rank by, as --mode of search.py takes them; default: those that the retriever makes."""
     top_k: PositiveInt = 1000
     """Passages kept per query."""
-    exclude_self: bool = True
-    """Drop a query's own document (same id), as BEIR does for ArguAna and Quora; off matches the paper."""
 
     @model_validator(mode="after")
     def _one_source(self) -> EvaluateJob:

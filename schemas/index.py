@@ -65,7 +65,15 @@ class IndexManifest(Model):
     def _identity(self) -> dict[str, Any]:
         config = self.retriever.model_dump(mode="json")
         if self.retriever.has_weights:
-            for place in ("source", "revision", "attention", "adapter", "adapter_revision", "merge_adapter"):
+            for place in (
+                "source",
+                "revision",
+                "attention",
+                "adapter",
+                "adapter_revision",
+                "merge_adapter",
+                "accepted_fields",
+            ):
                 config["backbone"].pop(place)
         identity = {"format": self.format, "weights": self.weights, "retriever": config}
         return identity if self.tokenizer is None else {**identity, "tokenizer": self.tokenizer}

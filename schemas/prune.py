@@ -7,10 +7,10 @@ from typing import Literal, Self
 from pydantic import PositiveInt, model_validator
 
 from schemas.places import IndexPlace, Place
-from schemas.settings import ModelOptions
+from schemas.settings import ModelOptions, SelfExclusion
 
 
-class PruneSlotsJob(ModelOptions):
+class PruneSlotsJob(ModelOptions, SelfExclusion):
     """Trace what an index's passages lose in dense search when their slots go one by one; changes no index.
 
     With --pruned, also write an index of the passages with fewer slots.
@@ -39,8 +39,6 @@ class PruneSlotsJob(ModelOptions):
     """For --pruned: `same number` keeps so many slots of every passage, `threshold` so many on average, those of least
     redundancy. `first slots` keeps the first ones: with nested slots the vectors of a smaller budget. Sparse impacts
     stay those of all slots in any case."""
-    exclude_self: bool = True
-    """With --index: drop a query's own document (same id), as BEIR does; a sweep says by itself."""
     backbone: str | None = None
     """Where the index's backbone lies now, if it has moved."""
     adapter: str | None = None

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import DirectoryPath, Field, model_validator
+from pydantic import DirectoryPath, Field, PositiveFloat, model_validator
+from pydantic_settings import NoDecode
 
-from schemas.base import Model
+from schemas.base import CommaSeparated, Model
 from schemas.places import Place
 from schemas.settings import RayConfig
 
 Scoring: TypeAlias = Literal["maxsim", "pooled-slots"]
+Regime: TypeAlias = Literal["zero-shot", "fine-tuned"]
+Measured: TypeAlias = Literal["maxsim", "pooled-slots", "compressed"]
+Method: TypeAlias = Literal["masked", "generated", "pooled", "library", "bm25"]
+Vectors: TypeAlias = Literal["one", "many"]
 Figures: TypeAlias = dict[str, dict[str, dict[str, float | None]]]
 """Collection → mode → measure → value; None where the paper has no value and the job still measures one."""
+
+
+UNCOMPRESSED: Literal["dense"] = "dense"
+COMPRESSED: Literal["compressed"] = "compressed"
+"""What the dense scores of an index are called in a table, before and after it is compressed."""
+STORAGE_FILE = "storage.json"
+"""Beside the evaluation of a compressed index: `IndexStorage`."""
+_MIB, _GIB = 1 << 20, 1 << 30
 
 
 class ReproduceJob(RayConfig):
@@ -20,6 +33,9 @@ class ReproduceJob(RayConfig):
 
     tables: tuple[str, ...] = ()
     """Tables by name; default: all. `mini` is not the paper's: all methods on the embedded backbone."""
+    protocol: Annotated[CommaSeparated, NoDecode] = ()
+    """What the paper's rows are run with: `authors`, the settings of the code that made the figures, `paper`, its text
+    taken literally, or `folded`, content words in both their forms. Default: authors and paper, one after the other."""
     collections: dict[str, str] = Field(default_factory=dict)
     """NAME=PATH, repeatable: where a collection lies. NAME is BEIR's, or msmarco, msmarco-dev, dl19, dl20; PATH is what
     encode_beir.py takes, so `nq=nq` downloads NQ."""
@@ -36,6 +52,58 @@ class ReproduceJob(RayConfig):
     """Folder or URI for indexes, evaluations and the report; the same command again goes on from what is there."""
     dry_run: bool = False
     """List every row with what it lacks, and stop: nothing is loaded and nothing is fetched."""
+    plan: bool = False
+    """List the GPU hours that every row of the paper takes and what it lacks, and the order in which hours buy the most
+    rows, and stop: as --dry-run, without loading or fetching anything."""
+    gpu_hours: PositiveFloat | None = None
+    """With --plan: hours to spend; default: as many as all rows take."""
+    rate: PositiveFloat = 200.0
+    """With --plan: passages that one GPU encodes in a second; the authors name some 200 on an H100."""
+
+    @model_validator(mode="after")
+    def _hours_are_planned(self) -> Self:
+        if self.gpu_hours is not None and not self.plan:
+            raise ValueError("--gpu-hours goes with --plan")
+        return self
+
+    @property
+    def only_looks(self) -> bool:
+        """Whether nothing is to be run or fetched."""
+        return self.dry_run or self.plan
+
+
+class ProtocolRule(Model):
+    """Settings of the rows that it fits."""
+
+    methods: tuple[Method, ...] = ()
+    """Methods of the retriever; none: all."""
+    regime: Regime | None = None
+    """None: both."""
+    vectors: Vectors | None = None
+    """Whether a text has one vector, or may have more; None: both."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """Fields of the retriever."""
+    search: dict[str, Any] = Field(default_factory=dict)
+    """Options of the search."""
+
+    def fits(self, method: Method, regime: Regime, vectors: Vectors) -> bool:
+        """Return whether it applies to a row."""
+        return (
+            (not self.methods or method in self.methods)
+            and self.regime in (None, regime)
+            and self.vectors in (None, vectors)
+        )
+
+
+class Protocol(Model):
+    """What published rows are run with."""
+
+    id: str
+    about: str
+    """Part of a sentence, for people."""
+    extends: str | None = None
+    """Protocol whose rules come first."""
+    rules: tuple[ProtocolRule, ...]
 
 
 class PublishedRow(Model):
@@ -43,7 +111,7 @@ class PublishedRow(Model):
 
     id: str
     """Name within the table."""
-    regime: Literal["zero-shot", "fine-tuned"] | None = None
+    regime: Regime | None = None
     """The block of the table; None where it has none."""
     system: str
     backbone: str | None = None
@@ -54,7 +122,9 @@ class PublishedRow(Model):
     preset: str | None = None
     """Retriever that runs this row; None where nothing here does."""
     settings: dict[str, Any] = Field(default_factory=dict)
-    """Fields of the retriever that differ from the preset's."""
+    """Fields of the retriever that differ from the preset's, whatever the protocol."""
+    protocol: str | None = None
+    """Name of what it is run under; the plan fills it in, and None is the preset as it is."""
     needs_adapter: bool = False
     """Fine-tuned weights that nobody has published."""
     reported: bool = False
@@ -67,9 +137,16 @@ class PublishedRow(Model):
     """What the paper prints."""
 
     @property
+    def measured(self) -> Measured:
+        """What is to be measured of its index."""
+        has_compressed = any(COMPRESSED in modes for modes in self.figures.values())
+        return COMPRESSED if has_compressed else self.scoring
+
+    @property
     def label(self) -> str:
         """A name for people."""
-        return " ".join(part for part in (self.regime, self.system, self.backbone, self.variant) if part)
+        name = " ".join(part for part in (self.regime, self.system, self.backbone, self.variant) if part)
+        return name if self.protocol is None else f"{name}, {self.protocol}"
 
 
 class PublishedTable(Model):
@@ -81,6 +158,8 @@ class PublishedTable(Model):
     caption: str
     correction: Literal["none", "holm"] = "none"
     """What is done to the p-values of one column; the paper does nothing."""
+    protocol: str | None = None
+    """Of all rows; the plan has a table once for each protocol."""
     rows: tuple[PublishedRow, ...]
 
     @model_validator(mode="after")
@@ -92,3 +171,24 @@ class PublishedTable(Model):
         if unknown:
             raise ValueError(f"table {self.id}: no row {', '.join(sorted(unknown))} to compare with")
         return self
+
+
+class IndexStorage(Model):
+    """The file `storage.json`: bytes of an index's vectors before and after."""
+
+    vectors: int
+    raw: int
+    """In bf16."""
+    zstd: int
+    """Of that, what zstd leaves: its share of a sample, times `raw`."""
+    codes: int
+    """Codes of all vectors, and the codec."""
+
+    def sizes(self) -> dict[str, dict[str, float]]:
+        """Return the figures of the paper's table by mode: GiB, MiB and the ratio."""
+        found: dict[str, dict[str, float]] = {
+            mode: {"GiB": size / _GIB, "MiB": size / _MIB}
+            for mode, size in ((UNCOMPRESSED, self.zstd), (COMPRESSED, self.codes))
+        }
+        found[COMPRESSED]["ratio"] = self.zstd / self.codes
+        return found

@@ -7,12 +7,12 @@ here, a place in the unions at the end, and the code that runs it.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Annotated, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, PositiveInt, TypeAdapter, model_validator
 from typing_extensions import TypeIs
 
-from schemas.base import Model
+from schemas.base import Model, suggest
 from schemas.budget import Budget
 from schemas.mode import Mode, lists_of, modes_of
 
@@ -42,6 +42,8 @@ class BackboneConfig(Model):
     (reference §5.5); it touches sparse scores only."""
     merge_adapter: bool = True
     """Add the adapter into the weights at load: faster, the same results up to rounding."""
+    accepted_fields: tuple[str, ...] = ()
+    """Fields of the checkpoint's config.json that are known to change nothing; any other unknown one is an error."""
 
 
 class PromptConfig(Model):
@@ -67,13 +69,34 @@ class TextConfig(Model):
     """What the two limits count: the text's own tokens, or text and prompt together (never slots or tail)."""
 
 
+CONTENT_WORDS: dict[str, dict[str, bool]] = {
+    "words": {"subwords": False, "fold_space_variants": False},
+    "pieces": {"subwords": True, "fold_space_variants": False},
+    "folded": {"subwords": False, "fold_space_variants": True},
+}
+"""Named filters: whole words without fragments, as the paper says; every piece of a word, as the authors' code keeps
+them; whole words in both their forms, which is ours."""
+
+
 class ContentWordsConfig(Model):
-    """The content-word filter of the sparse representation (paper §3.3; reference §3.1)."""
+    """The content-word filter of the sparse representation (paper §3.3; reference §3.1); a name of `CONTENT_WORDS` too.
+
+    Most words of a large vocabulary are one entry only with a leading space: `words` keeps some four in ten of them.
+    """
 
     subwords: bool = False
     """Keep every subword piece of a content word, as the authors' code does; the paper removes fragments."""
     fold_space_variants: bool = False
     """Let a word's form with a leading space (` dog`) count for the word itself (`dog`), the larger weight winning."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, values: Any) -> Any:
+        if not isinstance(values, str):
+            return values
+        if values not in CONTENT_WORDS:
+            raise ValueError(f"no filter '{values}'.{suggest(values, CONTENT_WORDS)}")
+        return CONTENT_WORDS[values]
 
 
 class RetrieverBase(Model):
@@ -100,6 +123,10 @@ class RetrieverBase(Model):
     @abstractmethod
     def max_vectors(self, side: Side) -> int:
         """Return the most vectors that a text has; 0 where there are none."""
+
+    def passes(self, tokens: float) -> float:
+        """Return the work of encoding a text of so many tokens, prompt included, in passes of the model over it."""
+        return 1.0
 
     @property
     def offered_modes(self) -> tuple[Mode, ...]:
@@ -189,6 +216,10 @@ class MaskedRetriever(PromptedRetriever):
         """Method, backbone, adapter and budget."""
         return f"{_model_title(self.method, self.backbone)} {self.budget}"
 
+    def passes(self, tokens: float) -> float:
+        """Return S."""
+        return self.steps
+
     def max_vectors(self, side: Side) -> int:
         """Return K_q or K_p."""
         return self.budget.query if side == "query" else self.budget.passage
@@ -208,6 +239,10 @@ class GeneratedRetriever(PromptedRetriever):
     def title(self) -> str:
         """Method, backbone and adapter."""
         return _model_title(self.method, self.backbone)
+
+    def passes(self, tokens: float) -> float:
+        """Return one pass over the text, and a token more of it for each that is decoded."""
+        return 1 + (self.max_tokens - 1) / tokens
 
     def max_vectors(self, side: Side) -> int:
         """Return N, on both sides."""

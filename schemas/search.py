@@ -9,7 +9,7 @@ from pydantic import PositiveInt, model_validator
 from schemas.base import Model
 from schemas.mode import Mode
 from schemas.places import IndexPlace, Place
-from schemas.settings import JobConfig, ModelOptions, RayConfig
+from schemas.settings import JobConfig, ModelOptions, RayConfig, SelfExclusion
 
 
 class SearchOptions(ModelOptions):
@@ -63,7 +63,7 @@ class SearchJob(SearchOptions, QueryBudgetOptions):
     """Print JSON instead of text."""
 
 
-class BatchSearchJob(RayConfig, SearchOptions):
+class BatchSearchJob(RayConfig, SearchOptions, SelfExclusion):
     """Search an index for many queries at once on Ray, and write TREC runs; resumable by the same command again.
 
     Every task scans some of the index's data files for all queries together; what they find is merged exactly.
@@ -83,8 +83,6 @@ class BatchSearchJob(RayConfig, SearchOptions):
     """Passages kept per query."""
     query_budget: PositiveInt | None = None
     """K_q of all queries; default: the retriever's own."""
-    exclude_self: bool = True
-    """Drop a query's own document (same id), as BEIR does for ArguAna and Quora; off matches the paper."""
     searchers: PositiveInt | None = None
     """Tasks that search at the same time, each with its own `--memory-mb`; default: what the cluster has room for."""
     queries_at_once: PositiveInt = 5000

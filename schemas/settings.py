@@ -105,6 +105,23 @@ class ModelOptions(JobConfig):
     index can say so, and none keeps it."""
 
 
+class SelfExclusion(JobConfig):
+    """Whether a query can find its own document."""
+
+    exclude_self: bool | None = None
+    """Drop a query's own document (same id) or not; default: as BEIR has it for the collection of that name, which
+    drops it in ArguAna and Quora alone. The paper's rows keep it."""
+
+    @property
+    def drops_self(self) -> bool:
+        """What the flag says; no where it was left open and no collection has settled it."""
+        return bool(self.exclude_self)
+
+    def settled(self, *, default: bool) -> Self:
+        """Return the job with the flag set, to `default` where it was left open."""
+        return self if self.exclude_self is not None else self.model_copy(update={"exclude_self": default})
+
+
 class RayConfig(ModelOptions):
     """Where encoders run, and with what."""
 

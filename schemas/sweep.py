@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Annotated, Literal, Self, TypeAlias
 
 import pyarrow as pa
-from pydantic import AfterValidator, Field, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
 from schemas.base import Model
 from schemas.budget import Budget
 from schemas.index import IndexManifest
 from schemas.places import Place
 from schemas.retriever import has_slots
-from schemas.settings import RayConfig
+from schemas.settings import RayConfig, SelfExclusion
 
 SweepMode: TypeAlias = Literal["dense", "sparse", "hybrid", "pooled-slots"]
 """The scores of a retriever; `pooled-slots` is the dense score of averaged slots (paper §6.1)."""
@@ -51,7 +51,7 @@ QUERIES_SCHEMA = pa.schema(
 """`<split>/queries.parquet`: the queries' ids, texts and the subwords of the texts, without special tokens."""
 
 
-class SweepJob(RayConfig):
+class SweepJob(RayConfig, SelfExclusion):
     """Measure every pair of budgets (K_q, K_p) on a collection and choose the best; resumable by the same command.
 
     Passages are encoded once for each K_p, or once for all if slots are nested, queries once for each K_q; a pair more
@@ -70,6 +70,10 @@ class SweepJob(RayConfig):
     """Folder of the sweep: indexes, runs, measures of every query, the selection."""
     splits: tuple[str, ...] = ()
     """Splits whose queries are searched for; default: all that the collection has."""
+    max_queries: PositiveInt | None = None
+    """Queries of each split, drawn at random where it has more; default: all. MS MARCO's training split has 500,000."""
+    seed: NonNegativeInt = 42
+    """What `max_queries` draws by: the same queries every time."""
     query_budgets: SlotCounts = PAPER_COUNTS
     """K_q to try."""
     passage_budgets: SlotCounts = PAPER_COUNTS
@@ -81,14 +85,13 @@ class SweepJob(RayConfig):
     """Measures as ir_measures writes them."""
     top_k: PositiveInt = 100
     """Passages kept per query. Fusion looks at the first 1,000 of each list all the same."""
-    exclude_self: bool = True
-    """Drop a query's own document (same id), as BEIR does for ArguAna and Quora; off matches the paper."""
     select_split: str | None = None
     """Split to choose the budget on; default: `train` where that is swept, else nothing is chosen."""
     select_mode: SweepMode | None = None
     """Score to choose it by; default: hybrid where there is one (paper §3.5), else the last of the modes."""
     select_measure: str | None = None
-    """Measure to choose it by; default: the first of the measures."""
+    """Measure to choose it by; default: the collection's own (MRR@10 for MS MARCO's train and dev queries, else
+    nDCG@10) if that is among the measures, else the first of them."""
     on_bad_input: Literal["error", "quarantine"] = "error"
     """What to do with passages that cannot be encoded: stop, or set them aside in a file beside the index."""
     device: str = "auto"

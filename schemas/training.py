@@ -55,10 +55,10 @@ class Recipe(Model):
     """Whose passages are candidates for a query. `local`: those of the `queries_per_device` queries run with it.
     `gathered`: of these queries on all workers (paper: 32 queries, 512 passages). `cached`: of all `batch_queries`, in
     the memory of one part by gradient caching (Gao et al. 2021, arXiv 2101.06983), for some 4/3 of the time."""
-    equal_passages: Literal["mask", "keep"] = "mask"
+    equal_passages: Literal["mask", "keep"] = "keep"
     """What becomes of a candidate that has the text of a query's positive, or of another passage that the training set
-    knows to answer the query. `mask`: it is not among the query's candidates. `keep`: it is a negative, as in the
-    authors' code, whose labels know nothing but the place of the positive (reference §5.1, §5.3)."""
+    knows to answer the query. `keep`: it is a negative, as in the paper and in the authors' code, whose labels know
+    nothing but the place of the positive (reference §5.1, §5.3). `mask`: it is not among the query's candidates."""
     max_query_tokens: PositiveInt = 32
     """Longest query in training, in subword tokens, in place of the retriever's own limit; counted as its
     `text.length_semantics` says."""

@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import Qwen2ForCausalLM
+from transformers import PreTrainedConfig, Qwen2ForCausalLM
 
 from diffretriever.backbones import Backbone, decoder, load_backbone
+from diffretriever.backbones.checkpoint import GENERIC
 from diffretriever.backbones.dream import DreamBackbone
 from diffretriever.random_models.checkpoints import write_random_checkpoint
+from schemas.index import IndexManifest
+from schemas.retriever import BackboneConfig, MaskedRetriever
 from tests.backbones.helpers import BackboneOf, FolderOf, edit_config, hidden, pad, texts
 
 
@@ -55,6 +58,37 @@ def test_an_unknown_config_field_is_an_error(copied: Path) -> None:
     edit_config(copied, query_norm=True)
     with pytest.raises(ValueError, match=r"config\.json: unknown field 'query_norm' \(= True\)"):
         load(copied)
+
+
+def test_the_fields_of_every_transformers_config_are_harmless_at_their_defaults(copied: Path) -> None:
+    """A dump of a whole config has them, and loads as the published file does."""
+    edit_config(copied, return_dict=True, id2label={"0": "LABEL_0", "1": "LABEL_1"}, pruned_heads={}, top_k=50)
+    expected = load(copied)
+    edit_config(copied, **{name: value for name, value in PreTrainedConfig().to_dict().items() if name in GENERIC})
+    batch = pad(texts(7, 12))
+    assert torch.equal(hidden(load(copied), batch), hidden(expected, batch))
+    edit_config(copied, tie_encoder_decoder=True)
+    with pytest.raises(ValueError, match=r"unknown field 'tie_encoder_decoder' \(= True\)"):
+        load(copied)
+
+
+def test_a_preset_may_accept_further_fields(copied: Path) -> None:
+    edit_config(copied, query_norm=True, other_norm=True)
+    place = BackboneConfig(source=str(copied), accepted_fields=("query_norm",))
+    with pytest.raises(ValueError, match=r"unknown field 'other_norm'.*accepted_fields"):
+        load_backbone(**place.model_dump(), device="cpu")
+    load_backbone(copied, device="cpu", accepted_fields=("query_norm", "other_norm"))
+    with pytest.raises(ValueError, match="accepted_fields names 'vocab_size', which the model is computed from"):
+        load_backbone(copied, device="cpu", accepted_fields=("vocab_size",))
+
+
+def test_accepting_a_field_is_no_other_retriever() -> None:
+    accepting = BackboneConfig(source="minilm", accepted_fields=("query_norm",))
+    one, other = (
+        IndexManifest(retriever=MaskedRetriever(backbone=place), weights="w", created="now").fingerprint
+        for place in (BackboneConfig(source="minilm"), accepting)
+    )
+    assert one == other
 
 
 def test_a_missing_config_field_is_an_error(family: str, copied: Path) -> None:

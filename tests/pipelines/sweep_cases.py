@@ -46,6 +46,7 @@ def make_job(folder: Path, checkpoint: Path) -> SweepJob:
         passage_budgets=(1, 2),
         modes=MODES,
         top_k=12,
+        exclude_self=True,
     )
 
 

@@ -53,7 +53,13 @@ def job(index: PassageIndex, tmp_path: Path) -> BatchSearchJob:
     queries = tmp_path / "queries.jsonl"
     queries.write_text("".join(json.dumps({"_id": i, "text": text}) + "\n" for i, text in TEXTS.items()), "utf-8")
     return BatchSearchJob(
-        index=index.uri, queries=queries, output=tmp_path / "runs", top_k=30, queries_at_once=3, searchers=1
+        index=index.uri,
+        queries=queries,
+        output=tmp_path / "runs",
+        top_k=30,
+        exclude_self=True,
+        queries_at_once=3,
+        searchers=1,
     )
 
 

@@ -199,6 +199,8 @@ def test_mistakes_are_named_before_anything_runs(copy: SweepJob, tmp_path: Path)
     before = (local(copy.output) / "sweep.json").read_bytes()
     with pytest.raises(ValueError, match=r"holds another sweep.*\n  top_k: 12 != 9\ngive another --output"):
         sweep_budgets(copy.model_copy(update={"top_k": 9}), "other", say)
+    with pytest.raises(ValueError, match=r"max_queries: None != 2"):
+        sweep_budgets(copy.model_copy(update={"max_queries": 2}), "sampled", say)
     tail = tmp_path / "tail.yaml"
     tail.write_text(f"method: masked\nbackbone: {{source: {copy.backbone}}}\ntail_length: 1\n", "utf-8")
     with pytest.raises(ValueError, match=r"retriever: masked .* != masked .*"):

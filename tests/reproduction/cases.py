@@ -17,10 +17,10 @@ JobMaker = Callable[..., ReproduceJob]
 
 
 def make_job(output: Path, root: Path) -> JobMaker:
-    """Return a maker of jobs that write to `output` and find their collections in `root`."""
+    """Return a maker of jobs that write to `output`, find their collections in `root` and run one protocol."""
 
     def make(*tables: str, **changes: Any) -> ReproduceJob:
-        values = {"output": output, "collections_root": root, "tables": tables, "encoders": 1}
+        values = {"output": output, "collections_root": root, "tables": tables, "protocol": "paper", "encoders": 1}
         return ReproduceJob.model_validate({**values, **changes})
 
     return make

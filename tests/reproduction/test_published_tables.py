@@ -7,7 +7,7 @@ import math
 import pytest
 
 from diffretriever.presets import load_retriever, preset_names
-from diffretriever.reproduction.plan import with_settings
+from diffretriever.reproduction.protocols import with_settings
 from diffretriever.reproduction.tables import AVERAGE, BEIR7, MINI, PAPER_TABLES, load_table, load_tables
 from schemas.reproduce import Figures, PublishedRow
 from schemas.retriever import Bm25Retriever, MaskedRetriever

@@ -72,7 +72,7 @@ def test_library_models_need_their_extra_and_their_weights(job: JobMaker, monkey
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
     plan = make_plan(job("dense-baselines", dry_run=True))
     assert row_of(plan, "contriever").status("scifact").startswith("no weights for facebook/contriever-msmarco")
-    assert "Contriever BERT single-rep (reported by others, cited by the paper) [contriever]" in listing(plan)
+    assert "Contriever BERT single-rep, paper (reported by others, cited by the paper) [contriever]" in listing(plan)
 
 
 def test_a_public_collection_is_fetched_by_a_run_only(job: JobMaker) -> None:

@@ -82,6 +82,11 @@ def test_a_query_whose_candidates_all_answer_it_learns_nothing() -> None:
     assert torch.equal(queries.vectors_BKH.grad[4], torch.zeros(3, 5))
 
 
+def test_the_default_is_the_papers() -> None:
+    """Its labels know the place of the positive alone, so that a copy of it elsewhere is a negative."""
+    assert Recipe().equal_passages == "keep"
+
+
 def test_no_others_than_positives_change_nothing() -> None:
     only_own = torch.zeros(5, 10, dtype=torch.bool).scatter(1, 2 * torch.arange(5)[:, None], True)
     found = objective(QUERIES, PASSAGES, None, 2, RECIPE, only_own)

@@ -49,6 +49,7 @@ QUICK: dict[str, Any] = {
     "batch_queries": 8,
     "queries_per_device": 2,
     "hard_negatives": 2,
+    "equal_passages": "mask",
     "lora_rank": 4,
     "lora_alpha": 16,
     "temperature": 0.05,

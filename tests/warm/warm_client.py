@@ -12,6 +12,8 @@ import sys
 
 # They would have to be known when an interpreter starts.
 _NOT_IN_A_FORK = ("PYTHONHASHSEED", "PYTHONWARNINGS", "PYTHONDEVMODE")
+_RAY_WORKER = "default_worker.py"
+_LOOK_S = 1.0
 
 
 def main(server: str, python: str) -> None:
@@ -26,6 +28,7 @@ def main(server: str, python: str) -> None:
     program = arguments[1:] if kind == "module" else arguments
     if not program or program[0].startswith("-") or any(name in os.environ for name in _NOT_IN_A_FORK):
         os.execv(python, [python, *sys.argv[1:]])
+    parent = os.getppid()
     stream = socket.socket(socket.AF_UNIX)
     stream.connect(server)
     folder = os.getcwd()  # noqa: PTH109 (a module less to load)
@@ -40,7 +43,11 @@ def main(server: str, python: str) -> None:
     signal.set_wakeup_fd(waking.fileno())
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
-    while stream not in (ready := select.select([stream, woken], [], [])[0]):
+    # A worker of Ray ends with its parent, for which it looks now and then; a fork has another.
+    wait = _LOOK_S if program[0].endswith(_RAY_WORKER) else None
+    while stream not in (ready := select.select([stream, woken], [], [], wait)[0]):
+        if wait and os.getppid() != parent:
+            os._exit(1)
         for byte in woken.recv(64) if woken in ready else b"":
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, byte)

@@ -8,7 +8,7 @@ Legend: B batch, L padded length, P positions read in a row, H hidden size, V vo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -66,7 +66,15 @@ class Backbone(ABC):
         self.max_length: int = self.vocabulary.max_length
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device, attention: str) -> Self:
+    def load(
+        cls,
+        checkpoint: Checkpoint,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        attention: str,
+        accepted_fields: Collection[str] = (),
+    ) -> Self:
         """Check the checkpoint against what this family understands, and load it in evaluation mode.
 
         Args:
@@ -74,11 +82,12 @@ class Backbone(ABC):
             dtype: Precision of the weights and of all results.
             device: Where to compute.
             attention: A name that `device.resolve_attention` knows.
+            accepted_fields: Unknown fields of the config to take as having no effect.
 
         Raises:
             ValueError: A config field or tensor is unknown, missing or of the wrong kind.
         """
-        cls.fields.check(checkpoint.config, checkpoint.config_file)
+        cls.fields.check(checkpoint.config, checkpoint.config_file, accepted_fields)
         model = load_model(
             cls.model_class(checkpoint),
             cls.model_config(checkpoint),

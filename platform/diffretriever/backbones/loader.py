@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ def load_backbone(  # noqa: PLR0913 (a backbone's place and its adapter's)
     adapter_revision: str | None = None,
     adapter_head: AdapterHead = "include",
     merge_adapter: bool = True,
+    accepted_fields: Collection[str] = (),
 ) -> Backbone:
     """Load a backbone in evaluation mode. Never runs code from a checkpoint.
 
@@ -44,6 +45,7 @@ def load_backbone(  # noqa: PLR0913 (a backbone's place and its adapter's)
         adapter_revision: Branch, tag or commit of an adapter's hub id.
         adapter_head: `drop` leaves out the adapter's part on the output head, which touches logits only.
         merge_adapter: Whether the adapter is added into the weights, or stands beside them and can be trained.
+        accepted_fields: Fields of its config.json that no family knows, to take as having no effect.
 
     Raises:
         ValueError: The source cannot be found or fetched; its family or a field of its config.json is not
@@ -54,7 +56,13 @@ def load_backbone(  # noqa: PLR0913 (a backbone's place and its adapter's)
     checkpoint = Checkpoint.open(resolve_source(source, revision))
     family = family_of(checkpoint.config, checkpoint.config_file)
     target = resolve_device(device)
-    backbone = family.load(checkpoint, dtype=resolve_dtype(dtype, target), device=target, attention=attention)
+    backbone = family.load(
+        checkpoint,
+        dtype=resolve_dtype(dtype, target),
+        device=target,
+        attention=attention,
+        accepted_fields=accepted_fields,
+    )
     if files is not None:
         apply_adapter(
             backbone,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from diffretriever.collections.customs import excludes_self
 from schemas.places import StorePath
 
 _SEPARATOR = "\x1f"
@@ -134,6 +135,11 @@ class Collection(ABC):
     def inputs(self) -> list[Path | StorePath]:
         """Return the files that are read and that no job may write to."""
         return []
+
+    @property
+    def excludes_self(self) -> bool:
+        """Whether a query's own document (same id) counts as no result of it."""
+        return excludes_self(self.name)
 
     def place(self) -> str:
         """Return what tells this collection from others of its name: where it lies, or the name where that is all."""

@@ -162,6 +162,11 @@ class Following(NamedTuple):
     """What makes them fewer, such as `a smaller budget`."""
 
 
+def content_words(text: str) -> set[str]:
+    """Return the lower-cased runs of letters and digits in a text that are no stop words."""
+    return set(_WORD.findall(text.lower())) - stop_words()
+
+
 class ContentWords:
     """Maps a text to the token ids of its content words.
 
@@ -181,7 +186,7 @@ class ContentWords:
         the word has another form with a leading space and `fold_space_variants` is on.
         """
         pairs: dict[int, int] = {}
-        for word in set(_WORD.findall(text.lower())) - stop_words():
+        for word in content_words(text):
             for own, variant in self._pairs(word):
                 # A word that is also a fragment of another keeps its variant, whichever of them comes first.
                 pairs[own] = variant if variant != own else pairs.get(own, own)

@@ -71,6 +71,8 @@ class LibraryFiles:
             raise ValueError("the library method needs an extra: pip install 'diffretriever[models]'")
         if config.backbone.adapter is not None:
             raise ValueError("the library method takes no adapter: merge it into the weights, and leave adapter out")
+        if config.backbone.accepted_fields:
+            raise ValueError("the library method reads config.json by the library's rules: leave accepted_fields out")
         if config.remote_code:
             # Before anything is fetched: the one place where it is asked.
             check_trusted(config.backbone.source, config.backbone.revision)

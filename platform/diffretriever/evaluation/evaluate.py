@@ -50,14 +50,17 @@ def evaluate_job(job: EvaluateJob, command: str) -> dict[str, EvaluationResult]:
         ValueError: no such index, collection, split or measure, or a malformed run; nothing has been written then.
     """
     parse_measures(job.measures)
-    if job.runs:
-        return _evaluate_fused(job, command)
-    return _evaluate_run(job, command) if job.run is not None else _evaluate_index(job, command)
+    if job.run is None and not job.runs:
+        return _evaluate_index(job, command)
+    if job.collection is not None and job.qrels is None:
+        job = job.settled(default=open_collection(job.collection).excludes_self)
+    return _evaluate_fused(job, command) if job.runs else _evaluate_run(job, command)
 
 
 def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResult]:
     assert job.collection is not None, "the config has checked this"
     collection = open_collection(job.collection)
+    job = job.settled(default=collection.excludes_self)
     queries, qrels = collection.queries(job.split), collection.qrels(job.split)
     searcher = open_searcher(job.index, job)
     texts = [query.text for query in queries]
@@ -95,7 +98,7 @@ def search_queries(
     Args:
         searcher: of the index.
         queries: ids and texts.
-        job: its `modes`, `top_k`, `exclude_self` and `query_budget` are used.
+        job: its `modes`, `top_k`, `drops_self` and `query_budget` are used.
         budgets: each query's K_q; None is the job's for all, or the retriever's own.
 
     Raises:
@@ -103,12 +106,12 @@ def search_queries(
     """
     if budgets is None and job.query_budget:
         budgets = [job.query_budget] * len(queries)
-    depth = searched_depth(job.top_k, exclude_self=job.exclude_self)
+    depth = searched_depth(job.top_k, exclude_self=job.drops_self)
     modes = tuple(dict.fromkeys(job.modes)) or None
     found = searcher.search([query.text for query in queries], top_k=depth, modes=modes, budgets=budgets)
     ids = [query.id for query in queries]
     return {
-        mode: Run(ids, kept_hits(ids, hits, job.top_k, exclude_self=job.exclude_self)) for mode, hits in found.items()
+        mode: Run(ids, kept_hits(ids, hits, job.top_k, exclude_self=job.drops_self)) for mode, hits in found.items()
     }
 
 
@@ -116,7 +119,7 @@ def _evaluate_run(job: EvaluateJob, command: str) -> dict[str, EvaluationResult]
     assert job.run is not None, "the caller has checked this"
     run = read_run(job.run)
     qrels = _qrels(job)
-    if job.exclude_self:
+    if job.drops_self:
         run = run.without_self()
     results = {"run": evaluate(run, qrels, job.measures)}
     evaluation = Evaluation(
@@ -129,7 +132,7 @@ def _evaluate_run(job: EvaluateJob, command: str) -> dict[str, EvaluationResult]
 def _evaluate_fused(job: EvaluateJob, command: str) -> dict[str, EvaluationResult]:
     qrels = _qrels(job)
     runs = FinishedRuns.read(
-        named_runs(job.runs, "--runs"), qrels, exclude_self=job.exclude_self, allow_missing=job.allow_missing
+        named_runs(job.runs, "--runs"), qrels, exclude_self=job.drops_self, allow_missing=job.allow_missing
     )
     weights = _weights(job, runs.names, qrels)
     fused = {by: runs.fused(by, own.by_run, job.top_k) for by, own in weights.items()}
@@ -166,7 +169,7 @@ def _weights(job: EvaluateJob, names: Sequence[str], reported: Qrels) -> dict[Fu
     check_disjoint(reported, qrels)
     places = named_runs(job.tune_runs, "--tune-runs")
     runs = FinishedRuns.read(
-        {name: places[name] for name in names}, qrels, exclude_self=job.exclude_self, allow_missing=job.allow_missing
+        {name: places[name] for name in names}, qrels, exclude_self=job.drops_self, allow_missing=job.allow_missing
     )
     return {by: Weights.tuned_on(runs, qrels, by, job.tune_measure) for by in job.fusions}
 

@@ -128,7 +128,7 @@ def _budget_plan(job: PlanJob, retriever: NeuralRetriever, shape: Shape, rate: f
         vectors=shape.vectors,
         impacts=shape.impacts,
         rate=rate,
-        hours=None if rate is None else shape.passages / rate / _SECONDS_PER_HOUR,
+        hours=None if rate is None else encoding_hours(shape.passages, rate),
         layouts=vector_layouts(shape),
         table_bytes=table,
         codes_bytes=codes,
@@ -304,6 +304,11 @@ def scanned_bytes(shape: Shape) -> int:
 def search_memory(shape: Shape) -> int:
     """Return the bytes that the exact scan of the codes wants to stay in memory."""
     return scanned_bytes(shape) + shape.passages * _SCAN_PER_PASSAGE
+
+
+def encoding_hours(passages: float, rate: float) -> float:
+    """Return the hours that one device takes at `rate` passages a second."""
+    return passages / rate / _SECONDS_PER_HOUR
 
 
 def scan_rate(query_vectors: int, passage_vectors: int, hidden_size: int) -> float:

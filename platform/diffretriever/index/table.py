@@ -123,6 +123,18 @@ class PassageIndex:
             ) from error
         return cls(uri, dataset, manifest_in(dataset, uri))
 
+    def clone(self, uri: str) -> PassageIndex:
+        """Make an index at `uri` of this version, which reads this one's files where they lie until it is written anew.
+
+        Raises:
+            ValueError: nothing can be written there; the message says why.
+        """
+        try:
+            self.dataset.shallow_clone(table_uri(uri), self.version)
+        except OSError as error:
+            raise unreachable(uri, error) from error
+        return PassageIndex.open(uri)
+
     @property
     def version(self) -> int:
         """The version this object reads."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 import ray
 from ray.data import TaskPoolStrategy
 
-from diffretriever.collections import Query, Run, open_collection, read_queries, write_run
+from diffretriever.collections import Collection, Query, Run, open_collection, read_queries, write_run
 from diffretriever.encoders.representations import Representations
 from diffretriever.files import json_digest, write_text
 from diffretriever.index.table import PassageIndex, check_same, split_fragments
@@ -61,8 +61,10 @@ def search_batch(job: BatchSearchJob) -> BatchSearchSummary:
     """
     started = time.monotonic()
     index = PassageIndex.open(job.index)
+    collection = None if job.collection is None else open_collection(job.collection)
+    job = job.settled(default=collection is not None and collection.excludes_self)
     job = job.model_copy(update={"modes": _modes(job, index)})
-    queries = _read_queries(job)
+    queries = _read_queries(job, collection)
     retriever = _retriever(job, index)
     with ray_session(job):
         pool = size_pool(job.model_copy(update={"encoders": job.searchers or job.encoders}), retriever)
@@ -91,12 +93,12 @@ def _modes(job: BatchSearchJob, index: PassageIndex) -> tuple[Mode, ...]:
     return tuple(dict.fromkeys(job.modes)) or retriever.modes
 
 
-def _read_queries(job: BatchSearchJob) -> list[Query]:
-    if job.queries is not None:
-        queries = read_queries(job.queries)
+def _read_queries(job: BatchSearchJob, collection: Collection | None) -> list[Query]:
+    if collection is not None:
+        queries = collection.queries(job.split)
     else:
-        assert job.collection is not None, "the config has checked this"
-        queries = open_collection(job.collection).queries(job.split)
+        assert job.queries is not None, "the config has checked this"
+        queries = read_queries(job.queries)
     if not queries:
         raise ValueError("there are no queries to search for")
     return queries
@@ -199,12 +201,12 @@ class _BatchSearch:
     def _runs(self, mode: Mode) -> Iterator[Run]:
         """Yield the run of each round."""
         job = self._job
-        depth = searched_depth(job.top_k, exclude_self=job.exclude_self)
+        depth = searched_depth(job.top_k, exclude_self=job.drops_self)
         for start, stop in self.rounds():
             ids = [query.id for query in self._queries[start:stop]]
             tables = {name: get_table(self.ledger, _list_name(start, name)) for name in lists_for([mode])}
             hits = ranked(mode, to_hits(tables, len(ids)), depth)
-            yield Run(ids, kept_hits(ids, hits, job.top_k, exclude_self=job.exclude_self))
+            yield Run(ids, kept_hits(ids, hits, job.top_k, exclude_self=job.drops_self))
 
 
 def _identity(job: BatchSearchJob, index: PassageIndex, queries: list[Query]) -> str:

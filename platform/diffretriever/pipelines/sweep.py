@@ -29,6 +29,7 @@ from diffretriever.evaluation.budgets.sweeps import (
     ENCODED_FOLDER,
     MANIFEST_FILE,
     SweptQuery,
+    drawn_queries,
     encoded_files,
     read_manifest,
     write_queries,
@@ -89,8 +90,10 @@ def sweep_budgets(job: SweepJob, command: str, log: Callable[[str], None]) -> Sw
     started = time.monotonic()
     collection = open_collection(job.collection)
     retriever = _retriever(job)
-    job = job.model_copy(update={"splits": _splits(job, collection), "modes": _modes(job, retriever)})
-    queries = {split: collection.queries(split) for split in job.splits}
+    job = job.settled(default=collection.excludes_self).model_copy(
+        update={"splits": _splits(job, collection), "modes": _modes(job, retriever)}
+    )
+    queries = {split: drawn_queries(job, split, collection.queries(split)) for split in job.splits}
     with WriterLock(str(job.output)):
         with ray_session(job):
             pool = size_pool(job, retriever)
@@ -172,7 +175,12 @@ def _refuse_another(job: SweepJob, manifest: SweepManifest) -> None:
     with understood(job.output / _JOB, "give another --output, or remove the folder and sweep again"):
         settings = yaml.safe_load(read_text(job.output / _JOB))
         theirs = {"collection": before.collection, "top_k": settings["top_k"], "exclude_self": settings["exclude_self"]}
-    ours = {"collection": manifest.collection, "top_k": job.top_k, "exclude_self": job.exclude_self}
+        # Sweeps of before these settings drew no sample.
+        theirs["max_queries"] = settings.get("max_queries")
+    ours = {"collection": manifest.collection, "top_k": job.top_k, "exclude_self": job.drops_self}
+    ours["max_queries"] = job.max_queries
+    if job.max_queries is not None:
+        theirs["seed"], ours["seed"] = settings.get("seed"), job.seed
     if before.fingerprint != manifest.fingerprint:
         # Only then do the names count: the same weights may lie elsewhere by now.
         theirs["retriever"] = f"{before.retriever} ({before.fingerprint})"
@@ -328,7 +336,7 @@ class Cell:
 def _cells_of(index: PassageIndex, passage_budget: int, store: QueryStore, job: SweepJob) -> list[Cell]:
     """Return the cells on an index: all K_q of the job with all splits."""
     manifest = index.manifest
-    made_of = [manifest.fingerprint, manifest.created, index.version, job.top_k, job.exclude_self]
+    made_of = [manifest.fingerprint, manifest.created, index.version, job.top_k, job.drops_self]
     cells = []
     for number in job.query_budgets:
         budget = Budget(number, passage_budget)
@@ -382,7 +390,7 @@ def _lists(index: PassageIndex, queries: Representations, job: SweepJob) -> tupl
 
     Each is one pass over what the index stores.
     """
-    depth = searched_depth(job.top_k, exclude_self=job.exclude_self)
+    depth = searched_depth(job.top_k, exclude_self=job.drops_self)
     options = SearchOptions(index=index.uri, device=job.device, memory_mb=job.memory_mb)
     device = resolve_device(job.device)
     modes = [mode for mode in job.modes if mode != "pooled-slots"]
@@ -395,7 +403,7 @@ def _lists(index: PassageIndex, queries: Representations, job: SweepJob) -> tupl
 
 
 def _write(cell: Cell, queries: list[Query], lists: dict[ListName, Hits], averaged: Hits | None, job: SweepJob) -> None:
-    depth = searched_depth(job.top_k, exclude_self=job.exclude_self)
+    depth = searched_depth(job.top_k, exclude_self=job.drops_self)
     # Runs of an older state are replaced one by one: from here on none of them is vouched for.
     ledger = Ledger(cell.folder)
     ledger.remove(_STATE)
@@ -403,6 +411,6 @@ def _write(cell: Cell, queries: list[Query], lists: dict[ListName, Hits], averag
     for mode in job.modes:
         hits = averaged if mode == "pooled-slots" else ranked(mode, lists, depth)
         assert hits is not None, "what the modes take has been searched for"
-        kept = kept_hits(ids, hits, job.top_k, exclude_self=job.exclude_self)
+        kept = kept_hits(ids, hits, job.top_k, exclude_self=job.drops_self)
         write_run(cell.folder / f"{mode}.trec", [Run(ids, kept)], mode)
     ledger.put_json(_STATE, {"state": cell.state})

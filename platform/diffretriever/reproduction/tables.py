@@ -100,7 +100,7 @@ def find_set(name: str, job: ReproduceJob) -> EvaluationSet:
         ValueError: it is nowhere, cannot be read, has no such split, or this is a dry run and it is to be downloaded.
     """
     source = _source(name, job)
-    if job.dry_run and _must_be_fetched(source):
+    if job.only_looks and _must_be_fetched(source):
         raise ValueError(f"no collection {name} yet: a run downloads {source}")
     collection = open_collection(source)
     wanted = _MSMARCO_SPLITS.get(name, _BEIR_SPLITS)

@@ -44,7 +44,7 @@ def search_lists(
 
 def list_depth(job: BatchSearchJob) -> int:
     """Return how many passages of each list are kept for a query."""
-    return depth_for(job.modes, searched_depth(job.top_k, exclude_self=job.exclude_self))
+    return depth_for(job.modes, searched_depth(job.top_k, exclude_self=job.drops_self))
 
 
 def searched_depth(top_k: int, *, exclude_self: bool) -> int:

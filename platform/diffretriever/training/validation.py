@@ -33,6 +33,7 @@ class Validator:
         """
         opened = open_collection(collection)
         self._collection, self._split, self._name = collection, split, opened.name
+        self._exclude_self = opened.excludes_self
         self.queries, self._qrels = opened.queries(split), opened.qrels(split)
         self.passages: list[Passage] = []
         for record in opened.records():
@@ -57,6 +58,7 @@ class Validator:
                 output=Path(folder),
                 measures=(MEASURE,),
                 top_k=_TOP_K,
+                exclude_self=self._exclude_self,
             )
             index = PassageIndex.create(job.index, manifest_of(fresh))
             self._fill(index, fresh)

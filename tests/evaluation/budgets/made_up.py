@@ -23,6 +23,7 @@ def make_sweep(
     splits: Sequence[str] = ("test",),
     fingerprint: str = "f00d",
     budgets: Sequence[int] = BUDGETS,
+    measures: Sequence[str] = ("nDCG@10",),
 ) -> Path:
     """Write a sweep in which long queries want K_q = 4 and short ones K_q = 1; return its folder."""
     folder = root / name
@@ -34,7 +35,7 @@ def make_sweep(
         query_budgets=tuple(budgets),
         passage_budgets=tuple(budgets),
         modes=tuple(modes),
-        measures=("nDCG@10",),
+        measures=tuple(measures),
         splits=tuple(splits),
         command="python jobs/sweep_budgets.py",
     )
@@ -54,6 +55,9 @@ def make_sweep(
                 for b in budgets:
                     wanted = (lengths > 15) == (a > 1)
                     values = 0.4 + 0.1 * wanted + 0.01 * b + generator.normal(0, 0.05, n)
-                    cells[mode, Budget(a, b)] = {"nDCG@10": dict(zip(ids, values.tolist(), strict=True))}
+                    cells[mode, Budget(a, b)] = {
+                        measure: dict(zip(ids, (values / (1 + place)).tolist(), strict=True))
+                        for place, measure in enumerate(measures)
+                    }
         write_outcomes(folder, split, cells)
     return folder

@@ -168,6 +168,26 @@ def test_the_fixed_budget_is_chosen_on_other_queries(root: Path, tmp_path: Path)
     assert json.loads((tmp_path / "report.json").read_text())["queries"] == {"two/test": 30}
 
 
+def test_each_collection_has_its_own_measure(root: Path, tmp_path: Path) -> None:
+    """The paper's Figure 7 pools queries of MRR@10 and of nDCG@10."""
+    make_sweep(tmp_path, "msmarco", splits=("dev.small", "dl19"), measures=("nDCG@10", "MRR@10"))
+    place = tmp_path / "msmarco"
+    sweeps = (place / "dev.small", place / "dl19", root / "one/test")
+    data = read_data(job(root, tmp_path / "r", sweeps=sweeps))
+    assert data.measure == "nDCG@10 and MRR@10 (msmarco/dev.small)"
+    for name, measure in (("dev.small", "MRR@10"), ("dl19", "nDCG@10")):
+        expected = Outcomes.read(place, name, "dense", measure).values_ABQ
+        assert np.array_equal(data.outcomes[f"msmarco/{name}", "dense"].values_ABQ, expected)
+    pooled = data.pooled("dense", data.names, Budget(1, 1))
+    assert np.array_equal(pooled[30:60], Outcomes.read(place, "dl19", "dense", "nDCG@10").at(Budget(1, 1)))
+    given = {"msmarco": "MRR@10", "msmarco/dev.small": "nDCG@10"}
+    one_each = read_data(job(root, tmp_path / "r", sweeps=sweeps, measures=given))
+    assert one_each.measure == "nDCG@10 and MRR@10 (msmarco/dl19)"
+    assert read_data(job(root, tmp_path / "r", sweeps=sweeps, measure="nDCG@10")).measure == "nDCG@10"
+    with pytest.raises(ValueError, match=r"--measures: none of the sweeps is of 'mscarmo'\. Did you mean"):
+        read_data(job(root, tmp_path / "r", sweeps=sweeps, measures={"mscarmo": "MRR@10"}))
+
+
 def test_a_selection_file_names_the_fixed_budget(root: Path, tmp_path: Path) -> None:
     path = tmp_path / "selection.json"
     selection = BudgetSelection(

@@ -6,7 +6,8 @@ Legend: A query budgets, B passage budgets, Q queries of a set, F features.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Self
 import numpy as np
 
 from diffretriever.collections import read_qrels, read_run
+from diffretriever.collections.customs import own_measure
 from diffretriever.evaluation.budgets.oracles import SIDES, Oracle, Side, oracle
 from diffretriever.evaluation.budgets.sweeps import (
     Outcomes,
@@ -26,7 +28,7 @@ from diffretriever.evaluation.budgets.sweeps import (
 from diffretriever.evaluation.measures import evaluate
 from diffretriever.presets import read_selection
 from schemas.analyse import AnalyseBudgetsJob, runs_by_name
-from schemas.base import Model
+from schemas.base import Model, suggest
 from schemas.budget import Budget
 from schemas.places import StorePath
 from schemas.sweep import SweepMode
@@ -62,7 +64,7 @@ class AnalysisData:
 
     Attributes:
         splits: by name, such as `scifact/test`.
-        measure: of all outcomes.
+        measure: of the outcomes; where sets differ in it, all of them in words.
         modes: scores that all sweeps have, the main one first; pooled slots are not among them.
         fixed: the budget that all is measured against.
         chosen: how it was chosen, in words.
@@ -184,10 +186,11 @@ def read_data(job: AnalyseBudgetsJob) -> AnalysisData:
     opened = open_splits([*job.sweeps, *([job.selection] if job.selection is not None else [])])
     analysed = opened[: len(job.sweeps)]
     splits = {split.name: split for split in analysed}
-    fixed, chosen, selection = _fixed_budget(job, analysed, opened[-1])
+    measures = _measures(job, opened)
+    fixed, chosen, selection = _fixed_budget(job, analysed, opened[-1], measures)
     common = [mode for mode in (*MODES, "pooled-slots") if all(mode in split.manifest.modes for split in analysed)]
     outcomes = {
-        (name, mode): split.outcomes(mode, job.measure)
+        (name, mode): split.outcomes(mode, measures[name])
         for name, split in splits.items()
         for mode in dict.fromkeys((job.mode, *common))
     }
@@ -198,7 +201,7 @@ def read_data(job: AnalyseBudgetsJob) -> AnalysisData:
     feature_names = available_features(analysed)
     return AnalysisData(
         splits=splits,
-        measure=job.measure,
+        measure=_in_words({name: measures[name] for name in splits}),
         modes=(job.mode, *(mode for mode in MODES if mode in common and mode != job.mode)),
         fixed=fixed,
         chosen=chosen,
@@ -206,17 +209,51 @@ def read_data(job: AnalyseBudgetsJob) -> AnalysisData:
         outcomes=outcomes,
         feature_names=feature_names,
         features={name: query_features(split, queries[name], feature_names) for name, split in splits.items()},
-        others=_other_systems(job, splits, queries),
+        others=_other_systems(job, splits, queries, measures),
     )
 
 
+def _measures(job: AnalyseBudgetsJob, splits: Sequence[SweptSplit]) -> dict[str, str]:
+    """Return the measure of each set: the job's for it, the job's for all, or the collection's own.
+
+    Raises:
+        ValueError: the job names a set that is not analysed.
+    """
+    collections = [split.manifest.collection for split in splits]
+    known = {*collections, *(split.name for split in splits)}
+    for name in job.measures:
+        if name not in known:
+            raise ValueError(f"--measures: none of the sweeps is of '{name}'.{suggest(name, known)}")
+    found = {}
+    for split, collection in zip(splits, collections, strict=True):
+        of_all = job.measure or own_measure(collection, split.split)
+        found[split.name] = job.measures.get(split.name) or job.measures.get(collection) or of_all
+    return found
+
+
+def _in_words(measures: Mapping[str, str]) -> str:
+    """Return the one measure of all sets, or the commonest and whose the others are."""
+    counts = Counter(measures.values())
+    (commonest, _), *rarer = counts.most_common()
+    own = [f"{measure} ({', '.join(name for name in measures if measures[name] == measure)})" for measure, _ in rarer]
+    return " and ".join([commonest, *own])
+
+
 def _fixed_budget(
-    job: AnalyseBudgetsJob, analysed: Sequence[SweptSplit], last: SweptSplit
+    job: AnalyseBudgetsJob, analysed: Sequence[SweptSplit], last: SweptSplit, measures: Mapping[str, str]
 ) -> tuple[Budget, str, Outcomes | None]:
-    """Return the fixed budget, how it was chosen, and the outcomes that chose it where these are of a split."""
+    """Return the fixed budget, how it was chosen, and the outcomes that chose it where these are of a split.
+
+    Args:
+        job: which budget, or which split chooses it.
+        analysed: the splits of the report.
+        last: the split that chooses, where the job names one.
+        measures: of each split.
+    """
     if job.selection is not None:
-        selection = last.outcomes(job.mode, job.measure)
-        return selection.best(), f"best mean {job.measure} of {job.mode} on {last.name}", selection
+        measure = measures[last.name]
+        selection = last.outcomes(job.mode, measure)
+        return selection.best(), f"best mean {measure} of {job.mode} on {last.name}", selection
     assert job.budget is not None, "the config has checked this"
     if isinstance(job.budget, Path | StorePath):
         return *_selected(job.budget, analysed), None
@@ -242,9 +279,18 @@ def _selected(path: Path | StorePath, analysed: Sequence[SweptSplit]) -> tuple[B
 
 
 def _other_systems(
-    job: AnalyseBudgetsJob, splits: dict[str, SweptSplit], queries: dict[str, tuple[str, ...]]
+    job: AnalyseBudgetsJob,
+    splits: dict[str, SweptSplit],
+    queries: dict[str, tuple[str, ...]],
+    measures: Mapping[str, str],
 ) -> dict[tuple[str, str], np.ndarray]:
     """Return the values of every other system, float64 [Q], by its name and the set's; runs are treated as the sweep's.
+
+    Args:
+        job: names the runs.
+        splits: by name.
+        queries: ids of each.
+        measures: of each.
 
     Raises:
         ValueError: a run or judgements that are not there or malformed, or judgements of other queries.
@@ -261,6 +307,6 @@ def _other_systems(
             run = read_run(paths[place])
             if split.excludes_self:
                 run = run.without_self()
-            values = evaluate(run, qrels, [job.measure]).per_query[job.measure]
+            values = evaluate(run, qrels, [measures[name]]).per_query[measures[name]]
             found[system, name] = np.array([values[query] for query in queries[name]])
     return found

@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from diffretriever.collections import Qrels, open_collection, read_run
-from diffretriever.evaluation.budgets.sweeps import Outcomes, read_manifest, write_outcomes
+from diffretriever.collections.customs import own_measure
+from diffretriever.evaluation.budgets.sweeps import Outcomes, read_manifest, read_queries, write_outcomes
 from diffretriever.evaluation.measures import evaluate
 from diffretriever.evaluation.tables import Cell, format_table
 from diffretriever.files import is_file, write_text
@@ -33,7 +34,8 @@ def measure_sweep(job: SweepJob) -> SweepManifest:
     manifest = read_manifest(job.output)
     collection = open_collection(job.collection)
     for split in manifest.splits:
-        qrels = collection.qrels(split)
+        swept = read_queries(job.output, split)
+        qrels = {query: judged for query, judged in collection.qrels(split).items() if query in swept}
         cells = {
             (mode, budget): _measured(job.output / split / "runs" / str(budget) / f"{mode}.trec", qrels, manifest)
             for budget in _budgets(manifest)
@@ -57,7 +59,7 @@ def select_budget(job: SweepJob, manifest: SweepManifest) -> BudgetSelection | N
     if split is None:
         return None
     mode: SweepMode = job.select_mode or ("hybrid" if "hybrid" in manifest.modes else manifest.modes[-1])
-    measure = job.select_measure or manifest.measures[0]
+    measure = job.select_measure or _own_measure(manifest, split)
     outcomes = Outcomes.read(job.output, split, mode, measure)
     grid = {budget: float(outcomes.at(budget).mean()) for budget in outcomes.budgets}
     best = outcomes.best()
@@ -84,15 +86,21 @@ def select_budget(job: SweepJob, manifest: SweepManifest) -> BudgetSelection | N
 
 
 def sweep_tables(folder: Path | StorePath, manifest: SweepManifest) -> str:
-    """Return the grids of the first measure as plain text, one for each split and mode, a star at the best cell."""
-    measure = manifest.measures[0]
+    """Return the grids of the split's own measure as plain text, one for each mode, a star at the best cell."""
     parts = []
     for split in manifest.splits:
+        measure = _own_measure(manifest, split)
         for mode in manifest.modes:
             outcomes = Outcomes.read(folder, split, mode, measure)
             title = f"{manifest.collection} {split}: {measure}, {mode}, {len(outcomes.queries):,} queries"
             parts.append(f"{title}\n{_grid(outcomes)}")
     return "\n\n".join(parts)
+
+
+def _own_measure(manifest: SweepManifest, split: str) -> str:
+    """Return the measure in which results of the collection are published where it was swept, else the first."""
+    own = own_measure(manifest.collection, split)
+    return own if own in manifest.measures else manifest.measures[0]
 
 
 def _grid(outcomes: Outcomes) -> str:

@@ -267,7 +267,7 @@ def _of_index(job: PruneSlotsJob) -> PruneSource:
         queries=encoder.encode_queries([query.text for query in asked], [k_q] * len(asked)),
         query_budget=k_q,
         qrels=qrels,
-        exclude_self=job.exclude_self,
+        exclude_self=job.settled(default=collection.excludes_self).drops_self,
     )
 
 

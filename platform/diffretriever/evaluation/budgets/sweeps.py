@@ -17,7 +17,7 @@ import yaml
 from pyarrow import compute, feather, parquet
 
 from diffretriever.budgets.features import FEATURES, DocumentFrequencies, QueryText, check_names, features_of
-from diffretriever.collections import Qrels, open_collection
+from diffretriever.collections import Qrels, Query, open_collection
 from diffretriever.encoders.representations import Representations
 from diffretriever.evaluation.tables import listed
 from diffretriever.files import files_in, is_file, read_bytes, read_model, read_text, understood, whole_file
@@ -26,7 +26,7 @@ from diffretriever.search.selecting import document_frequencies
 from schemas.base import suggest
 from schemas.budget import Budget
 from schemas.places import StorePath
-from schemas.sweep import OUTCOMES_SCHEMA, QUERIES_SCHEMA, SweepManifest, SweepMode
+from schemas.sweep import OUTCOMES_SCHEMA, QUERIES_SCHEMA, SweepJob, SweepManifest, SweepMode
 
 MANIFEST_FILE = "sweep.json"
 OUTCOMES_FILE = "per_query.parquet"
@@ -187,6 +187,15 @@ class SweptQuery:
     token_ids: tuple[int, ...]
 
 
+def drawn_queries(job: SweepJob, split: str, queries: list[Query]) -> list[Query]:
+    """Return the queries of a split that the job sweeps, in their order: all, or `max_queries` drawn by its seed."""
+    if job.max_queries is None or len(queries) <= job.max_queries:
+        return queries
+    generator = np.random.default_rng([job.seed, *split.encode()])
+    drawn = generator.choice(len(queries), job.max_queries, replace=False)
+    return [queries[number] for number in sorted(drawn.tolist())]
+
+
 def read_queries(folder: Path | StorePath, split: str) -> dict[str, SweptQuery]:
     """Read `<split>/queries.parquet` of the sweep in `folder`, by id in the order of the file.
 
@@ -246,7 +255,7 @@ class SweptSplit:
         return bool(self._settings().get("exclude_self", True))
 
     def qrels(self, collection: str | None = None) -> Qrels:
-        """Return the judgements, from `collection` or else the one that the sweep was made of.
+        """Return the judgements of the swept queries, from `collection` or else the one that the sweep was made of.
 
         Raises:
             ValueError: it is no longer where the sweep found it.
@@ -256,11 +265,15 @@ class SweptSplit:
             place = self.folder / _JOB_FILE
             raise ValueError(f"{place} does not name the collection: give the judgements by themselves")
         try:
-            return open_collection(source).qrels(self.split)
+            qrels = open_collection(source).qrels(self.split)
         except ValueError as error:
             raise ValueError(
                 f"{self.folder} was swept on {source}, which cannot be opened from here: {error}"
             ) from error
+        if self._settings().get("max_queries") is None:
+            return qrels
+        swept = self.queries()
+        return {query: judged for query, judged in qrels.items() if query in swept}
 
     def _settings(self) -> dict[str, Any]:
         """Return the config of the job that swept; empty where it was not kept."""

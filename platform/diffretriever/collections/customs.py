@@ -1,0 +1,22 @@
+"""How published results of public collections are made, by the collection's name: its own measure, what is left out."""
+
+from __future__ import annotations
+
+_EXCLUDING_SELF = frozenset({"arguana", "quora"})
+_MSMARCO = "msmarco"
+_JUDGED_ONCE = ("train", "dev")
+"""MS MARCO's queries with one answer; those of TREC have graded judgements."""
+
+
+def excludes_self(collection: str) -> bool:
+    """Return whether a query's own document (same id) is left out, as BEIR does: its ArguAna and Quora.
+
+    There queries are passages. Elsewhere equal ids are a coincidence: Cranfield numbers both from 1.
+    """
+    return collection.lower() in _EXCLUDING_SELF
+
+
+def own_measure(collection: str, split: str) -> str:
+    """Return the measure that results are published in (paper §4): MRR@10 for MS MARCO's own queries, else nDCG@10."""
+    is_judged_once = collection.lower().startswith(_MSMARCO) and split.startswith(_JUDGED_ONCE)
+    return "MRR@10" if is_judged_once else "nDCG@10"

@@ -1,0 +1,174 @@
+"""What the paper's rows take in GPU hours, and in which order so many hours buy the most rows.
+
+The hours are those of encoding passages, by the arithmetic of the capacity planner; queries are few, and training is
+not counted. Rows that read the same index pay for it once. They are rough: one rate for all models of the paper's size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from diffretriever.evaluation.tables import Cell, format_table
+from diffretriever.index.planning import encoding_hours
+from diffretriever.presets import load_retriever
+from diffretriever.reproduction.plan import DONE, READY, Plan, PlannedRow, Task
+from diffretriever.reproduction.protocols import set_up
+
+PASSAGES = {
+    "msmarco": 8_841_823,
+    "nq": 2_681_468,
+    "hotpotqa": 5_233_329,
+    "scifact": 5_183,
+    "trec-covid": 171_332,
+    "fiqa": 57_638,
+    "arguana": 8_674,
+    "quora": 522_931,
+}
+"""Passages of each corpus: MS MARCO's own, the others as BEIR counts them. The other columns are sets on MS MARCO."""
+
+_PROMPT_AND_TEXT = 128
+"""Tokens of a passage with its prompt: 53 and 75."""
+
+
+@dataclass(frozen=True)
+class RowNeeds:
+    """One row of a table of the paper.
+
+    Attributes:
+        table: its name.
+        label: of the row, for people.
+        hours: GPU hours of every index that it reads and that is not there, by a name of the index.
+        lacks: reasons why it cannot be run here yet.
+    """
+
+    table: str
+    label: str
+    hours: Mapping[str, float]
+    lacks: tuple[str, ...]
+
+    @property
+    def indexes(self) -> frozenset[str]:
+        """Names of the indexes that have to be made."""
+        return frozenset(self.hours)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Rows that are bought together.
+
+    Attributes:
+        hours: GPU hours of the indexes that earlier steps have not made.
+        rows: those that are whole then, and were not before.
+    """
+
+    hours: float
+    rows: tuple[RowNeeds, ...]
+
+
+def needs_of(plan: Plan, rate: float) -> list[RowNeeds]:
+    """Return what every row of the paper's tables needs that something here can run.
+
+    Args:
+        plan: of all that is asked for.
+        rate: passages that one GPU encodes in a second, in one pass of a model of 7 or 8 billion parameters.
+    """
+    published = [(table.id, planned) for table, rows in plan.tables if table.protocol is not None for planned in rows]
+    return [_needs(table, planned, rate) for table, planned in published if planned.row.preset is not None]
+
+
+def best_order(rows: Sequence[RowNeeds], gpu_hours: float | None = None) -> list[Step]:
+    """Return the steps that buy the most rows an hour, always the best of those left; no search for a better whole.
+
+    Args:
+        rows: all there are.
+        gpu_hours: what may be spent; steps that do not fit any more are left out. None: all.
+    """
+    hours = {index: taken for row in rows for index, taken in row.hours.items()}
+    waiting: dict[frozenset[str], list[RowNeeds]] = {}
+    for row in rows:
+        waiting.setdefault(row.indexes, []).append(row)
+    made: frozenset[str] = frozenset()
+    left = float("inf") if gpu_hours is None else gpu_hours
+    steps: list[Step] = []
+    while waiting:
+        costs = {wanted: sum(hours[index] for index in wanted - made) for wanted in waiting}
+        affordable = [wanted for wanted, cost in costs.items() if cost <= left]
+        if not affordable:
+            break
+        target = max(affordable, key=lambda wanted: _value(wanted | made, waiting, costs[wanted]))
+        # On the way there, what costs least first: its rows are whole the sooner.
+        best = min((wanted for wanted in affordable if wanted <= target | made), key=lambda wanted: costs[wanted])
+        made, left = made | best, left - costs[best]
+        whole = [wanted for wanted in waiting if wanted <= made]
+        steps.append(Step(costs[best], tuple(row for wanted in whole for row in waiting.pop(wanted))))
+    return steps
+
+
+def hours_page(plan: Plan, rate: float, gpu_hours: float | None) -> str:
+    """Return the rows with what they need, and the order in which to run them, as plain text.
+
+    Args:
+        plan: of all that is asked for.
+        rate: as `needs_of` takes it.
+        gpu_hours: as `best_order` takes it.
+    """
+    rows = needs_of(plan, rate)
+    needed: list[list[Cell]] = [
+        [row.table, row.label, f"{sum(row.hours.values()):.1f}", "; ".join(row.lacks) or "nothing"] for row in rows
+    ]
+    parts = [
+        f"GPU hours of encoding at {rate:g} passages a second and GPU (--rate); training is not counted.",
+        format_table(needed, ["table", "row", "GPU hours", "lacks"]),
+        "In this order the hours buy the most rows:",
+        format_table(list(_order_rows(best_order(rows, gpu_hours))), ["hours", "in all", "rows", "whole then"]),
+    ]
+    everything = best_order(rows)
+    total = sum(step.hours for step in everything)
+    bought = sum(len(step.rows) for step in best_order(rows, gpu_hours))
+    budget = "all hours" if gpu_hours is None else f"{gpu_hours:g} GPU hours"
+    parts.append(f"{budget}: {bought} of {len(rows)} rows; all of them take {total:,.1f}")
+    return "\n\n".join(parts)
+
+
+def _needs(table: str, planned: PlannedRow, rate: float) -> RowNeeds:
+    row = planned.row
+    assert row.preset is not None, "the caller has checked this"
+    config = set_up(row, load_retriever(row.preset)).config
+    # Before an adapter is there its row has the config of the row without one.
+    retriever = f"{config.model_dump_json()} {row.preset if row.needs_adapter else ''}"
+    hours = {}
+    for collection, task in planned.tasks.items():
+        if config.has_weights and not (isinstance(task, Task) and (task.is_done or task.is_indexed)):
+            corpus = collection if collection in PASSAGES else "msmarco"
+            hours[f"{corpus} {retriever}"] = encoding_hours(PASSAGES[corpus], rate / config.passes(_PROMPT_AND_TEXT))
+    return RowNeeds(table, row.label, hours, tuple(_lacks(planned)))
+
+
+def _lacks(planned: PlannedRow) -> Iterator[str]:
+    """Yield the collections that are not here, then the other reasons, each once."""
+    statuses = {collection: planned.status(collection) for collection in planned.tasks}
+    absent = [collection for collection, status in statuses.items() if status.startswith("no collection")]
+    if absent:
+        yield f"{'collection' if len(absent) == 1 else 'collections'} {', '.join(absent)}"
+    known = (READY, DONE)
+    yield from dict.fromkeys(
+        status for collection, status in statuses.items() if status not in known and collection not in absent
+    )
+
+
+def _value(made: frozenset[str], waiting: Mapping[frozenset[str], Sequence[RowNeeds]], cost: float) -> float:
+    """Return the rows that are whole with the indexes `made`, for each hour that they cost."""
+    rows = sum(len(rows) for wanted, rows in waiting.items() if wanted <= made)
+    return rows / cost if cost else float("inf")
+
+
+def _order_rows(steps: Sequence[Step]) -> Iterator[list[Cell]]:
+    spent, rows = 0.0, 0
+    for step in steps:
+        spent, rows = spent + step.hours, rows + len(step.rows)
+        by_label: dict[str, list[str]] = {}
+        for row in step.rows:
+            by_label.setdefault(row.label, []).append(row.table)
+        whole = "; ".join(f"{label} ({', '.join(tables)})" for label, tables in by_label.items())
+        yield [f"{step.hours:.1f}", f"{spent:.1f}", str(rows), whole]

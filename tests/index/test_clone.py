@@ -1,0 +1,34 @@
+"""A clone of an index: the same passages without a copy of them, and nothing of what happens to it later goes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from diffretriever.index.table import PassageIndex
+from tests.index.compressed_cases import compressed, fill, stored_vectors
+
+
+def check(folder: str) -> None:
+    index = fill(f"{folder}/index", 20, 10)
+    before = stored_vectors(index)
+    clone = index.clone(f"{folder}/clone")
+    assert np.array_equal(stored_vectors(clone), before)
+    assert clone.manifest == index.manifest
+    compressed(clone, "residual2")
+    assert PassageIndex.open(f"{folder}/clone").manifest.decodes
+    original = PassageIndex.open(f"{folder}/index")
+    assert (original.version, original.manifest.codec) == (index.version, None)
+    assert np.array_equal(stored_vectors(original), before)
+    with pytest.raises(ValueError, match="clone"):
+        index.clone(f"{folder}/clone")
+
+
+def test_in_a_folder(tmp_path: Path) -> None:
+    check(str(tmp_path))
+
+
+def test_on_an_object_store(bucket: str) -> None:
+    check(f"{bucket}/cloned")
