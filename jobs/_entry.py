@@ -22,12 +22,14 @@ warnings.filterwarnings("ignore", message="lance is not fork-safe")
 gc.set_threshold(100_000, 20, 100)
 
 from diffretriever.consent import trust_code  # noqa: E402  (found through the path above)
-from diffretriever.full_disk import full_disk  # noqa: E402
+from diffretriever.full_disk import causes, full_disk  # noqa: E402
 from diffretriever.progress import show_progress  # noqa: E402
 from schemas.places import StorePath, plain_place  # noqa: E402
 from schemas.settings import JobConfig, ModelOptions  # noqa: E402
 
 C = TypeVar("C", bound=JobConfig)
+_LOST = ("LocalRayletDiedError", "NodeDiedError", "WorkerCrashedError", "OwnerDiedError", "RpcError")
+"""Errors of Ray's, which a job need not have loaded, of what died under its work."""
 _WRITTEN = ("index", "output")
 """Fields of jobs that say where they write."""
 
@@ -87,6 +89,11 @@ def _sentence(error: Exception, config: JobConfig) -> str | None:
         return str(error)
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
+    if any(type(each).__name__ in _LOST and type(each).__module__ == "ray.exceptions" for each in causes(error)):
+        lost = str(error).strip().partition("\n")[0]
+        return (
+            f"Ray lost a machine or a process ({lost}): what was committed is safe, the same command goes on from there"
+        )
     return None
 
 

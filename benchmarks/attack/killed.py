@@ -46,8 +46,6 @@ def _title(process: psutil.Process) -> str:
 _UNASKED = (0, -signal.SIGTERM)
 """Of a job told to end that had done its work, and of Python itself before a job begins or after it has ended."""
 _RAYS_OWN = {
-    "ray::IDLE": "a worker that was starting when its raylet died waits for an answer for minutes",
-    "default_worker.py": "the same, before it has a title",
     "ray::DashboardAgent": "tells the dead head for a minute that its raylet is dead",
     "ray::RuntimeEnvAgent": "the same",
     "gcs_server": "ends when it sees that it serves nobody",

@@ -185,14 +185,27 @@ def in_one_process(commands: list[tuple[str, list[str]]], folder: Path) -> tuple
     return [Ended(*each) for each in ended], modules
 
 
-def test_a_job_that_is_told_to_end_while_ray_starts_says_that_all_is_safe(tmp_path: Path) -> None:
-    """Ray answers the signal itself then: it exits with the signal's number."""
+@pytest.mark.parametrize(
+    ("end", "status", "told"),
+    [
+        # Ray answers the signal itself while it starts: it exits with the signal's number.
+        ("sys.exit(15)", 128 + 15, "told to end: what was committed is safe"),
+        (
+            "raise ray.exceptions.LocalRayletDiedError()",
+            1,
+            "error: Ray lost what worked for this job (The task's local raylet died. Check raylet.out for",
+        ),
+    ],
+)
+def test_a_job_that_ray_ends_says_that_all_is_safe(end: str, status: int, told: str, tmp_path: Path) -> None:
     code = (
-        f"import sys; sys.path.insert(0, {str(ROOT / 'jobs')!r}); import _entry\n"
+        f"import sys; sys.path.insert(0, {str(ROOT / 'jobs')!r}); import _entry, ray\n"
         "from schemas.inspect import InspectJob\n"
         f"sys.argv = ['inspect_index.py', '--index', {str(tmp_path)!r}]\n"
-        "_entry.run(InspectJob, lambda _: sys.exit(15))\n"
+        f"def main(_):\n    {end}\n"
+        "_entry.run(InspectJob, main)\n"
     )
     done = subprocess.run(["python", "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 128 + 15
-    assert done.stderr.startswith("told to end: what was committed is safe")
+    assert done.returncode == status
+    assert done.stderr.startswith(told)
+    assert len(done.stderr.splitlines()) == 1

@@ -54,3 +54,14 @@ def test_a_killed_program_is_dead(number: signal.Signals, tmp_path: Path) -> Non
         assert program.wait() == -number
         # The stream ends when nobody is left who could write to it.
         assert not program.stdout.read()
+
+
+def test_a_worker_of_ray_ends_with_its_parent(tmp_path: Path) -> None:
+    """As Ray's workers do where their raylet is their parent, which that of a fork is not."""
+    (tmp_path / "default_worker.py").write_text(HANG)
+    command = ["bash", "-c", "python default_worker.py & wait"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as raylet:
+        assert raylet.stdout is not None
+        assert raylet.stdout.readline() == "up\n"
+        raylet.kill()
+        assert not raylet.stdout.read()
