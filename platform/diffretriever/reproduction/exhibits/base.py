@@ -1,0 +1,60 @@
+"""What a table or figure of the paper is to the reproduction: a place, a command, what it lacks, what it shows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from diffretriever.reproduction.formats.base import Block
+from diffretriever.reproduction.plan import Plan
+from diffretriever.reproduction.report import ReproducedTable, ReproductionReport
+from schemas.reproduce import ReproduceJob
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that a run knows."""
+
+    job: ReproduceJob
+    plan: Plan
+    report: ReproductionReport
+
+    def table(self, name: str) -> ReproducedTable | None:
+        """Return what was measured for a table, if it was asked for."""
+        return next((table for table in self.report.tables if table.id == name), None)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What stands on the page under an exhibit's title."""
+
+    blocks: Sequence[Block]
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Pictures by their name beside the page."""
+
+
+class Exhibit(ABC):
+    """One table or figure."""
+
+    def __init__(self, name: str, place: str, title: str) -> None:
+        """Name an exhibit.
+
+        Args:
+            name: for the command line and for files.
+            place: such as `Table 2`.
+            title: a few words.
+        """
+        self.name, self.place, self.title = name, place, title
+
+    @abstractmethod
+    def command(self, job: ReproduceJob) -> str:
+        """Return the command line that brings ours into it."""
+
+    @abstractmethod
+    def lacks(self, findings: Findings) -> list[str]:
+        """Return what has to be there before ours is whole; empty where it is."""
+
+    @abstractmethod
+    def show(self, findings: Findings) -> Shown:
+        """Return what the page has."""
