@@ -28,7 +28,7 @@ def write_paper(plan: Plan, job: ReproduceJob, report: ReproductionReport) -> li
     """
     findings = Findings(job, plan, report)
     sections = [Section("What this is", [*_introduction(report)])]
-    for exhibit in asked_for(plan):
+    for exhibit in asked_for(job):
         shown = exhibit.show(findings)
         for name, content in shown.files.items():
             write_bytes(job.output / name, content)
@@ -41,17 +41,16 @@ def write_paper(plan: Plan, job: ReproduceJob, report: ReproductionReport) -> li
     return names
 
 
-def asked_for(plan: Plan) -> list[Exhibit]:
-    """Return the exhibits of a plan: those of its tables, and all figures where every table was asked for."""
-    tables = {table.id for table, _ in plan.tables}
-    return [exhibit for exhibit in EXHIBITS if exhibit.name in tables]
+def asked_for(job: ReproduceJob) -> list[Exhibit]:
+    """Return the exhibits that the job names; all where it names none."""
+    return [exhibit for exhibit in EXHIBITS if not job.tables or exhibit.name in job.tables]
 
 
 def exhibit_listing(plan: Plan, job: ReproduceJob, report: ReproductionReport) -> str:
     """Return every table and figure with its command and what ours lacks, for a dry run."""
     findings = Findings(job, plan, report)
     lines = []
-    for exhibit in asked_for(plan):
+    for exhibit in asked_for(job):
         lines.append(f"{exhibit.place}: {exhibit.title} [{exhibit.name}]")
         lines.append(f"  command: {exhibit.command(job)}")
         lines += [f"  lacks: {reason}" for reason in exhibit.lacks(findings)] or ["  whole"]

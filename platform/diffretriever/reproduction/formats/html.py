@@ -23,6 +23,7 @@ td, th { padding: .12em .55em; text-align: center; font-weight: normal; }
 thead tr:last-child > *, thead th[rowspan] { border-bottom: 1px solid #22272e; }
 thead th[colspan] { border-bottom: 1px solid #b9c0c8; }
 pre { font-size: .84em; background: #f3f5f7; padding: .5em .8em; overflow-x: auto; }
+.text { text-align: left; white-space: normal; width: 45%; }
 .label { text-align: left; vertical-align: middle; } .upright { writing-mode: vertical-rl; rotate: 180deg; }
 tr.whole > * { border-top: 1px solid #22272e; } tr.part > *:not(.block) { border-top: 1px solid #d5dae0; }
 .ours { color: #1d4f84; } .ours small { color: #4a5461; margin-left: .25em; } sup { line-height: 0; }

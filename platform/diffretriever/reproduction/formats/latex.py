@@ -126,6 +126,8 @@ def _cell(cell: GridCell, *, is_head: bool) -> str:
         text += rf" {{\tiny {_escaped(signed(cell.difference))}}}"
     if cell.shade:
         text = rf"\cellcolor{{{'above' if cell.shade > 0 else 'below'}{abs(cell.shade)}}}{text}"
+    if cell.role == "text":
+        text = rf"\parbox[t]{{.42\textwidth}}{{{text}}}"
     if cell.upright:
         text = rf"\rotatebox[origin=c]{{90}}{{{text}}}"
     if cell.rows > 1:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Role: TypeAlias = Literal["head", "label", "paper", "ours"]
+Role: TypeAlias = Literal["head", "label", "text", "paper", "ours"]
+"""`text` is long and may go over several lines."""
 Rule: TypeAlias = Literal["none", "part", "whole"]
 
 NO_VALUE = "\N{EM DASH}"
