@@ -5,7 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
+from diffretriever.files import is_file, read_text
+from diffretriever.reproduction.exhibits.analyses import Analysis, read_analyses
+from diffretriever.reproduction.exhibits.latencies import Latencies
 from diffretriever.reproduction.formats.base import Block
 from diffretriever.reproduction.plan import Plan
 from diffretriever.reproduction.report import ReproducedTable, ReproductionReport
@@ -19,6 +23,41 @@ class Findings:
     job: ReproduceJob
     plan: Plan
     report: ReproductionReport
+
+    @cached_property
+    def analyses(self) -> dict[str, Analysis]:
+        """Analyses of budgets by backbone, under the names that the job gives them."""
+        return read_analyses(self.job)
+
+    @cached_property
+    def latencies(self) -> Latencies | None:
+        """Measured latencies, where the job names any.
+
+        Raises:
+            ValueError: the file is no such thing.
+        """
+        place = self.job.latencies
+        if place is None:
+            return None
+        if not is_file(place):
+            raise ValueError(f"--latencies {place}: no such file: make it by python -m benchmarks.latency")
+        return Latencies.model_validate_json(read_text(place))
+
+    def score(self, table: str, row: str, collection: str, mode: str) -> float | None:
+        """Return what was measured for a cell; None where it was not, or the table was not asked for.
+
+        Args:
+            table: its name.
+            row: id.
+            collection: or the average.
+            mode: of the score.
+        """
+        measured = self.table(table)
+        cells = [] if measured is None else [cell for each in measured.rows if each.id == row for cell in each.cells]
+        wanted = (
+            cell.ours for cell in cells if (cell.collection, cell.mode) == (collection, mode) and "@" in cell.measure
+        )
+        return next(wanted, None)
 
     def table(self, name: str) -> ReproducedTable | None:
         """Return what was measured for a table, if it was asked for."""

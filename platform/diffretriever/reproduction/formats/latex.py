@@ -126,6 +126,11 @@ def _cell(cell: GridCell, *, is_head: bool) -> str:
         text += rf" {{\tiny {_escaped(signed(cell.difference))}}}"
     if cell.shade:
         text = rf"\cellcolor{{{'above' if cell.shade > 0 else 'below'}{abs(cell.shade)}}}{text}"
+    return _spread_out(cell, text, is_head=is_head)
+
+
+def _spread_out(cell: GridCell, text: str, *, is_head: bool) -> str:
+    """Return the text in the columns and rows that the cell covers."""
     if cell.role == "text":
         text = rf"\parbox[t]{{.42\textwidth}}{{{text}}}"
     if cell.upright:
