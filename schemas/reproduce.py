@@ -86,6 +86,8 @@ class PublishedTable(Model):
     caption: str
     correction: Literal["none", "holm"] = "none"
     """What is done to the p-values of one column; the paper does nothing."""
+    protocol: str | None = None
+    """Of all rows; the plan has a table once for each protocol."""
     rows: tuple[PublishedRow, ...]
 
     @model_validator(mode="after")

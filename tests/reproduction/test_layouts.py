@@ -74,7 +74,7 @@ def cells(grids: list[Grid]) -> list[GridCell]:
 @pytest.mark.parametrize("name", PRINTED)
 def test_every_published_score_has_its_place(name: str) -> None:
     table = load_table(name)
-    grids = list(layout_of(table).grids(table, measured(table), "beside"))
+    grids = list(layout_of(table).grids(table, [measured(table)], "beside"))
     printed = [text for cell in cells(grids) for text in re.findall(r"(?<!\d)\.\d{3}", cell.text)]
     scores = [
         value
@@ -142,7 +142,7 @@ def test_bold_is_the_best_of_its_rows(name: str) -> None:
 def test_every_table_comes_out_in_every_format(name: str, form: Format) -> None:
     table = load_table(name)
     layout = layout_of(table)
-    for grid in layout.grids(table, measured(table, lambda _, value: (value or 0.4) + 0.02), "beside"):
+    for grid in layout.grids(table, [measured(table, lambda _, value: (value or 0.4) + 0.02)], "beside"):
         text = form.table(grid)
         assert grid.title in text
         if form.suffix == "tex":
@@ -159,7 +159,7 @@ def test_ours_stands_under_the_papers_with_its_own_emphasis() -> None:
     table = load_table("main-indomain")
     values = {"zero-shot-bm25": 0.3, "zero-shot-diffretriever-dream-multi": 0.21}
     result = measured(table, lambda row, _: values.get(row))
-    (grid,) = layout_of(table).grids(table, result, "beside")
+    (grid,) = layout_of(table).grids(table, [result], "beside")
     lines = list(placed(grid.body, grid.n_columns))
     assert len(lines) == len(table.rows) + 2
     ours = [[cell for cell in line if cell is not None and cell.role == "ours"] for line in lines]
@@ -174,7 +174,7 @@ def test_ours_stands_under_the_papers_with_its_own_emphasis() -> None:
         (".210", False, 3),
         (".210", False, -1),
     ]
-    (alone,) = layout_of(table).grids(table, result, "ours")
+    (alone,) = layout_of(table).grids(table, [result], "ours")
     assert len(alone.body) == 2
     assert alone.n_columns == grid.n_columns - 1, "no column says whose a line is"
 
@@ -253,3 +253,25 @@ def test_sizes_by_arithmetic_are_the_papers_for_large_corpora() -> None:
 def _bytes(measures: dict[str, float | None]) -> float:
     unit = "GiB" if "GiB" in measures else "MiB"
     return (measures[unit] or 0.0) * 2 ** (30 if unit == "GiB" else 20)
+
+
+def test_ours_under_two_protocols_are_two_lines_with_emphasis_of_their_own() -> None:
+    table = load_table("main-beir7")
+    result = measured(table, lambda _, value: None if value is None else value + 0.01)
+    runs = [result.model_copy(update={"protocol": name}) for name in ("authors", "paper")]
+    (grid,) = layout_of(table).grids(table, runs, "beside")
+    assert len(grid.body) == 3 * len(table.rows)
+    sources = [cell.text for cell in cells([grid]) if cell.text in ("paper", "ours, authors", "ours, paper")]
+    assert sources == ["paper", "ours, authors", "ours, paper"] * len(table.rows)
+    bold = [[cell.bold for cell in row.cells if cell.role == "ours"] for row in grid.body]
+    assert bold[1::3] == bold[2::3]
+
+
+def test_measured_sizes_take_the_place_of_arithmetic() -> None:
+    table = load_table("compressed-storage")
+    (grid,) = layout_of(table).grids(table, [measured(table)], "beside")
+    assert "\N{ALMOST EQUAL TO}47G\N{RIGHTWARDS ARROW}7.4G" in [cell.text for cell in cells([grid])]
+    (grid,) = layout_of(table).grids(table, [measured(table, lambda _, value: value)], "beside")
+    texts = [cell.text for cell in cells([grid])]
+    assert not any("\N{ALMOST EQUAL TO}" in text for text in texts)
+    assert texts.count("48G\N{RIGHTWARDS ARROW}7.5G") == 6

@@ -81,6 +81,8 @@ class ReproducedTable(Model):
     place: str
     caption: str
     correction: Literal["none", "holm"]
+    protocol: str | None = None
+    """What the rows were run under."""
     rows: tuple[ReproducedRow, ...]
 
 
@@ -151,6 +153,7 @@ def _table(
         place=table.place,
         caption=table.caption,
         correction=table.correction,
+        protocol=table.protocol,
         rows=tuple(_row(planned, samples, tests, failed) for planned in rows),
     )
 
@@ -215,7 +218,7 @@ def _rivals(planned: PlannedRow, column: Column) -> Iterator[tuple[str, tuple[st
     collection, mode, measure = column
     for other in planned.row.against:
         yield other, (other, column)
-    if mode == "compressed":
+    if mode == "compressed" and "@" in measure:
         yield planned.row.id, (planned.row.id, (collection, "dense", measure))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,10 +42,13 @@ class Findings:
             return None
         if not is_file(place):
             raise ValueError(f"--latencies {place}: no such file: make it by python -m benchmarks.latency")
-        return Latencies.model_validate_json(read_text(place))
+        values = json.loads(read_text(place))
+        if "latencies" not in values:
+            raise ValueError(f"--latencies {place}: it has no `latencies`: make it by python -m benchmarks.latency")
+        return Latencies.model_validate(values["latencies"])
 
     def score(self, table: str, row: str, collection: str, mode: str) -> float | None:
-        """Return what was measured for a cell; None where it was not, or the table was not asked for.
+        """Return what was measured for a cell, under the first protocol; None where it was not measured.
 
         Args:
             table: its name.
@@ -52,16 +56,16 @@ class Findings:
             collection: or the average.
             mode: of the score.
         """
-        measured = self.table(table)
-        cells = [] if measured is None else [cell for each in measured.rows if each.id == row for cell in each.cells]
+        rows = [each for measured in self.tables(table) for each in measured.rows if each.id == row]
+        cells = [cell for each in rows for cell in each.cells if cell.ours is not None]
         wanted = (
             cell.ours for cell in cells if (cell.collection, cell.mode) == (collection, mode) and "@" in cell.measure
         )
         return next(wanted, None)
 
-    def table(self, name: str) -> ReproducedTable | None:
-        """Return what was measured for a table, if it was asked for."""
-        return next((table for table in self.report.tables if table.id == name), None)
+    def tables(self, name: str) -> list[ReproducedTable]:
+        """Return what was measured for a table, once for each protocol; nothing where it was not asked for."""
+        return [table for table in self.report.tables if table.id == name]
 
 
 @dataclass(frozen=True)

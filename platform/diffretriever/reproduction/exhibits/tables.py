@@ -8,9 +8,9 @@ from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.reproduction.formats.base import Block
 from diffretriever.reproduction.layouts import layout_of
 from diffretriever.reproduction.layouts.marks import check_marks
-from diffretriever.reproduction.plan import DONE, READY, PlannedRow
+from diffretriever.reproduction.plan import DONE, READY
 from diffretriever.reproduction.report import ReproducedTable
-from schemas.reproduce import PublishedTable, ReproduceJob
+from schemas.reproduce import ReproduceJob
 
 _COLOURS = (
     "Ours stands beside the paper's where it was measured, with its difference; its cells are shaded blue above the "
@@ -27,38 +27,33 @@ class ScoreTable(Exhibit):
         return f"python jobs/reproduce.py --tables {self.name} --collections-root COLLECTIONS --output {job.output}"
 
     def lacks(self, findings: Findings) -> list[str]:
-        """Count the cells of rows and collections by what stands in their way."""
+        """Count the cells of rows and collections by what stands in their way, over all protocols."""
         counts: Counter[str] = Counter()
-        _, rows = _planned(findings, self.name)
-        for row in rows:
-            for collection in row.tasks:
-                status = row.status(collection)
-                if status != DONE:
-                    counts["not run yet" if status == READY else status] += 1
-        measured = findings.table(self.name)
-        for result in measured.rows if measured else ():
-            for cell in result.cells:
-                if cell.ours is None and result.status.get(cell.collection) == DONE:
-                    counts[f"{cell.mode} {cell.measure} is not measured by this job"] += 1
+        for table, rows in findings.plan.tables:
+            for row in rows if table.id == self.name else ():
+                statuses = (row.status(collection) for collection in row.tasks)
+                counts.update("not run yet" if status == READY else status for status in statuses if status != DONE)
+        for measured in findings.tables(self.name):
+            for result in measured.rows:
+                missing = (c for c in result.cells if c.ours is None and result.status.get(c.collection) == DONE)
+                counts.update(f"{cell.mode} {cell.measure} was not measured" for cell in missing)
         return [f"{count} results: {reason}" for reason, count in counts.most_common()]
 
     def show(self, findings: Findings) -> Shown:
         """Show the paper's beside ours, ours alone, and the marks of both."""
-        table, _ = _planned(findings, self.name)
-        measured = findings.table(self.name)
-        assert measured is not None, "a table that was planned is in the report"
+        table = next(table for table, _ in findings.plan.tables if table.id == self.name)
+        measured = findings.tables(self.name)
         layout = layout_of(table)
         blocks: list[Block] = list(layout.grids(table, measured, "beside"))
-        if _has_ours(measured) and _is_published(measured):
+        with_ours = [each for each in measured if _has_ours(each)]
+        if with_ours and any(_is_published(each) for each in measured):
             blocks.append(_COLOURS)
-            if layout.marking.rules:
-                blocks.append(check_marks(layout.marking, measured).sentence())
-            blocks += ["Ours alone, as the paper would print it:", *layout.grids(table, measured, "ours")]
+            for each in with_ours:
+                which = "" if each.protocol is None else f", protocol {each.protocol}"
+                if layout.marking.rules:
+                    blocks.append(check_marks(layout.marking, each).sentence())
+                blocks += [f"Ours alone{which}, as the paper would print it:", *layout.grids(table, [each], "ours")]
         return Shown([*blocks, *_lacking(self.lacks(findings))])
-
-
-def _planned(findings: Findings, name: str) -> tuple[PublishedTable, tuple[PlannedRow, ...]]:
-    return next((table, rows) for table, rows in findings.plan.tables if table.id == name)
 
 
 def _is_published(measured: ReproducedTable) -> bool:

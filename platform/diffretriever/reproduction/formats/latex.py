@@ -13,7 +13,7 @@ _PREAMBLE = r"""\documentclass[10pt]{article}
 \usepackage[T1]{fontenc}
 \usepackage[utf8]{inputenc}
 \usepackage[table]{xcolor}
-\usepackage{amsmath,booktabs,graphicx,multirow}
+\usepackage{amsmath,booktabs,float,graphicx,multirow}
 % Ours in the tables: above the paper's figure blue, below it orange; the darker, the farther.
 \definecolor{above1}{HTML}{E4EDF6}
 \definecolor{above2}{HTML}{BFD6EA}
@@ -59,7 +59,7 @@ class LatexFormat(Format):
             inside = f"\\resizebox{{\\textwidth}}{{!}}{{%\n{inside}%\n}}"
         return "\n".join(
             [
-                r"\begin{table}[tbp]", r"\centering\small\setlength{\tabcolsep}{3pt}",
+                r"\begin{table}[H]", r"\centering\small\setlength{\tabcolsep}{3pt}",
                 rf"{{\footnotesize {caption.strip()}\par}}\medskip",
                 inside, r"\end{table}",
             ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from diffretriever.evaluation.tables import points
@@ -10,19 +10,20 @@ from diffretriever.reproduction.layouts.grid import NO_VALUE, Grid, GridCell, Gr
 from diffretriever.reproduction.layouts.marks import Marking, Place, marks_of_ours
 from diffretriever.reproduction.layouts.systems import View
 from diffretriever.reproduction.report import ReproducedRow, ReproducedTable
-from diffretriever.reproduction.storage import index_size
+from diffretriever.reproduction.storage import IndexSize, index_size
 from schemas.base import Model
 from schemas.reproduce import PublishedRow, PublishedTable
 
 _ARROW = "\N{RIGHTWARDS ARROW}"
 _TIMES = "\N{MULTIPLICATION SIGN}"
+_ABOUT = "\N{ALMOST EQUAL TO}"
 _HEADS = ("Dataset", "Backbone", "Variant")
 _DENSE, _COMPRESSED = "dense", "compressed"
 
 _SIZES = (
-    "Effectiveness and sizes before and after compression. Ours in the columns of sizes is arithmetic, without titles, "
-    "ids and centroids: vectors in bf16 as zstd at level 3 leaves them, which is how the paper's sizes come about, and "
-    "two bits a dimension with a 4-byte number of a centroid. The last column is the ratio to plain bf16."
+    "Effectiveness and sizes before and after compression. Sizes of ours with a wavy sign are arithmetic, without "
+    "titles, ids and centroids: vectors in bf16 as zstd at level 3 leaves them, which is how the paper's sizes come about, "
+    "and two bits a dimension with a 4-byte number of a centroid. The last column is the ratio to plain bf16."
 )
 
 
@@ -34,8 +35,13 @@ class CompressionLayout(Model):
     """Collection → what the paper calls it."""
     marking: Marking = Marking()
 
-    def grids(self, table: PublishedTable, measured: ReproducedTable, view: View) -> Iterator[Grid]:
-        """Yield the table."""
+    def grids(self, table: PublishedTable, measured: Sequence[ReproducedTable], view: View) -> Iterator[Grid]:
+        """Yield the table, once for each protocol where something was run; `measured` is what was."""
+        run = [each for each in measured if any(cell.ours is not None for row in each.rows for cell in row.cells)]
+        for each in run or measured[:1]:
+            yield self._grid(table, each, view)
+
+    def _grid(self, table: PublishedTable, measured: ReproducedTable, view: View) -> Grid:
         sides = ("paper", "ours") if view == "beside" else ("ours",)
         rows = {row.id: row for row in measured.rows}
         marks = marks_of_ours(self.marking, measured)
@@ -50,9 +56,10 @@ class CompressionLayout(Model):
             for number, (collection, title) in enumerate(self.collections.items())
             for place, row in enumerate(table.rows)
         ]
-        yield Grid(
+        protocol = "" if measured.protocol is None else f", protocol {measured.protocol}"
+        return Grid(
             id=table.id,
-            title=table.place,
+            title=f"{table.place}{protocol}",
             caption=table.caption,
             n_labels=len(_HEADS),
             head=tuple(_head(sides)),
@@ -73,7 +80,7 @@ class CompressionLayout(Model):
     ) -> Iterator[GridCell]:
         yield GridCell(row.backbone or "")
         yield GridCell(row.variant)
-        size = index_size(row, collection)
+        size, about = _sizes(row, collection, measured)
         published = row.figures[collection]
         before, after = published[_DENSE], published[_COMPRESSED]
         if "paper" in sides:
@@ -82,11 +89,22 @@ class CompressionLayout(Model):
         yield _effect_of_ours(measured, collection, marks.get((row.id, collection, _COMPRESSED), ""), sides)
         if "paper" in sides:
             yield GridCell(f"{_printed(before)}{_ARROW}{_printed(after)}", "paper")
-        yield GridCell(f"{size_text(size.zstd)}{_ARROW}{size_text(size.compressed)}", "ours")
+        yield GridCell(f"{about}{size_text(size.zstd)}{_ARROW}{size_text(size.compressed)}", "ours")
         if "paper" in sides:
             yield GridCell(f"{after['ratio']:.1f}{_TIMES}", "paper")
-        yield GridCell(f"{size.zstd / size.compressed:.1f}{_TIMES}", "ours")
-        yield GridCell(f"{size.raw / size.compressed:.1f}{_TIMES}", "ours")
+        yield GridCell(f"{about}{size.zstd / size.compressed:.1f}{_TIMES}", "ours")
+        yield GridCell(f"{about}{size.raw / size.compressed:.1f}{_TIMES}", "ours")
+
+
+def _sizes(row: PublishedRow, collection: str, measured: ReproducedRow | None) -> tuple[IndexSize, str]:
+    """Return the sizes, measured or else by arithmetic, and what is written before the latter."""
+    computed = index_size(row, collection)
+    cells = [] if measured is None else [cell for cell in measured.cells if cell.collection == collection]
+    units = {"GiB": 1 << 30, "MiB": 1 << 20}
+    found = {c.mode: c.ours * units[c.measure] for c in cells if c.measure in units and c.ours is not None}
+    if not {_DENSE, _COMPRESSED} <= found.keys():
+        return computed, _ABOUT
+    return IndexSize(computed.raw, found[_DENSE], round(found[_COMPRESSED])), ""
 
 
 def _head(sides: tuple[str, ...]) -> Iterator[GridRow]:

@@ -22,6 +22,8 @@ View: TypeAlias = Literal["beside", "ours"]
 Cells: TypeAlias = dict[str, dict[str, tuple[str, ...]]]
 """Row → collection → modes."""
 
+_PLAIN_HEADS: dict[str, RowField] = {"Method": "system", "Backbone": "backbone", "Variant": "variant"}
+_OWN_HEADS: dict[str, RowField] = {"Method": "system", "Variant": "variant", "Fwd": "forward_passes"}
 _MODE_TITLES = {"dense": "D", "sparse": "S", "hybrid": "H"}
 
 
@@ -60,8 +62,8 @@ class SystemsLayout(Model):
     """Figures that the paper prints bold."""
     underlined: Cells = Field(default_factory=dict)
 
-    def grids(self, table: PublishedTable, measured: ReproducedTable, view: View) -> Iterator[Grid]:
-        """Yield the parts of the table.
+    def grids(self, table: PublishedTable, measured: Sequence[ReproducedTable], view: View) -> Iterator[Grid]:
+        """Yield the parts of the table; `measured` is what was run under each protocol.
 
         Raises:
             ValueError: a row of the table has a figure for which the layout has no column.
@@ -74,7 +76,7 @@ def plain_layout(table: PublishedTable) -> SystemsLayout:
     modes = [mode for mode in _MODE_TITLES if any(mode in f for row in table.rows for f in row.figures.values())]
     collections = dict.fromkeys(name for row in table.rows for name in row.figures)
     return SystemsLayout(
-        heads={"Method": "system", "Variant": "variant", "Fwd": "forward_passes"},
+        heads=_PLAIN_HEADS if any(row.backbone for row in table.rows) else _OWN_HEADS,
         columns=tuple(ColumnGroup(title=name, collections={name: name}) for name in collections),
         modes=tuple(modes),
         rules="system",
@@ -99,19 +101,23 @@ class _Line:
     """`paper`, or ours with what it was run with."""
     measured: ReproducedRow | None
     """None in the paper's lines."""
+    protocol: str | None = None
+    """What ours was run under."""
 
 
 class _Drawing:
     """One table being laid out."""
 
-    def __init__(self, layout: SystemsLayout, table: PublishedTable, measured: ReproducedTable, view: View) -> None:
+    def __init__(
+        self, layout: SystemsLayout, table: PublishedTable, measured: Sequence[ReproducedTable], view: View
+    ) -> None:
         self._layout, self._table, self._measured, self._view = layout, table, measured, view
         self._lines = [line for row in table.rows for line in self._lines_of(row)]
         self._has_ours = any(line.measured for line in self._lines)
         self._is_published = any(_is_published(row) for row in table.rows)
         self._shows_source = view == "beside" and self._has_ours and self._is_published
         self._columns = self._all_columns()
-        self._ours_marks = marks_of_ours(layout.marking, measured)
+        self._ours_marks = {run.protocol: marks_of_ours(layout.marking, run) for run in measured}
 
     def grids(self) -> Iterator[Grid]:
         groups = [list(columns) for _, columns in groupby(self._columns, key=lambda column: column.group)]
@@ -149,8 +155,12 @@ class _Drawing:
         return columns
 
     def _lines_of(self, row: PublishedRow) -> list[_Line]:
-        own = [r for r in self._measured.rows if r.id == row.id and any(c.ours is not None for c in r.cells)]
-        ours = [_Line(row, "ours, stand-in" if r.stand_ins else "ours", r) for r in own]
+        ours = [
+            _Line(row, _source(run, found), found, run.protocol)
+            for run in self._measured
+            for found in run.rows
+            if found.id == row.id and any(cell.ours is not None for cell in found.cells)
+        ]
         if self._view == "ours" or (ours and not _is_published(row)):
             return ours
         return [_Line(row, "paper", None), *ours]
@@ -238,7 +248,7 @@ class _Drawing:
         return GridCell(
             _shown(cell.ours),
             "ours",
-            marks=self._ours_marks.get((line.row.id, column.collection, mode), ""),
+            marks=self._ours_marks[line.protocol].get((line.row.id, column.collection, mode), ""),
             bold=best.is_bold(line, column),
             underlined=best.is_underlined(line, column),
             difference=cell.difference if self._view == "beside" else None,
@@ -263,16 +273,22 @@ class _Best:
         if within is None:
             return False
         rivals = [r for r in self._lines if all(getattr(r.row, f) == getattr(line.row, f) for f in within)]
-        return self._is_best(line, column, rivals)
+        return self._is_best(line, column, [rival for rival in rivals if rival.protocol == line.protocol])
 
     def is_underlined(self, line: _Line, column: _Column) -> bool:
-        return self._layout.best_of_all and self._is_best(line, column, self._lines)
+        own = [other for other in self._lines if other.protocol == line.protocol]
+        return self._layout.best_of_all and self._is_best(line, column, own)
 
     def _is_best(self, line: _Line, column: _Column, rivals: Sequence[_Line]) -> bool:
         found = [self._values.get((rival.row.id, rival.source, column)) for rival in rivals]
         values = [value for value in found if value is not None]
         own = self._values.get((line.row.id, line.source, column))
         return own is not None and len(values) > 1 and own == max(values)
+
+
+def _source(run: ReproducedTable, row: ReproducedRow) -> str:
+    protocol = "" if run.protocol is None else f", {run.protocol}"
+    return f"ours{protocol}{', stand-in' if row.stand_ins else ''}"
 
 
 def _ours(line: _Line, column: _Column) -> float | None:
