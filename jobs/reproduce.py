@@ -19,15 +19,16 @@ def main(config: ReproduceJob) -> None:
 
     job = config.model_copy(update={"output": as_place(absolute_place(config.output, "--output"))})
     plan = make_plan(job)
-    command = shlex.join(["python", *sys.argv])
     if job.dry_run:
         print(listing(plan))
+        command = shlex.join(["python", *sys.argv])
         print(f"\n{exhibit_listing(plan, job, make_report(plan, job, {}, command))}")
         return
 
     from diffretriever.reproduction.report import write_report
     from diffretriever.reproduction.runner import run_plan
 
+    command = shlex.join(["python", *sys.argv])
     failed = run_plan(plan, job, command, lambda line: print(line, flush=True))
     report = write_report(plan, job, failed, command)
     pages = write_paper(plan, job, report)

@@ -19,7 +19,7 @@ class ReproduceJob(RayConfig):
     """Run those rows of the paper's tables that can be run here, and print ours beside the paper's."""
 
     tables: tuple[str, ...] = ()
-    """Tables and figures by name; default: all. `mini` is not the paper's: all methods on the embedded backbone."""
+    """Tables by name; default: all. `mini` is not the paper's: all methods on the embedded backbone."""
     collections: dict[str, str] = Field(default_factory=dict)
     """NAME=PATH, repeatable: where a collection lies. NAME is BEIR's, or msmarco, msmarco-dev, dl19, dl20; PATH is what
     encode_beir.py takes, so `nq=nq` downloads NQ."""

@@ -8,11 +8,11 @@ import pytest
 
 from diffretriever.presets import load_retriever, preset_names
 from diffretriever.reproduction.plan import with_settings
-from diffretriever.reproduction.tables import AVERAGE, BEIR7, FIGURE_TABLES, MINI, PAPER_TABLES, load_table, load_tables
+from diffretriever.reproduction.tables import AVERAGE, BEIR7, MINI, PAPER_TABLES, load_table, load_tables
 from schemas.reproduce import Figures, PublishedRow
 from schemas.retriever import Bm25Retriever, MaskedRetriever
 
-TABLES = (*PAPER_TABLES, *FIGURE_TABLES, MINI)
+TABLES = (*PAPER_TABLES, "decomposition", MINI)
 INDOMAIN = ("msmarco-dev", "dl19", "dl20")
 N_FIGURES = {
     "main-indomain": 162,

@@ -22,8 +22,8 @@ _DENSE, _COMPRESSED = "dense", "compressed"
 
 _SIZES = (
     "Effectiveness and sizes before and after compression. Sizes of ours with a wavy sign are arithmetic, without "
-    "titles, ids and centroids: vectors in bf16 as zstd at level 3 leaves them, which is how the paper's sizes come about, "
-    "and two bits a dimension with a 4-byte number of a centroid. The last column is the ratio to plain bf16."
+    "titles, ids and centroids: vectors in bf16 as zstd at level 3 leaves them, which is how the paper's sizes come "
+    "about, and two bits a dimension with a 4-byte number of a centroid. The last column is the ratio to plain bf16."
 )
 
 
