@@ -258,13 +258,18 @@ def _bytes(measures: dict[str, float | None]) -> float:
 def test_ours_under_two_protocols_are_two_lines_with_emphasis_of_their_own() -> None:
     table = load_table("main-beir7")
     result = measured(table, lambda _, value: None if value is None else value + 0.01)
-    runs = [result.model_copy(update={"protocol": name}) for name in ("authors", "paper")]
+    runs = [
+        result.model_copy(update={"protocol": name, "caption": f"{table.caption} Protocol {name}."})
+        for name in ("authors", "paper")
+    ]
     (grid,) = layout_of(table).grids(table, runs, "beside")
     assert len(grid.body) == 3 * len(table.rows)
     sources = [cell.text for cell in cells([grid]) if cell.text in ("paper", "ours, authors", "ours, paper")]
     assert sources == ["paper", "ours, authors", "ours, paper"] * len(table.rows)
     bold = [[cell.bold for cell in row.cells if cell.role == "ours"] for row in grid.body]
     assert bold[1::3] == bold[2::3]
+    assert grid.caption == table.caption
+    assert grid.notes[-2:] == ("Protocol authors.", "Protocol paper.")
 
 
 def test_measured_sizes_take_the_place_of_arithmetic() -> None:

@@ -10,7 +10,7 @@ from diffretriever.reproduction.formats.base import Block, Command, Format, Pict
 from diffretriever.reproduction.layouts.grid import Grid, GridCell, GridRow
 
 _STYLE = """
-body { font: 15px/1.5 Georgia, 'Times New Roman', serif; color: #22272e; max-width: 1180px; margin: 2em auto;
+body { font: 15px/1.5 Georgia, 'Times New Roman', serif; color: #22272e; max-width: 1340px; margin: 2em auto;
   padding: 0 1.2em; }
 h1, h2 { font-family: Helvetica, Arial, sans-serif; line-height: 1.2; }
 h1 { font-size: 1.6em; } h2 { font-size: 1.15em; margin: 2.4em 0 .4em; }

@@ -60,7 +60,7 @@ class CompressionLayout(Model):
         return Grid(
             id=table.id,
             title=f"{table.place}{protocol}",
-            caption=table.caption,
+            caption=measured.caption,
             n_labels=len(_HEADS),
             head=tuple(_head(sides)),
             body=tuple(body),

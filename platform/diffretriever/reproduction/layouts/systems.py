@@ -13,6 +13,7 @@ from diffretriever.evaluation.tables import points
 from diffretriever.reproduction.layouts.grid import NO_VALUE, Grid, GridCell, GridRow
 from diffretriever.reproduction.layouts.marks import Marking, marks_of_ours
 from diffretriever.reproduction.report import ReproducedCell, ReproducedRow, ReproducedTable
+from diffretriever.reproduction.tables import load_table
 from schemas.base import Model
 from schemas.reproduce import PublishedRow, PublishedTable
 
@@ -131,12 +132,22 @@ class _Drawing:
         return Grid(
             id=self._table.id if part == 0 else f"{self._table.id}-{part + 1}",
             title=title if part == 0 else f"{title}, continued",
-            caption=self._table.caption if part == 0 else "",
+            caption=self._caption() if part == 0 else "",
             n_labels=len(self._layout.heads) + (self._layout.block is not None) + self._shows_source,
             head=tuple(self._head(columns)),
             body=tuple(self._body(columns)),
-            notes=self._layout.marking.notes() if part == 0 else (),
+            notes=(*self._layout.marking.notes(), *self._protocols()) if part == 0 else (),
         )
+
+    def _caption(self) -> str:
+        """Return the caption; that of a single run says its protocol."""
+        return self._measured[0].caption if len(self._measured) == 1 else load_table(self._table.id).caption
+
+    def _protocols(self) -> Iterator[str]:
+        """Yield what each of several runs was under, which its caption has after the table's own words."""
+        if len(self._measured) > 1:
+            said = (run.caption.removeprefix(load_table(self._table.id).caption).strip() for run in self._measured)
+            yield from filter(None, said)
 
     def _all_columns(self) -> list[_Column]:
         modes: tuple[str | None, ...] = self._layout.modes or (None,)
