@@ -90,10 +90,8 @@ def _sentence(error: Exception, config: JobConfig) -> str | None:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     if any(type(each).__name__ in _LOST and type(each).__module__ == "ray.exceptions" for each in causes(error)):
-        lost = str(error).strip().partition("\n")[0]
-        return (
-            f"Ray lost a machine or a process ({lost}): what was committed is safe, the same command goes on from there"
-        )
+        said = str(error).strip().partition("\n")[0]
+        return f"Ray lost what worked for this job ({said}): what was committed is safe, the same command goes on from there"
     return None
 
 

@@ -13,8 +13,9 @@ from schemas.reproduce import ReproduceJob
 
 def main(config: ReproduceJob) -> None:
     """List what can be run, or run it, print what was measured and say where the report is."""
+    from diffretriever.reproduction.paper import exhibit_listing, write_paper
     from diffretriever.reproduction.plan import make_plan
-    from diffretriever.reproduction.report import listing, terminal_table
+    from diffretriever.reproduction.report import listing, make_report, terminal_table
 
     job = config.model_copy(update={"output": as_place(absolute_place(config.output, "--output"))})
     plan = make_plan(job)
@@ -25,6 +26,8 @@ def main(config: ReproduceJob) -> None:
         return
     if job.dry_run:
         print(listing(plan))
+        command = shlex.join(["python", *sys.argv])
+        print(f"\n{exhibit_listing(plan, job, make_report(plan, job, {}, command))}")
         return
 
     from diffretriever.reproduction.report import write_report
@@ -32,8 +35,11 @@ def main(config: ReproduceJob) -> None:
 
     command = shlex.join(["python", *sys.argv])
     failed = run_plan(plan, job, command, lambda line: print(line, flush=True))
-    print(f"\n{terminal_table(write_report(plan, job, failed, command))}")
+    report = write_report(plan, job, failed, command)
+    pages = write_paper(plan, job, report)
+    print(f"\n{terminal_table(report)}")
     print(f"report: {job.output / 'reproduction.md'}")
+    print(f"in the paper's layout: {', '.join(str(job.output / page) for page in pages)}")
 
 
 if __name__ == "__main__":

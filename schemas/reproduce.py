@@ -48,6 +48,11 @@ class ReproduceJob(RayConfig):
     """PRESET=FOLDER, repeatable: LoRA adapter for the fine-tuned rows of a preset."""
     mini_collection: str = "scifact"
     """Collection of the table `mini`."""
+    analyses: dict[str, Place] = Field(default_factory=dict)
+    """BACKBONE=FOLDER, repeatable: a report of analyse_budgets.py for the figures on budgets, such as
+    Dream=analyses/dream; its sweeps may be of any of the paper's collections."""
+    latencies: Place | None = None
+    """Latencies measured by `python -m benchmarks.latency`, for the figures on latency."""
     output: Place
     """Folder or URI for indexes, evaluations and the report; the same command again goes on from what is there."""
     dry_run: bool = False

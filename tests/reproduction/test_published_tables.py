@@ -12,7 +12,7 @@ from diffretriever.reproduction.tables import AVERAGE, BEIR7, MINI, PAPER_TABLES
 from schemas.reproduce import Figures, PublishedRow
 from schemas.retriever import Bm25Retriever, MaskedRetriever
 
-TABLES = (*PAPER_TABLES, MINI)
+TABLES = (*PAPER_TABLES, "decomposition", MINI)
 INDOMAIN = ("msmarco-dev", "dl19", "dl20")
 N_FIGURES = {
     "main-indomain": 162,
@@ -24,6 +24,7 @@ N_FIGURES = {
     "beir7-modes": 432,
     "dense-baselines": 143,
     "index-storage": 4,
+    "decomposition": 108,
     "mini": 34,
 }
 FORWARD = {"1": 1, "2": 2}

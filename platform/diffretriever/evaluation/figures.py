@@ -79,6 +79,14 @@ def quiet(panel: Axes, grid_axis: Literal["x", "y"]) -> None:
     panel.spines["bottom"].set_color(BASE)
 
 
+def in_the_foot(panel: Axes, text: str, x: float) -> None:
+    """Write a number into the foot of a bar, where no other mark lies over it."""
+    panel.annotate(
+        text, (x, 0), (0, 4), textcoords="offset points", ha="center", fontsize=7.5, color=INK, zorder=5,
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8},
+    )  # fmt: skip
+
+
 def png(figure: Figure) -> bytes:
     """Return the figure as a PNG."""
     buffer = io.BytesIO()

@@ -14,18 +14,7 @@ from diffretriever.index.planning import encoding_hours
 from diffretriever.presets import load_retriever
 from diffretriever.reproduction.plan import DONE, READY, Plan, PlannedRow, Task
 from diffretriever.reproduction.protocols import set_up
-
-PASSAGES = {
-    "msmarco": 8_841_823,
-    "nq": 2_681_468,
-    "hotpotqa": 5_233_329,
-    "scifact": 5_183,
-    "trec-covid": 171_332,
-    "fiqa": 57_638,
-    "arguana": 8_674,
-    "quora": 522_931,
-}
-"""Passages of each corpus: MS MARCO's own, the others as BEIR counts them. The other columns are sets on MS MARCO."""
+from diffretriever.reproduction.storage import PASSAGES
 
 _PROMPT_AND_TEXT = 128
 """Tokens of a passage with its prompt: 53 and 75."""

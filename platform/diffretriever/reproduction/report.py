@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,7 +38,9 @@ class PairedTest(Model):
     """A two-sided paired t-test over queries."""
 
     against: str
-    """Id of the other row."""
+    """Id of the other row; of a compressed index's scores the row's own: its index before."""
+    difference: float
+    """Mean over queries of this row less the other."""
     p: float
     """Corrected where the table says so."""
     significant: bool
@@ -79,6 +82,8 @@ class ReproducedTable(Model):
     place: str
     caption: str
     correction: Literal["none", "holm"]
+    protocol: str | None = None
+    """What the rows were run under."""
     rows: tuple[ReproducedRow, ...]
 
 
@@ -98,10 +103,10 @@ class ReproductionReport(Model):
     """The resolved config of the job."""
 
 
-def write_report(
+def make_report(
     plan: Plan, job: ReproduceJob, failed: Mapping[Path | StorePath, str], command: str
 ) -> ReproductionReport:
-    """Write the two files into the job's output folder and return what is in the JSON.
+    """Return what was measured by now, beside what is published.
 
     Args:
         plan: of `job`.
@@ -110,7 +115,7 @@ def write_report(
         command: the command line.
     """
     results = Results()
-    report = ReproductionReport(
+    return ReproductionReport(
         tables=tuple(_table(table, rows, results, failed) for table, rows in plan.tables),
         stand_ins={source: folder for row in plan.rows() if _was_run(row) for source, folder in row.stand_ins.items()},
         notes=tuple(_notes(plan)),
@@ -118,6 +123,20 @@ def write_report(
         command=command,
         config=job.model_dump(mode="json"),
     )
+
+
+def write_report(
+    plan: Plan, job: ReproduceJob, failed: Mapping[Path | StorePath, str], command: str
+) -> ReproductionReport:
+    """Write the two files into the job's output folder and return what is in the JSON.
+
+    Args:
+        plan: as in `make_report`, like the others.
+        job: says where to write.
+        failed: results folder of each task that failed → why.
+        command: the command line.
+    """
+    report = make_report(plan, job, failed, command)
     write_text(job.output / "reproduction.md", reproduction_page(report))
     write_text(job.output / "reproduction.json", report.model_dump_json(indent=2) + "\n")
     return report
@@ -135,6 +154,7 @@ def _table(
         place=table.place,
         caption=table.caption,
         correction=table.correction,
+        protocol=table.protocol,
         rows=tuple(_row(planned, samples, tests, failed) for planned in rows),
     )
 
@@ -177,21 +197,36 @@ def _paired_tests(
     table: PublishedTable, rows: tuple[PlannedRow, ...], samples: Mapping[tuple[str, Column], Sample | None]
 ) -> dict[tuple[str, Column], list[PairedTest]]:
     """Compare each row with the rows it names, column by column; a column's tests are corrected together."""
-    by_column: dict[Column, list[tuple[str, str, float]]] = defaultdict(list)
+    by_column: dict[Column, list[tuple[str, PairedTest]]] = defaultdict(list)
     for planned in rows:
         for column in _columns(planned):
             ours = samples[planned.row.id, column]
-            for other in planned.row.against:
-                theirs = samples.get((other, column))
+            for other, place in _rivals(planned, column):
+                theirs = samples.get(place)
                 if ours is not None and theirs is not None:
-                    by_column[column].append((planned.row.id, other, paired_p(ours.per_query, theirs.per_query)))
+                    by_column[column].append((planned.row.id, _paired_test(other, ours, theirs)))
     tests: dict[tuple[str, Column], list[PairedTest]] = defaultdict(list)
     for column, found in by_column.items():
-        p_values = [p for _, _, p in found]
+        p_values = [test.p for _, test in found]
         corrected = holm(p_values) if table.correction == "holm" else p_values
-        for (row, other, _), p in zip(found, corrected, strict=True):
-            tests[row, column].append(PairedTest(against=other, p=p, significant=p < ALPHA))
+        for (row, test), p in zip(found, corrected, strict=True):
+            tests[row, column].append(test.model_copy(update={"p": p, "significant": p < ALPHA}))
     return tests
+
+
+def _rivals(planned: PlannedRow, column: Column) -> Iterator[tuple[str, tuple[str, Column]]]:
+    """Yield what a column of a row is tested against: the row's name, and where its sample lies."""
+    collection, mode, measure = column
+    for other in planned.row.against:
+        yield other, (other, column)
+    if mode == "compressed" and "@" in measure:
+        yield planned.row.id, (planned.row.id, (collection, "dense", measure))
+
+
+def _paired_test(other: str, ours: Sample, theirs: Sample) -> PairedTest:
+    p = paired_p(ours.per_query, theirs.per_query)
+    differences = [value - theirs.per_query[query] for query, value in ours.per_query.items()]
+    return PairedTest(against=other, difference=math.fsum(differences) / len(differences), p=p, significant=p < ALPHA)
 
 
 def _columns(planned: PlannedRow) -> list[Column]:
@@ -306,7 +341,7 @@ def _with_sizes(folder: Path | StorePath, results: dict[str, EvaluationResult]) 
 
 def reproduction_page(report: ReproductionReport) -> str:
     """Return the report in Markdown: a section for each table, a table for each of its collections."""
-    parts = ["# The paper's tables, and ours", *_warning(report)]
+    parts = ["# The paper's tables, and ours", *stand_in_warning(report)]
     parts += [f"- {note}" for note in report.notes]
     for table in report.tables:
         parts += [f"## {table.id}", f"{table.caption} In the paper: {table.place}. {_reading(table)}"]
@@ -329,7 +364,7 @@ def terminal_table(report: ReproductionReport) -> str:
     text = format_table(
         rows, ["table", "row", "collection", "mode", "measure", "paper", "ours", "difference", "paired tests"]
     )
-    return "\n".join([text, *_warning(report), *report.notes])
+    return "\n".join([text, *stand_in_warning(report), *report.notes])
 
 
 def listing(plan: Plan) -> str:
@@ -351,7 +386,8 @@ def listing(plan: Plan) -> str:
     return "\n".join([*lines, f"{counts[READY]} ready, {counts[DONE]} done, {blocked} cannot be run"])
 
 
-def _warning(report: ReproductionReport) -> list[str]:
+def stand_in_warning(report: ReproductionReport) -> list[str]:
+    """Return a paragraph that names the stand-ins, or nothing where there were none."""
     if not report.stand_ins:
         return []
     places = "; ".join(f"{folder} in place of {source}" for source, folder in report.stand_ins.items())

@@ -35,6 +35,15 @@ PAPER_TABLES = (
 )
 """In the paper's order."""
 
+FIGURE_TABLES = ("decomposition",)
+"""Figures whose bars are rows like those of a table."""
+
+WITHOUT_ROWS = (
+    "prompts", "hyperparameters", "latency-quality", "heat-maps-train", "heat-maps", "oracles", "query-features",
+    "latency-scaling", "index-storage-figure", "heat-maps-indomain", "heat-maps-beir7", "statements",
+)  # fmt: skip
+"""What the paper has beside them, by the names that `--tables` takes: nothing of it is run."""
+
 AVERAGE = "beir7-average"
 """The column of means over `BEIR7`."""
 
@@ -49,17 +58,17 @@ def load_tables(names: Sequence[str], mini_collection: str) -> list[PublishedTab
     """Return the tables of these names, or all where none is given.
 
     Args:
-        names: of `PAPER_TABLES`, or `mini`.
+        names: of `PAPER_TABLES`, `FIGURE_TABLES`, `mini`, or of what has no rows, for which there is nothing to load.
         mini_collection: collection that the table `mini` is about.
 
     Raises:
         ValueError: no such table.
     """
-    known = (*PAPER_TABLES, MINI)
+    known = (*PAPER_TABLES, *FIGURE_TABLES, *WITHOUT_ROWS, MINI)
     for name in names:
         if name not in known:
             raise ValueError(f"--tables: no table '{name}'.{suggest(name, known)}")
-    tables = [load_table(name) for name in names or known]
+    tables = [load_table(name) for name in names or known if name not in WITHOUT_ROWS]
     return [_on(table, mini_collection) if table.id == MINI else table for table in tables]
 
 

@@ -117,7 +117,9 @@ def draw_grids(facts: AnalysisFacts, grids: Sequence[GridMeans]) -> bytes:
     size = 0.75 + _CELL_WIDTH * len(facts.query_budgets), 0.85 + _CELL_HEIGHT * len(facts.passage_budgets)
     figure, panels = panel_figure(len(grids), n_columns, size, title, subtitle)
     for place, (panel, grid) in enumerate(zip(panels, grids, strict=True)):
-        _draw(panel, grid, facts)
+        draw_grid(panel, grid, facts)
+        panel.set_title(f"{grid.collection}", loc="left", fontsize=10, color=INK)
+        panel.set_title(f"Δ {points(grid.spread)}", loc="right", fontsize=8.5, color=MUTED)
         if place % n_columns == 0:
             panel.set_ylabel("$K_p$", fontsize=10, color=INK)
         if place + n_columns >= len(grids):
@@ -125,7 +127,8 @@ def draw_grids(facts: AnalysisFacts, grids: Sequence[GridMeans]) -> bytes:
     return png(figure)
 
 
-def _draw(panel: Axes, grid: GridMeans, facts: AnalysisFacts) -> None:
+def draw_grid(panel: Axes, grid: GridMeans, facts: AnalysisFacts) -> None:
+    """Draw one heat map, without a title: means in the cells, a star at the best, a frame around the fixed budget."""
     means_BA = np.array(grid.means).T
     low, spread = means_BA.min(), max(float(np.ptp(means_BA)), 1e-12)
     # The darkest fifth of the map would swallow the numbers.
@@ -139,8 +142,6 @@ def _draw(panel: Axes, grid: GridMeans, facts: AnalysisFacts) -> None:
         panel.text(a, b, text, ha="center", va="center", fontsize=8, color=colour, fontweight=weight)
         if budget == facts.fixed:
             panel.add_patch(Rectangle((a - 0.47, b - 0.46), 0.94, 0.92, fill=False, edgecolor=INK, linewidth=1.8))
-    panel.set_title(f"{grid.collection}", loc="left", fontsize=10, color=INK)
-    panel.set_title(f"Δ {points(grid.spread)}", loc="right", fontsize=8.5, color=MUTED)
     panel.set_xticks(range(len(facts.query_budgets)), [str(k) for k in facts.query_budgets])
     panel.set_yticks(range(len(facts.passage_budgets)), [str(k) for k in facts.passage_budgets])
     panel.tick_params(axis="both", length=0, labelsize=8.5, labelcolor=MUTED)

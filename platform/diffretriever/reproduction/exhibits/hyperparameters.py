@@ -1,0 +1,168 @@
+"""Table 7: the recipe of fine-tuning, printed from the defaults of the code and its presets."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from importlib.resources import files
+
+import yaml
+
+from diffretriever.backbones.published import Sizes
+from diffretriever.presets import load_retriever
+from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
+from diffretriever.reproduction.layouts.grid import Grid, GridCell, GridRow
+from schemas.base import Model
+from schemas.reproduce import ReproduceJob
+from schemas.retriever import GeneratedRetriever, MaskedRetriever, is_neural
+from schemas.training import Recipe
+
+_GPUS = 4
+"""Of the paper's trainings."""
+
+_STRATEGIES = {"ddp": "ddp", "deepspeed": "ZeRO-2"}
+_CAPS = {"promptreps_train": "promptreps-qwen2.5-tuned", "promptreps_zero_shot": "promptreps-qwen2.5"}
+
+_SIZES = {
+    "dream": Sizes(3584, 28, 28, 4, 18944, 152064, 131072),
+    "llada": Sizes(4096, 32, 32, 32, 12288, 126464, 4096),
+    "llama3": Sizes(4096, 32, 32, 8, 14336, 128256, 8192),
+    "qwen2": Sizes(3584, 28, 28, 4, 18944, 152064, 32768),
+}
+"""Of the four published models, by the name of their family's file."""
+
+_NOTES = (
+    "The code's values are the defaults of jobs/train.py and of the presets. Trainable parameters are counted from the "
+    "shapes of the published checkpoints. Ours is ddp by default, whose gradients are those of ZeRO-2, which "
+    "--strategy deepspeed takes; the precision is bf16 wherever there is a GPU."
+)
+
+
+class Hyperparameter(Model):
+    """A line of the table."""
+
+    paper: str
+    code: str | None = None
+    """Key in `code_values`."""
+
+
+class Hyperparameters(Exhibit):
+    """Needs no results."""
+
+    def command(self, job: ReproduceJob) -> str:
+        """Return the command that prints it."""
+        return f"python jobs/reproduce.py --output {job.output}"
+
+    def lacks(self, findings: Findings) -> list[str]:
+        """Return the values that the code has otherwise than the paper."""
+        ours = code_values()
+        return [
+            f"{name}: the paper has {line.paper}, the code {ours[line.code]}"
+            for lines in published_hyperparameters().values()
+            for name, line in lines.items()
+            if line.code is not None and ours[line.code] != line.paper
+        ]
+
+    def show(self, findings: Findings) -> Shown:
+        """Show the paper's values beside the code's."""
+        ours = code_values()
+        body: list[GridRow] = []
+        for group, lines in published_hyperparameters().items():
+            for place, (name, line) in enumerate(lines.items()):
+                own = "" if line.code is None else ours[line.code]
+                cells = [
+                    *([GridCell(group, rows=len(lines), bold=True)] if place == 0 else []),
+                    GridCell(name),
+                    GridCell(line.paper),
+                    GridCell(own, "ours", bold=line.code is not None and own != line.paper),
+                ]
+                body.append(GridRow(tuple(cells), "whole" if place == 0 and body else "none"))
+        head = GridRow(tuple(GridCell(text, "head") for text in ("", "Hyperparameter", "Paper", "Code")))
+        caption = "Fine-tuning hyperparameters; bold where the code's differ."
+        grid = Grid("hyperparameters", self.place, caption, 4, (head,), tuple(body), (_NOTES,))
+        return Shown([grid, *(f"Differs: {reason}." for reason in self.lacks(findings))])
+
+
+@cache
+def published_hyperparameters() -> dict[str, dict[str, Hyperparameter]]:
+    """Return the paper's table: group → name → line."""
+    text = (files("diffretriever.reproduction.exhibits") / "hyperparameters.yaml").read_text("utf-8")
+    groups = yaml.safe_load(text)
+    return {
+        group: {name: Hyperparameter.model_validate(line) for name, line in lines.items()}
+        for group, lines in groups.items()
+    }
+
+
+@cache
+def code_values() -> dict[str, str]:
+    """Return what the code does, key → value as the table writes it."""
+    recipe = Recipe()
+    return {
+        "optimizer": "AdamW",
+        "learning_rate": f"{recipe.learning_rate:g}",
+        "precision": "bf16",
+        "strategy": f"{_STRATEGIES[recipe.strategy]}, {_GPUS}\N{MULTIPLICATION SIGN}H100",
+        "accumulation": str(recipe.parts_per_worker(_GPUS)),
+        "negatives": f"1 positive + {recipe.hard_negatives} hard",
+        "lengths": f"{recipe.max_query_tokens} / {recipe.max_passage_tokens} tokens",
+        "temperature": f"τ = {recipe.temperature:g}",
+        "decoding": "0.0",
+        **{name: f"{getattr(recipe, name):g}" for name in ("warmup", "lora_dropout")},
+        **{
+            name: str(getattr(recipe, name))
+            for name in ("epochs", "seed", "queries_per_device", "batch_queries", "lora_rank", "lora_alpha")
+        },
+        **_adapter_sizes(recipe),
+        **_preset_values(),
+    }
+
+
+def _preset_values() -> dict[str, str]:
+    values = {}
+    for name in ("dream", "llada"):
+        config = load_retriever(f"diffretriever-{name}")
+        assert isinstance(config, MaskedRetriever), "DiffRetriever's presets have slots"
+        values[f"{name}_budget"] = f"({config.budget.query}, {config.budget.passage})"
+        values["steps"] = str(config.steps)
+    for key, preset in _CAPS.items():
+        generated = load_retriever(preset)
+        assert isinstance(generated, GeneratedRetriever), "PromptReps' presets generate"
+        values[key] = f"N = {generated.max_tokens}"
+    sources = {"dream": "diffretriever-dream", "llada": "diffretriever-llada"}
+    sources |= {"llama3": "promptreps-llama3", "qwen2.5": "promptreps-qwen2.5"}
+    for key, preset in sources.items():
+        config = load_retriever(preset)
+        assert is_neural(config), "these presets name a backbone"
+        values[key] = config.backbone.source
+    return values
+
+
+def _adapter_sizes(recipe: Recipe) -> dict[str, str]:
+    """Count the adapters' parameters from the shapes of the published checkpoints."""
+    from diffretriever.backbones.dream import DreamBackbone
+    from diffretriever.backbones.llada import LladaBackbone
+    from diffretriever.backbones.llama3 import Llama3Backbone
+    from diffretriever.backbones.qwen2 import Qwen2Backbone
+
+    families = {"dream": DreamBackbone, "llada": LladaBackbone, "llama3": Llama3Backbone, "qwen2": Qwen2Backbone}
+    trainable, shares = [], []
+    for name, family in families.items():
+        shapes = family.published.shapes(_SIZES[name])
+        adapted = [
+            shape
+            for tensor, shape in shapes.items()
+            if _is_in_a_layer(tensor) and tensor.split(".")[-2] in family.published.adapter_targets
+            if tensor.endswith(".weight")
+        ]
+        trainable.append(recipe.lora_rank * sum(map(sum, adapted)))
+        shares.append(trainable[-1] / (sum(map(math.prod, shapes.values())) + trainable[-1]))
+    return {
+        "parameters": f"{min(trainable) / 1e6:.0f}\N{EN DASH}{max(trainable) / 1e6:.0f} M",
+        "fraction": f"{100 * min(shares):.2f}\N{EN DASH}{100 * max(shares):.2f}%",
+    }
+
+
+def _is_in_a_layer(tensor: str) -> bool:
+    """Whether a name has a layer's number in it: LLaDA's output head is called as its feed-forward output is."""
+    return any(part.isdigit() for part in tensor.split("."))

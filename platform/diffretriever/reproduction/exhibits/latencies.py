@@ -1,0 +1,66 @@
+"""Latencies that were measured: the file that `python -m benchmarks.latency` writes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import PositiveFloat, PositiveInt
+
+from schemas.base import Model
+
+
+class Point(Model):
+    """A point of a line."""
+
+    x: PositiveInt
+    """Tokens of the input, or passages."""
+    ms: PositiveFloat
+    """Mean over the timed runs."""
+
+
+class Line(Model):
+    """How the time of one system grows."""
+
+    what: Literal["encoding", "search"]
+    method: str
+    backbone: str
+    representations: Literal["single", "multi", "zero-shot"]
+    """`multi`: what is fine-tuned, 4 generated tokens or the fixed budget; `zero-shot`: 20 generated tokens."""
+    points: tuple[Point, ...]
+    """Ascending."""
+
+
+class Latencies(Model):
+    """The whole file."""
+
+    device: str
+    lines: tuple[Line, ...]
+    query_tokens: PositiveInt = 32
+    """Length at which a query's encoding is read off."""
+
+    def encoding(self, method: str, backbone: str, representations: str) -> list[Point]:
+        """Return encoding by length; empty where it was not measured."""
+        return self._line("encoding", method, backbone, representations)
+
+    def search(self, method: str, backbone: str, representations: str) -> list[Point]:
+        """Return search by number of passages; empty where it was not measured."""
+        return self._line("search", method, backbone, representations)
+
+    def of_a_query(self, method: str, backbone: str, representations: str, passages: int) -> float | None:
+        """Return milliseconds of encoding and search together, or None where one was not measured there.
+
+        Args:
+            method: such as `PromptReps`.
+            backbone: as the paper calls it.
+            representations: `single`, `multi` or `zero-shot`.
+            passages: size of the index.
+        """
+        encoding = self.encoding(method, backbone, representations)
+        search = {point.x: point.ms for point in self.search(method, backbone, representations)}
+        near = min(encoding, key=lambda point: abs(point.x - self.query_tokens), default=None)
+        return None if near is None or passages not in search else near.ms + search[passages]
+
+    def _line(self, what: str, method: str, backbone: str, representations: str) -> list[Point]:
+        wanted = what, method, backbone, representations
+        found = (line for line in self.lines if (line.what, line.method, line.backbone, line.representations) == wanted)
+        return list(next((line.points for line in found), ()))

@@ -1,0 +1,54 @@
+"""The pages in the paper's layout, and what a dry run says of every table and figure."""
+
+from __future__ import annotations
+
+import pytest
+
+from diffretriever.files import read_text
+from diffretriever.reproduction.exhibits import EXHIBITS
+from diffretriever.reproduction.paper import exhibit_listing, write_paper
+from diffretriever.reproduction.plan import Task, make_plan
+from diffretriever.reproduction.report import make_report
+from diffretriever.reproduction.tables import load_table
+from tests.reproduction.cases import JobMaker, fake_evaluation
+
+
+def test_exhibits_have_names_and_places_of_their_own() -> None:
+    assert len({exhibit.name for exhibit in EXHIBITS}) == len(EXHIBITS)
+    assert len({exhibit.place for exhibit in EXHIBITS}) == len(EXHIBITS)
+
+
+def test_a_table_without_anything_of_ours_shows_the_papers(job: JobMaker) -> None:
+    config = job("dense-baselines")
+    plan = make_plan(config)
+    report = make_report(plan, config, {}, "python jobs/reproduce.py")
+    assert write_paper(plan, config, report) == ["paper.md", "paper.tex", "paper.html"]
+    page = read_text(config.output / "paper.md")
+    assert "| DiffRetriever | Dream" in page.replace("**", "")
+    assert "**.433**" in page
+    assert "10 results: no weights for facebook" in page
+    assert "Ours alone" not in page
+
+
+def test_ours_comes_with_its_difference(job: JobMaker) -> None:
+    config = job("main-beir7")
+    plan = make_plan(config)
+    (task,) = [row.tasks["scifact"] for row in plan.rows() if row.row.id == "zero-shot-bm25"]
+    assert isinstance(task, Task)
+    fake_evaluation(task.results, {"sparse": {"nDCG@10": {"q1": 0.6, "q2": 0.7}}})
+    write_paper(plan, config, make_report(plan, config, {}, "c"))
+    assert ".650 (\N{MINUS SIGN}.014)" in read_text(config.output / "paper.md")
+    assert r"\cellcolor{below1}.650" in read_text(config.output / "paper.tex")
+    assert 'class="ours below1">.650<small>\N{MINUS SIGN}.014</small>' in read_text(config.output / "paper.html")
+
+
+@pytest.mark.parametrize("name", ["main-indomain", "mini"])
+def test_a_dry_run_says_what_each_exhibit_lacks(job: JobMaker, name: str) -> None:
+    config = job(name, dry_run=True)
+    plan = make_plan(config)
+    text = exhibit_listing(plan, config, make_report(plan, config, {}, "c"))
+    assert f"[{name}]" in text
+    assert f"command: python jobs/reproduce.py --tables {name}" in text
+    assert "lacks: " in text
+    if name == "mini":
+        assert f"{len(load_table('mini').rows)} results: not run yet" in text
