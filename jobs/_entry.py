@@ -91,7 +91,7 @@ def _sentence(error: Exception, config: JobConfig) -> str | None:
         return f"{error.filename}: {error.strerror}"
     if any(type(each).__name__ in _LOST and type(each).__module__ == "ray.exceptions" for each in causes(error)):
         said = str(error).strip().partition("\n")[0]
-        return f"Ray lost what worked for this job ({said}): what was committed is safe, the same command goes on from there"
+        return f"Ray lost what worked for this job ({said}): what was committed is safe, the same command goes on"
     return None
 
 

@@ -47,6 +47,9 @@ from diffretriever.pipelines.sweep import _refuse_another
 from diffretriever.presets import load_retriever, read_selection
 from diffretriever.random_models.adapters import write_random_adapter
 from diffretriever.random_models.checkpoints import write_random_checkpoint
+from diffretriever.reproduction.exhibits.analyses import read_analysis
+from diffretriever.reproduction.exhibits.latencies import read_latencies
+from diffretriever.reproduction.exhibits.query_features import _values
 from diffretriever.reproduction.report import read_results
 from diffretriever.training.adapters import check_trained
 from diffretriever.training.data.sources import open_source
@@ -165,7 +168,7 @@ def _run(folder: Path) -> Path:
 def _sweep(name: str) -> Callable[[Path], Path]:
     def write(folder: Path) -> Path:
         swept = make_sweep(folder, "swept", n=5)
-        (swept / "sweep.yaml").write_text(yaml.safe_dump({"collection": "c", "top_k": 10, "exclude_self": True}))
+        (swept / "sweep.yaml").write_text(yaml.safe_dump({"collection": "c", "top_k": 10, "exclude_self": False}))
         if "encoded" in name:
             add_vectors(swept, "test", 5)
         return swept / name
@@ -187,6 +190,16 @@ def _read_sweep_job(file: Path) -> None:
 def _report(name: str) -> Callable[[Path], Path]:
     def write(folder: Path) -> Path:
         write_evaluation(folder, EVALUATION, RESULTS)
+        return folder / name
+
+    return write
+
+
+def _analysis(name: str) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        report = Path(__file__).resolve().parents[1] / "docs" / "budgets" / "report.json"
+        (folder / "report.json").write_bytes(report.read_bytes())
+        parquet.write_table(pa.table({"mode": ["dense"] * 9, "length": [3.0] * 9}), folder / "per_query.parquet")
         return folder / name
 
     return write
@@ -317,6 +330,13 @@ KINDS = {
     ),
     "report": Kind(_report("metrics.json"), lambda file: read_results(file.parent)),
     "values of a report": Kind(_report("per_query.parquet"), lambda file: read_results(file.parent), is_text=False),
+    "latencies": Kind(
+        _text("latencies.json", json.dumps({"latencies": {"device": "none", "lines": []}})), read_latencies
+    ),
+    "analysis of budgets": Kind(_analysis("report.json"), lambda file: read_analysis("Dream", file.parent)),
+    "values of an analysis": Kind(
+        _analysis("per_query.parquet"), lambda file: _values(read_analysis("Dream", file.parent)), is_text=False
+    ),
     "mined negatives": Kind(_mined, _mine_again),
     "training set": Kind(_training_set("manifest.json"), _read_training_set),
     "examples of a training set": Kind(_training_set(EXAMPLES_FILE), _read_training_set, is_text=False),
@@ -558,6 +578,15 @@ TRIED: dict[str, tuple[str, ...]] = {
     "pipelines/sweep.py": ("job of a sweep",),
     "pipelines/training_data.py": (_OURS,),
     "presets.py": ("preset", "selection of a budget"),
+    "reproduction/exhibits/analyses.py": ("analysis of budgets",),
+    "reproduction/exhibits/hyperparameters.py": ("[data of this package]",),
+    "reproduction/exhibits/latencies.py": ("latencies",),
+    "reproduction/exhibits/prompts.py": ("[data of this package]",),
+    "reproduction/exhibits/published.py": ("[data of this package]",),
+    "reproduction/exhibits/query_features.py": ("values of an analysis",),
+    "reproduction/exhibits/statements.py": ("[data of this package]",),
+    "reproduction/layouts/__init__.py": ("[data of this package]",),
+    "reproduction/protocols.py": ("[data of this package]",),
     "reproduction/report.py": ("report", "values of a report"),
     "reproduction/tables.py": ("[data of this package]",),
     "schemas/settings.py": ("config of a job",),

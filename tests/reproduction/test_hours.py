@@ -6,8 +6,9 @@ from itertools import permutations
 
 import pytest
 
-from diffretriever.reproduction.hours import PASSAGES, RowNeeds, best_order, hours_page, needs_of
+from diffretriever.reproduction.hours import RowNeeds, best_order, hours_page, needs_of
 from diffretriever.reproduction.plan import make_plan
+from diffretriever.reproduction.storage import PASSAGES
 from diffretriever.reproduction.tables import BEIR7
 from schemas.reproduce import ReproduceJob
 from tests.reproduction.cases import JobMaker

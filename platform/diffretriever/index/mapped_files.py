@@ -105,9 +105,15 @@ class FileKind(Generic[Files]):
         return None if held is None else self.opened(held, fragment, is_local=artefact.is_local)
 
     def checked(self, index: PassageIndex, fragment: Any) -> Files | None:
-        """Do what `open_of` does once all of the files have been read and compared with what was written."""
-        self.artefact(index, fragment).check()
-        return self.open_of(index, fragment)
+        """Do what `open_of` does once all of the files have been read and compared with what was written.
+
+        Sound files that a search passes over, as passages are left out of them, are None as well.
+        """
+        artefact = self.artefact(index, fragment)
+        artefact.check()
+        files = self.open_of(index, fragment)
+        is_passed_over = files is not None and artefact.has_checksums() and not _hold_all(files, fragment)
+        return None if is_passed_over else files
 
     def remove_damaged(self, index: PassageIndex) -> None:
         """Read the files of all fragments, and remove those that are damaged: a line in the log names them."""

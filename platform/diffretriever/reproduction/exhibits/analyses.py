@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from diffretriever.files import is_file, read_text
+from diffretriever.files import is_file, read_model
 from diffretriever.reproduction.tables import AVERAGE, BEIR7
 from schemas.places import Place
 from schemas.reproduce import ReproduceJob
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from diffretriever.evaluation.budgets.oracle_gains import OracleGain
     from diffretriever.evaluation.budgets.report import AnalysisReport
 
+MADE_BY = "make it by jobs/analyse_budgets.py"
 _SELECTION = "selection"
 _SPLITS = {
     "msmarco/train": "msmarco-train",
@@ -101,18 +102,19 @@ def read_analyses(job: ReproduceJob) -> dict[str, Analysis]:
     """Return the analyses that the job names.
 
     Raises:
-        ValueError: a folder without a report.
+        ValueError: a folder without a report, or with a damaged one.
     """
-    if not job.analyses:
-        return {}
+    return {name: read_analysis(name, folder) for name, folder in job.analyses.items()}
+
+
+def read_analysis(name: str, folder: Place) -> Analysis:
+    """Return the analysis in a folder, by the name of its backbone; raises as `read_analyses` does."""
     from diffretriever.evaluation.budgets.report import AnalysisReport
 
-    found = {}
-    for name, folder in job.analyses.items():
-        if not is_file(folder / "report.json"):
-            raise ValueError(f"--analyses {name}={folder}: no report.json there: make it by jobs/analyse_budgets.py")
-        found[name] = Analysis(name, folder, AnalysisReport.model_validate_json(read_text(folder / "report.json")))
-    return found
+    file = folder / "report.json"
+    if not is_file(file):
+        raise ValueError(f"--analyses {name}={folder}: no report.json there: {MADE_BY}")
+    return Analysis(name, folder, read_model(file, AnalysisReport, MADE_BY))
 
 
 def shown_names(analyses: Iterable[str], published: Iterable[str]) -> list[str]:

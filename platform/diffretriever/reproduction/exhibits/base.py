@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from diffretriever.files import is_file, read_text
+from diffretriever.files import is_file
 from diffretriever.reproduction.exhibits.analyses import Analysis, read_analyses
-from diffretriever.reproduction.exhibits.latencies import Latencies
+from diffretriever.reproduction.exhibits.latencies import Latencies, read_latencies
 from diffretriever.reproduction.formats.base import Block
 from diffretriever.reproduction.plan import Plan
 from diffretriever.reproduction.report import ReproducedTable, ReproductionReport
@@ -42,10 +41,7 @@ class Findings:
             return None
         if not is_file(place):
             raise ValueError(f"--latencies {place}: no such file: make it by python -m benchmarks.latency")
-        values = json.loads(read_text(place))
-        if "latencies" not in values:
-            raise ValueError(f"--latencies {place}: it has no `latencies`: make it by python -m benchmarks.latency")
-        return Latencies.model_validate(values["latencies"])
+        return read_latencies(place)
 
     def score(self, table: str, row: str, collection: str, mode: str) -> float | None:
         """Return what was measured for a cell, under the first protocol; None where it was not measured.

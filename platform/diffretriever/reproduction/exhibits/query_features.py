@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pyarrow import parquet
 
-from diffretriever.files import open_input
-from diffretriever.reproduction.exhibits.analyses import Analysis, shown_names
+from diffretriever.files import open_input, understood
+from diffretriever.reproduction.exhibits.analyses import MADE_BY, Analysis, shown_names
 from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.reproduction.exhibits.published import BACKBONES, figure_facts
 from diffretriever.reproduction.formats.base import Picture
@@ -78,7 +78,8 @@ def _drawn(findings: Findings) -> bytes:
 
 
 def _values(analysis: Analysis) -> dict[str, list[object]]:
-    with open_input(analysis.folder / "per_query.parquet") as stream:
+    file = analysis.folder / "per_query.parquet"
+    with understood(file, MADE_BY), open_input(file) as stream:
         columns: dict[str, list[object]] = parquet.read_table(io.BytesIO(stream.read())).to_pydict()
     return columns
 
