@@ -9,7 +9,7 @@ from diffretriever.index.planning import HIDDEN_SIZES, ZSTD_SHARE
 from diffretriever.presets import load_retriever
 from schemas.codec import CodecConfig
 from schemas.reproduce import PublishedRow
-from schemas.retriever import MaskedRetriever
+from schemas.retriever import has_slots
 
 PASSAGES = {
     "msmarco": 8_841_823,
@@ -53,7 +53,7 @@ def index_size(row: PublishedRow, collection: str) -> IndexSize:
         ValueError: the row is no retriever with slots, or the size of the corpus or the model is not known.
     """
     config = None if row.preset is None else load_retriever(row.preset)
-    if not isinstance(config, MaskedRetriever) or config.backbone.source not in HIDDEN_SIZES:
+    if config is None or not has_slots(config) or config.backbone.source not in HIDDEN_SIZES:
         raise ValueError(f"row {row.id}: the size of its index is not known: it names no preset with slots")
     return size_of(corpus_of(collection), HIDDEN_SIZES[config.backbone.source], config.budget.passage)
 

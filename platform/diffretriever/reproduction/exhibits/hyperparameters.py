@@ -14,7 +14,7 @@ from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.reproduction.layouts.grid import Grid, GridCell, GridRow
 from schemas.base import Model
 from schemas.reproduce import ReproduceJob
-from schemas.retriever import GeneratedRetriever, MaskedRetriever, is_neural
+from schemas.retriever import has_slots, is_neural
 from schemas.training import Recipe
 
 _GPUS = 4
@@ -122,13 +122,11 @@ def _preset_values() -> dict[str, str]:
     values = {}
     for name in ("dream", "llada"):
         config = load_retriever(f"diffretriever-{name}")
-        assert isinstance(config, MaskedRetriever), "DiffRetriever's presets have slots"
+        assert has_slots(config), "DiffRetriever's presets have slots"
         values[f"{name}_budget"] = f"({config.budget.query}, {config.budget.passage})"
         values["steps"] = str(config.steps)
     for key, preset in _CAPS.items():
-        generated = load_retriever(preset)
-        assert isinstance(generated, GeneratedRetriever), "PromptReps' presets generate"
-        values[key] = f"N = {generated.max_tokens}"
+        values[key] = f"N = {load_retriever(preset).max_vectors('passage')}"
     sources = {"dream": "diffretriever-dream", "llada": "diffretriever-llada"}
     sources |= {"llama3": "promptreps-llama3", "qwen2.5": "promptreps-qwen2.5"}
     for key, preset in sources.items():
