@@ -15,10 +15,11 @@ def main(config: ReproduceJob) -> None:
     """List what can be run, or run it, print what was measured and say where the report is."""
     from diffretriever.reproduction.paper import exhibit_listing, write_paper
     from diffretriever.reproduction.plan import make_plan
-    from diffretriever.reproduction.report import listing, make_report, terminal_table
+    from diffretriever.reproduction.report import listing, make_report, terminal_table, write_report
+    from diffretriever.reproduction.runner import run_plan
 
     job = config.model_copy(update={"output": as_place(absolute_place(config.output, "--output"))})
-    plan = make_plan(job)
+    plan, command = make_plan(job), shlex.join(["python", *sys.argv])
     if job.plan:
         from diffretriever.reproduction.hours import hours_page
 
@@ -26,14 +27,9 @@ def main(config: ReproduceJob) -> None:
         return
     if job.dry_run:
         print(listing(plan))
-        command = shlex.join(["python", *sys.argv])
         print(f"\n{exhibit_listing(plan, job, make_report(plan, job, {}, command))}")
         return
 
-    from diffretriever.reproduction.report import write_report
-    from diffretriever.reproduction.runner import run_plan
-
-    command = shlex.join(["python", *sys.argv])
     failed = run_plan(plan, job, command, lambda line: print(line, flush=True))
     report = write_report(plan, job, failed, command)
     pages = write_paper(plan, job, report)
