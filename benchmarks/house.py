@@ -191,7 +191,7 @@ def _encoding(folder: Path, retriever: Any, uris: list[str]) -> Callable[[], obj
     corpus.write_text("\n".join(lines) + "\n", "utf-8")
     text, manifest = retriever.model_dump_json(), manifest_of(load_encoder(retriever, "cpu"))
     budget = retriever.max_vectors("passage")
-    start = EncoderStart(text, manifest.weights, "cpu", 1)
+    start = EncoderStart(text, manifest.weights, "cpu", 1, tokenizer=manifest.tokenizer)
     places = iter([(PassageIndex.create(uri, manifest), EncodeBlocks(start, {uri: budget})) for uri in uris])
 
     def work() -> None:
