@@ -97,3 +97,8 @@ class Exhibit(ABC):
     @abstractmethod
     def show(self, findings: Findings) -> Shown:
         """Return what the page has."""
+
+    def lacking(self, findings: Findings) -> list[str]:
+        """Return a paragraph on what ours lacks; none where it is whole."""
+        reasons = self.lacks(findings)
+        return [f"Ours lacks: {'; '.join(reasons)}."] if reasons else []

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from diffretriever.reproduction.exhibits.analyses import Analysis, shown_names
 from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.reproduction.exhibits.published import (
+    ANALYSES,
     BACKBONES,
     TITLES,
     figure_facts,
@@ -48,8 +49,7 @@ class HeatMaps(Exhibit):
 
     def command(self, job: ReproduceJob) -> str:
         """Return the command that draws it from sweeps that were analysed."""
-        folders = " ".join(f"--analyses {name}=ANALYSIS" for name in BACKBONES)
-        return f"python jobs/reproduce.py --tables {self.name} {folders} --output {job.output}"
+        return f"python jobs/reproduce.py --tables {self.name} {ANALYSES} --output {job.output}"
 
     def lacks(self, findings: Findings) -> list[str]:
         """Return the panels without means of ours."""
@@ -64,9 +64,7 @@ class HeatMaps(Exhibit):
     def show(self, findings: Findings) -> Shown:
         """Draw all panels."""
         picture = Picture(f"{self.name}.png", self.place, f"{self.title[0].upper()}{self.title[1:]}. {_CAPTION}")
-        lacking = self.lacks(findings)
-        notes = [f"Ours lacks: {'; '.join(lacking)}."] if lacking else []
-        return Shown([picture, *notes], {picture.file: self._drawn(findings)})
+        return Shown([picture, *self.lacking(findings)], {picture.file: self._drawn(findings)})
 
     def _drawn(self, findings: Findings) -> bytes:
         from diffretriever.evaluation.figures import INK, panel_figure, png

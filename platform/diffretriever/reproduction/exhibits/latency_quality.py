@@ -64,9 +64,7 @@ class LatencyQuality(Exhibit):
     def show(self, findings: Findings) -> Shown:
         """Draw it."""
         picture = Picture(f"{self.name}.png", self.place, _CAPTION)
-        lacking = self.lacks(findings)
-        notes = [f"Ours lacks: {'; '.join(lacking)}."] if lacking else []
-        return Shown([picture, *notes], {picture.file: _drawn(findings)})
+        return Shown([picture, *self.lacking(findings)], {picture.file: _drawn(findings)})
 
 
 def query_latency(findings: Findings, method: str, backbone: str, representations: str) -> float | None:

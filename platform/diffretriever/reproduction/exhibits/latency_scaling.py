@@ -47,9 +47,7 @@ class LatencyScaling(Exhibit):
         """Draw four panels."""
         picture = Picture(f"{self.name}.png", self.place, _CAPTION)
         device = [] if findings.latencies is None else [f"Measured on {findings.latencies.device}."]
-        lacking = self.lacks(findings)
-        notes = [*device, *([f"Ours lacks: {'; '.join(lacking)}."] if lacking else [])]
-        return Shown([picture, *notes], {picture.file: draw_scaling(findings.latencies)})
+        return Shown([picture, *device, *self.lacking(findings)], {picture.file: draw_scaling(findings.latencies)})
 
 
 def draw_scaling(latencies: Latencies | None) -> bytes:

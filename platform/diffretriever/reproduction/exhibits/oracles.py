@@ -8,6 +8,7 @@ from diffretriever.evaluation.tables import points
 from diffretriever.reproduction.exhibits.analyses import shown_names
 from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.reproduction.exhibits.published import (
+    ANALYSES,
     BACKBONES,
     TITLES,
     figure_facts,
@@ -42,9 +43,8 @@ class Oracles(Exhibit):
 
     def command(self, job: ReproduceJob) -> str:
         """Return the command that draws it."""
-        folders = " ".join(f"--analyses {name}=ANALYSIS" for name in BACKBONES)
         tables = f"--tables {self.name} --tables main-indomain --tables beir7-modes"
-        return f"python jobs/reproduce.py {tables} {folders} --collections-root COLLECTIONS --output {job.output}"
+        return f"python jobs/reproduce.py {tables} {ANALYSES} --collections-root COLLECTIONS --output {job.output}"
 
     def lacks(self, findings: Findings) -> list[str]:
         """Return the bars without one of ours."""
@@ -82,9 +82,7 @@ class Oracles(Exhibit):
         )
         figure.legend(handles=keys, loc="outside lower left", ncols=3, frameon=False, fontsize=8.5)
         picture = Picture(f"{self.name}.png", self.place, _CAPTION)
-        lacking = self.lacks(findings)
-        notes = [f"Ours lacks: {'; '.join(lacking)}."] if lacking else []
-        return Shown([picture, *notes], {picture.file: png(figure)})
+        return Shown([picture, *self.lacking(findings)], {picture.file: png(figure)})
 
 
 def _draw(panel: Axes, collection: str, names: list[str], findings: Findings, colours: dict[str, str]) -> None:

@@ -32,6 +32,8 @@ TITLES = {
 
 BACKBONES = ("Dream", "LLaDA")
 """The two with slots, in the paper's order."""
+ANALYSES = " ".join(f"--analyses {name}=ANALYSIS" for name in BACKBONES)
+"""Flags of a command that takes an analysis of each."""
 
 
 class FigureFacts(Model):

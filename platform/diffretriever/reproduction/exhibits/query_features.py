@@ -14,7 +14,7 @@ from pyarrow import parquet
 from diffretriever.files import open_input, understood
 from diffretriever.reproduction.exhibits.analyses import MADE_BY, Analysis, shown_names
 from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
-from diffretriever.reproduction.exhibits.published import BACKBONES, figure_facts
+from diffretriever.reproduction.exhibits.published import ANALYSES, BACKBONES, figure_facts
 from diffretriever.reproduction.formats.base import Picture
 from schemas.reproduce import ReproduceJob
 
@@ -35,8 +35,7 @@ class QueryFeatures(Exhibit):
 
     def command(self, job: ReproduceJob) -> str:
         """Return the command that draws it from sweeps that were analysed."""
-        folders = " ".join(f"--analyses {name}=ANALYSIS" for name in BACKBONES)
-        return f"python jobs/reproduce.py --tables {self.name} {folders} --output {job.output}"
+        return f"python jobs/reproduce.py --tables {self.name} {ANALYSES} --output {job.output}"
 
     def lacks(self, findings: Findings) -> list[str]:
         """Return the backbones without an analysis."""
@@ -46,9 +45,7 @@ class QueryFeatures(Exhibit):
     def show(self, findings: Findings) -> Shown:
         """Draw a panel for each score and feature."""
         picture = Picture(f"{self.name}.png", self.place, _CAPTION)
-        lacking = self.lacks(findings)
-        notes = [f"Ours lacks: {'; '.join(lacking)}."] if lacking else []
-        return Shown([picture, *notes], {picture.file: _drawn(findings)})
+        return Shown([picture, *self.lacking(findings)], {picture.file: _drawn(findings)})
 
 
 def correlation(analysis: Analysis, mode: str, feature: str) -> float | None:

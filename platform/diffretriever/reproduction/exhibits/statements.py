@@ -13,7 +13,7 @@ from diffretriever.evaluation.tables import points, signed
 from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.reproduction.exhibits.latency_quality import query_latency
 from diffretriever.reproduction.exhibits.oracles import our_bars
-from diffretriever.reproduction.exhibits.published import BACKBONES
+from diffretriever.reproduction.exhibits.published import ANALYSES, BACKBONES
 from diffretriever.reproduction.exhibits.query_features import correlation
 from diffretriever.reproduction.layouts import layout_of
 from diffretriever.reproduction.layouts.grid import NO_VALUE, Grid, GridCell, GridRow
@@ -58,8 +58,7 @@ class Statements(Exhibit):
 
     def command(self, job: ReproduceJob) -> str:
         """Return the command that checks them all."""
-        folders = " ".join(f"--analyses {name}=ANALYSIS" for name in BACKBONES)
-        given = f"--collections-root COLLECTIONS {folders} --latencies latencies.json"
+        given = f"--collections-root COLLECTIONS {ANALYSES} --latencies latencies.json"
         return f"python jobs/reproduce.py {given} --output {job.output}"
 
     def lacks(self, findings: Findings) -> list[str]:

@@ -53,7 +53,7 @@ class ScoreTable(Exhibit):
                 if layout.marking.rules:
                     blocks.append(check_marks(layout.marking, each).sentence())
                 blocks += [f"Ours alone{which}, as the paper would print it:", *layout.grids(table, [each], "ours")]
-        return Shown([*blocks, *_lacking(self.lacks(findings))])
+        return Shown([*blocks, *self.lacking(findings)])
 
 
 def _is_published(measured: ReproducedTable) -> bool:
@@ -62,7 +62,3 @@ def _is_published(measured: ReproducedTable) -> bool:
 
 def _has_ours(measured: ReproducedTable) -> bool:
     return any(cell.ours is not None for row in measured.rows for cell in row.cells)
-
-
-def _lacking(reasons: list[str]) -> list[str]:
-    return [f"Ours lacks: {'; '.join(reasons)}."] if reasons else []

@@ -53,3 +53,23 @@ class Format(ABC):
     @abstractmethod
     def table(self, grid: Grid) -> str:
         """Return one table."""
+
+    @abstractmethod
+    def picture(self, picture: Picture) -> str:
+        """Return a figure with its caption."""
+
+    @abstractmethod
+    def command(self, text: str) -> str:
+        """Return a command line."""
+
+    @abstractmethod
+    def paragraph(self, text: str) -> str:
+        """Return plain text."""
+
+    def block(self, block: Block) -> str:
+        """Return what stands under a heading."""
+        if isinstance(block, Grid):
+            return self.table(block)
+        if isinstance(block, Picture):
+            return self.picture(block)
+        return self.command(block.text) if isinstance(block, Command) else self.paragraph(block)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from diffretriever.evaluation.tables import signed
-from diffretriever.reproduction.formats.base import Block, Command, Format, Picture, Section
+from diffretriever.reproduction.formats.base import Format, Picture, Section
 from diffretriever.reproduction.layouts.grid import Grid, GridCell, GridRow
 
 _STYLE = """
@@ -47,7 +47,7 @@ class HtmlFormat(Format):
             f"<h1>{escape(title)}</h1>\n<nav>\n{links}\n</nav>",
         ]
         for n, section in enumerate(sections):
-            parts += [f'<h2 id="s{n}">{escape(section.title)}</h2>', *map(self._block, section.blocks)]
+            parts += [f'<h2 id="s{n}">{escape(section.title)}</h2>', *map(self.block, section.blocks)]
         return "\n".join([*parts, "</body>", "</html>"]) + "\n"
 
     def table(self, grid: Grid) -> str:
@@ -60,15 +60,18 @@ class HtmlFormat(Format):
         wide = f'<div class="wide"><table>\n{inside}\n</table></div>'
         return f'<figure id="{grid.id}">\n{caption}\n{wide}\n{notes}</figure>'
 
-    def _block(self, block: Block) -> str:
-        if isinstance(block, Grid):
-            return self.table(block)
-        if isinstance(block, Picture):
-            caption = f"<figcaption><b>{escape(block.title)}.</b> {escape(block.caption)}</figcaption>"
-            return f'<figure><img src="{escape(block.file)}" alt="{escape(block.title)}">\n{caption}</figure>'
-        if isinstance(block, Command):
-            return f"<pre>{escape(block.text)}</pre>"
-        return f"<p>{escape(block)}</p>"
+    def picture(self, picture: Picture) -> str:
+        """Return a figure with its caption."""
+        caption = f"<figcaption><b>{escape(picture.title)}.</b> {escape(picture.caption)}</figcaption>"
+        return f'<figure><img src="{escape(picture.file)}" alt="{escape(picture.title)}">\n{caption}</figure>'
+
+    def command(self, text: str) -> str:
+        """Return a command line."""
+        return f"<pre>{escape(text)}</pre>"
+
+    def paragraph(self, text: str) -> str:
+        """Return plain text."""
+        return f"<p>{escape(text)}</p>"
 
 
 def _row(row: GridRow, tag: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from diffretriever.evaluation.tables import signed
-from diffretriever.reproduction.formats.base import Block, Command, Format, Picture, Section
+from diffretriever.reproduction.formats.base import Format, Picture, Section
 from diffretriever.reproduction.layouts.grid import Grid, GridCell, GridRow, placed
 
 _PREAMBLE = r"""\documentclass[10pt]{article}
@@ -45,7 +45,7 @@ class LatexFormat(Format):
         """Return a whole file."""
         parts = [_PREAMBLE, rf"\section*{{{_escaped(title)}}}"]
         for section in sections:
-            parts += [rf"\subsection*{{{_escaped(section.title)}}}", *map(self._block, section.blocks)]
+            parts += [rf"\subsection*{{{_escaped(section.title)}}}", *map(self.block, section.blocks)]
         return "\n\n".join([*parts, r"\clearpage", r"\end{document}"]) + "\n"
 
     def table(self, grid: Grid) -> str:
@@ -65,15 +65,18 @@ class LatexFormat(Format):
             ]
         )  # fmt: skip
 
-    def _block(self, block: Block) -> str:
-        if isinstance(block, Grid):
-            return self.table(block)
-        if isinstance(block, Picture):
-            shown = rf"\noindent\includegraphics[width=\textwidth]{{{block.file}}}"
-            return f"{shown}\n\n{{\\footnotesize {_escaped(block.title)}. {_escaped(block.caption)}\\par}}"
-        if isinstance(block, Command):
-            return f"\\begin{{verbatim}}\n{block.text}\n\\end{{verbatim}}"
-        return rf"\noindent {_escaped(block)}"
+    def picture(self, picture: Picture) -> str:
+        """Return a figure with its caption."""
+        shown = rf"\noindent\includegraphics[width=\textwidth]{{{picture.file}}}"
+        return f"{shown}\n\n{{\\footnotesize {_escaped(picture.title)}. {_escaped(picture.caption)}\\par}}"
+
+    def command(self, text: str) -> str:
+        """Return a command line."""
+        return f"\\begin{{verbatim}}\n{text}\n\\end{{verbatim}}"
+
+    def paragraph(self, text: str) -> str:
+        """Return plain text."""
+        return rf"\noindent {_escaped(text)}"
 
 
 _NARROW = 9

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from diffretriever.evaluation.tables import signed
-from diffretriever.reproduction.formats.base import Block, Command, Format, Picture, Section
+from diffretriever.reproduction.formats.base import Format, Picture, Section
 from diffretriever.reproduction.layouts.grid import Grid, GridCell, placed
 
 
@@ -18,7 +18,7 @@ class MarkdownFormat(Format):
         """Return a whole file."""
         parts = [f"# {title}"]
         for section in sections:
-            parts += [f"## {section.title}", *map(self._block, section.blocks)]
+            parts += [f"## {section.title}", *map(self.block, section.blocks)]
         return "\n\n".join(parts) + "\n"
 
     def table(self, grid: Grid) -> str:
@@ -30,14 +30,17 @@ class MarkdownFormat(Format):
         caption = f"**{grid.title}.** {grid.caption}".rstrip()
         return "\n\n".join([caption, text, *(_escaped(note) for note in grid.notes)])
 
-    def _block(self, block: Block) -> str:
-        if isinstance(block, Grid):
-            return self.table(block)
-        if isinstance(block, Picture):
-            return f"![{block.title}]({block.file})\n\n**{block.title}.** {_escaped(block.caption)}"
-        if isinstance(block, Command):
-            return f"```sh\n{block.text}\n```"
-        return _escaped(block)
+    def picture(self, picture: Picture) -> str:
+        """Return a figure with its caption."""
+        return f"![{picture.title}]({picture.file})\n\n**{picture.title}.** {_escaped(picture.caption)}"
+
+    def command(self, text: str) -> str:
+        """Return a command line."""
+        return f"```sh\n{text}\n```"
+
+    def paragraph(self, text: str) -> str:
+        """Return plain text."""
+        return _escaped(text)
 
 
 def _heads(grid: Grid) -> list[str]:
