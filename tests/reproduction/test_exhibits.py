@@ -14,10 +14,10 @@ from diffretriever.evaluation.tables import points
 from diffretriever.reproduction.exhibits import EXHIBITS, Exhibit, Findings
 from diffretriever.reproduction.exhibits.hyperparameters import code_values, published_hyperparameters
 from diffretriever.reproduction.exhibits.latencies import Latencies
+from diffretriever.reproduction.exhibits.paper import asked_for
 from diffretriever.reproduction.exhibits.prompts import alternatives, published_prompts, used_prompts
 from diffretriever.reproduction.exhibits.published import published_score
 from diffretriever.reproduction.exhibits.statements import CHECKS, checked, statements
-from diffretriever.reproduction.paper import asked_for
 from diffretriever.reproduction.plan import make_plan
 from diffretriever.reproduction.report import make_report
 from diffretriever.reproduction.tables import BEIR7, load_table
