@@ -32,7 +32,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from benchmarks import ROOT
 
@@ -121,7 +121,7 @@ def _reached(name: str, after: Mapping[str, set[str]]) -> set[str]:
 class Crossed:
     """The project's files in which a function runs while a piece of work does; imports and class bodies do not count.
 
-    To be made before the threads that are to be watched.
+    To be entered before the threads that are to be watched are made.
     """
 
     def __init__(self, root: Path) -> None:
@@ -130,8 +130,16 @@ class Crossed:
         self._root = root
         self._is_watching = False
         self._seen: set[str] = set()
+
+    def __enter__(self) -> Self:
+        self._before = sys.getprofile()
         threading.setprofile(self._note)
         sys.setprofile(self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        threading.setprofile(None)
+        sys.setprofile(self._before)
 
     def by(self, work: Callable[[], object]) -> list[str]:
         """Do the work twice, and return the files that the second time crosses, relative to the root."""
@@ -154,9 +162,8 @@ class Crossed:
 def crossed_files(root: Path) -> dict[str, list[str]]:
     """Return the files that a passage, an exact dense query and a request cross."""
     warnings.filterwarnings("ignore", message="lance is not fork-safe")
-    # First of all, so that every thread is watched.
-    crossed = Crossed(root)
-    with tempfile.TemporaryDirectory() as folder:
+    # Watching comes first, so that every thread is watched.
+    with Crossed(root) as crossed, tempfile.TemporaryDirectory() as folder:
         retriever = _random_retriever(Path(folder))
         uris = [str(Path(folder) / name) for name in ("first", "second")]
         passage = crossed.by(_encoding(Path(folder), retriever, uris))

@@ -561,7 +561,7 @@ TRIED: dict[str, tuple[str, ...]] = {
     "files.py": ("report",),
     "index/compaction.py": (_OURS,),
     "index/damage.py": ("index/test_damage.py",),
-    "index/deletions.py": ("index/test_deletions.py",),
+    "index/checksums.py": ("index/test_deletions.py",),
     "index/lease.py": ("[what cannot be read counts as the note of one that has just ended]",),
     "index/mapped_files.py": ("search/test_fragment_files.py",),
     "index/rewrite.py": (_OURS,),

@@ -184,13 +184,6 @@ def pick(config: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: config[name] for name in names if config.get(name) is not None}
 
 
-def first_id(value: int | list[int] | None) -> int | None:
-    """Return a token id from a config field that may hold one, several or none."""
-    if isinstance(value, list):
-        return value[0] if value else None
-    return value
-
-
 def _listed(values: tuple[Any, ...]) -> str:
     return " or ".join(repr(value) for value in values)
 

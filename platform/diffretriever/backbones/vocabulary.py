@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 from transformers import PreTrainedTokenizerFast
 
-from diffretriever.backbones.checkpoint import first_id
 from diffretriever.files import understood
 
 # Subwords are rarely longer than this; longer texts are cut before they are tokenised, so that a passage of a
@@ -96,22 +95,22 @@ class Vocabulary:
     @property
     def mask_token_id(self) -> int | None:
         """Id of the token a slot is filled with; None for families trained without one."""
-        return first_id(self._config.get("mask_token_id"))
+        return _first_id(self._config.get("mask_token_id"))
 
     @property
     def eos_token_id(self) -> int | None:
         """Id that ends a sequence; the first where the config lists several."""
-        return first_id(self._config.get("eos_token_id"))
+        return _first_id(self._config.get("eos_token_id"))
 
     @property
     def bos_token_id(self) -> int | None:
         """Id that starts a sequence, as the config says; chat templates write it themselves."""
-        return first_id(self._config.get("bos_token_id"))
+        return _first_id(self._config.get("bos_token_id"))
 
     @property
     def pad_token_id(self) -> int:
         """Id to pad with; any would do, for pads are never attended."""
-        pad = first_id(self._config.get("pad_token_id"))
+        pad = _first_id(self._config.get("pad_token_id"))
         if pad is None:
             pad = self.eos_token_id
         return 0 if pad is None else pad
@@ -174,3 +173,10 @@ def require_files(folder: Path, *names: str) -> None:
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         raise ValueError(f"{folder} has no {' and no '.join(missing)}: copy the checkpoint's tokenizer files there.")
+
+
+def _first_id(value: int | list[int] | None) -> int | None:
+    """Return a token id from a config field that may hold one, several or none."""
+    if isinstance(value, list):
+        return value[0] if value else None
+    return value

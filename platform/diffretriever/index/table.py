@@ -28,8 +28,8 @@ from pydantic import ValidationError
 from diffretriever.collections.keys import KEY, KeySet, keys_of
 from diffretriever.full_disk import room_at
 from diffretriever.index import compaction
+from diffretriever.index.checksums import deletion_files, forget_deletions, note_deletions, wrong_deletions
 from diffretriever.index.damage import NOT_FOUND, not_opened, readable, unreachable, without_panics
-from diffretriever.index.deletions import deletion_files, forget_deletions, note_deletions, wrong_deletions
 from diffretriever.index.order import PassageOrder
 from diffretriever.index.vectors import columns_to_read, with_vectors
 from schemas.index import MANIFEST_FORMAT, ROW_CHECKSUM, IndexContents, IndexManifest, passage_schema

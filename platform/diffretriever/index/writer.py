@@ -21,10 +21,9 @@ import pyarrow as pa
 from lance.fragment import FragmentMetadata, write_fragments
 
 from diffretriever.collections import Passage
+from diffretriever.index.checksums import as_stored, deletion_files, note_deletions
 from diffretriever.index.damage import unreachable
-from diffretriever.index.deletions import deletion_files, note_deletions
 from diffretriever.index.lease import Lease
-from diffretriever.index.row_checksums import as_stored
 from diffretriever.index.table import (
     PassageIndex,
     changed_by_another,

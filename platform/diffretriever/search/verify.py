@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 from diffretriever.artefacts.artefact import DamagedError
 from diffretriever.collections import Passage
 from diffretriever.encoders.representations import read_impacts, read_vectors
+from diffretriever.index.checksums import row_checksums
 from diffretriever.index.damage import lost_version, wrong_data_files
-from diffretriever.index.row_checksums import row_checksums
 from diffretriever.index.table import PassageIndex, rows_written, table_uri
 from diffretriever.index.vectors import codec_place, read_codec, read_packed, with_vectors
 from diffretriever.progress import track
