@@ -20,6 +20,7 @@ from diffretriever.index import vectors
 from diffretriever.index.damage import manifests_of
 from diffretriever.index.table import PassageIndex, bm25_manifest
 from diffretriever.index.writer import Committer, text_table, write_block
+from diffretriever.scoring.hits import Hit, Hits
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.bm25 import Bm25Searcher
 from diffretriever.search.dense import open_dense
@@ -108,6 +109,7 @@ class Case:
         bare = given.folder / "bare"
         shutil.copytree(sound, bare, ignore=shutil.ignore_patterns("codes", "packed", "postings", "bm25"))
         self.right = [answers(sound, ids), answers(bare, ids)]
+        self.exact = _exact(bare, len(ids))
         self.rows = PassageIndex.open(str(sound)).dataset.to_table()
         assert problems(sound) == [], "the index is sound before it is damaged"
         self.in_use = used_files(sound)
@@ -167,18 +169,41 @@ class Case:
             if not is_sentence(error):
                 self.given.found(f"{label}: searching raises {describe(error)}")
             return "refused"
-        rankings = all(each in options for each, *options in zip(found.rankings, *self._rankings, strict=True))
-        return "right" if rankings and found.texts == self.right[0].texts else "wrong"
+        rankings = zip(found.rankings, *(each.rankings for each in self.right), strict=True)
+        same = all(each in options or self._finds_more(each, options[0]) for each, *options in rankings)
+        return "right" if same and found.texts == self.right[0].texts else "wrong"
 
-    @property
-    def _rankings(self) -> list[tuple[Any, ...]]:
-        return [each.rankings for each in self.right]
+    def _finds_more(self, found: Hits, sound: Hits) -> bool:
+        """Return whether dense hits are those of a candidate index that has more candidates than the sound one.
+
+        So it is where the codes of a fragment are passed over: all of its passages are candidates then.
+        """
+        if not self.exact or len(found) != len(self.exact):
+            return False
+        return all(map(_is_of_more, found, sound, self.exact))
 
     def _rows_are_equal(self, folder: Path) -> bool:
         try:
             return bool(PassageIndex.open(str(folder)).dataset.to_table().equals(self.rows))
         except (ValueError, OSError):
             return False
+
+
+def _is_of_more(found: list[Hit], sound: list[Hit], exact: dict[str, float]) -> bool:
+    """Return whether one query's hits have exact scores, and lack of the sound ones only what is worse than all."""
+    ranks = [(-score, passage) for passage, score in found]
+    lacking = {(-score, passage) for passage, score in sound} - set(ranks)
+    right = all(score == exact[passage] for passage, score in found) and ranks == sorted(ranks)
+    return right and len(found) >= len(sound) and all(lack > ranks[-1] for lack in lacking)
+
+
+def _exact(folder: Path, count: int) -> list[dict[str, float]]:
+    """Return the exact dense score of every passage for each query; none of an index without vectors."""
+    index = PassageIndex.open(str(folder))
+    if index.manifest.hidden_size is None:
+        return []
+    hits = open_dense(index, SearchOptions(index=str(folder)), _CPU).search(QUERIES, count)
+    return [dict(own) for own in hits]
 
 
 def answers(folder: Path, ids: list[str]) -> Answers:

@@ -138,9 +138,7 @@ def run(plan: Plan, name: str, number: int, folder: Path, shared: Path) -> Outco
         )
         own(process.pid)
         try:
-            status: int | None = process.wait(ROUND_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            status = None
+            status = _status(process)
         finally:
             if process.poll() is None:
                 kill_since(before)
@@ -153,6 +151,16 @@ def run(plan: Plan, name: str, number: int, folder: Path, shared: Path) -> Outco
         kill_since(before)
         outcome = outcome.model_copy(update={"findings": (*outcome.findings, f"processes were left: {told}")})
     return outcome
+
+
+def _status(process: subprocess.Popen[bytes]) -> int | None:
+    """Wait for a round's process; None if it takes too long."""
+    end = time.monotonic() + ROUND_LIMIT_S
+    while (status := process.poll()) is None and time.monotonic() < end:
+        # As init does at once: to its workers a dead raylet that nobody has taken note of is alive.
+        bury()
+        time.sleep(0.2)
+    return status
 
 
 def _outcome(folder: Path, status: int | None, log: Path) -> Outcome:
