@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 import socket
 from pathlib import Path
@@ -164,18 +165,22 @@ def test_the_three_sets_on_ms_marco_share_their_passages(job: JobMaker, tmp_path
     folder = tmp_path / "passages"
     folder.mkdir()
     (folder / "collection.tsv").write_text("1\ta text\n")
-    for split in ("dev.small", "dl19", "dl20"):
-        (folder / f"queries.{split}.tsv").write_text("7\ta question\n")
-        (folder / f"qrels.{split}.tsv").write_text("7\t0\t1\t1\n")
+    for queries, qrels in (
+        ("queries.dev.small.tsv", "qrels.dev.small.tsv"),
+        ("msmarco-test2019-queries.tsv", "2019qrels-pass.txt"),
+        ("msmarco-test2020-queries.tsv", "2020qrels-pass.txt"),
+    ):
+        (folder / queries).write_text("7\ta question\n")
+        (folder / qrels).write_text("7\t0\t1\t1\n")
     row = row_of(make_plan(job("main-indomain", collections={"msmarco": str(folder)})), "zero-shot-bm25")
     tasks = [task for task in row.tasks.values() if isinstance(task, Task)]
-    assert [task.queries.split for task in tasks] == ["dev.small", "dl19", "dl20"]
+    assert [task.queries.split for task in tasks] == ["dev", "dl19", "dl20"]
     assert len({task.index for task in tasks}) == 1
     assert len({task.results for task in tasks}) == 3
 
-    (folder / "qrels.dl20.tsv").unlink()
+    (folder / "2020qrels-pass.txt").unlink()
     row = row_of(make_plan(job("main-indomain", collections={"msmarco": str(folder)})), "zero-shot-bm25")
-    assert "has no split dl20, only dev.small, dl19" in row.status("dl20")
+    assert re.search(r"no split dl20: .* lacks 2020qrels-pass\.txt .*Splits: dev, dl19", row.status("dl20"))
 
 
 def test_what_is_measured_is_done(job: JobMaker) -> None:

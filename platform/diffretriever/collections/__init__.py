@@ -113,7 +113,7 @@ def _open_file(path: Path | StorePath, name: str, shown: str) -> Collection:
 def _open_folder(path: Path | StorePath, name: str, shown: str) -> Collection:
     if find_file(path, beir.CORPUS, shown):
         return beir.open_beir_folder(path, name, shown)
-    if find_file(path, msmarco.CORPUS, shown):
+    if any(find_file(path, file, shown) for file in (msmarco.CORPUS, *msmarco.ARCHIVES)):
         return msmarco.open_msmarco_folder(path, name, shown)
     raise ValueError(f"{shown}: neither {beir.CORPUS} (BEIR) nor {msmarco.CORPUS} (MS MARCO), nor .gz of them, there")
 

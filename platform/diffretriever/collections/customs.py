@@ -20,3 +20,9 @@ def own_measure(collection: str, split: str) -> str:
     """Return the measure that results are published in (paper §4): MRR@10 for MS MARCO's own queries, else nDCG@10."""
     is_judged_once = collection.lower().startswith(_MSMARCO) and split.startswith(_JUDGED_ONCE)
     return "MRR@10" if is_judged_once else "nDCG@10"
+
+
+def least_relevance(collection: str, split: str) -> int:
+    """Return the lowest grade that is relevant to a measure without grades: TREC counts MS MARCO's from 2 on."""
+    is_graded = collection.lower().startswith(_MSMARCO) and not split.startswith(_JUDGED_ONCE)
+    return 2 if is_graded else 1

@@ -49,8 +49,8 @@ AVERAGE = "beir7-average"
 
 BEIR7 = ("nq", "hotpotqa", "scifact", "trec-covid", "fiqa", "arguana", "quora")
 _MSMARCO = "msmarco"
-# What the splits are called in MS MARCO's own files and in BEIR's archive, which has DL19 as `test` and no DL20.
-_MSMARCO_SPLITS = {"msmarco-dev": ("dev.small", "dev"), "dl19": ("dl19", "test"), "dl20": ("dl20",)}
+# BEIR's archive has DL19 as `test` and no DL20.
+_MSMARCO_SPLITS = {"msmarco-dev": ("dev",), "dl19": ("dl19", "test"), "dl20": ("dl20",)}
 _BEIR_SPLITS = ("test",)
 
 
@@ -115,8 +115,8 @@ def find_set(name: str, job: ReproduceJob) -> EvaluationSet:
     wanted = _MSMARCO_SPLITS.get(name, _BEIR_SPLITS)
     split = next((split for split in wanted if split in collection.splits()), None)
     if split is None:
-        there = ", ".join(collection.splits()) or "none"
-        raise ValueError(f"no collection {name}: {source} has no split {' or '.join(wanted)}, only {there}")
+        why = collection.why_not(wanted[0])
+        raise ValueError(f"no collection {name}: {source} has no split {' or '.join(wanted)}{why}")
     return EvaluationSet(source, collection.name, split, collection.source_state())
 
 
