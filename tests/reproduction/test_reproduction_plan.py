@@ -16,7 +16,7 @@ from diffretriever.reproduction.plan import Plan, PlannedRow, Task, make_plan
 from diffretriever.reproduction.report import listing
 from diffretriever.reproduction.tables import AVERAGE, MINI, PAPER_TABLES, load_table
 from schemas.places import StorePath
-from schemas.retriever import Bm25Retriever
+from schemas.retriever import Bm25Retriever, LibraryRetriever
 from tests.reproduction.cases import JobMaker, fake_evaluation
 from tests.reproduction.conftest import LLADA
 
@@ -181,6 +181,25 @@ def test_the_three_sets_on_ms_marco_share_their_passages(job: JobMaker, tmp_path
     (folder / "2020qrels-pass.txt").unlink()
     row = row_of(make_plan(job("main-indomain", collections={"msmarco": str(folder)})), "zero-shot-bm25")
     assert re.search(r"no split dl20: .* lacks 2020qrels-pass\.txt .*Splits: dev, dl19", row.status("dl20"))
+
+
+def test_published_models_have_the_instructions_of_each_collection(
+    job: JobMaker, root: Path, tmp_path: Path, checkpoint: Path
+) -> None:
+    """By the paper's name of a collection, whatever its folder is called."""
+    pytest.importorskip("sentence_transformers", reason="the extra `models` is not installed")
+    shutil.copytree(root / "scifact", tmp_path / "elsewhere")
+    given = {"arguana": str(tmp_path / "elsewhere")}
+    plan = make_plan(
+        job("dense-baselines", collections=given, backbones={"Qwen/Qwen3-Embedding-0.6B": checkpoint}, dry_run=True)
+    )
+    for name, title in (("arguana", "Given a claim,"), ("scifact", "Given a scientific claim,")):
+        task = row_of(plan, "qwen3-embedding-0.6b").tasks[name]
+        assert isinstance(task, Task)
+        assert isinstance(task.retriever, LibraryRetriever)
+        assert str(task.retriever.query_prompt).startswith(f"Instruct: {title}")
+        assert bool(task.retriever.passage_prompt) == (name == "arguana")
+        assert not task.retriever.on_collections
 
 
 def test_what_is_measured_is_done(job: JobMaker) -> None:
