@@ -183,6 +183,21 @@ def test_the_three_sets_on_ms_marco_share_their_passages(job: JobMaker, tmp_path
     assert re.search(r"no split dl20: .* lacks 2020qrels-pass\.txt .*Splits: dev, dl19", row.status("dl20"))
 
 
+def test_beirs_own_archives_lie_in_the_root_as_they_are(job: JobMaker, root: Path, tmp_path: Path) -> None:
+    shutil.make_archive(str(tmp_path / "root" / "scifact"), "zip", root_dir=root, base_dir="scifact")
+    task = row_of(make_plan(job("main-beir7", collections_root=tmp_path / "root")), "zero-shot-bm25").tasks["scifact"]
+    assert isinstance(task, Task)
+    assert (task.queries.name, task.queries.split) == ("scifact", "test")
+
+
+def test_a_dry_run_converts_nothing(job: JobMaker) -> None:
+    plan = make_plan(job("main-beir7", collections={"scifact": "irds:beir/scifact"}, dry_run=True))
+    assert (
+        row_of(plan, "zero-shot-bm25").status("scifact")
+        == "no collection scifact yet: a run downloads irds:beir/scifact"
+    )
+
+
 def test_published_models_have_the_instructions_of_each_collection(
     job: JobMaker, root: Path, tmp_path: Path, checkpoint: Path
 ) -> None:
