@@ -114,6 +114,7 @@ def test_every_split_has_the_measures_that_it_is_published_in() -> None:
     ]  # fmt: skip
     plain = ("nDCG@10", "MRR@10", "Recall@100")
     assert measures_of("msmarco", "dev") == measures_of("scifact", "test") == measures_of(None, "dl19") == plain
+    assert measures_of("msmarco-document", "trec-dl-2019") == plain
     graded = measures_of("msmarco", "dl19")
     assert graded == measures_of("msmarco", "test") == ("nDCG@10", "MRR(rel=2)@10", "Recall(rel=2)@100")
 

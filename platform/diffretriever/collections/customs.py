@@ -4,6 +4,7 @@ from __future__ import annotations
 
 _EXCLUDING_SELF = frozenset({"arguana", "quora"})
 _MSMARCO = "msmarco"
+_DOCUMENTS = "document"
 _JUDGED_ONCE = ("train", "dev")
 """MS MARCO's queries with one answer; those of TREC have graded judgements."""
 
@@ -23,6 +24,9 @@ def own_measure(collection: str, split: str) -> str:
 
 
 def least_relevance(collection: str, split: str) -> int:
-    """Return the lowest grade that is relevant to a measure without grades: TREC counts MS MARCO's from 2 on."""
-    is_graded = collection.lower().startswith(_MSMARCO) and not split.startswith(_JUDGED_ONCE)
-    return 2 if is_graded else 1
+    """Return the lowest grade that is relevant to a measure without grades.
+
+    TREC counts MS MARCO's passages from grade 2 on, its documents from 1 on as everywhere.
+    """
+    is_of_passages = collection.lower().startswith(_MSMARCO) and _DOCUMENTS not in collection.lower()
+    return 2 if is_of_passages and not split.startswith(_JUDGED_ONCE) else 1
