@@ -103,7 +103,7 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
     quarantine = _quarantine_place(job, collection)
     if quarantine is not None:
         refuse_other_files(quarantine, collection.inputs())
-    retriever = load_retriever(job.retriever, job.backbone, job.budget, job.adapter)
+    retriever = load_retriever(job.retriever, job.backbone, job.budget, job.adapter).on(collection.name)
     few = is_few(job, collection)
     with nullcontext() if few else ray_session(job), ExitStack() as held:
         uris = (job.index, *smaller.values())
