@@ -17,7 +17,7 @@ class EncodeJob(RayConfig):
 
     collection: str
     """BEIR folder or zip, MS MARCO folder, corpus file, all but a zip also as the URI of an object store; or a name:
-    `pydoc` (built in) or a BEIR set to download."""
+    `pydoc` (built in), a BEIR set to download, or `irds:` and a name of ir_datasets (the extra `irds`)."""
     retriever: str = "diffretriever-minilm"
     """Name of a preset, or a YAML file that describes a retriever."""
     index: IndexPlace

@@ -51,8 +51,9 @@ class EvaluateJob(SearchOptions, QueryBudgetOptions, SelfExclusion):
     Otherwise that is an error."""
     output: Place
     """Folder for metrics.json, the runs, per-query results and the report."""
-    measures: tuple[str, ...] = DEFAULT_MEASURES
-    """Measures as ir_measures writes them."""
+    measures: tuple[str, ...] = ()
+    """Measures as ir_measures writes them; default: nDCG@10, MRR@10 and Recall@100, the last two with `rel=2` for MS
+    MARCO's TREC queries, whose passages TREC counts as relevant from grade 2 on."""
     modes: tuple[Mode, ...] = ()
     """Scores of --index to rank by, as --mode of search.py takes them; default: those that the retriever makes."""
     top_k: PositiveInt = 1000

@@ -40,7 +40,7 @@ class ReproduceJob(RayConfig):
     """NAME=PATH, repeatable: where a collection lies. NAME is BEIR's, or msmarco, msmarco-dev, dl19, dl20; PATH is what
     encode_beir.py takes, so `nq=nq` downloads NQ."""
     collections_root: DirectoryPath | None = None
-    """Folder with a subfolder for each collection, named as BEIR names it."""
+    """Folder with a subfolder or BEIR's zip for each collection, named as BEIR names it; MS MARCO is `msmarco`."""
     backbones: dict[str, DirectoryPath] = Field(default_factory=dict)
     """SOURCE=FOLDER, repeatable: weights in place of a backbone that the presets name. Other weights than the
     published ones make other numbers; the report names every one."""

@@ -19,6 +19,7 @@ from schemas.mode import Mode, lists_of, modes_of
 Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 Side: TypeAlias = Literal["query", "passage"]
 TitleJoin: TypeAlias = Literal["space", "period-space", "none"]
+_INSTRUCTION = "{instruction}"
 
 
 class BackboneConfig(Model):
@@ -99,6 +100,17 @@ class ContentWordsConfig(Model):
         return CONTENT_WORDS[values]
 
 
+class OnCollection(Model):
+    """What of a retriever is otherwise on one collection; what is left out is as everywhere."""
+
+    query_instruction: str | None = None
+    """Instruction of its task, which the query prompt has in place of the general one."""
+    passage_instruction: str | None = None
+    """The same before passages, for the few tasks whose passages have an instruction."""
+    max_query_tokens: PositiveInt | None = None
+    max_passage_tokens: PositiveInt | None = None
+
+
 class RetrieverBase(Model):
     """What every retriever config says of its method."""
 
@@ -127,6 +139,10 @@ class RetrieverBase(Model):
     def passes(self, tokens: float) -> float:
         """Return the work of encoding a text of so many tokens, prompt included, in passes of the model over it."""
         return 1.0
+
+    def on(self, collection: str) -> Self:
+        """Return the retriever for the collection of this name: itself, where it is the same for all collections."""
+        return self
 
     @property
     def offered_modes(self) -> tuple[Mode, ...]:
@@ -275,6 +291,11 @@ class PooledRetriever(RetrieverBase):
         return 1
 
 
+def _is_unset(value: Any) -> bool:
+    """Say of a field that came later whether it is left out of what is stored: older fingerprints stay as they are."""
+    return not value
+
+
 class LibraryRetriever(RetrieverBase):
     """A published embedding model, run as its card says by sentence-transformers (the extra `models`)."""
 
@@ -306,6 +327,14 @@ class LibraryRetriever(RetrieverBase):
     in commands that name the model by `--trust-code` or DIFFRETRIEVER_TRUST_CODE: a config is no consent."""
     text: TextConfig = TextConfig()
     """Its limits apply besides the model's own."""
+    query_length: PositiveInt | None = Field(default=None, exclude_if=_is_unset)
+    """Of models with a vector for each token: queries are cut to so many tokens, whatever the model's files say, and
+    filled up to them by models that do so."""
+    prompt_form: str | None = Field(default=None, exclude_if=_is_unset)
+    """Prompt of a collection with an instruction of its own, which stands in the place of `{instruction}`."""
+    on_collections: dict[str, OnCollection] = Field(default_factory=dict, exclude_if=_is_unset)
+    """Collection, by its name in lower case → what is otherwise there. A job that names a collection takes it into the
+    retriever, and an index has only what it was made with."""
 
     @model_validator(mode="after")
     def _check_parts(self) -> Self:
@@ -316,7 +345,34 @@ class LibraryRetriever(RetrieverBase):
                 raise ValueError(f"vectors: token has one unit vector a token: leave {' and '.join(wrong)} out")
         if self.bidirectional and self.remote_code:
             raise ValueError("bidirectional runs transformers' own class: leave remote_code out, or bidirectional")
+        if self.query_length is not None and self.vectors != "token":
+            raise ValueError("query_length goes with vectors: token: set text.max_query_tokens")
         return self
+
+    @model_validator(mode="after")
+    def _check_collections(self) -> Self:
+        form = self.prompt_form
+        if form is not None and _INSTRUCTION not in form:
+            raise ValueError(f"prompt_form: there is no {_INSTRUCTION} in it for an instruction to stand in")
+        for name, own in self.on_collections.items():
+            if name != name.lower():
+                raise ValueError(f"on_collections: write '{name}' in lower case")
+            if form is None and (own.query_instruction, own.passage_instruction) != (None, None):
+                raise ValueError(f"on_collections: {name} has an instruction, which needs a prompt_form to stand in")
+        return self
+
+    def on(self, collection: str) -> Self:
+        """Return the retriever for the collection of this name, without what it is on others."""
+        own = self.on_collections.get(collection.lower(), OnCollection())
+        limits = own.model_dump(include={"max_query_tokens", "max_passage_tokens"}, exclude_none=True)
+        changes: dict[str, Any] = {"text": self.text.model_copy(update=limits)}
+        for side, instruction in (("query", own.query_instruction), ("passage", own.passage_instruction)):
+            if instruction is not None:
+                assert self.prompt_form is not None, "an instruction has a form"
+                changes[f"{side}_prompt"] = self.prompt_form.replace(_INSTRUCTION, instruction)
+        if own.max_query_tokens is not None and self.vectors == "token":
+            changes["query_length"] = own.max_query_tokens
+        return self.model_copy(update={**changes, "prompt_form": None, "on_collections": {}})
 
     @property
     def title(self) -> str:

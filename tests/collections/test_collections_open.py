@@ -89,23 +89,6 @@ def test_bad_queries(beir_folder: Path, content: str, message: str) -> None:
         open_collection(str(beir_folder)).queries("test")
 
 
-def test_msmarco(tmp_path: Path) -> None:
-    folder = tmp_path / "marco"
-    folder.mkdir()
-    (folder / "collection.tsv").write_bytes(b"0\tfirst\n1\tsecond\n")
-    (folder / "queries.dev.small.tsv").write_bytes(b"20\tunjudged\n10\twhat\n")
-    (folder / "qrels.dev.small.tsv").write_bytes(b"10\t0\t1\t1\n")
-    (folder / "queries.test.tsv").write_bytes(b"30\twithout judgements\n")
-    for _ in range(2):
-        collection = open_collection(str(folder))
-        assert collection.name == "marco"
-        assert list(collection.records()) == [Passage("0", "", "first"), Passage("1", "", "second")]
-        assert collection.splits() == ["dev.small"]
-        assert collection.queries("dev.small") == [Query("10", "what")]
-        assert collection.qrels("dev.small") == {"10": {"1": 1}}
-        gzip_all(folder)
-
-
 def test_source_state_changes_with_the_corpus_only(beir_folder: Path) -> None:
     collection = open_collection(str(beir_folder))
     before = collection.source_state()

@@ -72,6 +72,20 @@ def test_queries_are_filled_up_and_cut_to_one_number_of_vectors(
     assert set(np.diff(found.offsets)) == {vectors}
 
 
+@pytest.mark.parametrize("name", ["native-fixed", "pylate", "stanford"])
+def test_the_length_of_queries_can_be_another(name: str, folders: dict[str, Path]) -> None:
+    """As on ArguAna, whose queries are whole texts: they are filled up and cut to it, passages stay as they are."""
+    text = TextConfig(max_query_tokens=20, length_semantics="total")
+    own, longer = (encoder_of(folders[name], vectors="token", text=text, query_length=n) for n in (None, 20))
+    assert set(np.diff(longer.encode_queries(PUNCTUATED).offsets)) == {20}
+    for found, expected in zip(
+        longer.preparer.prepare_passages([""] * 2, TEXTS[:2]),
+        own.preparer.prepare_passages([""] * 2, TEXTS[:2]),
+        strict=True,
+    ):
+        assert found.input_ids.tolist() == expected.input_ids.tolist()
+
+
 @pytest.mark.parametrize(
     ("name", "kept"),
     [

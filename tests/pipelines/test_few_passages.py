@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from diffretriever.artefacts.artefact import folders_in
 from diffretriever.index.table import PassageIndex
@@ -15,6 +16,7 @@ from diffretriever.search import accelerate as files
 from diffretriever.search.accelerate import missing_files
 from diffretriever.search.bm25 import bm25_artefact
 from schemas.encode import EncodeJob
+from schemas.retriever import LibraryRetriever
 from tests.pipelines.corpora import JobMaker, line, write_corpus
 
 
@@ -54,6 +56,31 @@ def test_what_has_left_the_collection_is_deleted(job: Any, tmp_path: Path) -> No
     assert "p99" in PassageIndex.open(job.index).passages(["p0", "p99"])
     with pytest.raises(ValueError, match="--sync needs --on-bad-input error"):
         EncodeJob(collection="c", index="i", sync=True, on_bad_input="quarantine")
+
+
+def test_an_index_has_the_instruction_of_its_collection(job: Any, tmp_path: Path) -> None:
+    """A published model's; a collection with another one is not added to it."""
+    pytest.importorskip("sentence_transformers", reason="the extra `models` is not installed")
+    from tests.encoders.library_cases import published
+
+    own = {"arguana": {"query_instruction": "refute", "passage_instruction": "be refuted"}}
+    retriever = {
+        "method": "library",
+        "backbone": {"source": str(published("bert", tmp_path / "model", "mean"))},
+        "prompt_form": "{instruction}: ",
+        "on_collections": own,
+    }
+    (tmp_path / "model.yaml").write_text(yaml.safe_dump(retriever))
+    of_it = {"retriever": str(tmp_path / "model.yaml"), "backbone": None}
+    corpora = {name: str(write_corpus(tmp_path / name, [line(i) for i in range(3)])) for name in ("arguana", "nq")}
+    encode_collection(job.model_copy(update={**of_it, "collection": corpora["arguana"]}))
+    made = PassageIndex.open(job.index).manifest.retriever
+    assert isinstance(made, LibraryRetriever)
+    assert (made.query_prompt, made.passage_prompt, made.on_collections) == ("refute: ", "be refuted: ", {})
+    with pytest.raises(
+        ValueError, match=r"another retriever .*\n.*passage_prompt: be refuted:  != None\n.*query_prompt"
+    ):
+        encode_collection(job.model_copy(update={**of_it, "collection": corpora["nq"]}))
 
 
 @pytest.mark.parametrize("name", ["corpus.jsonl", "corpus.jsonl.gz"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 import socket
 from pathlib import Path
@@ -15,7 +16,7 @@ from diffretriever.reproduction.plan import Plan, PlannedRow, Task, make_plan
 from diffretriever.reproduction.report import listing
 from diffretriever.reproduction.tables import AVERAGE, MINI, PAPER_TABLES, load_table
 from schemas.places import StorePath
-from schemas.retriever import Bm25Retriever
+from schemas.retriever import Bm25Retriever, LibraryRetriever
 from tests.reproduction.cases import JobMaker, fake_evaluation
 from tests.reproduction.conftest import LLADA
 
@@ -164,18 +165,56 @@ def test_the_three_sets_on_ms_marco_share_their_passages(job: JobMaker, tmp_path
     folder = tmp_path / "passages"
     folder.mkdir()
     (folder / "collection.tsv").write_text("1\ta text\n")
-    for split in ("dev.small", "dl19", "dl20"):
-        (folder / f"queries.{split}.tsv").write_text("7\ta question\n")
-        (folder / f"qrels.{split}.tsv").write_text("7\t0\t1\t1\n")
+    for queries, qrels in (
+        ("queries.dev.small.tsv", "qrels.dev.small.tsv"),
+        ("msmarco-test2019-queries.tsv", "2019qrels-pass.txt"),
+        ("msmarco-test2020-queries.tsv", "2020qrels-pass.txt"),
+    ):
+        (folder / queries).write_text("7\ta question\n")
+        (folder / qrels).write_text("7\t0\t1\t1\n")
     row = row_of(make_plan(job("main-indomain", collections={"msmarco": str(folder)})), "zero-shot-bm25")
     tasks = [task for task in row.tasks.values() if isinstance(task, Task)]
-    assert [task.queries.split for task in tasks] == ["dev.small", "dl19", "dl20"]
+    assert [task.queries.split for task in tasks] == ["dev", "dl19", "dl20"]
     assert len({task.index for task in tasks}) == 1
     assert len({task.results for task in tasks}) == 3
 
-    (folder / "qrels.dl20.tsv").unlink()
+    (folder / "2020qrels-pass.txt").unlink()
     row = row_of(make_plan(job("main-indomain", collections={"msmarco": str(folder)})), "zero-shot-bm25")
-    assert "has no split dl20, only dev.small, dl19" in row.status("dl20")
+    assert re.search(r"no split dl20: .* lacks 2020qrels-pass\.txt .*Splits: dev, dl19", row.status("dl20"))
+
+
+def test_beirs_own_archives_lie_in_the_root_as_they_are(job: JobMaker, root: Path, tmp_path: Path) -> None:
+    shutil.make_archive(str(tmp_path / "root" / "scifact"), "zip", root_dir=root, base_dir="scifact")
+    task = row_of(make_plan(job("main-beir7", collections_root=tmp_path / "root")), "zero-shot-bm25").tasks["scifact"]
+    assert isinstance(task, Task)
+    assert (task.queries.name, task.queries.split) == ("scifact", "test")
+
+
+def test_a_dry_run_converts_nothing(job: JobMaker) -> None:
+    plan = make_plan(job("main-beir7", collections={"scifact": "irds:beir/scifact"}, dry_run=True))
+    assert (
+        row_of(plan, "zero-shot-bm25").status("scifact")
+        == "no collection scifact yet: a run downloads irds:beir/scifact"
+    )
+
+
+def test_published_models_have_the_instructions_of_each_collection(
+    job: JobMaker, root: Path, tmp_path: Path, checkpoint: Path
+) -> None:
+    """By the paper's name of a collection, whatever its folder is called."""
+    pytest.importorskip("sentence_transformers", reason="the extra `models` is not installed")
+    shutil.copytree(root / "scifact", tmp_path / "elsewhere")
+    given = {"arguana": str(tmp_path / "elsewhere")}
+    plan = make_plan(
+        job("dense-baselines", collections=given, backbones={"Qwen/Qwen3-Embedding-0.6B": checkpoint}, dry_run=True)
+    )
+    for name, title in (("arguana", "Given a claim,"), ("scifact", "Given a scientific claim,")):
+        task = row_of(plan, "qwen3-embedding-0.6b").tasks[name]
+        assert isinstance(task, Task)
+        assert isinstance(task.retriever, LibraryRetriever)
+        assert str(task.retriever.query_prompt).startswith(f"Instruct: {title}")
+        assert bool(task.retriever.passage_prompt) == (name == "arguana")
+        assert not task.retriever.on_collections
 
 
 def test_what_is_measured_is_done(job: JobMaker) -> None:

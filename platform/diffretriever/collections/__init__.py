@@ -1,4 +1,4 @@
-"""Readers and writers: BEIR, MS MARCO, the built-in collection, runs and judgements."""
+"""Readers and writers: BEIR, MS MARCO, `ir_datasets`, the built-in collection, runs and judgements."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diffretriever.collections import beir, msmarco
+from diffretriever.collections import beir, irds, msmarco
 from diffretriever.collections.base import (
     BadInputError,
     BadRecord,
@@ -66,7 +66,7 @@ def open_collection(source: str) -> Collection:
 
     Paths: a BEIR folder or zip, an MS MARCO folder, or one corpus file, `.jsonl` or `.tsv`, plain or `.gz`,
     which has no queries. All but a zip may lie on an object store, from where they are read as a stream. Names:
-    `pydoc`, or a public BEIR collection, which is downloaded once.
+    `pydoc`, or a public BEIR collection, which is downloaded once, or `irds:` and a name of `ir_datasets`.
 
     Raises:
         ValueError: Nothing there can be read as a collection, or the name is not known.
@@ -81,6 +81,8 @@ def open_collection(source: str) -> Collection:
         return open_pydoc()
     if source in FOLDERS:
         return open_dataset(source)
+    if source.startswith(irds.PREFIX):
+        return irds.open_irds(source)
     raise ValueError(f"no collection '{source}': no such file or folder, no such name.{suggest(source, _names())}")
 
 
@@ -113,7 +115,7 @@ def _open_file(path: Path | StorePath, name: str, shown: str) -> Collection:
 def _open_folder(path: Path | StorePath, name: str, shown: str) -> Collection:
     if find_file(path, beir.CORPUS, shown):
         return beir.open_beir_folder(path, name, shown)
-    if find_file(path, msmarco.CORPUS, shown):
+    if any(find_file(path, file, shown) for file in (msmarco.CORPUS, *msmarco.ARCHIVES)):
         return msmarco.open_msmarco_folder(path, name, shown)
     raise ValueError(f"{shown}: neither {beir.CORPUS} (BEIR) nor {msmarco.CORPUS} (MS MARCO), nor .gz of them, there")
 

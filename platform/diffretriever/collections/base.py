@@ -128,6 +128,10 @@ class Collection(ABC):
             ValueError: There is no such split, or a line is malformed (the message names file and line).
         """
 
+    def why_not(self, split: str) -> str:
+        """Return how a sentence ends that says that there is no such split."""
+        return f". Splits: {', '.join(self.splits()) or 'none'}."
+
     @abstractmethod
     def source_state(self) -> str:
         """Return a short string that changes when the file behind `records()` changes."""

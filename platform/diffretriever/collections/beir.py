@@ -159,13 +159,13 @@ def unpack(path: Path) -> Path:
         return target
     with locked(target.parent.with_suffix(".lock")):
         if not target.is_dir():
-            _remove_abandoned(target.parent)
+            remove_abandoned(target.parent)
             _unpack(path, target, status)
     return target
 
 
-def _remove_abandoned(folder: Path) -> None:
-    """Remove what was being unpacked when its process was killed: whoever holds the lock is the only one at work."""
+def remove_abandoned(folder: Path) -> None:
+    """Remove what was being filled when its process was killed: whoever holds the lock is the only one at work."""
     for left in folder.glob(".*.tmp"):
         shutil.rmtree(left, ignore_errors=True)
 

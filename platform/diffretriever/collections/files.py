@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from diffretriever.collections.base import WHOLE, BadRecord, Collection, Part, Passage, Qrels, Query, Reading
@@ -39,6 +39,8 @@ class FileCollection(Collection):
     name: str
     corpus: TextFile
     split_files: dict[str, Split]
+    lacking: dict[str, str] = field(default_factory=dict)
+    """Split that its files could be but are not all there → which are not, as a sentence."""
 
     def records(self) -> Iterator[Passage | BadRecord]:
         """Stream the corpus file in its own order."""
@@ -86,6 +88,11 @@ class FileCollection(Collection):
         """Return name, size and modification time of the corpus file."""
         return f"{self.corpus.path.name}:{file_state(self.corpus.path)}"
 
+    def why_not(self, split: str) -> str:
+        """Return which of the split's files are not there, and the splits that are."""
+        why = f": {self.lacking[split]}" if split in self.lacking else ""
+        return f"{why}{Collection.why_not(self, split)}"
+
     def inputs(self) -> list[Path | StorePath]:
         """Return the corpus file and those of all splits."""
         judged = [file.path for split in self.split_files.values() for file in (split.queries, split.qrels)]
@@ -104,8 +111,7 @@ class FileCollection(Collection):
     def _split(self, split: str) -> Split:
         if split in self.split_files:
             return self.split_files[split]
-        there = ", ".join(self.splits()) or "none"
-        raise ValueError(f"collection '{self.name}' has no split '{split}'. Splits: {there}.")
+        raise ValueError(f"collection '{self.name}' has no split '{split}'{self.why_not(split)}")
 
 
 def _is_json(file: TextFile) -> bool:

@@ -1,4 +1,9 @@
-"""MS MARCO's layout: `collection.tsv`, `queries.{split}.tsv`, `qrels.{split}.tsv` (TREC), or `.gz`."""
+"""MS MARCO's passages as they are distributed: one folder with the files of Microsoft and TREC, under their own names.
+
+`collection.tsv`; `queries.train.tsv` and `qrels.train.tsv`, `queries.dev.small.tsv` and `qrels.dev.small.tsv`; TREC's
+`msmarco-test2019-queries.tsv` and `2019qrels-pass.txt`, and those of 2020. Each may be `.gz`. Further queries and
+judgements are read by the same names, `queries.{split}.tsv` and `qrels.{split}.tsv`.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +11,50 @@ from pathlib import Path
 
 from diffretriever.collections.files import FileCollection, Split, splits_in
 from diffretriever.collections.records import find_file
+from diffretriever.files import is_file
 from schemas.places import StorePath
 
 CORPUS = "collection.tsv"
+ARCHIVES = ("collection.tar.gz", "collectionandqueries.tar.gz")
+"""What Microsoft packs it in."""
+
+_WHOLE_DEV = "dev.full"
+"""What `queries.dev.tsv` is called beside `queries.dev.small.tsv`, which is everybody's dev set."""
+
+_PUBLISHED = {
+    "train": ("queries.train.tsv", "qrels.train.tsv"),
+    "dev": ("queries.dev.small.tsv", "qrels.dev.small.tsv"),
+    "dl19": ("msmarco-test2019-queries.tsv", "2019qrels-pass.txt"),
+    "dl20": ("msmarco-test2020-queries.tsv", "2020qrels-pass.txt"),
+}
+"""Split → queries and judgements, by the names that they are downloaded under."""
 
 
 def open_msmarco_folder(folder: Path | StorePath, name: str, shown: str) -> FileCollection:
-    """Open a folder; a split is where both `queries.{split}.tsv` and `qrels.{split}.tsv` are.
+    """Open a folder; a split is where both its queries and its judgements are.
 
     Raises:
-        ValueError: There is no `collection.tsv`.
+        ValueError: There is no `collection.tsv`; the message says how to unpack an archive that is there.
     """
     corpus = find_file(folder, CORPUS, shown)
     if corpus is None:
-        raise ValueError(f"{shown}: no {CORPUS} or {CORPUS}.gz there")
-    splits = {}
-    for split in splits_in(folder, "qrels."):
-        queries = find_file(folder, f"queries.{split}.tsv", shown)
-        qrels = find_file(folder, f"qrels.{split}.tsv", shown)
+        raise ValueError(f"{shown}: no {CORPUS} or {CORPUS}.gz there{_how_to_unpack(folder, shown)}")
+    named = {split: (f"queries.{split}.tsv", f"qrels.{split}.tsv") for split in splits_in(folder, "qrels.")}
+    if named.pop("dev.small", None) and "dev" in named:
+        named[_WHOLE_DEV] = named.pop("dev")
+    splits, lacking = dict[str, Split](), dict[str, str]()
+    for split, names in [*_PUBLISHED.items(), *named.items()]:
+        queries, qrels = (find_file(folder, file, shown) for file in names)
         if queries is not None and qrels is not None:
-            splits[split] = Split(queries, qrels)
-    return FileCollection(name, corpus, splits)
+            splits.setdefault(split, Split(queries, qrels))
+            continue
+        absent = [file for file, found in zip(names, (queries, qrels), strict=True) if found is None]
+        lacking.setdefault(split, f"{shown} lacks {' and '.join(absent)} (or .gz)")
+    return FileCollection(name, corpus, splits, lacking)
+
+
+def _how_to_unpack(folder: Path | StorePath, shown: str) -> str:
+    for archive in ARCHIVES:
+        if is_file(folder / archive):
+            return f", but {archive} is: unpack it first (tar -xzf {shown}/{archive} -C {shown})"
+    return ""

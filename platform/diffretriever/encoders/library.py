@@ -148,6 +148,8 @@ def _check_preparation(model: Any, preparer: LibraryPreparer, files: LibraryFile
     """Raise ValueError if the library prepares a sample text otherwise: it has settings that are not followed here."""
     unlimited = copy(preparer)
     unlimited.text = TextConfig(max_query_tokens=_NO_LIMIT, max_passage_tokens=_NO_LIMIT)
+    if isinstance(unlimited, TokenPreparer):
+        unlimited.rules = unlimited.own_rules
     for side, task in TASKS.items():
         (ours,) = unlimited.prepare([_SAMPLE], side, [0])
         ids = ours.input_ids.tolist()

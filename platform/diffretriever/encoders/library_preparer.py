@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -182,10 +182,15 @@ class TokenPreparer(LibraryPreparer):
 
     In its `PreparedText` values `vector_positions` are the positions [K] in `input_ids` that have a vector, `slots` is
     K, and `n_tokens` counts the tokens that are attended to, which come first.
+
+    Attributes:
+        own_rules: as the folder has them.
+        rules: the same with the config's length of queries.
     """
 
     def __init__(self, config: LibraryRetriever, files: LibraryFiles) -> None:
-        self.rules = TokenRules.read(files)
+        self.own_rules = TokenRules.read(files)
+        self.rules = self.own_rules.with_query_length(config.query_length)
         super().__init__(config, files)
         self.rules.mask.resolve_with_tokenizer(self.vocabulary.tokenizer)
 
@@ -281,6 +286,13 @@ class TokenRules:
     expansion: Expansion | None
     mask: Any
     """The library's `MultiVectorMask`, which knows the skip list."""
+
+    def with_query_length(self, length: int | None) -> TokenRules:
+        """Return the rules with another length of queries; None leaves them as they are."""
+        if length is None:
+            return self
+        expansion = None if self.expansion is None else replace(self.expansion, length=length)
+        return replace(self, lengths={**self.lengths, TASKS["query"]: length}, expansion=expansion)
 
     @classmethod
     def read(cls, files: LibraryFiles) -> TokenRules:

@@ -19,7 +19,7 @@ from diffretriever.evaluation.fused import (
     compare,
     fusion_section,
 )
-from diffretriever.evaluation.measures import EvaluationResult, evaluate, parse_measures
+from diffretriever.evaluation.measures import EvaluationResult, evaluate, measures_of, parse_measures
 from diffretriever.evaluation.report import Evaluation, write_evaluation
 from diffretriever.evaluation.tables import Cell, format_table, markdown_table
 from diffretriever.files import read_text, remove, write_text
@@ -52,15 +52,23 @@ def evaluate_job(job: EvaluateJob, command: str) -> dict[str, EvaluationResult]:
     parse_measures(job.measures)
     if job.run is None and not job.runs:
         return _evaluate_index(job, command)
+    name = None
     if job.collection is not None and job.qrels is None:
-        job = job.settled(default=open_collection(job.collection).excludes_self)
+        collection = open_collection(job.collection)
+        name, job = collection.name, job.settled(default=collection.excludes_self)
+    job = with_measures(job, name)
     return _evaluate_fused(job, command) if job.runs else _evaluate_run(job, command)
+
+
+def with_measures(job: EvaluateJob, collection: str | None) -> EvaluateJob:
+    """Return the job with measures: its own, or those of the collection of this name and the job's split."""
+    return job.model_copy(update={"measures": job.measures or measures_of(collection, job.split)})
 
 
 def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResult]:
     assert job.collection is not None, "the config has checked this"
     collection = open_collection(job.collection)
-    job = job.settled(default=collection.excludes_self)
+    job = with_measures(job.settled(default=collection.excludes_self), collection.name)
     queries, qrels = collection.queries(job.split), collection.qrels(job.split)
     searcher = open_searcher(job.index, job)
     texts = [query.text for query in queries]

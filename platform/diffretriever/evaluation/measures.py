@@ -11,6 +11,7 @@ import numpy as np
 from ir_measures.measures import Measure
 
 from diffretriever.collections import Qrels, Run
+from diffretriever.collections.customs import least_relevance
 from schemas.base import suggest
 from schemas.evaluate import DEFAULT_MEASURES
 
@@ -24,6 +25,9 @@ R-precision, bpref, infAP, interpolated precision, the measures of sets, RBP, Co
 at ranks of any depth, or at how many there are.
 """
 
+_GRADED = frozenset({"nDCG@10"})
+"""Of the default measures."""
+
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
@@ -36,6 +40,15 @@ class EvaluationResult:
 
     mean: dict[str, float]
     per_query: dict[str, dict[str, float]]
+
+
+def measures_of(collection: str | None, split: str) -> tuple[str, ...]:
+    """Return `DEFAULT_MEASURES`, those without grades from the grade on that is relevant in the split.
+
+    So on TREC's queries of MS MARCO they are nDCG@10, MRR(rel=2)@10 and Recall(rel=2)@100.
+    """
+    least = 1 if collection is None else least_relevance(collection, split)
+    return tuple(name if least == 1 or name in _GRADED else _from_grade(name, least) for name in DEFAULT_MEASURES)
 
 
 def parse_measures(names: Iterable[str]) -> list[Measure]:
@@ -75,6 +88,11 @@ def evaluate(run: Run, qrels: Qrels, measures: Sequence[str] = DEFAULT_MEASURES)
         name: {query: found.get((str(measure), query), 0.0) for query in qrels} for name, measure in parsed.items()
     }
     return EvaluationResult({name: float(np.mean([*v.values()])) for name, v in per_query.items()}, per_query)
+
+
+def _from_grade(name: str, least: int) -> str:
+    family, _, cutoff = name.partition("@")
+    return f"{family}(rel={least})@{cutoff}"
 
 
 def _parse_measure(name: str) -> Measure:

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from diffretriever.collections import Collection, Run, open_collection
-from diffretriever.evaluation.measures import EvaluationResult, parse_measures
+from diffretriever.evaluation.measures import EvaluationResult, measures_of, parse_measures
 from diffretriever.evaluation.measures import evaluate as measure
 from diffretriever.evaluation.tables import Cell, format_table
 from diffretriever.front.index import Index
 from diffretriever.search.batch import kept_hits, searched_depth
-from schemas.evaluate import DEFAULT_MEASURES
 from schemas.mode import Mode
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def evaluate(
     collection: str | Collection,
     *,
     split: str = "test",
-    measures: Sequence[str] = DEFAULT_MEASURES,
+    measures: Sequence[str] | None = None,
     modes: Sequence[Mode] | None = None,
     k: int = 1000,
 ) -> Measured:
@@ -60,15 +59,17 @@ def evaluate(
         index: of the collection's passages.
         collection: path, URI or name, or one that is open.
         split: of its judgements.
-        measures: as ir_measures writes them.
+        measures: as ir_measures writes them; None: nDCG@10, MRR@10 and Recall@100, where TREC's grades are judged those
+            of passages from grade 2 on.
         modes: scores to rank by; None: those that the retriever makes.
         k: passages a query that are looked at.
 
     Raises:
         ValueError: no such collection, split, measure or score, or the index holds no passage judged relevant.
     """
-    parse_measures(measures)
     source = open_collection(collection) if isinstance(collection, str) else collection
+    wanted = measures_of(source.name, split) if measures is None else measures
+    parse_measures(wanted)
     queries, qrels = source.queries(split), source.qrels(split)
     judged = sorted({passage for relevant in qrels.values() for passage, value in relevant.items() if value > 0})
     if judged and not index.holds_any(judged):
@@ -77,5 +78,5 @@ def evaluate(
     found = index.searcher.search([query.text for query in queries], top_k=depth, modes=modes)
     ids = [query.id for query in queries]
     kept = {mode: kept_hits(ids, hits, k, exclude_self=source.excludes_self) for mode, hits in found.items()}
-    results = {mode: measure(Run(ids, hits), qrels, measures) for mode, hits in kept.items()}
+    results = {mode: measure(Run(ids, hits), qrels, wanted) for mode, hits in kept.items()}
     return Measured(index.place, source.name, split, results)

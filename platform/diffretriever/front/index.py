@@ -82,8 +82,9 @@ class Index:
         """
         if budget is not None and not isinstance(retriever, str):
             raise ValueError("budget: the retriever given has its own: say Retriever(name, budget=…)")
-        chosen = Retriever(retriever, budget=budget) if isinstance(retriever, str) else retriever
         collection = as_collection(documents, name, fields)
+        chosen = Retriever(retriever, budget=budget) if isinstance(retriever, str) else retriever
+        chosen = chosen.on(collection.name)
         uri = os.fspath(place)
         _encode(EncodeJob(collection=collection.name, index=uri), collection, chosen, on_ray=on_ray)
         return cls(uri, retriever=chosen)

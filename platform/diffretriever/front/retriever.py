@@ -51,6 +51,11 @@ class Retriever:
         self.config = _config(retriever, backbone, adapter, budget)
         self.device = device
 
+    def on(self, collection: str) -> Retriever:
+        """Return the retriever for the collection of this name: itself, where it is the same for all collections."""
+        own = self.config.on(collection)
+        return self if own == self.config else Retriever(own, device=self.device)
+
     @property
     def modes(self) -> tuple[str, ...]:
         """The scores that it makes; the last one is what is searched by."""

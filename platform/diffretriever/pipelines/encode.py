@@ -114,7 +114,7 @@ def encode_collection(
     quarantine = _quarantine_place(job, collection)
     if quarantine is not None:
         refuse_other_files(quarantine, collection.inputs())
-    retriever = retriever or load_retriever(job.retriever, job.backbone, job.budget, job.adapter)
+    retriever = retriever or load_retriever(job.retriever, job.backbone, job.budget, job.adapter).on(collection.name)
     here = here or _if_few(job, collection)
     with ray_session(job) if here is None else nullcontext(), ExitStack() as held:
         uris = (job.index, *smaller.values())

@@ -10,7 +10,7 @@ import hashlib
 import importlib.util
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from diffretriever.files import is_file
 from diffretriever.ledger import Ledger
 from diffretriever.presets import load_retriever, with_places
 from diffretriever.reproduction.protocols import chosen, set_up, under
+from diffretriever.reproduction.storage import corpus_of
 from diffretriever.reproduction.tables import AVERAGE, MINI, EvaluationSet, check_names, find_set, load_tables
 from schemas.base import suggest
 from schemas.places import StorePath
@@ -142,6 +143,8 @@ class _Planner:
         found = self._sets[name]
         if isinstance(found, str):
             return found
+        # By the paper's name of the collection: its folder may have another.
+        prepared = replace(prepared, config=prepared.config.on(corpus_of(name)))
         key = _key(prepared, found)
         evaluations = self._job.output / "evaluations"
         plain = (evaluations if row.protocol is None else evaluations / row.protocol) / f"{key}-{name}-{found.split}"

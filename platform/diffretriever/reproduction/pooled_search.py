@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from diffretriever.collections import Run, open_collection, write_run
 from diffretriever.encoders import load_encoder
+from diffretriever.evaluation.evaluate import with_measures
 from diffretriever.evaluation.measures import evaluate
 from diffretriever.evaluation.report import Evaluation, write_evaluation
 from diffretriever.index.table import PassageIndex, check_same, manifest_of
@@ -21,6 +22,7 @@ def evaluate_pooled_slots(job: EvaluateJob, command: str) -> None:
     """
     assert job.collection is not None, "an evaluation of an index has a collection"
     collection = open_collection(job.collection)
+    job = with_measures(job, collection.name)
     queries, qrels = collection.queries(job.split), collection.qrels(job.split)
     index = PassageIndex.open(job.index)
     if not is_neural(index.manifest.retriever):

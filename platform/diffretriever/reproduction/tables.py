@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from diffretriever.collections import open_collection
+from diffretriever.collections import irds, open_collection
 from diffretriever.collections.beir import FOLDERS
 from diffretriever.files import cache_dir
 from schemas.base import suggest
@@ -49,8 +49,8 @@ AVERAGE = "beir7-average"
 
 BEIR7 = ("nq", "hotpotqa", "scifact", "trec-covid", "fiqa", "arguana", "quora")
 _MSMARCO = "msmarco"
-# What the splits are called in MS MARCO's own files and in BEIR's archive, which has DL19 as `test` and no DL20.
-_MSMARCO_SPLITS = {"msmarco-dev": ("dev.small", "dev"), "dl19": ("dl19", "test"), "dl20": ("dl20",)}
+# BEIR's archive has DL19 as `test` and no DL20.
+_MSMARCO_SPLITS = {"msmarco-dev": ("dev",), "dl19": ("dl19", "test"), "dl20": ("dl20",)}
 _BEIR_SPLITS = ("test",)
 
 
@@ -115,8 +115,8 @@ def find_set(name: str, job: ReproduceJob) -> EvaluationSet:
     wanted = _MSMARCO_SPLITS.get(name, _BEIR_SPLITS)
     split = next((split for split in wanted if split in collection.splits()), None)
     if split is None:
-        there = ", ".join(collection.splits()) or "none"
-        raise ValueError(f"no collection {name}: {source} has no split {' or '.join(wanted)}, only {there}")
+        why = collection.why_not(wanted[0])
+        raise ValueError(f"no collection {name}: {source} has no split {' or '.join(wanted)}{why}")
     return EvaluationSet(source, collection.name, split, collection.source_state())
 
 
@@ -134,11 +134,15 @@ def _source(name: str, job: ReproduceJob) -> str:
         if given in job.collections:
             place = Path(job.collections[given]).expanduser()
             return str(place.absolute()) if place.exists() else job.collections[given]
-    for folder in names:
-        if job.collections_root is not None and (job.collections_root / folder).is_dir():
-            return str((job.collections_root / folder).absolute())
+    root = job.collections_root
+    places = [] if root is None else [root / f"{folder}{end}" for folder in names for end in ("", ".zip")]
+    for place in places:
+        if place.exists():
+            return str(place.absolute())
     corpus = _corpus(name)
-    raise ValueError(f"no collection {name}: give --collections {corpus}=PATH, or a folder {corpus} in the root")
+    raise ValueError(
+        f"no collection {name}: give --collections {corpus}=PATH, or a folder {corpus} or its zip in the root"
+    )
 
 
 def _corpus(name: str) -> str:
@@ -146,6 +150,8 @@ def _corpus(name: str) -> str:
 
 
 def _must_be_fetched(source: str) -> bool:
+    if source.startswith(irds.PREFIX):
+        return not irds.is_converted(source)
     if Path(source).exists() or source not in FOLDERS:
         return False
     archive = FOLDERS[source].partition("/")[0]

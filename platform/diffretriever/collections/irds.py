@@ -1,0 +1,157 @@
+"""Collections by `ir_datasets`, where it is installed: `irds:beir/scifact`, `irds:msmarco-passage`.
+
+The first opening writes one into the cache in BEIR's layout; from then on it is read from there as any folder is: in
+parts, by several processes, and without the library. The folder appears when it is whole. What the library downloads
+stays in its own cache, so that a conversion that was stopped starts from there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+from diffretriever.collections.base import Passage, Qrels, Query
+from diffretriever.collections.beir import CORPUS, open_beir_folder, remove_abandoned, write_beir_folder
+from diffretriever.collections.files import FileCollection
+from diffretriever.files import cache_dir, file_digest, locked, whole_folder
+from diffretriever.progress import track
+from schemas.base import suggest
+
+PREFIX = "irds:"
+
+_LIBRARY = "ir_datasets"
+_MSMARCO = "msmarco-passage"
+_MSMARCO_SPLITS = {"train": "train", "dev": "dev/small", "dl19": "trec-dl-2019", "dl20": "trec-dl-2020"}
+"""Split → what the library calls it below `msmarco-passage`, which has many more."""
+_BEIR = "beir/"
+_WHOLE = "test"
+_FORMAT = 1
+_DIGEST_DIGITS = 8
+_REASON_CHARACTERS = 300
+
+T = TypeVar("T")
+
+
+def is_converted(source: str) -> bool:
+    """Return whether `irds:…` is in the cache, so that opening it reads nothing else."""
+    return _folder(source).is_dir()
+
+
+def open_irds(source: str) -> FileCollection:
+    """Open a collection by its name of `ir_datasets` after `irds:`; the first call downloads and converts it.
+
+    It is called as BEIR or MS MARCO call it. Its splits are those directly below the name; a name that is itself one
+    split, such as `irds:beir/scifact/test`, has that one.
+
+    Raises:
+        ValueError: The library is not installed, does not know the name, or cannot read what is behind it.
+    """
+    folder = _folder(source)
+    if not is_converted(source):
+        with locked(folder.parent.with_suffix(".lock")):
+            if not is_converted(source):
+                remove_abandoned(folder.parent)
+                _convert(source, folder)
+    inside = [path for path in folder.iterdir() if path.is_dir()]
+    if len(inside) != 1:
+        raise ValueError(f"{folder} is not as the conversion of {source} left it: delete it, to convert it again")
+    return open_beir_folder(inside[0], inside[0].name, source)
+
+
+def _folder(source: str) -> Path:
+    name = source.removeprefix(PREFIX).replace("/", "~")
+    return cache_dir() / "irds" / f"{name}-format{_FORMAT}"
+
+
+def _convert(source: str, target: Path) -> None:
+    if find_spec(_LIBRARY) is None:
+        raise ValueError(f"{source} needs ir_datasets, which is not installed: pip install 'diffretriever[irds]'")
+    library = import_module("ir_datasets")
+    dataset_id = source.removeprefix(PREFIX)
+    try:
+        dataset = library.load(dataset_id)
+    except KeyError:
+        raise ValueError(f"ir_datasets knows no '{dataset_id}'.{suggest(dataset_id, library.registry)}") from None
+    if not dataset.has_docs():
+        raise ValueError(f"{source} has no passages in ir_datasets")
+    logging.getLogger(__name__).info("converting %s to %s", source, target)
+    root = library.docs_parent_id(dataset_id)
+    splits = {split: library.load(name) for split, name in _splits(library, dataset_id, root).items()}
+    queries = _queries(source, splits)
+    qrels = {split: _qrels(source, each) for split, each in splits.items()}
+    with whole_folder(target) as unfinished:
+        folder = unfinished / _name(root)
+        folder.mkdir()
+        docs = track(_told(source, dataset.docs_iter), f"converting {source}", "passages")
+        write_beir_folder(folder, map(_passage, docs), queries, qrels)
+        # Made again, here or on another machine, it is the same file, and another where the texts are others.
+        seconds = int(file_digest(folder / CORPUS)[:_DIGEST_DIGITS], 16)
+        os.utime(folder / CORPUS, (seconds, seconds))
+
+
+def _splits(library: Any, dataset_id: str, root: str) -> dict[str, str]:
+    """Return the library's name of every split; where the whole collection is judged, it is one, `test`."""
+    if dataset_id == _MSMARCO:
+        return {split: f"{_MSMARCO}/{name}" for split, name in _MSMARCO_SPLITS.items()}
+    if dataset_id != root:
+        split = dataset_id.removeprefix(f"{root}/").replace("/", ".")
+        return {split: dataset_id} if _is_judged(library, dataset_id) else {}
+    below = sorted(name for name in library.registry if name.rpartition("/")[0] == root)
+    found = {
+        name.rpartition("/")[2]: name
+        for name in below
+        if _is_judged(library, name) and library.docs_parent_id(name) == root
+    }
+    return {_WHOLE: root, **found} if _is_judged(library, root) else found
+
+
+def _is_judged(library: Any, name: str) -> bool:
+    dataset = library.load(name)
+    return bool(dataset.has_queries() and dataset.has_qrels())
+
+
+def _name(root: str) -> str:
+    """Return what BEIR and MS MARCO call a collection themselves."""
+    return "msmarco" if root == _MSMARCO else root.removeprefix(_BEIR).replace("/", "-")
+
+
+def _passage(doc: Any) -> Passage:
+    text = getattr(doc, "text", None)
+    if text is None:
+        return Passage(doc.doc_id, "", doc.default_text())
+    return Passage(doc.doc_id, getattr(doc, "title", None) or "", text)
+
+
+def _queries(source: str, splits: dict[str, Any]) -> list[Query]:
+    """Return the queries of all splits, each once."""
+    texts: dict[str, str] = {}
+    for split, dataset in splits.items():
+        for query in _told(source, dataset.queries_iter):
+            text = getattr(query, "text", None) or query.default_text()
+            if texts.setdefault(query.query_id, text) != text:
+                raise ValueError(
+                    f"{source}: query '{query.query_id}' of split {split} has another text in another split: give one "
+                    f"split by its own name, such as {source}/{split}"
+                )
+    return [Query(query_id, text) for query_id, text in texts.items()]
+
+
+def _qrels(source: str, dataset: Any) -> Qrels:
+    qrels: Qrels = {}
+    for judgement in _told(source, dataset.qrels_iter):
+        qrels.setdefault(judgement.query_id, {})[judgement.doc_id] = int(judgement.relevance)
+    return qrels
+
+
+def _told(source: str, read: Callable[[], Iterable[T]]) -> Iterator[T]:
+    """Yield what the library reads; whatever stops it, a download most often, is said in one sentence."""
+    try:
+        yield from read()
+    except Exception as error:
+        reason = " ".join(str(error).split())[:_REASON_CHARACTERS] or type(error).__name__
+        raise ValueError(f"{source}: ir_datasets cannot read it: {reason}") from error
