@@ -199,12 +199,13 @@ def _encoding(folder: Path, retriever: Any, uris: list[str]) -> Callable[[], obj
     text, manifest = retriever.model_dump_json(), manifest_of(load_encoder(retriever, "cpu"))
     budget = retriever.max_vectors("passage")
     start = EncoderStart(text, manifest.weights, "cpu", 1, tokenizer=manifest.tokenizer)
-    places = iter([(PassageIndex.create(uri, manifest), EncodeBlocks(start, {uri: budget})) for uri in uris])
+    jobs = [EncodeJob(collection=str(corpus), retriever="", index=uri) for uri in uris]
+    begun = [(PassageIndex.create(uri, manifest), EncodeBlocks(start, {uri: budget})) for uri in uris]
+    places = iter(zip(jobs, begun, strict=True))
 
     def work() -> None:
-        index, encode = next(places)
+        job, (index, encode) = next(places)
         collection = open_collection(str(corpus))
-        job = EncodeJob(collection=str(corpus), retriever="", index=index.uri)
         selection = PassageSelection(job, [index.keys()])
         scanned = scan(collection, "error", None, choose=selection)
         blocks = passage_blocks(scanned.kept(collection), collection.name, 4)

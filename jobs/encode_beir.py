@@ -29,6 +29,8 @@ def describe(summary: EncodeSummary) -> str:
         lines.append(f"  {summary.skipped:,} are there with another text and were left as they are")
     if summary.replaced:
         lines.append(f"  {summary.replaced:,} were replaced")
+    if summary.deleted:
+        lines.append(f"  {summary.deleted:,} were deleted, as the collection no longer has them")
     if summary.bad:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(summary.bad_reasons.items()))
         lines.append(f"  {summary.bad:,} bad records were set aside in {summary.quarantine}: {kinds}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import PositiveInt
+from pydantic import PositiveInt, model_validator
 
 from schemas.base import Model
 from schemas.budget import BudgetChoice
@@ -38,6 +38,8 @@ class EncodeJob(RayConfig):
     each collection."""
     on_existing: Literal["error", "skip", "replace"] = "error"
     """What to do with a passage whose id is in the index with another text. The same text is never encoded twice."""
+    sync: bool = False
+    """At the end, delete what the index holds of this collection, by its name, and the collection no longer has."""
     rows_per_block: PositiveInt | None = None
     """Passages encoded and committed together; default: what keeps a block near 32 MB, 512 at the most."""
     compact: bool = True
@@ -45,6 +47,12 @@ class EncodeJob(RayConfig):
     accelerate: bool = True
     """At the end, make the codes and postings that the index is searched faster by, as accelerate_index.py does, and
     BM25 of the texts; an index with less than a megabyte of vectors gets none, unless it has some already."""
+
+    @model_validator(mode="after")
+    def _syncs_with_good_records(self) -> Self:
+        if self.sync and self.on_bad_input != "error":
+            raise ValueError("--sync needs --on-bad-input error: nobody can say which passage a bad record was")
+        return self
 
 
 class EncodeSummary(Model):
@@ -62,6 +70,8 @@ class EncodeSummary(Model):
     """In the index with another text, left as they were (`--on-existing skip`)."""
     replaced: int
     """In the index with another text, replaced (`--on-existing replace`); counted in `encoded` too."""
+    deleted: int
+    """Gone from the collection, and so from the index (`--sync`)."""
     bad: int
     """Records set aside."""
     bad_reasons: dict[str, int]

@@ -40,8 +40,9 @@ LEVELS = {
     "pipelines": 7,
     "serving": 8,
     "reproduction": 8,
-    "jobs": 9,
-    "serve": 9,
+    "front": 9,
+    "jobs": 10,
+    "serve": 10,
 }
 RAY_ALLOWED = {"pipelines", "jobs", "serve"}
 LANCE_ALLOWED = {"index"}
@@ -147,7 +148,9 @@ def public_functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFu
     holders += [node for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
     for holder in holders:
         for node in holder.body:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("_"):
+                continue
+            if "overload" not in map(ast.unparse, node.decorator_list):
                 yield node
 
 

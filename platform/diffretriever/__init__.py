@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from diffretriever.collections import open_collection
     from diffretriever.consent import trust_code
     from diffretriever.encoders import load_encoder
+    from diffretriever.front.evaluation import evaluate
+    from diffretriever.front.index import Index
+    from diffretriever.front.results import Hit, Results
+    from diffretriever.front.retriever import Retriever
     from diffretriever.index.table import PassageIndex
     from diffretriever.presets import load_retriever
     from diffretriever.search import open_searcher
@@ -22,7 +26,12 @@ __version__ = "0.1.0"
 
 _PLACES = {
     "Budget": "schemas.budget",
+    "Hit": "diffretriever.front.results",
+    "Index": "diffretriever.front.index",
     "PassageIndex": "diffretriever.index.table",
+    "Results": "diffretriever.front.results",
+    "Retriever": "diffretriever.front.retriever",
+    "evaluate": "diffretriever.front.evaluation",
     "load_backbone": "diffretriever.backbones",
     "load_encoder": "diffretriever.encoders",
     "load_retriever": "diffretriever.presets",
@@ -32,7 +41,12 @@ _PLACES = {
 }
 __all__ = [
     "Budget",
+    "Hit",
+    "Index",
     "PassageIndex",
+    "Results",
+    "Retriever",
+    "evaluate",
     "load_backbone",
     "load_encoder",
     "load_retriever",

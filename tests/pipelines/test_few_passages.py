@@ -15,6 +15,7 @@ from diffretriever.pipelines.encode import encode_collection
 from diffretriever.search import accelerate as files
 from diffretriever.search.accelerate import missing_files
 from diffretriever.search.bm25 import bm25_artefact
+from schemas.encode import EncodeJob
 from schemas.retriever import LibraryRetriever
 from tests.pipelines.corpora import JobMaker, line, write_corpus
 
@@ -43,6 +44,18 @@ def test_encode_again_append_and_replace(job: Any, tmp_path: Path) -> None:
         encode_collection(changed)
     replaced = encode_collection(changed.model_copy(update={"on_existing": "replace"}))
     assert (replaced.encoded, replaced.replaced, replaced.rows) == (5, 3, 16)
+
+
+def test_what_has_left_the_collection_is_deleted(job: Any, tmp_path: Path) -> None:
+    encode_collection(job)
+    encode_collection(job.model_copy(update={"collection": str(write_corpus(tmp_path / "other", [line(99)]))}))
+    write_corpus(tmp_path / "corpus", [line(i) for i in range(3, 14)])
+    assert encode_collection(job).deleted == 0, "only where the job says so"
+    synced = encode_collection(job.model_copy(update={"sync": True}))
+    assert (synced.encoded, synced.already_there, synced.deleted, synced.rows) == (0, 11, 3, 12)
+    assert "p99" in PassageIndex.open(job.index).passages(["p0", "p99"])
+    with pytest.raises(ValueError, match="--sync needs --on-bad-input error"):
+        EncodeJob(collection="c", index="i", sync=True, on_bad_input="quarantine")
 
 
 def test_an_index_has_the_instruction_of_its_collection(job: Any, tmp_path: Path) -> None:

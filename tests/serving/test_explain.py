@@ -11,8 +11,8 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.search import open_searcher
+from diffretriever.search.explain import explain, slot_words, terms
 from diffretriever.search.neural import NeuralSearcher
-from diffretriever.serving.explain import explain, slot_words, terms
 from diffretriever.serving.snapshots import View
 from schemas.serve import Word
 from tests.serving.serving_cases import QUERIES

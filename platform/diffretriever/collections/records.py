@@ -6,7 +6,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,9 +184,9 @@ def passage_from_json(line: str) -> Passage:
     fields = _json_object(line)
     title = fields.get("title")
     return checked_passage(
-        _id_of(fields, ID_FIELDS),
-        "" if title is None else _string("title", title),
-        _text_of(fields, TEXT_FIELDS),
+        id_of(fields, ID_FIELDS),
+        "" if title is None else string_of("title", title),
+        text_of(fields, TEXT_FIELDS),
     )
 
 
@@ -199,7 +199,7 @@ def passage_from_tsv(line: str) -> Passage:
 def query_from_json(line: str) -> Query:
     """Read `{"id": ..., "text": ...}`; fields are the first present of the names in `QUERY_..._FIELDS`."""
     fields = _json_object(line)
-    return checked_query(_id_of(fields, QUERY_ID_FIELDS), _text_of(fields, QUERY_TEXT_FIELDS))
+    return checked_query(id_of(fields, QUERY_ID_FIELDS), text_of(fields, QUERY_TEXT_FIELDS))
 
 
 def query_from_tsv(line: str) -> Query:
@@ -257,27 +257,31 @@ def _json_object(line: str) -> dict[str, Any]:
     return value
 
 
-def _id_of(fields: dict[str, Any], names: tuple[str, ...]) -> str:
-    name = _first_present(fields, names, "id")
+def id_of(fields: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    """Return the id, a string or an integer, that is in the first field present of `names`."""
+    name = first_present(fields, names, "id")
     value = fields[name]
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    return _string(name, value)
+    return string_of(name, value)
 
 
-def _text_of(fields: dict[str, Any], names: tuple[str, ...]) -> str:
-    name = _first_present(fields, names, "text")
-    return _string(name, fields[name])
+def text_of(fields: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    """Return the text in the first field present of `names`."""
+    name = first_present(fields, names, "text")
+    return string_of(name, fields[name])
 
 
-def _first_present(fields: dict[str, Any], names: tuple[str, ...], role: str) -> str:
+def first_present(fields: Mapping[str, Any], names: tuple[str, ...], role: str) -> str:
+    """Return the first of `names` that there is a field of; raises `RefusedError`, which calls the field a `role`."""
     for name in names:
         if name in fields:
             return name
     raise RefusedError(f"no {role} field: none of {', '.join(names)}")
 
 
-def _string(name: str, value: Any) -> str:
+def string_of(name: str, value: Any) -> str:
+    """Return a field's value; raises `RefusedError` if it is no string."""
     if not isinstance(value, str):
         raise RefusedError(f"wrong type: '{name}' is {_type_name(value)}")
     return value

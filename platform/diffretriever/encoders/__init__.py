@@ -37,6 +37,8 @@ def load_encoder(config: NeuralRetriever, device: str = "auto") -> Encoder:
 
 
 def _encoder_class(config: NeuralRetriever) -> type[Encoder]:
+    if isinstance(config, str):
+        raise ValueError(f"'{config}' is a name: load_retriever gives its config, or say Retriever('{config}').encoder")
     module, name = ENCODERS[config.method].split(":")
     found: type[Encoder] = getattr(import_module(module), name)
     return found

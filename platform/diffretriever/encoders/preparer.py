@@ -95,6 +95,7 @@ class Preparer(ABC):
 
     def prepare_queries(self, texts: Sequence[str], budgets: Sequence[int] | None = None) -> list[PreparedText]:
         """Prepare queries; `budgets` gives each its own K_q, None the configured one for all."""
+        _refuse_text(texts)
         slots = [self.default_slots("query")] * len(texts) if budgets is None else list(budgets)
         if len(slots) != len(texts):
             raise ValueError(f"{len(texts)} queries but {len(slots)} budgets: give one K_q a query")
@@ -106,6 +107,8 @@ class Preparer(ABC):
 
     def prepare_passages(self, titles: Sequence[str], texts: Sequence[str]) -> list[PreparedText]:
         """Prepare passages from their two fields, joined as the config says."""
+        _refuse_text(titles)
+        _refuse_text(texts)
         joined = [join_title(title, text, self.text) for title, text in zip(titles, texts, strict=True)]
         return self.prepare(joined, "passage", [self.default_slots("passage")] * len(joined))
 
@@ -115,6 +118,12 @@ class Preparer(ABC):
 
     def _limit(self, side: Side) -> int:
         return self.text.max_query_tokens if side == "query" else self.text.max_passage_tokens
+
+
+def _refuse_text(texts: Sequence[str]) -> None:
+    if isinstance(texts, str):
+        # It would be taken for a list of its characters.
+        raise ValueError("this is a single text: give a list of texts")
 
 
 def join_title(title: str, text: str, config: TextConfig | Bm25Retriever) -> str:

@@ -49,6 +49,10 @@ class Representations:
     def __len__(self) -> int:
         return len(self.n_tokens)
 
+    def __repr__(self) -> str:
+        counts = f"{len(self):,} texts, {len(self.vectors_MH):,} vectors of {self.hidden_size}"
+        return f"Representations({counts}, {len(self.impact_ids):,} impacts)"
+
     @property
     def hidden_size(self) -> int:
         """H."""

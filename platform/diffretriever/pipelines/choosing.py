@@ -15,17 +15,20 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from diffretriever.collections import Collection, Passage
-from diffretriever.collections.keys import KeySet
+from diffretriever.collections.keys import KEY, KeySet
 from diffretriever.collections.scanning import PartScan, scan_part
 from diffretriever.files import is_local
+from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.cluster import EncoderPool, cpus_here, result_of
 from schemas.encode import EncodeJob
 
 _CONFLICTS_NAMED = 5
+_ROWS_AT_ONCE = 65_536
 _SCAN_CPUS = 0.5
 # So that no more than these wait for an earlier one.
 _SCANS_AHEAD = 64
@@ -68,6 +71,8 @@ class PassageSelection:
     first_conflicts: list[int] = field(default_factory=list)
     """Which of all passages that were asked about."""
     asked: int = 0
+    keys: list[np.ndarray] = field(default_factory=list)
+    """Those that were asked about, kept for a job that syncs."""
 
     def __call__(self, keys_N: np.ndarray) -> np.ndarray:
         """Return bool [N]: which passages to encode; and count them all."""
@@ -89,7 +94,23 @@ class PassageSelection:
             room = _CONFLICTS_NAMED - len(self.first_conflicts)
             self.first_conflicts += (np.flatnonzero(changed_N)[:room] + self.asked).tolist()
         self.asked += len(keys_N)
+        if self.job.sync:
+            self.keys.append(keys_N)
         return wanted_N
+
+    def gone(self, index: PassageIndex, collection: str) -> list[str]:
+        """Return the ids that an index holds of a collection, by its name, and that were not asked about."""
+        asked = KeySet(np.concatenate([np.zeros(0, KEY), *self.keys]))
+        held = (
+            batch.filter(pc.equal(batch.column("collection"), collection)).column("id").to_pylist()
+            for batch in index.batches(["id", "collection"], _ROWS_AT_ONCE)
+        )
+        return [
+            passage_id
+            for ids in held
+            for passage_id, is_there in zip(ids, asked.has_ids(ids).tolist(), strict=True)
+            if not is_there
+        ]
 
     def count_held(self, ids: Sequence[str]) -> int:
         """Return how many of some passages any index held, with whatever text."""

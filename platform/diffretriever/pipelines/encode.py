@@ -80,11 +80,19 @@ _COMMIT_EVERY_SECONDS = 2.0
 # A commit rewrites the list of fragments: on a table with many, commit less often rather than spend time on it.
 _COMMIT_SHARE = 0.02
 _ENCODERS_PER_PREPARER = 4
+_DELETED_AT_ONCE = 10_000
 _NOT_FINITE = "not finite"
 
 
-def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) -> EncodeSummary:
-    """Run an encode job in the Ray session at hand, or in one of its own.
+def encode_collection(
+    job: EncodeJob,
+    smaller: Mapping[int, str] | None = None,
+    *,
+    collection: Collection | None = None,
+    retriever: RetrieverConfig | None = None,
+    here: EncoderHere | None = None,
+) -> EncodeSummary:
+    """Run an encode job in the Ray session at hand, or in one of its own; of few passages, in this process.
 
     A job that is killed leaves a valid index with what it had committed; the same job run again adds the rest.
 
@@ -92,6 +100,9 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
         job: of the index.
         smaller: K_p → uri of further indexes, each with a smaller budget, to write from the same forward passes. Only
             for nested slots.
+        collection: to encode in place of the one that the job names.
+        retriever: to encode by in place of the one that the job describes.
+        here: encodes in this process, however many passages there are.
 
     Raises:
         ValueError: bad input, a retriever other than the index's, or a request the cluster cannot meet; nothing has
@@ -99,22 +110,22 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
     """
     started = time.monotonic()
     smaller = smaller or {}
-    collection = open_collection(job.collection)
+    collection = collection or open_collection(job.collection)
     quarantine = _quarantine_place(job, collection)
     if quarantine is not None:
         refuse_other_files(quarantine, collection.inputs())
-    retriever = load_retriever(job.retriever, job.backbone, job.budget, job.adapter).on(collection.name)
-    few = is_few(job, collection)
-    with nullcontext() if few else ray_session(job), ExitStack() as held:
+    retriever = retriever or load_retriever(job.retriever, job.backbone, job.budget, job.adapter).on(collection.name)
+    here = here or _if_few(job, collection)
+    with ray_session(job) if here is None else nullcontext(), ExitStack() as held:
         uris = (job.index, *smaller.values())
         for uri in uris:
             held.enter_context(WriterLock(uri))
-        pool = EncoderHere(job) if few else size_pool(job, retriever)
+        pool = here or size_pool(job, retriever)
         existing = [PassageIndex.open(uri) if PassageIndex.exists(uri) else None for uri in uris]
         describe = _describing(retriever, existing[0], pool)
         selection = PassageSelection(job, [KeySet.none() if index is None else index.keys() for index in existing])
         with _machines_ahead(job, pool, selection) as choose:
-            scanned = _scanned(job, collection, quarantine, choose)
+            scanned = _scanned(job, collection, quarantine, choose, here=here is not None)
             selection.refuse_conflicts(scanned.good(collection))
             encoder = describe()
         manifests = [encoder, *(_with_budget(encoder, budget) for budget in smaller)]
@@ -127,6 +138,7 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
         if left_out:
             assert quarantine is not None, "such passages are refused otherwise"
             set_aside(collection, left_out, f"{_NOT_FINITE}: the retriever encodes it so", quarantine)
+        deleted = _delete_if_gone(job, indexes, selection, collection)
         # Also where nothing was encoded: an attempt before this one may have been killed before it came here.
         if job.compact:
             for index in indexes:
@@ -142,6 +154,7 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
         already_there=selection.already_there,
         skipped=selection.skipped,
         replaced=selection.replaced - selection.count_held(left_out),
+        deleted=deleted,
         bad=n_bad,
         bad_reasons=scanned.reasons | ({_NOT_FINITE: len(left_out)} if left_out else {}),
         quarantine=str(quarantine) if n_bad else None,
@@ -151,13 +164,30 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
     )
 
 
+def _if_few(job: EncodeJob, collection: Collection) -> EncoderHere | None:
+    return EncoderHere(job) if is_few(job, collection) else None
+
+
+def _delete_if_gone(
+    job: EncodeJob, indexes: Sequence[PassageIndex], selection: PassageSelection, collection: Collection
+) -> int:
+    """Delete what the collection no longer has, where the job says so; return how many passages that were."""
+    deleted = 0
+    for index in indexes if job.sync else ():
+        gone = selection.gone(index, collection.name)
+        deleted = sum(index.delete(gone[at : at + _DELETED_AT_ONCE]) for at in range(0, len(gone), _DELETED_AT_ONCE))
+    return deleted
+
+
 def _scanned(
     job: EncodeJob,
     collection: Collection,
     quarantine: Path | StorePath | None,
     choose: Callable[[np.ndarray], np.ndarray],
+    *,
+    here: bool,
 ) -> ScanResult:
-    parts = partial(scan_parts, collection)
+    parts = None if here else partial(scan_parts, collection)
     scanned = scan(collection, job.on_bad_input, quarantine, choose=choose, scan_parts=parts)
     if scanned.n_records == 0:
         raise ValueError(f"collection '{collection.name}' is empty: is {collection.place()} whole?")

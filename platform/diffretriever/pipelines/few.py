@@ -46,9 +46,10 @@ def is_few(job: EncodeJob, collection: Collection) -> bool:
 class EncoderHere:
     """The encoder of a job in the job's own process."""
 
-    def __init__(self, config: RayConfig) -> None:
+    def __init__(self, config: RayConfig, encoder: Encoder | None = None) -> None:
+        """`encoder` is the job's, where it is loaded already."""
         self._config = config
-        self.encoder: Encoder | None = None
+        self.encoder = encoder
         """None before it is described, and where the retriever has none."""
 
     def describe(self, retriever: NeuralRetriever) -> IndexManifest:
@@ -60,8 +61,9 @@ class EncoderHere:
         from diffretriever.encoders import load_encoder
         from diffretriever.index.table import manifest_of
 
-        with torch_threads(self._config.threads_per_encoder):
-            self.encoder = load_encoder(with_commits(retriever), os.environ.get(DEVICE_VARIABLE) or "auto")
+        if self.encoder is None:
+            with torch_threads(self._config.threads_per_encoder):
+                self.encoder = load_encoder(with_commits(retriever), os.environ.get(DEVICE_VARIABLE) or "auto")
         if self._config.tokens_per_batch != "auto":
             self.encoder.tokens_per_batch = self._config.tokens_per_batch
         return manifest_of(self.encoder)

@@ -8,9 +8,11 @@ from schemas.retriever import is_neural
 from schemas.search import SearchOptions
 
 if TYPE_CHECKING:
+    from diffretriever.encoders.base import Encoder
+    from diffretriever.index.table import PassageIndex
     from diffretriever.search.base import Searcher
 
-__all__ = ["open_searcher"]
+__all__ = ["open_searcher", "searcher_of"]
 
 
 def open_searcher(index: str, options: SearchOptions | None = None) -> Searcher:
@@ -20,20 +22,29 @@ def open_searcher(index: str, options: SearchOptions | None = None) -> Searcher:
         ValueError: no index there, or the backbone found is not the one that made it; the message names what differs.
     """
     from diffretriever.index.table import PassageIndex
-    from diffretriever.search.bm25 import Bm25Searcher
 
-    options = options or SearchOptions(index=index)
-    opened = PassageIndex.open(index)
-    retriever = opened.manifest.retriever
+    return searcher_of(PassageIndex.open(index), options or SearchOptions(index=index))
+
+
+def searcher_of(index: PassageIndex, options: SearchOptions, encoder: Encoder | None = None) -> Searcher:
+    """Return the searcher of an opened index, whichever version that is; raises as `open_searcher`.
+
+    Args:
+        index: to search.
+        options: how.
+        encoder: of its retriever, where it is loaded already.
+    """
+    retriever = index.manifest.retriever
     if not is_neural(retriever):
-        return Bm25Searcher(opened)
+        from diffretriever.search.bm25 import Bm25Searcher
+
+        return Bm25Searcher(index)
 
     from diffretriever.encoders import load_encoder
     from diffretriever.index.table import check_same, manifest_of
     from diffretriever.presets import with_places
     from diffretriever.search.neural import NeuralSearcher
 
-    retriever = with_places(retriever, options.backbone, options.adapter)
-    encoder = load_encoder(retriever, options.device)
-    check_same(opened.manifest, manifest_of(encoder), opened.uri)
-    return NeuralSearcher(opened, encoder, options)
+    encoder = encoder or load_encoder(with_places(retriever, options.backbone, options.adapter), options.device)
+    check_same(index.manifest, manifest_of(encoder), index.uri)
+    return NeuralSearcher(index, encoder, options)

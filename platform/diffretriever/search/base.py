@@ -45,8 +45,8 @@ class Searcher(ABC):
             budgets: K_q of each query; None is the retriever's own.
 
         Raises:
-            ValueError: a mode the index does not offer, budgets for a retriever without slots, or a query that is
-                no valid Unicode.
+            ValueError: a mode the index does not offer, budgets for a retriever without slots, a text in place of a
+                list of them, or a query that is no valid Unicode.
         """
         wanted = tuple(modes) if modes is not None else self.modes
         check_modes(wanted, self.index.manifest.retriever.offered_modes, "this index")
@@ -69,6 +69,8 @@ def check_modes(wanted: Sequence[Mode], offered: Sequence[Mode], index: str) -> 
 
 
 def _check_texts(queries: Sequence[str]) -> None:
+    if isinstance(queries, str):
+        raise ValueError("queries: this is a single text: give a list of texts")
     for number, query in enumerate(queries):
         try:
             query.encode()

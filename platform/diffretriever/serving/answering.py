@@ -22,8 +22,8 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.scoring.fusion import depth_for, encoded_lists_for, ranked
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.bm25 import Bm25Search
+from diffretriever.search.explain import NameWord, explain, slot_words, terms
 from diffretriever.search.selecting import BudgetChooser
-from diffretriever.serving.explain import NameWord, explain, slot_words, terms
 from diffretriever.serving.metrics import Metrics, Stage
 from diffretriever.serving.problems import InvalidError
 from diffretriever.serving.snapshots import Version, View

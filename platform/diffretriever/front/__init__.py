@@ -1,0 +1,1 @@
+"""The front door in Python: an index, a retriever and their answers, for programs and notebooks."""

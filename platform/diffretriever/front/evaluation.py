@@ -1,0 +1,82 @@
+"""How good an index's rankings are, on the queries and judgements of a collection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from diffretriever.collections import Collection, Run, open_collection
+from diffretriever.evaluation.measures import EvaluationResult, measures_of, parse_measures
+from diffretriever.evaluation.measures import evaluate as measure
+from diffretriever.evaluation.tables import Cell, format_table
+from diffretriever.front.index import Index
+from diffretriever.search.batch import kept_hits, searched_depth
+from schemas.mode import Mode
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, repr=False)
+class Measured:
+    """The measures of an index by mode."""
+
+    index: str
+    collection: str
+    split: str
+    results: dict[Mode, EvaluationResult]
+    """For each mode the means over all judged queries, and the values of each query."""
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the means: a row a mode, a column a measure."""
+        import pandas as pd
+
+        return pd.DataFrame({mode: result.mean for mode, result in self.results.items()}).T
+
+    def __repr__(self) -> str:
+        measures = list(next(iter(self.results.values())).mean)
+        rows: list[list[Cell]] = [[mode, *result.mean.values()] for mode, result in self.results.items()]
+        return f"{self.index} on {self.collection}, {self.split}\n{format_table(rows, ['mode', *measures])}"
+
+    def _repr_html_(self) -> str:
+        caption = f"{self.index} on {self.collection}, {self.split}"
+        return str(self.to_pandas().style.format("{:.4f}").set_caption(caption).to_html())
+
+
+def evaluate(
+    index: Index,
+    collection: str | Collection,
+    *,
+    split: str = "test",
+    measures: Sequence[str] | None = None,
+    modes: Sequence[Mode] | None = None,
+    k: int = 1000,
+) -> Measured:
+    """Search for a collection's queries and measure what is found.
+
+    Args:
+        index: of the collection's passages.
+        collection: path, URI or name, or one that is open.
+        split: of its judgements.
+        measures: as ir_measures writes them; None: nDCG@10, MRR@10 and Recall@100, where TREC's grades are judged those
+            of passages from grade 2 on.
+        modes: scores to rank by; None: those that the retriever makes.
+        k: passages a query that are looked at.
+
+    Raises:
+        ValueError: no such collection, split, measure or score, or the index holds no passage judged relevant.
+    """
+    source = open_collection(collection) if isinstance(collection, str) else collection
+    wanted = measures_of(source.name, split) if measures is None else measures
+    parse_measures(wanted)
+    queries, qrels = source.queries(split), source.qrels(split)
+    judged = sorted({passage for relevant in qrels.values() for passage, value in relevant.items() if value > 0})
+    if judged and not index.holds_any(judged):
+        raise ValueError(f"{index.place} holds none of the passages that {source.name} judges relevant: take its index")
+    depth = searched_depth(k, exclude_self=source.excludes_self)
+    found = index.searcher.search([query.text for query in queries], top_k=depth, modes=modes)
+    ids = [query.id for query in queries]
+    kept = {mode: kept_hits(ids, hits, k, exclude_self=source.excludes_self) for mode, hits in found.items()}
+    results = {mode: measure(Run(ids, hits), qrels, wanted) for mode, hits in kept.items()}
+    return Measured(index.place, source.name, split, results)

@@ -1,0 +1,310 @@
+"""An index of passages: made of documents, added to, searched, taken back to an earlier version."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Literal, Self, overload
+
+import numpy as np
+
+from diffretriever.collections.documents import Documents, as_collection
+from diffretriever.front.results import Hit, Results
+from diffretriever.front.retriever import Retriever, texts_of
+from diffretriever.index.table import PassageIndex
+from schemas.budget import Budget
+from schemas.encode import EncodeJob, EncodeSummary
+from schemas.mode import Mode
+from schemas.retriever import is_neural
+from schemas.search import SearchOptions
+
+if TYPE_CHECKING:
+    from diffretriever.collections import Collection
+    from diffretriever.search.base import Searcher
+    from schemas.inspect import VersionChange
+    from schemas.serve import Explanation
+
+OnExisting = Literal["error", "skip", "replace"]
+
+_MOST_HERE = 10_000
+"""Passages: more are encoded on Ray."""
+_SHOWN = ["title", "text", "collection"]
+
+
+class Index:
+    """The passages at a place, and the retriever that made it. Changes by other processes are seen after `refresh`."""
+
+    def __init__(
+        self, place: str | os.PathLike[str], *, version: int | None = None, retriever: Retriever | None = None
+    ) -> None:
+        """Open what `create` or an encode job has made.
+
+        Args:
+            place: folder or object-store URI.
+            version: one that is kept, to search and not to change; None is the latest.
+            retriever: the index's own, where it is loaded already, has moved or belongs on a certain device.
+
+        Raises:
+            ValueError: there is no index, no such version, or it is damaged.
+        """
+        self._table = PassageIndex.open(os.fspath(place), version)
+        self._fixed = version
+        self.retriever = retriever or Retriever(self._table.manifest.retriever)
+        self._searcher: Searcher | None = None
+
+    @classmethod
+    def create(
+        cls,
+        place: str | os.PathLike[str],
+        documents: Documents,
+        *,
+        retriever: str | Retriever = "diffretriever-minilm",
+        budget: str | Budget | None = None,
+        fields: Mapping[str, str] | None = None,
+        name: str = "documents",
+        on_ray: bool | None = None,
+    ) -> Self:
+        """Make an index of documents. Where one is, by the same retriever, they are added to it.
+
+        Args:
+            place: folder or object-store URI.
+            documents: a list of texts or mappings, a data frame, an Arrow table, or where a collection lies; see
+                `diffretriever.collections.documents.as_collection`.
+            retriever: name of a preset, a YAML file that describes one, or a `Retriever`.
+            budget: slots such as `q4p16`, in place of the own ones of a retriever that is named.
+            fields: `id`, `title` or `text` → what that field is called in the documents.
+            name: of the collection that documents in memory are.
+            on_ray: whether to encode on Ray; None: where there are more than 10,000 passages.
+
+        Raises:
+            ValueError: bad documents, or the index is of another retriever; nothing has been written then.
+        """
+        if budget is not None and not isinstance(retriever, str):
+            raise ValueError("budget: the retriever given has its own: say Retriever(name, budget=…)")
+        collection = as_collection(documents, name, fields)
+        chosen = Retriever(retriever, budget=budget) if isinstance(retriever, str) else retriever
+        chosen = chosen.on(collection.name)
+        uri = os.fspath(place)
+        _encode(EncodeJob(collection=collection.name, index=uri), collection, chosen, on_ray=on_ray)
+        return cls(uri, retriever=chosen)
+
+    def add(
+        self,
+        documents: Documents,
+        *,
+        on_existing: OnExisting = "error",
+        fields: Mapping[str, str] | None = None,
+        name: str = "documents",
+        on_ray: bool | None = None,
+    ) -> EncodeSummary:
+        """Encode documents and add them. The same text under the same id is never encoded twice.
+
+        Args:
+            documents: as for `create`.
+            on_existing: what to do with one whose id is there with another text.
+            fields: as for `create`.
+            name: as for `create`.
+            on_ray: as for `create`.
+
+        Raises:
+            ValueError: bad documents, or another text under an id; nothing has been written then.
+        """
+        job = EncodeJob(collection=name, index=self.place, on_existing=on_existing)
+        return self._add(job, documents, fields, on_ray=on_ray)
+
+    def sync(
+        self,
+        documents: Documents,
+        *,
+        fields: Mapping[str, str] | None = None,
+        name: str = "documents",
+        on_ray: bool | None = None,
+    ) -> EncodeSummary:
+        """Make what the index holds of a collection the same as these documents: add, replace, delete.
+
+        Args:
+            documents: as for `create`; all of the collection's.
+            fields: as for `create`.
+            name: of the collection; passages of others stay.
+            on_ray: as for `create`.
+
+        Raises:
+            ValueError: bad documents; nothing has been written then.
+        """
+        job = EncodeJob(collection=name, index=self.place, on_existing="replace", sync=True)
+        return self._add(job, documents, fields, on_ray=on_ray)
+
+    def _add(
+        self, job: EncodeJob, documents: Documents, fields: Mapping[str, str] | None, *, on_ray: bool | None
+    ) -> EncodeSummary:
+        self._refuse_fixed()
+        summary = _encode(job, as_collection(documents, job.collection, fields), self.retriever, on_ray=on_ray)
+        self.refresh()
+        return summary
+
+    def delete(self, ids: str | Sequence[str]) -> int:
+        """Delete passages in one commit; return how many of them there were.
+
+        Raises:
+            ValueError: another job writes to the index; nothing was deleted.
+        """
+        from diffretriever.index.writer import WriterLock
+
+        self._refuse_fixed()
+        with WriterLock(self.place):
+            deleted = PassageIndex.open(self.place).delete(texts_of(ids))
+        self.refresh()
+        return deleted
+
+    @overload
+    def search(  # type: ignore[overload-overlap]
+        self, queries: str, k: int = 10, *, mode: Mode | None = None, budget: int | None = None
+    ) -> Results: ...
+
+    @overload
+    def search(
+        self, queries: Sequence[str], k: int = 10, *, mode: Mode | None = None, budget: int | None = None
+    ) -> list[Results]: ...
+
+    def search(
+        self, queries: str | Sequence[str], k: int = 10, *, mode: Mode | None = None, budget: int | None = None
+    ) -> Results | list[Results]:
+        """Return the best passages for a query, or for each of several.
+
+        Args:
+            queries: a text, or several.
+            k: passages a query.
+            mode: score to rank by, such as `dense` or `dense+bm25`; None: hybrid where the retriever makes it.
+            budget: K_q; None is the retriever's own.
+
+        Raises:
+            ValueError: the index has no such score, or the retriever no slots.
+        """
+        texts = texts_of(queries)
+        if k < 1:
+            raise ValueError(f"k must be at least 1, and is {k}")
+        chosen: Mode = mode or self.searcher.modes[-1]
+        budgets = None if budget is None else [budget] * len(texts)
+        hits = self.searcher.search(texts, top_k=k, modes=[chosen], budgets=budgets)[chosen]
+        rows = self._table.take(hits.rows(), _SHOWN).to_pylist()
+        found = list(zip(hits.names(), hits.scores_F.tolist(), rows, strict=True))
+        results = [
+            Results(text, chosen, tuple(Hit(rank, i, score, **row) for rank, (i, score, row) in enumerate(own, 1)))
+            for text, own in zip(texts, (found[start:end] for start, end in pairwise(hits.offsets)), strict=True)
+        ]
+        return results[0] if isinstance(queries, str) else results
+
+    def explain(self, query: str, passage_id: str, budget: int | None = None) -> Explanation:
+        """Take the scores of a passage for a query apart: slots that met, words in common (paper Eqs. 2 and 3).
+
+        Args:
+            query: a text.
+            passage_id: of the passage.
+            budget: K_q; None is the retriever's own.
+
+        Raises:
+            ValueError: there is no such passage, or the retriever encodes nothing.
+        """
+        from diffretriever.encoders.representations import Representations
+        from diffretriever.search.explain import explain
+        from schemas.index import representation_fields
+
+        hidden_size = self._table.manifest.hidden_size
+        encoded = self.retriever.encode_queries(query, budget)
+        assert hidden_size is not None, "an index with an encoder has vectors"
+        columns = [field.name for field in representation_fields(hidden_size)]
+        stored = Representations.from_arrow(self._table.take(self._row(passage_id), columns))
+        return explain(encoded, stored, self.retriever.word)
+
+    def _row(self, passage_id: str) -> np.ndarray:
+        passages = self._table.order.passages
+        (number,) = passages.numbers_of([passage_id])
+        if number < 0:
+            raise ValueError(f"there is no passage '{passage_id}' in {self.place}")
+        assert passages.rows_P is not None, "the passages are an index's"
+        return passages.rows_P[[number]]
+
+    @property
+    def searcher(self) -> Searcher:
+        """What searches the version at hand; the retriever's weights are loaded with it."""
+        if self._searcher is None:
+            from diffretriever.search import searcher_of
+
+            encoder = self.retriever.encoder if is_neural(self.retriever.config) else None
+            options = SearchOptions(index=self.place, device=self.retriever.device)
+            self._searcher = searcher_of(self._table, options, encoder)
+        return self._searcher
+
+    @property
+    def place(self) -> str:
+        """Folder or URI."""
+        return self._table.uri
+
+    @property
+    def version(self) -> int:
+        """Number of the version at hand."""
+        return self._table.version
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """All scores that the index can be ranked by."""
+        return self._table.manifest.retriever.offered_modes
+
+    def versions(self) -> list[VersionChange]:
+        """Return what is kept of the index's history, oldest first."""
+        from diffretriever.index.history import history
+
+        return history(self._table)
+
+    def at(self, version: int) -> Index:
+        """Return a version that is kept, to search and not to change.
+
+        Raises:
+            ValueError: it is not kept.
+        """
+        return Index(self.place, version=version, retriever=self.retriever)
+
+    def refresh(self) -> None:
+        """Move to the latest version, whoever made it."""
+        if self._fixed is None:
+            self._table.refresh()
+            self._searcher = None
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __contains__(self, passage_id: str) -> bool:
+        return bool(self._table.passages([passage_id]))
+
+    def holds_any(self, ids: Sequence[str]) -> bool:
+        """Return whether any of these passages is there."""
+        return bool((self._table.order.passages.numbers_of(list(ids)) >= 0).any())
+
+    def __getitem__(self, passage_id: str) -> dict[str, str]:
+        """Return a passage's title, text and collection; raises `KeyError` where it is not there."""
+        return self._table.passages([passage_id])[passage_id]
+
+    def __repr__(self) -> str:
+        return f"Index('{self.place}', {len(self):,} passages, {self.retriever.name}, version {self.version})"
+
+    def _refuse_fixed(self) -> None:
+        if self._fixed is not None:
+            raise ValueError(f"version {self._fixed} of {self.place} stays as it is: change the index without `at`")
+
+
+def _encode(job: EncodeJob, collection: Collection, retriever: Retriever, *, on_ray: bool | None) -> EncodeSummary:
+    from diffretriever.pipelines.encode import encode_collection
+    from diffretriever.pipelines.few import EncoderHere
+
+    if on_ray or (on_ray is None and _has_more(collection, _MOST_HERE)):
+        return encode_collection(job, collection=collection, retriever=retriever.config)
+    import torch
+
+    job = job.model_copy(update={"threads_per_encoder": torch.get_num_threads()})
+    encoder = retriever.encoder if is_neural(retriever.config) else None
+    return encode_collection(job, collection=collection, retriever=retriever.config, here=EncoderHere(job, encoder))
+
+
+def _has_more(collection: Collection, most: int) -> bool:
+    return next(islice(collection.records(), most, None), None) is not None

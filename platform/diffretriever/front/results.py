@@ -1,0 +1,92 @@
+"""What a search finds, for people: text in a terminal, a table in a notebook, a data frame."""
+
+from __future__ import annotations
+
+import html
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, overload
+
+from schemas.mode import Mode
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_WIDTH = 100
+_SHOWN_CHARACTERS = 240
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A passage that was found."""
+
+    rank: int
+    """From 1."""
+    id: str
+    score: float
+    title: str
+    text: str
+    collection: str
+    """Name of the collection that it came with."""
+
+
+@dataclass(frozen=True)
+class Results(Sequence[Hit]):
+    """The passages found for one query, best first."""
+
+    query: str
+    mode: Mode
+    """The score that they are ranked by."""
+    hits: tuple[Hit, ...]
+
+    @overload
+    def __getitem__(self, place: int) -> Hit: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Hit, ...]: ...
+
+    def __getitem__(self, place: int | slice) -> Hit | tuple[Hit, ...]:
+        """Return one hit by its place, from 0, or a slice of them."""
+        return self.hits[place]
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+    @property
+    def ids(self) -> list[str]:
+        """The passages' ids, best first."""
+        return [hit.id for hit in self.hits]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a data frame with a row for each hit and the columns of `Hit`."""
+        import pandas as pd
+
+        return pd.DataFrame([asdict(hit) for hit in self.hits], columns=list(Hit.__dataclass_fields__))
+
+    def __repr__(self) -> str:
+        head = f"{len(self)} passages by {self.mode} scores for '{self.query}'"
+        return "\n".join([head, *(_line(hit) for hit in self.hits)])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{hit.rank}</td><td>{hit.score:.4f}</td><td>{html.escape(hit.id)}</td>"
+            f"<td style='text-align:left'>{_bold(hit.title)}{html.escape(_shortened(hit.text))}</td></tr>"
+            for hit in self.hits
+        )
+        head = f"<caption>{html.escape(self.query)} ({self.mode})</caption>"
+        return f"<table>{head}<tr><th></th><th>score</th><th>id</th><th>passage</th></tr>{rows}</table>"
+
+
+def _line(hit: Hit) -> str:
+    title = f"  {hit.title}" if hit.title else ""
+    text = textwrap.shorten(hit.text, width=_WIDTH - 6, placeholder=" …")
+    return f"{hit.rank:4}. {hit.score:.4f}  [{hit.id}]{title}\n      {text}"
+
+
+def _bold(title: str) -> str:
+    return f"<b>{html.escape(title)}</b> " if title else ""
+
+
+def _shortened(text: str) -> str:
+    return textwrap.shorten(text, width=_SHOWN_CHARACTERS, placeholder=" …")

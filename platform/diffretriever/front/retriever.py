@@ -1,0 +1,142 @@
+"""A retriever by name: what it says of queries and passages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
+
+from diffretriever.presets import load_retriever, with_places
+from schemas.budget import Budget, BudgetChoice
+from schemas.retriever import RetrieverConfig, is_neural
+
+if TYPE_CHECKING:
+    from diffretriever.encoders.base import Encoder
+    from diffretriever.encoders.representations import Representations
+
+_BUDGET: TypeAdapter[Any] = TypeAdapter(BudgetChoice | None)
+
+
+class Retriever:
+    """A preset, or what a YAML file describes. Its weights are loaded when they are first needed.
+
+    >>> Retriever("minilm-pooled")
+    Retriever('minilm-pooled', modes=dense)
+    """
+
+    def __init__(
+        self,
+        retriever: str | RetrieverConfig = "diffretriever-minilm",
+        *,
+        backbone: str | None = None,
+        adapter: str | None = None,
+        budget: str | Budget | None = None,
+        device: str = "auto",
+    ) -> None:
+        """Read the config.
+
+        Args:
+            retriever: name of a preset, a YAML file that describes a retriever, or a config.
+            backbone: folder, object-store URI or hub id to use in place of the retriever's own backbone.
+            adapter: the same of a LoRA adapter.
+            budget: slots such as `q4p16`, in place of the retriever's own; or the selection.json of a budget sweep.
+            device: `cpu`, `cuda`, `cuda:1`; `auto`: a GPU if there is one.
+
+        Raises:
+            ValueError: no such preset or file, or it cannot be changed so.
+        """
+        self.name = retriever if isinstance(retriever, str) else retriever.title
+        self.config = _config(retriever, backbone, adapter, budget)
+        self.device = device
+
+    def on(self, collection: str) -> Retriever:
+        """Return the retriever for the collection of this name: itself, where it is the same for all collections."""
+        own = self.config.on(collection)
+        return self if own == self.config else Retriever(own, device=self.device)
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The scores that it makes; the last one is what is searched by."""
+        return self.config.modes
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """The model, loaded.
+
+        Raises:
+            ValueError: the retriever has none, or it cannot be loaded.
+        """
+        from diffretriever.encoders import load_encoder
+
+        if not is_neural(self.config):
+            raise ValueError(f"{self.name} encodes nothing: it goes by the words of texts")
+        return load_encoder(self.config, self.device)
+
+    def encode_queries(self, queries: str | Sequence[str], budget: int | None = None) -> Representations:
+        """Represent queries; a single text is one query.
+
+        Args:
+            queries: N texts.
+            budget: K_q of all of them; None is the retriever's own.
+
+        Returns:
+            Of N queries: vectors float16 [M, H] with offsets [N + 1], and impacts where the retriever makes them.
+
+        Raises:
+            ValueError: the retriever encodes nothing or has no slots, or a query is encoded as NaN or infinity.
+        """
+        texts = texts_of(queries)
+        if budget is not None and not self.config.has_query_budget:
+            raise ValueError(f"{self.name} has no slots, so queries have no budget")
+        return self.encoder.encode_queries(texts, None if budget is None else [budget] * len(texts))
+
+    def encode_passages(self, texts: str | Sequence[str], titles: str | Sequence[str] | None = None) -> Representations:
+        """Represent passages; a single text is one passage.
+
+        Args:
+            texts: N texts.
+            titles: their N titles, if they have any.
+
+        Returns:
+            As `encode_queries` does.
+
+        Raises:
+            ValueError: as many titles as texts are needed, or the retriever encodes nothing.
+        """
+        passages = texts_of(texts)
+        named = [""] * len(passages) if titles is None else texts_of(titles)
+        if len(named) != len(passages):
+            raise ValueError(f"{len(passages)} texts but {len(named)} titles: give one a text, '' where there is none")
+        return self.encoder.encode_passages(named, passages)
+
+    def word(self, token: int) -> str:
+        """Return a vocabulary entry as text."""
+        return str(self.encoder.preparer.vocabulary.tokenizer.decode([token])).strip()
+
+    def __repr__(self) -> str:
+        return f"Retriever('{self.name}', modes={','.join(self.modes)})"
+
+
+def _config(
+    retriever: str | RetrieverConfig, backbone: str | None, adapter: str | None, budget: str | Budget | None
+) -> RetrieverConfig:
+    if isinstance(retriever, str):
+        return load_retriever(retriever, backbone, _BUDGET.validate_python(budget), adapter)
+    if budget is not None:
+        raise ValueError("budget: a config has its own")
+    return retriever if backbone is None and adapter is None else with_places(retriever, backbone, adapter)
+
+
+def texts_of(texts: str | Sequence[str]) -> list[str]:
+    """Return texts as a list; one alone is a text, never its characters.
+
+    Raises:
+        ValueError: one of them is no text.
+    """
+    listed = [texts] if isinstance(texts, str) else list(texts)
+    for number, text in enumerate(listed):
+        if not isinstance(text, str):
+            raise ValueError(f"text number {number} is a {type(text).__name__}, no string")
+    return listed

@@ -1,0 +1,92 @@
+"""Documents as programs have them, as a collection."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from diffretriever.collections import BadInputError, BadRecord, Passage, scan
+from diffretriever.collections.documents import as_collection, text_id
+
+A, B = Passage(text_id("", "first"), "", "first"), Passage(text_id("", "second"), "", "second")
+
+
+@pytest.mark.parametrize(
+    ("documents", "fields", "expected"),
+    [
+        (["first", "second"], None, [A, B]),
+        (("first", "second", "first"), None, [A, B]),
+        ((text for text in ("first", "second")), None, [A, B]),
+        ([{"text": "first"}, {"contents": "second", "title": None}], None, [A, B]),
+        (
+            [{"_id": "a", "text": "t", "title": "T", "url": "u"}, Passage("b", "", "x")],
+            None,
+            [Passage("a", "T", "t"), Passage("b", "", "x")],
+        ),
+        ([{"docid": 7, "body": "t", "head": "H"}], {"text": "body", "title": "head"}, [Passage("7", "H", "t")]),
+        (
+            pd.DataFrame({"id": [1, 2], "body": ["x", "y"]}),
+            {"text": "body"},
+            [Passage("1", "", "x"), Passage("2", "", "y")],
+        ),
+        (pa.table({"text": ["first", "second"]}), None, [A, B]),
+        (pd.DataFrame({"key": ["k"], "text": ["x"], "title": [None]}), {"id": "key"}, [Passage("k", "", "x")]),
+    ],
+)
+def test_what_is_a_document(documents: Any, fields: dict[str, str] | None, expected: list[Passage]) -> None:
+    collection = as_collection(documents, fields=fields)
+    assert list(collection.records()) == expected
+    assert list(pickle.loads(pickle.dumps(collection)).records()) == list(collection.records()), "it is read again"
+    assert collection.splits() == []
+
+
+@pytest.mark.parametrize(
+    ("documents", "fields", "message"),
+    [
+        ({"a": "text"}, None, "a single mapping: give a list"),
+        (5, None, "a int is none: give a list of texts or mappings"),
+        (b"text", None, "a bytes is none"),
+        ([], None, "there are none"),
+        (["x"], {"txt": "body"}, r"a document has no 'txt'.* 'text'"),
+        ("prune roses", None, r"no collection 'prune roses'.* A text of yours goes in a list: \[text\]"),
+        ("prune roses", {"text": "body"}, "fields: these are for mappings"),
+    ],
+)
+def test_what_is_none(documents: Any, fields: dict[str, str] | None, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        as_collection(documents, fields=fields)
+
+
+def test_a_bad_document_is_named() -> None:
+    collection = as_collection(["fine", {"title": "T"}, 3, "  ", {"id": "a b", "text": "x"}, {"id": 1.5, "text": "x"}])
+    bad = [record for record in collection.records() if isinstance(record, BadRecord)]
+    assert [record.line for record in bad] == [2, 3, 4, 5, 6]
+    assert [record.kind for record in bad] == ["no text field", "wrong type", "empty passage", "bad id", "wrong type"]
+    with pytest.raises(BadInputError, match=r"documents:2: no text field"):
+        scan(collection, "error", None)
+
+
+def test_a_named_field_must_be_there() -> None:
+    (record,) = as_collection([{"text": "x"}], fields={"title": "head"}).records()
+    assert isinstance(record, BadRecord)
+    assert record.reason == "no title field: none of head"
+
+
+def test_ids_of_ones_own_come_once() -> None:
+    with pytest.raises(BadInputError, match="duplicate id"):
+        scan(as_collection([{"id": "a", "text": "x"}, {"id": "a", "text": "x"}]), "error", None)
+
+
+def test_there_are_no_queries(tmp_path: Path) -> None:
+    collection = as_collection(["x"], "notes")
+    for ask in (collection.queries, collection.qrels):
+        with pytest.raises(ValueError, match="'notes' has documents"):
+            ask("test")
+    file = tmp_path / "c.jsonl"
+    file.write_text('{"id": "a", "text": "x"}\n')
+    assert as_collection(file).name == "c"

@@ -1,0 +1,197 @@
+"""An index in three lines of Python: made, searched, changed, taken back; the same as the jobs make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import diffretriever as dr
+from diffretriever.encoders.representations import Representations
+from diffretriever.front import index as front_index
+from diffretriever.index.table import PassageIndex
+from diffretriever.pipelines import encode
+from diffretriever.pipelines.encode import encode_collection
+from schemas.encode import EncodeJob
+from tests.pipelines.corpora import line, write_corpus
+
+NOTES = ["prune roses in winter", "the server has no memory", "tomatoes like the sun"]
+
+
+@pytest.fixture(autouse=True)
+def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diffretriever.pipelines.few.is_cluster_at_hand", lambda _: False)
+    monkeypatch.delattr(encode, "ray_session")
+
+
+@pytest.fixture(scope="module")
+def retriever(folder_of: object) -> dr.Retriever:
+    return dr.Retriever("diffretriever-llada", backbone=str(folder_of("llada")), device="cpu")  # type: ignore[operator]
+
+
+@pytest.fixture
+def index(retriever: dr.Retriever, tmp_path: Path) -> dr.Index:
+    return dr.Index.create(tmp_path / "notes", NOTES, retriever=retriever)
+
+
+def test_three_lines(index: dr.Index) -> None:
+    results = index.search("prune roses", k=2)
+    assert isinstance(results, dr.Results)
+    assert [hit.rank for hit in results] == [1, 2]
+    assert results.mode == "hybrid"
+    assert results[0].text in NOTES
+    assert results[0].collection == "documents"
+    assert list(results.to_pandas().columns) == ["rank", "id", "score", "title", "text", "collection"]
+    assert results.to_pandas()["id"].tolist() == results.ids
+    assert results[0].text in repr(results)
+    assert results[0].text in results._repr_html_()
+    assert repr(index).endswith("3 passages, diffretriever-llada, version 2)")
+
+
+def test_a_text_is_one_query(index: dr.Index) -> None:
+    several = index.search(["prune roses", "sun"], k=1, mode="dense")
+    assert [each.query for each in several] == ["prune roses", "sun"]
+    assert several[0].hits == index.search("prune roses", k=1, mode="dense").hits
+    assert len(index.search("sun", k=9, mode="bm25")) == 1
+    with pytest.raises(ValueError, match="text number 1 is a int"):
+        index.search(["sun", 3])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="k must be at least 1"):
+        index.search("sun", k=0)
+    with pytest.raises(ValueError, match=r"this index has no sparce scores.* 'sparse'"):
+        index.search("sun", mode="sparce")
+
+
+def test_html_is_escaped(retriever: dr.Retriever, tmp_path: Path) -> None:
+    made = dr.Index.create(tmp_path / "i", [{"id": "<i>", "title": "<b>", "text": "<script>"}], retriever=retriever)
+    page = made.search("<u>", k=1)._repr_html_()
+    assert "<script>" not in page
+    assert "<b><b>" not in page
+    assert "<i>" not in page
+    assert "<u>" not in page
+
+
+def test_changes(index: dr.Index) -> None:
+    before = index.version
+    assert index.add([{"id": "a", "text": "dig in autumn"}]).encoded == 1
+    assert index.add([{"id": "a", "text": "dig in autumn"}]).already_there == 1
+    with pytest.raises(ValueError, match="with another text"):
+        index.add([{"id": "a", "text": "dig in spring"}])
+    assert index.add([{"id": "a", "text": "dig in spring"}], on_existing="replace").replaced == 1
+    assert index["a"]["text"] == "dig in spring"
+    assert "a" in index.search("dig", k=4).ids
+    assert index.delete("a") == 1
+    assert "a" not in index
+    assert len(index) == 3
+    old = index.at(before)
+    assert len(old) == 3
+    assert old.search("dig", k=1).hits == index.search("dig", k=1).hits
+    with pytest.raises(ValueError, match="stays as it is"):
+        old.delete("a")
+    assert [change.change for change in index.versions()][:2] == ["created", "appended"]
+
+
+def test_sync(index: dr.Index) -> None:
+    index.add(["of another collection"], name="others")
+    summary = index.sync([NOTES[0], "new"])
+    assert (summary.encoded, summary.already_there, summary.deleted) == (1, 1, 2)
+    texts = {hit.text for hit in index.search("x", k=9)}
+    assert texts == {NOTES[0], "new", "of another collection"}
+    assert index.sync([NOTES[0], "new"]).deleted == 0
+
+
+def test_another_process_is_seen_after_a_refresh(index: dr.Index, retriever: dr.Retriever) -> None:
+    other = dr.Index(index.place, retriever=retriever)
+    other.add(["more"])
+    assert len(index) == 3
+    index.refresh()
+    assert len(index) == 4
+
+
+def test_explanations(index: dr.Index) -> None:
+    best = index.search("prune roses", k=1, mode="dense")[0]
+    explained = index.explain("prune roses", best.id)
+    products = [match.product for match in explained.slots]
+    assert sum(products) / len(products) == pytest.approx(best.score, abs=1e-5)
+    with pytest.raises(ValueError, match="there is no passage 'nobody'"):
+        index.explain("prune roses", "nobody")
+
+
+def test_the_same_as_a_job(retriever: dr.Retriever, tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus", [line(i) for i in range(20)])
+    made = dr.Index.create(tmp_path / "here", corpus, retriever=retriever)
+    job = EncodeJob(collection=str(corpus), index=str(tmp_path / "job"), retriever="diffretriever-llada")
+    encode_collection(job, retriever=retriever.config)
+    ours, theirs = (
+        {row["id"]: row for row in PassageIndex.open(str(tmp_path / name)).dataset.to_table().to_pylist()}
+        for name in ("here", "job")
+    )
+    assert ours == theirs
+    measured = dr.evaluate(made, str(corpus), measures=["nDCG@10"], modes=["dense"])
+    assert measured.results["dense"].mean.keys() == {"nDCG@10"}
+    assert "nDCG@10" in repr(measured)
+    assert measured.to_pandas().shape == (1, 1)
+    assert "corpus, test" in measured._repr_html_()
+
+
+def test_a_wrong_index_is_no_zero(index: dr.Index, tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus", [line(0)])
+    with pytest.raises(ValueError, match="holds none of the passages that corpus judges relevant"):
+        dr.evaluate(index, str(corpus))
+
+
+def test_many_go_to_ray(retriever: dr.Retriever, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front_index, "_MOST_HERE", 2)
+    asked = []
+
+    def encode_there(job: EncodeJob, **given: object) -> None:
+        asked.append(given)
+        raise ValueError("no Ray in this test")
+
+    monkeypatch.setattr(encode, "encode_collection", encode_there)
+    for documents, on_ray in ((NOTES, None), (NOTES[:1], True)):
+        with pytest.raises(ValueError, match="no Ray"):
+            dr.Index.create(tmp_path / "i", documents, retriever=retriever, on_ray=on_ray)
+    assert all("here" not in given for given in asked)
+
+
+def test_bad_documents_leave_nothing(retriever: dr.Retriever, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="documents:2: empty passage"):
+        dr.Index.create(tmp_path / "i", ["fine", ""], retriever=retriever)
+    assert not PassageIndex.exists(str(tmp_path / "i"))
+    with pytest.raises(ValueError, match="no index at"):
+        dr.Index(tmp_path / "i")
+
+
+def test_words_alone(tmp_path: Path) -> None:
+    index = dr.Index.create(tmp_path / "words", NOTES, retriever="bm25")
+    assert index.search("sun", k=1)[0].text == NOTES[2]
+    with pytest.raises(ValueError, match="bm25 encodes nothing"):
+        index.explain("sun", index.search("sun", k=1)[0].id)
+
+
+def test_a_retriever(retriever: dr.Retriever) -> None:
+    alone, listed = retriever.encode_queries("prune roses"), retriever.encode_queries(["prune roses"])
+    assert isinstance(alone, Representations)
+    assert len(alone) == 1
+    assert (alone.vectors_MH == listed.vectors_MH).all()
+    assert len(retriever.encode_queries("prune roses", budget=2).vectors_MH) == 2
+    assert len(retriever.encode_passages("a text")) == 1
+    assert repr(alone).startswith("Representations(1 texts, ")
+    with pytest.raises(ValueError, match="2 texts but 1 titles"):
+        retriever.encode_passages(["a", "b"], "title")
+    assert repr(dr.Retriever("minilm-pooled")) == "Retriever('minilm-pooled', modes=dense)"
+    with pytest.raises(ValueError, match="has no slots"):
+        dr.Retriever("minilm-pooled").encode_queries("x", budget=2)
+    assert str(dr.Retriever("diffretriever-minilm", budget="q2p4").config.budget) == "q2p4"  # type: ignore[union-attr]
+
+
+def test_a_text_is_no_list(retriever: dr.Retriever, index: dr.Index) -> None:
+    for call in (
+        lambda: retriever.encoder.encode_queries("prune roses"),
+        lambda: retriever.encoder.encode_passages("a", ["b"]),
+        lambda: index.searcher.search("prune roses"),
+    ):
+        with pytest.raises(ValueError, match="single text: give a list"):
+            call()
+    with pytest.raises(ValueError, match="'minilm-pooled' is a name"):
+        dr.load_encoder("minilm-pooled")  # type: ignore[arg-type]
