@@ -28,7 +28,7 @@ DROPOUT = {
 
 
 @pytest.mark.parametrize("negatives", ["gathered", "cached"])
-@pytest.mark.parametrize("case", ["masked-bert", "generated-qwen2"])
+@pytest.mark.parametrize("case", ["masked-bert", "masked-dream-2step", "generated-qwen2"])
 def test_resumed_bit_for_bit(case: str, negatives: str, folder_of: FolderOf, tmp_path: Path) -> None:
     retriever, recipe = config_of(case, folder_of), quick_recipe(negatives=negatives, **DROPOUT)
     straight = session_of(retriever, recipe)
@@ -80,7 +80,6 @@ def test_gradients_are_clipped_and_rates_followed(folder_of: FolderOf) -> None:
 @pytest.mark.parametrize(
     ("case", "changes", "recipe", "message"),
     [
-        ("masked-dream", {"steps": 2}, {}, "set steps to 1"),
         ("masked-dream", {"stop_truncation": "quote"}, {}, "stop_truncation to none"),
         ("pooled-dream", {}, {"query_budgets": (1, 2)}, "no slots"),
     ],

@@ -29,6 +29,7 @@ _FREE = frozenset(
         "backbone",
         "budget",
         "confidence",
+        "content_words",
         "max_tokens",
         "schedule",
         "sparse_rounding",
@@ -59,7 +60,8 @@ _PARTS: tuple[tuple[str, Side, int], ...] = (
 def check_trained_for(config: BackboneRetriever, preparer: Preparer) -> None:
     """Hold `config` against what the adapter's folder says of its training, where it says anything.
 
-    Another budget or number of steps than trained is a `UserWarning`: the config's count.
+    Another number of steps than trained is a `UserWarning`, and so is another budget than the authors'; the config's
+    count.
 
     Raises:
         ValueError: The adapter cannot be fetched, was trained for another method, needs what is not supported here,
@@ -98,6 +100,8 @@ def _check_manifest(config: BackboneRetriever, folder: Path) -> None:
                 f"{file}: the adapter was trained with {name} {trained[name]!r}, the retriever has {value!r}: use the "
                 "former, or another adapter"
             )
+    if has_slots(config):
+        _warn_of_passes(trained, file, config)
 
 
 def _check_masked(trained: dict[str, Any], file: Path, config: MaskedRetriever, preparer: MaskedPreparer) -> None:
@@ -128,12 +132,25 @@ def _warn_of_differences(trained: Mapping[str, Any], file: Path, config: MaskedR
     steps = trained.get("num_denoise_steps") or config.steps
     for name, theirs, ours in (("budget", Budget(query, passage), config.budget), ("steps", steps, config.steps)):
         if theirs != ours:
-            warnings.warn(
-                f"{file}: the adapter was trained with {name} {theirs}; the retriever's config asks for {ours}, "
-                "which is what runs.",
-                UserWarning,
-                stacklevel=4,
-            )
+            _warn(file, f"{name} {theirs}", str(ours))
+
+
+def _warn_of_passes(trained: Mapping[str, Any], file: Path, config: MaskedRetriever) -> None:
+    """Warn where slots are filled otherwise than in our training; with one pass there is nothing to choose."""
+    passes = ("steps",) if trained.get("steps") == config.steps == 1 else ("steps", "schedule", "confidence")
+    for name in passes:
+        theirs, ours = trained.get(name), getattr(config, name)
+        if theirs not in (None, ours):
+            _warn(file, f"{name} {theirs}", str(ours))
+            return
+
+
+def _warn(file: Path, theirs: str, ours: str) -> None:
+    warnings.warn(
+        f"{file}: the adapter was trained with {theirs}; the retriever's config asks for {ours}, which is what runs.",
+        UserWarning,
+        stacklevel=5,
+    )
 
 
 def _check_prompt(trained: Mapping[str, Any], file: Path, config: MaskedRetriever, preparer: MaskedPreparer) -> None:
