@@ -86,6 +86,11 @@ def check_trained_for(config: BackboneRetriever, preparer: Preparer) -> None:
         _check_masked(trained, file, config, preparer)  # type: ignore[arg-type] # a masked config makes a masked preparer
 
 
+def trained_fields(config: BackboneRetriever) -> dict[str, Any]:
+    """Return the fields, as JSON values, in which a retriever must be as its adapter was trained."""
+    return config.model_dump(mode="json", exclude=set(_FREE))
+
+
 def _check_manifest(config: BackboneRetriever, folder: Path) -> None:
     """Hold `config` against the manifest that our training wrote, if there is one."""
     file = folder / MANIFEST_FILE
@@ -93,8 +98,7 @@ def _check_manifest(config: BackboneRetriever, folder: Path) -> None:
         return
     with understood(file, "fetch the adapter again"):
         trained = dict(read_json(file)["retriever"])
-    here = config.model_dump(mode="json", exclude=set(_FREE))
-    for name, value in here.items():
+    for name, value in trained_fields(config).items():
         if name in trained and trained[name] != value:
             raise ValueError(
                 f"{file}: the adapter was trained with {name} {trained[name]!r}, the retriever has {value!r}: use the "
