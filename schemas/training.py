@@ -5,7 +5,7 @@ Which retriever is trained (method, backbone, precision, slots, passes, prompt) 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from pydantic_settings import NoDecode
@@ -241,7 +241,8 @@ class TrainJob(Recipe, JobConfig):
     def _start_from_the_recipe(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        return {**RECIPES.get(values.get("recipe", "plain"), {}), **values}
+        name = values.get("recipe")
+        return {**RECIPES[name], **values} if name in get_args(RecipeName) else values
 
     @model_validator(mode="after")
     def _workers_share_evenly(self) -> Self:

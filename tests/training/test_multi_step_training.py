@@ -23,7 +23,11 @@ from tests.encoders.test_multi_step import confidence_of, count_of
 from tests.training.test_trainable import TEXTS, changed, load
 from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of
 
-CASES = ("masked-dream-2step", "masked-llada-2step", "masked-bert-3step")
+PASSES: tuple[tuple[str, dict[str, object]], ...] = (
+    ("masked-dream", {"steps": 2, "read_offset": -1}),
+    ("masked-llada-2step", {}),
+    ("masked-bert", {"steps": 3, "confidence": "max-probability"}),
+)
 
 
 class Slots(NamedTuple):
@@ -46,7 +50,7 @@ def read_slowly(encoder: BackboneEncoder, text: PreparedText) -> Slots:
         last = [k for k in range(len(places)) if k not in found]
         with torch.set_grad_enabled(step == passes - 1):
             hidden, logits = encoder.backbone.forward(
-                ids_1L, batch.mask_BL, torch.tensor([places]), position_ids=batch.position_ids_BL
+                ids_1L, batch.mask_BL, torch.tensor([places]) + config.read_offset, position_ids=batch.position_ids_BL
             )
         surest = sorted(last, key=lambda k: -confidence_of(logits[0, k].detach(), config.confidence))
         for k in surest[: count_of(len(places), len(last), step, passes, config.schedule)]:
@@ -64,10 +68,12 @@ def directions(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(4))
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_vectors_and_gradients_are_those_of_each_text_read_slowly(case: str, folder_of: FolderOf) -> None:
+@pytest.mark.parametrize(("case", "changes"), PASSES)
+def test_vectors_and_gradients_are_those_of_each_text_read_slowly(
+    case: str, changes: dict[str, object], folder_of: FolderOf
+) -> None:
     """Also of texts that have fewer slots than there are passes, beside others."""
-    encoder = changed(load(case, folder_of))
+    encoder = changed(load(case, folder_of, **changes))
     texts = encoder.preparer.prepare_queries(TEXTS, [4, 1, 2, 4, 3])
     found = TrainableEncoder(encoder).encode_batch(texts)
     weights_BKH = directions(*found.vectors_BKH.shape)
@@ -83,9 +89,9 @@ def test_vectors_and_gradients_are_those_of_each_text_read_slowly(case: str, fol
         torch.testing.assert_close(gradient, theirs[name], atol=1e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_slots_of_earlier_passes_are_constants(case: str, folder_of: FolderOf) -> None:
-    encoder = changed(load(case, folder_of), gradient_checkpointing=True)
+@pytest.mark.parametrize(("case", "changes"), PASSES)
+def test_slots_of_earlier_passes_are_constants(case: str, changes: dict[str, object], folder_of: FolderOf) -> None:
+    encoder = changed(load(case, folder_of, **changes), gradient_checkpointing=True, lora_dropout=0.0)
     (text,) = encoder.preparer.prepare_queries(TEXTS[:1], [4])
     last_K = torch.tensor(read_slowly(encoder, text).last_K)
     encoder.backbone.model.train()
@@ -96,9 +102,11 @@ def test_slots_of_earlier_passes_are_constants(case: str, folder_of: FolderOf) -
     assert all(gradient.any() for gradient in gradients(encoder, late.sum()).values())
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_trained_adapter_gives_in_searches_what_training_sees(case: str, folder_of: FolderOf, tmp_path: Path) -> None:
-    retriever = config_of(case, folder_of)
+@pytest.mark.parametrize(("case", "changes"), PASSES)
+def test_a_trained_adapter_gives_in_searches_what_training_sees(
+    case: str, changes: dict[str, object], folder_of: FolderOf, tmp_path: Path
+) -> None:
+    retriever = config_of(case, folder_of, **changes)
     session = session_of(retriever, quick_recipe(max_steps=2))
     run(session, 2)
     session.save_adapter(tmp_path / "adapter")

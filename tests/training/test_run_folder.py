@@ -172,7 +172,9 @@ def test_recipes_by_name(tmp_path: Path) -> None:
     plain, paper, minilm = (TrainJob.from_command_line([*given, "--recipe", name]) for name in RECIPES)
     assert plain == TrainJob.from_command_line(given)
     assert plain.hyperparameters == Recipe()
-    # The paper's table has nothing beyond it: everything that is ours is off.
+    ours = {"equal_passages": "keep", "distillation": "none", "teacher": None, "compression": None, "query_budgets": ()}
+    ours |= {"passage_budgets": (), "slot_embeddings": 0, "token_head": False, "negatives": "gathered"}
+    assert ours == {name: getattr(paper, name) for name in ours}
     assert (paper.hyperparameters, paper.workers) == (Recipe(strategy="deepspeed"), 4)
     shipped = TrainingManifest.model_validate_json((EMBEDDED_ADAPTER / "training.json").read_text())
     assert (minilm.hyperparameters, minilm.workers) == (shipped.recipe, shipped.workers)
