@@ -241,7 +241,7 @@ class TrainJob(Recipe, JobConfig):
     def _start_from_the_recipe(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        name = values.get("recipe")
+        name: Any = values.get("recipe")
         return {**RECIPES[name], **values} if name in get_args(RecipeName) else values
 
     @model_validator(mode="after")

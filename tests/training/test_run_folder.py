@@ -172,7 +172,13 @@ def test_recipes_by_name(tmp_path: Path) -> None:
     plain, paper, minilm = (TrainJob.from_command_line([*given, "--recipe", name]) for name in RECIPES)
     assert plain == TrainJob.from_command_line(given)
     assert plain.hyperparameters == Recipe()
-    ours = {"equal_passages": "keep", "distillation": "none", "teacher": None, "compression": None, "query_budgets": ()}
+    ours: dict[str, object] = {
+        "equal_passages": "keep",
+        "distillation": "none",
+        "teacher": None,
+        "compression": None,
+        "query_budgets": (),
+    }
     ours |= {"passage_budgets": (), "slot_embeddings": 0, "token_head": False, "negatives": "gathered"}
     assert ours == {name: getattr(paper, name) for name in ours}
     assert (paper.hyperparameters, paper.workers) == (Recipe(strategy="deepspeed"), 4)
