@@ -19,15 +19,15 @@ def main(config: TrainJob) -> None:
     for name, place in (("train", config.train), ("validation", config.validation)):
         if place is not None and Path(place).exists():
             places[name] = absolute_place(place, f"--{name}")
-    print(describe(train(config.model_copy(update=places)), config.output))
+    print(describe(train(config.model_copy(update=places)), config))
 
 
-def describe(manifest: TrainingManifest, output: Path | StorePath) -> str:
+def describe(manifest: TrainingManifest, job: TrainJob) -> str:
     """Return lines for a person: what was trained, and how to use it."""
     return (
-        f"{output}/adapter: {manifest.trainable:,} parameters trained in {manifest.step:,} steps on "
-        f"{manifest.examples:,} queries\n"
-        f"  use it with --retriever {output}/retriever.yaml"
+        f"{job.output}/adapter: {manifest.trainable:,} parameters trained in {manifest.step:,} steps on "
+        f"{manifest.examples:,} queries, recipe {job.recipe_title}\n"
+        f"  use it with --retriever {job.output}/retriever.yaml"
     )
 
 

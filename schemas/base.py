@@ -56,16 +56,17 @@ class Model(BaseModel):
 
 def differing_fields(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
     """Return what differs, as `outer.inner: one != other`, sorted; a missing field counts as None."""
-    ours, theirs = _flatten(one), _flatten(other)
+    ours, theirs = flat_fields(one), flat_fields(other)
     keys = sorted(ours.keys() | theirs.keys())
     return [f"{k}: {ours.get(k)} != {theirs.get(k)}" for k in keys if ours.get(k) != theirs.get(k)]
 
 
-def _flatten(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat_fields(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the fields of all levels, as `outer.inner` → value; `prefix` stands before each name."""
     flat: dict[str, Any] = {}
     for key, item in value.items():
         if isinstance(item, dict):
-            flat.update(_flatten(item, f"{prefix}{key}."))
+            flat.update(flat_fields(item, f"{prefix}{key}."))
         else:
             flat[f"{prefix}{key}"] = item
     return flat

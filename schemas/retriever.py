@@ -200,7 +200,8 @@ class MaskedRetriever(PromptedRetriever):
     """Slot i sees the text and the slots up to itself, and nothing else sees slots: the first k vectors of a text are
     those of budget k, so that one encoding serves all smaller budgets. For backbones trained so."""
     steps: PositiveInt = 1
-    """S, forward passes: with more than one, each pass fills the slots it is most confident of (paper App. A)."""
+    """S, forward passes: with more than one, each pass fills the slots it is most confident of (paper App. A). An
+    adapter is for the passes that it was trained with."""
     schedule: Literal["time-grid", "even"] = "time-grid"
     """How many slots a pass fills. `time-grid`: Dream's times from 1 to 0.001; `even`: K/S (reference §2.4)."""
     confidence: Literal["entropy", "max-probability"] = "entropy"

@@ -1,11 +1,11 @@
 """How a retriever is fine-tuned: the recipe, the job around it, and what a trained adapter says of its training.
 
-Which retriever is trained (method, backbone, precision, slots, prompt) is said by its `RetrieverConfig` alone.
+Which retriever is trained (method, backbone, precision, slots, passes, prompt) is said by its `RetrieverConfig` alone.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from pydantic_settings import NoDecode
@@ -24,11 +24,41 @@ MANIFEST_FILE = "training.json"
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
+RecipeName: TypeAlias = Literal["plain", "paper", "minilm"]
+
+RECIPES: dict[RecipeName, dict[str, Any]] = {
+    "plain": {},
+    "paper": {"strategy": "deepspeed", "workers": 4},
+    "minilm": {
+        "workers": 2,
+        "batch_queries": 32,
+        "queries_per_device": 16,
+        "hard_negatives": 1,
+        "equal_passages": "mask",
+        "max_steps": 450,
+        "max_passage_tokens": 80,
+        "learning_rate": 3e-4,
+        "temperature": 0.02,
+        "lora_dropout": 0.0,
+        "slot_embeddings": 16,
+        "token_head": True,
+        "gradient_checkpointing": False,
+        "query_budgets": (1, 2, 4, 8),
+        "passage_budgets": (1, 2, 4, 8, 16),
+        "distillation": "align",
+        "teacher": "minilm-pooled",
+        "distillation_weight": 5.0,
+    },
+}
+"""What a named recipe has otherwise than the defaults of `Recipe`, and how many workers it takes. `paper` is its
+hyperparameter table and nothing else; `plain` and `minilm` are ours."""
+
 
 class Recipe(Model):
     """One recipe for all methods and backbones; the defaults are the paper's (its §4.1 and hyperparameter table).
 
-    What the paper leaves open is as in the authors' code (reference §5.4): cosine to zero, weight decay, clipping.
+    Only the strategy is not: its gradients are the same, and the recipe `paper` of `RECIPES` has the paper's. What it
+    leaves open is as in the authors' code (reference §5.4): cosine to zero, weight decay, clipping.
     """
 
     learning_rate: PositiveFloat = 1e-4
@@ -162,6 +192,10 @@ class Recipe(Model):
 class TrainJob(Recipe, JobConfig):
     """Fine-tune a retriever's backbone with LoRA on Ray Train; run again, the same command resumes."""
 
+    recipe: RecipeName = "plain"
+    """Where settings come from that are not given. `paper`: the paper's hyperparameter table, four workers and ZeRO-2
+    included. `plain`: the same values in plain data parallelism, on one worker or as many as are given. `minilm`:
+    what the embedded adapter was trained with."""
     train: str
     """Training set, as prepare_training.py makes it, a folder or object-store URI; or what it makes one from, a file,
     folder or name: it is then made in the output folder."""
@@ -202,15 +236,31 @@ class TrainJob(Recipe, JobConfig):
     """Ray cluster to use; `auto` is a running one if there is, else a local one started for this job; `local` always
     starts one."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _start_from_the_recipe(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        name: Any = values.get("recipe")
+        return {**RECIPES[name], **values} if name in get_args(RecipeName) else values
+
     @model_validator(mode="after")
     def _workers_share_evenly(self) -> Self:
         self.parts_per_worker(self.workers)
         return self
 
     @property
-    def recipe(self) -> Recipe:
-        """The recipe alone."""
+    def hyperparameters(self) -> Recipe:
+        """The recipe's values alone."""
         return Recipe(**{name: getattr(self, name) for name in Recipe.model_fields})
+
+    @property
+    def recipe_title(self) -> str:
+        """The recipe's name, and what was given in place of its values."""
+        named = TrainJob.model_validate({"recipe": self.recipe, "train": self.train, "output": self.output})
+        names = (*Recipe.model_fields, "workers")
+        changed = [f"{name} {getattr(self, name)}" for name in names if getattr(self, name) != getattr(named, name)]
+        return f"{self.recipe} with {', '.join(changed)}" if changed else self.recipe
 
 
 class Start(Model):

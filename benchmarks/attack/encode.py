@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from benchmarks.attack.killed import KilledJobAttack
+from benchmarks.attack.killed import KilledJobAttack, write_model
 from diffretriever.index.table import PassageIndex
-from diffretriever.random_models.checkpoints import write_random_checkpoint
 from diffretriever.search.inspection import inspect
 from schemas.index import ROW_CHECKSUM
 from tests.pipelines.corpora import line, write_corpus
@@ -26,15 +25,14 @@ class EncodeAttack(KilledJobAttack):
     def prepare(self, folder: Path) -> None:
         """Write a corpus and a random model."""
         write_corpus(folder / "corpus", [line(number) for number in range(PASSAGES)])
-        write_random_checkpoint("llada", folder / "llada")
+        write_model(folder)
 
     def flags(self, inputs: Path, output: Path) -> list[str]:
         """Encode the corpus with one encoder, on a Ray of the job's own."""
         options = {
             "--collection": inputs / "corpus",
             "--index": output,
-            "--retriever": "diffretriever-llada",
-            "--backbone": inputs / "llada",
+            "--retriever": inputs / "retriever.yaml",
             "--encoders": 1,
             "--rows-per-block": _ROWS_PER_BLOCK,
             "--ray-address": "local",

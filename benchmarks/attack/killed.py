@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import ClassVar
 
 import psutil
+import yaml
 
 from benchmarks.attack.base import TRACEBACK, Attack, Round
 from benchmarks.attack.processes import everybody, kill_since, names, since, wait_for_none
+from diffretriever.presets import load_retriever
+from diffretriever.random_models.checkpoints import write_random_checkpoint
 
 MOST_KILLS = 3
 _PYTHON = "python"
@@ -124,6 +127,19 @@ class KilledJobAttack(Attack):
         if job.wait(_LIMIT_S) != 0:
             raise RuntimeError(f"the undisturbed job failed:\n{job.last_lines()}")
         (folder / "seconds").write_text(str(time.monotonic() - start))
+
+
+def write_model(folder: Path, **sizes: int) -> None:
+    """Write a random model, and a retriever that runs it in float32: on a busy machine a probe may choose otherwise.
+
+    Args:
+        folder: `llada` and `retriever.yaml` are written there.
+        sizes: of the model, as `write_random_checkpoint` takes them.
+    """
+    place = write_random_checkpoint("llada", folder / "llada", **sizes)
+    retriever = load_retriever("diffretriever-llada", str(place)).model_dump(mode="json")
+    retriever["backbone"]["dtype"] = "float32"
+    (folder / "retriever.yaml").write_text(yaml.safe_dump(retriever), "utf-8")
 
 
 class Job:

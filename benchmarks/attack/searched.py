@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks.attack.killed import KilledJobAttack, different_files
-from diffretriever.random_models.checkpoints import write_random_checkpoint
+from benchmarks.attack.killed import KilledJobAttack, different_files, write_model
 from diffretriever.search.accelerate import accelerate
 from schemas.accelerate import AccelerateJob
 from tests.pipelines.corpora import WORDS
@@ -57,12 +56,13 @@ class SweepAttack(KilledJobAttack):
 
     def prepare(self, folder: Path) -> None:
         """Write a collection, a random model and the job's config."""
-        job = make_job(folder, write_random_checkpoint("llada", folder / "llada"))
+        write_model(folder)
+        job = make_job(folder, folder / "llada")
         (folder / "sweep.yaml").write_text(job.to_yaml(), "utf-8")
 
     def flags(self, inputs: Path, output: Path) -> list[str]:
         """Sweep 2 x 2 budgets."""
-        places = ["--collection", str(inputs / "corpus"), "--backbone", str(inputs / "llada")]
+        places = ["--collection", str(inputs / "corpus"), "--retriever", str(inputs / "retriever.yaml")]
         return ["--config", str(inputs / "sweep.yaml"), *places, "--output", str(output), "--ray-address", "local"]
 
     def difference(self, expected: Path, output: Path) -> str | None:

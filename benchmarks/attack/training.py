@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.attack.killed import KilledJobAttack, different_files
-from diffretriever.random_models.checkpoints import write_random_checkpoint
+from benchmarks.attack.killed import KilledJobAttack, different_files, write_model
 from tests.training.made_up_collection import write_training_data
 
 _STEPS, _EVERY = 24, 3
@@ -20,14 +19,13 @@ class TrainingAttack(KilledJobAttack):
     def prepare(self, folder: Path) -> None:
         """Write a training set and a random model."""
         write_training_data(folder, 64)
-        write_random_checkpoint("llada", folder / "llada", hidden_size=32)
+        write_model(folder, hidden_size=32)
 
     def flags(self, inputs: Path, output: Path) -> list[str]:
         """Train one worker for a few steps, with a checkpoint every three."""
         options = {
             "--train": inputs / "training-set",
-            "--retriever": "diffretriever-llada",
-            "--backbone": inputs / "llada",
+            "--retriever": inputs / "retriever.yaml",
             "--budget": "q2p3",
             "--output": output,
             "--workers": 1,

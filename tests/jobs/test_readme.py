@@ -144,9 +144,7 @@ def test_local_command(
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        (0, r"1 passages by hybrid scores for 'when do I cut roses\?'
-   1\. .*
-      Prune roses in late winter"),
+        (0, r"1 passages by hybrid scores for 'when do I cut roses\?'\n.*\n      Prune roses in late winter"),
         (1, r"torch.Size\(\[1, 1, 64\]\) torch.Size\(\[1, 1, \d+\]\)"),
     ],
 )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
+from diffretriever.encoders import load_encoder
 from diffretriever.presets import load_retriever
 from diffretriever.reproduction.plan import Task, make_plan
 from diffretriever.reproduction.protocols import Setup, protocols, set_up
@@ -18,8 +22,11 @@ from schemas.retriever import (
     GeneratedRetriever,
     MaskedRetriever,
     TextConfig,
+    is_trainable,
 )
 from tests.reproduction.cases import JobMaker
+from tests.reproduction.conftest import LLADA
+from tests.training.trainer_cases import quick_recipe, run, session_of
 
 ROWS = [row for name in PAPER_TABLES for row in load_table(name).rows if row.preset is not None]
 
@@ -140,3 +147,22 @@ def test_one_protocol_is_chosen(job: JobMaker) -> None:
     assert [table.protocol for table, _ in plan.tables] == ["folded"]
     with pytest.raises(ValueError, match=r"--protocol: no protocol 'autors'\. Did you mean 'authors'"):
         make_plan(job("main-beir7", protocol="autors"))
+
+
+def test_an_adapter_of_two_passes_runs_its_rows(job: JobMaker, checkpoint: Path, tmp_path: Path) -> None:
+    """Trained as the plan says, on a tiny backbone: it loads under both protocols without a warning."""
+    preset = "diffretriever-llada-tuned-2step"
+    retriever = load_retriever(preset, backbone=str(checkpoint))
+    assert is_trainable(retriever)
+    session = session_of(retriever, quick_recipe(max_steps=1))
+    run(session, 1)
+    session.save_adapter(tmp_path / "adapter")
+    given = {"backbones": {LLADA: checkpoint}, "adapters": {preset: tmp_path / "adapter"}}
+    plan = make_plan(job("multistep-beir7", protocol="authors,paper", **given))
+    tasks = [row.tasks["scifact"] for row in plan.rows() if row.row.id == "fine-tuned-llada-2step"]
+    assert len(tasks) == 2
+    for task in tasks:
+        assert isinstance(task, Task)
+        assert task.retriever.passes(1) == 2
+        found = load_encoder(task.retriever, "cpu").encode_queries(["a question"])  # type: ignore[arg-type]
+        assert np.isfinite(found.vectors_MH).all()

@@ -12,11 +12,14 @@ from typing import Any
 
 import pytest
 
+from diffretriever.presets import load_retriever
 from diffretriever.reproduction.plan import Plan, PlannedRow, Task, make_plan
 from diffretriever.reproduction.report import listing
 from diffretriever.reproduction.tables import AVERAGE, MINI, PAPER_TABLES, load_table
+from diffretriever.training.session import check_trainable
 from schemas.places import StorePath
-from schemas.retriever import Bm25Retriever, LibraryRetriever
+from schemas.retriever import Bm25Retriever, LibraryRetriever, has_slots
+from schemas.training import Recipe
 from tests.reproduction.cases import JobMaker, fake_evaluation
 from tests.reproduction.conftest import LLADA
 
@@ -62,8 +65,39 @@ def test_reasons_say_what_is_missing(job: JobMaker) -> None:
     missing = row_of(plan, "zero-shot-diffretriever-llada-multi").status("scifact")
     assert missing == f"no weights for {LLADA}: not in the hub cache and no --backbones override"
     untrained = row_of(plan, "fine-tuned-promptreps-llama3-multi").status("scifact")
-    assert untrained == "needs an adapter: train it, then --adapters promptreps-llama3-tuned=FOLDER"
+    assert untrained == (
+        "needs an adapter: python jobs/train.py --recipe paper --train SET --retriever promptreps-llama3-tuned "
+        "--output FOLDER, then --adapters promptreps-llama3-tuned=FOLDER/adapter"
+    )
     assert row_of(plan, "dream-single").status("msmarco") == "this job measures retrieval only: nothing to run"
+
+
+@pytest.mark.parametrize("table", ["multistep-beir7", "multistep-indomain"])
+@pytest.mark.parametrize("protocol", ["authors", "paper", "folded"])
+def test_rows_of_two_passes_are_trained_so(table: str, protocol: str, job: JobMaker) -> None:
+    """One adapter fits the row under every protocol."""
+    plan = make_plan(job(table, protocol=protocol, dry_run=True))
+    for backbone in ("dream", "llada"):
+        preset = f"diffretriever-{backbone}-tuned-2step"
+        row = row_of(plan, f"fine-tuned-{backbone}-2step")
+        (asked,) = {row.status(collection) for collection in row.tasks}
+        assert asked == (
+            f"needs an adapter trained with S=2: python jobs/train.py --recipe paper --train SET --retriever {preset} "
+            f"--output FOLDER, then --adapters {preset}=FOLDER/adapter"
+        )
+        config = load_retriever(preset)
+        assert has_slots(config)
+        assert (config.steps, config.schedule, config.backbone.adapter) == (2, "even", None)
+        check_trainable(config, Recipe())
+        one_pass = load_retriever(f"diffretriever-{backbone}-tuned")
+        assert has_slots(one_pass)
+        assert (config.budget, config.prompt) == (one_pass.budget, one_pass.prompt)
+
+
+def test_a_protocol_that_changes_what_an_adapter_sees_is_named(job: JobMaker) -> None:
+    plan = make_plan(job("main-beir7", protocol="authors", dry_run=True))
+    asked = row_of(plan, "fine-tuned-promptreps-qwen2.5-multi").status("scifact")
+    assert '--retriever promptreps-qwen2.5-tuned (as a YAML file with prompt.colon: true, stop: "cap")' in asked
 
 
 def test_library_models_need_their_extra_and_their_weights(job: JobMaker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,8 +153,8 @@ def test_a_broken_loss_still_names_its_queries(folder_of: FolderOf) -> None:
 def test_the_codec_has_a_text_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["--train", "x", "--output", str(tmp_path), "--compression", "product1"]
     job = TrainJob.from_command_line(given)
-    assert job.recipe.compression == CodecConfig("product", 1)
-    assert Recipe.model_validate_json(job.recipe.model_dump_json()) == job.recipe
+    assert job.hyperparameters.compression == CodecConfig("product", 1)
+    assert Recipe.model_validate_json(job.hyperparameters.model_dump_json()) == job.hyperparameters
     assert TrainJob.from_command_line(given[:4]).compression is None
     with pytest.raises(SystemExit):
         TrainJob.from_command_line([*given[:5], "residual3"])

@@ -107,6 +107,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("generated-llama3", {"lora_dropout": 0.0}),
     ("pooled-bert", {"lora_dropout": 0.3, "gradient_checkpointing": True, "equal_passages": "keep"}),
     ("masked-bert", {"lora_dropout": 0.3, "compression": "residual2"}),
+    ("masked-llada-2step", {"lora_dropout": 0.3, "gradient_checkpointing": True}),
 ]
 
 

@@ -12,11 +12,12 @@ import pytest
 from pydantic import ValidationError
 
 import diffretriever
+from diffretriever.backbones.source import EMBEDDED_ADAPTER
 from diffretriever.presets import load_retriever
 from diffretriever.training.run_folder import Journal, RunFolder
 from diffretriever.training.session import describe_training
 from schemas.retriever import MaskedRetriever
-from schemas.training import Recipe, TrainingManifest, TrainJob
+from schemas.training import RECIPES, Recipe, TrainingManifest, TrainJob
 from tests.training.trainer_cases import FolderOf, ListedData, config_of, quick_recipe, session_of
 
 
@@ -161,6 +162,40 @@ def test_recipes_that_make_no_sense(fields: dict[str, object], message: str) -> 
 
 def test_a_job_carries_its_recipe(tmp_path: Path) -> None:
     job = TrainJob(train="set", output=tmp_path, query_budgets=(1, 4), workers=4)
-    assert job.recipe == Recipe(query_budgets=(1, 4))
+    assert job.hyperparameters == Recipe(query_budgets=(1, 4))
     with pytest.raises(ValidationError, match="3 workers cannot share evenly"):
         TrainJob(train="set", output=tmp_path, workers=3)
+
+
+def test_recipes_by_name(tmp_path: Path) -> None:
+    given = ["--train", "set", "--output", str(tmp_path)]
+    plain, paper, minilm = (TrainJob.from_command_line([*given, "--recipe", name]) for name in RECIPES)
+    assert plain == TrainJob.from_command_line(given)
+    assert plain.hyperparameters == Recipe()
+    ours: dict[str, object] = {
+        "equal_passages": "keep",
+        "distillation": "none",
+        "teacher": None,
+        "compression": None,
+        "query_budgets": (),
+    }
+    ours |= {"passage_budgets": (), "slot_embeddings": 0, "token_head": False, "negatives": "gathered"}
+    assert ours == {name: getattr(paper, name) for name in ours}
+    assert (paper.hyperparameters, paper.workers) == (Recipe(strategy="deepspeed"), 4)
+    shipped = TrainingManifest.model_validate_json((EMBEDDED_ADAPTER / "training.json").read_text())
+    assert (minilm.hyperparameters, minilm.workers) == (shipped.recipe, shipped.workers)
+    with pytest.raises(SystemExit):
+        TrainJob.from_command_line([*given, "--recipe", "papers"])
+
+
+def test_what_is_given_wins_over_the_recipe_and_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ["--train", "set", "--output", str(tmp_path)]
+    file = tmp_path / "train.yaml"
+    file.write_text("recipe: paper\nhard_negatives: 7\n")
+    job = TrainJob.from_command_line([*given, "--config", str(file), "--workers", "2"])
+    assert (job.strategy, job.hard_negatives, job.workers) == ("deepspeed", 7, 2)
+    assert job.recipe_title == "paper with hard_negatives 7, workers 2"
+    file.write_text(job.to_yaml())
+    assert TrainJob.from_command_line(["--config", str(file)]).hyperparameters == job.hyperparameters
+    monkeypatch.setenv("DIFFRETRIEVER_RECIPE", "minilm")
+    assert TrainJob.from_command_line(given).recipe_title == "minilm"

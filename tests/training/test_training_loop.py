@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,10 @@ DROPOUT = {
 }
 
 
-@pytest.mark.parametrize("negatives", ["gathered", "cached"])
-@pytest.mark.parametrize("case", ["masked-bert", "generated-qwen2"])
+@pytest.mark.parametrize(
+    ("case", "negatives"),
+    [*product(("masked-bert", "generated-qwen2"), ("gathered", "cached")), ("masked-llada-2step", "cached")],
+)
 def test_resumed_bit_for_bit(case: str, negatives: str, folder_of: FolderOf, tmp_path: Path) -> None:
     retriever, recipe = config_of(case, folder_of), quick_recipe(negatives=negatives, **DROPOUT)
     straight = session_of(retriever, recipe)
@@ -80,7 +83,6 @@ def test_gradients_are_clipped_and_rates_followed(folder_of: FolderOf) -> None:
 @pytest.mark.parametrize(
     ("case", "changes", "recipe", "message"),
     [
-        ("masked-dream", {"steps": 2}, {}, "set steps to 1"),
         ("masked-dream", {"stop_truncation": "quote"}, {}, "stop_truncation to none"),
         ("pooled-dream", {}, {"query_budgets": (1, 2)}, "no slots"),
     ],

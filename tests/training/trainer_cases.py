@@ -29,6 +29,7 @@ CASES: dict[str, dict[str, Any]] = {
     "masked-dream": {"budget": "q2p3"},
     "masked-llada": {"budget": "q4p4", "content_words": {"fold_space_variants": True}},
     "masked-bert": {"budget": "q2p3", "slot_positions": "spread", "prompt": {"variant": "bare"}},
+    "masked-llada-2step": {"budget": "q4p4", "steps": 2, "schedule": "even"},
     "masked-modernbert": {"budget": "q2p3", "slot_positions": "spread", "prompt": {"variant": "bare"}},
     "generated-qwen2": {"max_tokens": 3, "stop": "cap"},
     "generated-llama3": {"max_tokens": 4},
@@ -39,7 +40,7 @@ CASES: dict[str, dict[str, Any]] = {
     "pooled-bert": {},
     "pooled-modernbert": {},
 }
-"""Every method on every family that it runs on, METHOD-FAMILY: the fields of its config."""
+"""Every method on every family that it runs on, METHOD-FAMILY and anything after: the fields of its config."""
 
 # Words that are single entries of the random checkpoints' small vocabularies, so that texts have impacts.
 WORDS = ("honey", "water", "winter", "summer", "river", "copper", "query", "passage", "word")
@@ -99,7 +100,7 @@ def answers_to(row: int) -> tuple[str, str]:
 
 
 def config_of(case: str, folder_of: FolderOf, **changes: Any) -> BackboneRetriever:
-    method, family = case.split("-")
+    method, family, *_ = case.split("-")
     place = {"source": str(folder_of(family)), "dtype": "float32"}
     config = RETRIEVER_ADAPTER.validate_python(CASES[case] | {"method": method, "backbone": place} | changes)
     assert isinstance(config, BackboneRetriever)

@@ -60,7 +60,7 @@ class ModelFacts:
 
 
 class TextStates(NamedTuple):
-    """What a backbone's one pass says of B texts, before anything is normalised, rounded or stored."""
+    """What a backbone says of B texts, before anything is normalised, rounded or stored."""
 
     hidden_BKH: torch.Tensor
     """floating, on the device; anything where a text has fewer vectors."""

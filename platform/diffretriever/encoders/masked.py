@@ -1,11 +1,11 @@
 """DiffRetriever: K mask slots after a retrieval prompt, read in one bidirectional pass (paper §3.2, Eq. 1) or several.
 
 Several passes fill the slots: each reads those that are masks, keeps the ones it is surest of, and writes their tokens
-for the next (paper App. A).
+for the next (paper App. A). Training and encoding read slots by the same code.
 
 Legend: B texts of a batch, L padded length, K most slots of the batch, G content ids whose logits are read, H hidden
-size, V vocabulary, M slots of all texts; of a pass R texts that have masks left, P slots looked at. Of a schedule P are
-the passes.
+size, V vocabulary, M slots of all texts, X either of H and G; of a pass R texts that have masks left, P slots looked
+at. Of a schedule P are the passes.
 """
 
 from __future__ import annotations
@@ -143,74 +143,82 @@ class MaskedEncoder(BackboneEncoder):
         return self._in_batches(texts, lambda batch: self._encode_cut(batch, budgets))
 
     def forward(self, texts: Sequence[PreparedText]) -> TextStates:
-        """Return the states of all slots, read in one pass whatever the config's steps; see the base class."""
-        content = content_ids(texts, self.config)
-        batch = self.masked_batch(texts, content.gathered_BG)
-        hidden_BKH, logits_BKG = self._read_columns(batch, batch.columns_BK, batch.gathered_BG)
-        return TextStates(hidden_BKH, batch.valid_BK, content, logits_BKG)
+        """Return each slot's states from the pass that fills it; see the base class.
 
-    def _encode_cut(self, texts: Sequence[PreparedText], budgets: Sequence[int | None]) -> list[Representations]:
-        content = content_ids(texts, self.config)
-        batch = self.masked_batch(texts, content.gathered_BG)
-        with torch.inference_mode():
-            hidden_BKH, logits_BKG, tokens_BK = self._fill_slots(batch)
-        found = []
-        for budget in budgets:
-            kept_BK = batch.valid_BK
-            if budget is not None:
-                kept_BK = kept_BK & (torch.arange(kept_BK.shape[1]) < budget)
-            if self.config.stop_truncation != "none":
-                kept_BK = before_stop(tokens_BK, kept_BK, self._stop_ids)
-            found.append(represent(texts, self.config, hidden_BKH, kept_BK, content, logits_BKG))
-        return found
-
-    def _fill_slots(self, batch: MaskedBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Read every slot in the pass that fills it, while it is still a mask.
-
-        A pass before the last fills the slots it is surest of. Texts without masks left drop out.
-
-        Returns:
-            The states, float32 [B, K, H], and the logits of `gathered_BG`, float32 [B, K, G], zeros for slots that a
-            text does not have; and what was written into the slots, int64 [B, K]. With stop truncation that is each
-            slot's token; else the slots of the last pass still hold the mask, for nobody asks what they would be.
-            All on the CPU.
+        A text's last pass alone has gradients: what earlier ones have read is constant in the loss (paper App. A.1).
 
         Raises:
             ValueError: a logit that decides on tokens is not a finite number.
         """
+        content = content_ids(texts, self.config)
+        batch = self.masked_batch(texts, content.gathered_BG)
+        filled = self._fill_slots(batch)
+        valid_BK = batch.valid_BK
+        if filled.tokens_BK is not None:
+            valid_BK = before_stop(filled.tokens_BK, valid_BK, self._stop_ids)
+        return TextStates(filled.hidden_BKH, valid_BK, content, filled.logits_BKG)
+
+    def _encode_cut(self, texts: Sequence[PreparedText], budgets: Sequence[int | None]) -> list[Representations]:
+        with torch.inference_mode():
+            hidden_BKH, valid_BK, content, logits_BKG = self.forward(texts)
+        assert content is not None, "slots have sparse scores"
+        assert logits_BKG is not None, "slots have sparse scores"
+        hidden_BKH, logits_BKG = hidden_BKH.cpu().float(), logits_BKG.cpu().float()
+        index_K = torch.arange(valid_BK.shape[1])
+        cuts = [valid_BK if budget is None else valid_BK & (index_K < budget) for budget in budgets]
+        return [represent(texts, self.config, hidden_BKH, kept_BK, content, logits_BKG) for kept_BK in cuts]
+
+    def _fill_slots(self, batch: MaskedBatch) -> _Filled:
+        """Read every slot in the pass that fills it, while it is still a mask.
+
+        A pass before the last fills the slots it is surest of. Texts without masks left drop out.
+
+        Raises:
+            ValueError: a logit that decides on tokens is not a finite number.
+        """
+        counts_BP = reveal_counts(batch.valid_BK.sum(1), self.config.steps, self.config.schedule)
+        if counts_BP.shape[1] == 1:
+            passed = self._pass(batch, batch.columns_BK, is_last=True)
+            return _Filled(passed.hidden_RPH, passed.logits_RPG, passed.tokens_RP)
         batch = batch._replace(ids_BL=batch.ids_BL.clone())
         masked_BK = batch.valid_BK.clone()
-        hidden_BKH = torch.zeros(*masked_BK.shape, self.backbone.hidden_size)
-        logits_BKG = torch.zeros(*masked_BK.shape, batch.gathered_BG.shape[1])
-        for count_B in reveal_counts(masked_BK.sum(1), self.config.steps, self.config.schedule).unbind(1):
+        hidden_BKH = torch.zeros(*masked_BK.shape, self.backbone.hidden_size, device=self.backbone.device)
+        logits_BKG = torch.zeros(*masked_BK.shape, batch.gathered_BG.shape[1], device=self.backbone.device)
+        for count_B in counts_BP.unbind(1):
             rows_R = count_B.nonzero().squeeze(1)
             slots_RP, masked_RP = still_masked(masked_BK[rows_R])
-            is_last = torch.equal(count_B, masked_BK.sum(1))
-            passed = self._pass(batch.take(rows_R), slots_RP, is_last=is_last)
+            ends_R = count_B[rows_R] == masked_RP.sum(1)
+            rows = batch.take(rows_R)
+            with torch.set_grad_enabled(torch.is_grad_enabled() and bool(ends_R.any())):
+                passed = self._pass(rows, rows.columns_BK.gather(1, slots_RP), is_last=bool(ends_R.all()))
             chosen_RP = masked_RP
             if passed.confidences_RP is not None:
                 chosen_RP = choose(passed.confidences_RP, masked_RP, count_B[rows_R])
             row_M, slot_M = rows_R[:, None].expand_as(slots_RP)[chosen_RP], slots_RP[chosen_RP]
-            hidden_BKH[row_M, slot_M] = passed.hidden_RPH[chosen_RP]
-            logits_BKG[row_M, slot_M] = passed.logits_RPG[chosen_RP]
+            ends_M = ends_R[:, None].expand_as(slots_RP)[chosen_RP]
+            hidden_BKH[row_M, slot_M] = constant_unless(ends_M, passed.hidden_RPH[chosen_RP].float())
+            logits_BKG[row_M, slot_M] = constant_unless(ends_M, passed.logits_RPG[chosen_RP].float())
             masked_BK[row_M, slot_M] = False
             if passed.tokens_RP is not None:
                 batch.ids_BL[row_M, batch.columns_BK[row_M, slot_M]] = passed.tokens_RP[chosen_RP]
-        return hidden_BKH, logits_BKG, batch.ids_BL.gather(1, batch.columns_BK)
+        tokens_BK = batch.ids_BL.gather(1, batch.columns_BK) if self._cuts_at_stops else None
+        return _Filled(hidden_BKH, logits_BKG, tokens_BK)
 
-    def _pass(self, batch: MaskedBatch, slots_RP: torch.Tensor, *, is_last: bool) -> _Pass:
+    def _pass(self, batch: MaskedBatch, columns_RP: torch.Tensor, *, is_last: bool) -> _Pass:
         """Run the model once; logits of the whole vocabulary only if tokens are asked for."""
-        predicting = not is_last or self.config.stop_truncation != "none"
-        columns_RP = batch.columns_BK.gather(1, slots_RP)
+        predicting = not is_last or self._cuts_at_stops
         hidden_RPH, logits = self._read_columns(batch, columns_RP, None if predicting else batch.gathered_BG)
         if not predicting:
-            return _Pass(hidden_RPH.cpu().float(), logits.cpu().float(), None, None)
-        tokens_RP, finite_RP = predict(logits)
+            return _Pass(hidden_RPH, logits, None, None)
+        tokens_RP, finite_RP = predict(logits.detach())
         self._check_finite(batch, finite_RP.cpu())
-        surest_RP = None if is_last else confidences(logits, self.config.confidence).cpu()
-        index_RPG = batch.gathered_BG[:, None, :].expand(-1, slots_RP.shape[1], -1)
-        logits_RPG = logits.gather(-1, index_RPG.to(logits.device))
-        return _Pass(hidden_RPH.cpu().float(), logits_RPG.cpu().float(), tokens_RP.cpu(), surest_RP)
+        surest_RP = None if is_last else confidences(logits.detach(), self.config.confidence).cpu()
+        index_RPG = batch.gathered_BG[:, None, :].expand(-1, columns_RP.shape[1], -1)
+        return _Pass(hidden_RPH, logits.gather(-1, index_RPG.to(logits.device)), tokens_RP.cpu(), surest_RP)
+
+    @property
+    def _cuts_at_stops(self) -> bool:
+        return self.config.stop_truncation != "none"
 
     def _read_columns(
         self, batch: MaskedBatch, columns_BP: torch.Tensor, gathered_BG: torch.Tensor | None
@@ -305,16 +313,27 @@ class MaskedBatch(NamedTuple):
 
 
 class _Pass(NamedTuple):
-    """What one pass reads, on the CPU."""
+    """What one pass reads."""
 
     hidden_RPH: torch.Tensor
-    """float32."""
+    """floating, on the device."""
     logits_RPG: torch.Tensor
-    """float32."""
+    """floating, on the device, of `gathered_BG`."""
     tokens_RP: torch.Tensor | None
-    """int64, None if nobody asks for them."""
+    """int64 on the CPU, None if nobody asks for them."""
     confidences_RP: torch.Tensor | None
-    """float32, None in the last pass, which fills all that is left."""
+    """float32 on the CPU, None in the last pass, which fills all that is left."""
+
+
+class _Filled(NamedTuple):
+    """What all passes together read; anything for slots that a text does not have."""
+
+    hidden_BKH: torch.Tensor
+    """floating, on the device."""
+    logits_BKG: torch.Tensor
+    """floating, on the device, of `gathered_BG`."""
+    tokens_BK: torch.Tensor | None
+    """int64 on the CPU, the token of each slot; None where texts are not cut at stops."""
 
 
 def reveal_counts(slots_B: torch.Tensor, steps: int, schedule: Schedule) -> torch.Tensor:
@@ -387,6 +406,11 @@ def choose(confidences_BK: torch.Tensor, masked_BK: torch.Tensor, count_B: torch
     order_BK = open_BK.argsort(dim=1, descending=True, stable=True)
     wanted_BK = torch.arange(masked_BK.shape[1]) < count_B[:, None]
     return torch.zeros_like(masked_BK).scatter(1, order_BK, wanted_BK)
+
+
+def constant_unless(keeps_M: torch.Tensor, values_MX: torch.Tensor) -> torch.Tensor:
+    """Return the values, of which gradients reach those alone whose `keeps_M`, bool, is true."""
+    return torch.where(keeps_M[:, None].to(values_MX.device), values_MX, values_MX.detach())
 
 
 def before_stop(tokens_BK: torch.Tensor, valid_BK: torch.Tensor, stop_ids: torch.Tensor) -> torch.Tensor:

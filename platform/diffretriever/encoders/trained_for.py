@@ -29,6 +29,7 @@ _FREE = frozenset(
         "backbone",
         "budget",
         "confidence",
+        "content_words",
         "max_tokens",
         "schedule",
         "sparse_rounding",
@@ -59,7 +60,8 @@ _PARTS: tuple[tuple[str, Side, int], ...] = (
 def check_trained_for(config: BackboneRetriever, preparer: Preparer) -> None:
     """Hold `config` against what the adapter's folder says of its training, where it says anything.
 
-    Another budget or number of steps than trained is a `UserWarning`: the config's count.
+    Another number of steps than trained is a `UserWarning`, and so is another budget than the authors'; the config's
+    count.
 
     Raises:
         ValueError: The adapter cannot be fetched, was trained for another method, needs what is not supported here,
@@ -84,6 +86,11 @@ def check_trained_for(config: BackboneRetriever, preparer: Preparer) -> None:
         _check_masked(trained, file, config, preparer)  # type: ignore[arg-type] # a masked config makes a masked preparer
 
 
+def trained_fields(config: BackboneRetriever) -> dict[str, Any]:
+    """Return the fields, as JSON values, in which a retriever must be as its adapter was trained."""
+    return config.model_dump(mode="json", exclude=set(_FREE))
+
+
 def _check_manifest(config: BackboneRetriever, folder: Path) -> None:
     """Hold `config` against the manifest that our training wrote, if there is one."""
     file = folder / MANIFEST_FILE
@@ -91,13 +98,14 @@ def _check_manifest(config: BackboneRetriever, folder: Path) -> None:
         return
     with understood(file, "fetch the adapter again"):
         trained = dict(read_json(file)["retriever"])
-    here = config.model_dump(mode="json", exclude=set(_FREE))
-    for name, value in here.items():
+    for name, value in trained_fields(config).items():
         if name in trained and trained[name] != value:
             raise ValueError(
                 f"{file}: the adapter was trained with {name} {trained[name]!r}, the retriever has {value!r}: use the "
                 "former, or another adapter"
             )
+    if has_slots(config):
+        _warn_of_passes(trained, file, config)
 
 
 def _check_masked(trained: dict[str, Any], file: Path, config: MaskedRetriever, preparer: MaskedPreparer) -> None:
@@ -128,12 +136,25 @@ def _warn_of_differences(trained: Mapping[str, Any], file: Path, config: MaskedR
     steps = trained.get("num_denoise_steps") or config.steps
     for name, theirs, ours in (("budget", Budget(query, passage), config.budget), ("steps", steps, config.steps)):
         if theirs != ours:
-            warnings.warn(
-                f"{file}: the adapter was trained with {name} {theirs}; the retriever's config asks for {ours}, "
-                "which is what runs.",
-                UserWarning,
-                stacklevel=4,
-            )
+            _warn(file, f"{name} {theirs}", str(ours))
+
+
+def _warn_of_passes(trained: Mapping[str, Any], file: Path, config: MaskedRetriever) -> None:
+    """Warn where slots are filled otherwise than in our training; with one pass there is nothing to choose."""
+    passes = ("steps",) if trained.get("steps") == config.steps == 1 else ("steps", "schedule", "confidence")
+    for name in passes:
+        theirs, ours = trained.get(name), getattr(config, name)
+        if theirs not in (None, ours):
+            _warn(file, f"{name} {theirs}", str(ours))
+            return
+
+
+def _warn(file: Path, theirs: str, ours: str) -> None:
+    warnings.warn(
+        f"{file}: the adapter was trained with {theirs}; the retriever's config asks for {ours}, which is what runs.",
+        UserWarning,
+        stacklevel=5,
+    )
 
 
 def _check_prompt(trained: Mapping[str, Any], file: Path, config: MaskedRetriever, preparer: MaskedPreparer) -> None:

@@ -51,7 +51,7 @@ def train(job: TrainJob) -> TrainingManifest:
     """
     folder = RunFolder(job.output)
     retriever = load_retriever(job.retriever, job.backbone, job.budget, job.adapter)
-    retriever = folder.with_dtype(check_trainable(retriever, job.recipe))
+    retriever = folder.with_dtype(check_trainable(retriever, job.hyperparameters))
     with ray_session(RayConfig(ray_address=job.ray_address)):
         job = job.model_copy(update={"train": str(_prepared(job))})
         gpus = _gpus_that_fit(job)
@@ -96,7 +96,7 @@ def _describe(job: TrainJob, retriever: BackboneRetriever, device: str) -> Train
     """Find out, on a machine like the workers', which training this is; raises `ValueError` if it cannot begin."""
     if job.validation is not None:
         open_collection(job.validation).qrels(job.validation_split)
-    return describe_training(retriever, job.recipe, _open_training_set(job), job.workers, device)
+    return describe_training(retriever, job.hyperparameters, _open_training_set(job), job.workers, device)
 
 
 def _open_training_set(job: TrainJob) -> TrainingSet:

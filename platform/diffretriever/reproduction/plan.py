@@ -19,16 +19,17 @@ from huggingface_hub.errors import HFValidationError
 
 from diffretriever.backbones.checkpoint import shards_of
 from diffretriever.backbones.source import WEIGHTS_SHA256, minilm_folder
+from diffretriever.encoders.trained_for import trained_fields
 from diffretriever.files import is_file
 from diffretriever.ledger import Ledger
 from diffretriever.presets import load_retriever, with_places
 from diffretriever.reproduction.protocols import chosen, set_up, under
 from diffretriever.reproduction.storage import corpus_of
 from diffretriever.reproduction.tables import AVERAGE, MINI, EvaluationSet, check_names, find_set, load_tables
-from schemas.base import suggest
+from schemas.base import flat_fields, suggest
 from schemas.places import StorePath
 from schemas.reproduce import Measured, PublishedRow, PublishedTable, ReproduceJob
-from schemas.retriever import NeuralRetriever, RetrieverConfig, is_neural
+from schemas.retriever import NeuralRetriever, RetrieverConfig, has_slots, is_neural, is_trainable
 
 READY, DONE = "ready", "done"
 
@@ -232,8 +233,25 @@ def _adapter(row: PublishedRow, preset: str, config: NeuralRetriever, job: Repro
     if preset in job.adapters:
         return str(job.adapters[preset])
     if row.needs_adapter:
-        raise ValueError(f"needs an adapter: train it, then --adapters {preset}=FOLDER")
+        raise ValueError(_training(preset, config))
     return None
+
+
+def _training(preset: str, config: NeuralRetriever) -> str:
+    """Return what trains the adapter that `config` needs, which is the preset as its protocol has it."""
+    own = load_retriever(preset)
+    assert is_trainable(own), "adapters are missing of what is trained here"
+    assert is_trainable(config), "a protocol changes no method"
+    passes = f" trained with S={config.steps}" if has_slots(config) and config.steps > 1 else ""
+    before = flat_fields(trained_fields(own))
+    changed = [
+        f"{name}: {json.dumps(v)}" for name, v in flat_fields(trained_fields(config)).items() if v != before[name]
+    ]
+    where = f" (as a YAML file with {', '.join(changed)})" if changed else ""
+    return (
+        f"needs an adapter{passes}: python jobs/train.py --recipe paper --train SET --retriever {preset}{where} "
+        f"--output FOLDER, then --adapters {preset}=FOLDER/adapter"
+    )
 
 
 def _has_adapter(config: RetrieverConfig) -> bool:

@@ -97,10 +97,9 @@ def check_trainable(retriever: RetrieverConfig, recipe: Recipe) -> BackboneRetri
     """
     if not is_trainable(retriever):
         raise ValueError(f"the {retriever.method} method cannot be trained here: take masked, generated or pooled")
-    if has_slots(retriever) and (retriever.steps > 1 or retriever.stop_truncation != "none"):
+    if has_slots(retriever) and retriever.stop_truncation != "none":
         raise ValueError(
-            "training reads all slots in one pass: set steps to 1 and stop_truncation to none, and change them for "
-            "searching if you like"
+            "training reads all slots: set stop_truncation to none, and change it for searching if you like"
         )
     if not retriever.has_query_budget and (recipe.query_budgets or recipe.passage_budgets):
         raise ValueError(f"the {retriever.method} method has no slots: leave --query-budgets and --passage-budgets out")

@@ -50,7 +50,7 @@ class TrainableEncoder:
         return TextVectors(*(tensor[places_B] for tensor in found))
 
     def encode_batch(self, texts: Sequence[PreparedText]) -> TextVectors:
-        """Represent one batch by one forward pass."""
+        """Represent one batch."""
         return _text_vectors(self.encoder.forward(texts))
 
 

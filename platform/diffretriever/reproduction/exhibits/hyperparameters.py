@@ -1,4 +1,4 @@
-"""Table 7: the recipe of fine-tuning, printed from the defaults of the code and its presets."""
+"""Table 7: the recipe of fine-tuning, printed from the code's recipe `paper` and its presets."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ from diffretriever.reproduction.layouts.grid import Grid, GridCell, GridRow
 from schemas.base import Model
 from schemas.reproduce import ReproduceJob
 from schemas.retriever import has_slots, is_neural
-from schemas.training import Recipe
-
-_GPUS = 4
-"""Of the paper's trainings."""
+from schemas.training import Recipe, TrainJob
 
 _STRATEGIES = {"ddp": "ddp", "deepspeed": "ZeRO-2"}
 _CAPS = {"promptreps_train": "promptreps-qwen2.5-tuned", "promptreps_zero_shot": "promptreps-qwen2.5"}
@@ -32,9 +29,9 @@ _SIZES = {
 """Of the four published models, by the name of their family's file."""
 
 _NOTES = (
-    "The code's values are the defaults of jobs/train.py and of the presets. Trainable parameters are counted from the "
-    "shapes of the published checkpoints. Ours is ddp by default, whose gradients are those of ZeRO-2, which "
-    "--strategy deepspeed takes; the precision is bf16 wherever there is a GPU."
+    "The code's values are those of jobs/train.py --recipe paper and of the presets. Trainable parameters are counted "
+    "from the shapes of the published checkpoints. The default recipe, plain, has the same values but for ddp, whose "
+    "gradients are those of ZeRO-2, and the number of GPUs; the precision is bf16 wherever there is a GPU."
 )
 
 
@@ -97,13 +94,14 @@ def published_hyperparameters() -> dict[str, dict[str, Hyperparameter]]:
 @cache
 def code_values() -> dict[str, str]:
     """Return what the code does, key → value as the table writes it."""
-    recipe = Recipe()
+    job = TrainJob.model_validate({"recipe": "paper", "train": "any", "output": "any"})
+    recipe = job.hyperparameters
     return {
         "optimizer": "AdamW",
         "learning_rate": f"{recipe.learning_rate:g}",
         "precision": "bf16",
-        "strategy": f"{_STRATEGIES[recipe.strategy]}, {_GPUS}\N{MULTIPLICATION SIGN}H100",
-        "accumulation": str(recipe.parts_per_worker(_GPUS)),
+        "strategy": f"{_STRATEGIES[recipe.strategy]}, {job.workers}\N{MULTIPLICATION SIGN}H100",
+        "accumulation": str(recipe.parts_per_worker(job.workers)),
         "negatives": f"1 positive + {recipe.hard_negatives} hard",
         "lengths": f"{recipe.max_query_tokens} / {recipe.max_passage_tokens} tokens",
         "temperature": f"τ = {recipe.temperature:g}",
