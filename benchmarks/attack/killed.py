@@ -129,14 +129,14 @@ class KilledJobAttack(Attack):
         (folder / "seconds").write_text(str(time.monotonic() - start))
 
 
-def write_model(folder: Path, **sizes: int) -> None:
+def write_model(folder: Path, hidden_size: int = 64) -> None:
     """Write a random model, and a retriever that runs it in float32: on a busy machine a probe may choose otherwise.
 
     Args:
         folder: `llada` and `retriever.yaml` are written there.
-        sizes: of the model, as `write_random_checkpoint` takes them.
+        hidden_size: H of the model.
     """
-    place = write_random_checkpoint("llada", folder / "llada", **sizes)
+    place = write_random_checkpoint("llada", folder / "llada", hidden_size=hidden_size)
     retriever = load_retriever("diffretriever-llada", str(place)).model_dump(mode="json")
     retriever["backbone"]["dtype"] = "float32"
     (folder / "retriever.yaml").write_text(yaml.safe_dump(retriever), "utf-8")
