@@ -30,6 +30,7 @@ from schemas.settings import JobConfig, ModelOptions  # noqa: E402
 C = TypeVar("C", bound=JobConfig)
 _LOST = ("LocalRayletDiedError", "NodeDiedError", "WorkerCrashedError", "OwnerDiedError", "RpcError")
 """Errors of Ray's, which a job need not have loaded, of what died under its work."""
+_SAFE = "what was committed is safe, the same command goes on from there"
 _WRITTEN = ("index", "output")
 """Fields of jobs that say where they write."""
 
@@ -48,21 +49,29 @@ def run(config_class: type[C], main: Callable[[C], None]) -> None:
         if isinstance(config, ModelOptions):
             trust_code(config.trust_code)
         main(config)
-    except Exception as error:
-        sentence = _sentence(error, config)
-        if sentence is None:
+    except BaseException as error:
+        status = _say(error, config)
+        if status is None:
             raise
-        sys.stderr.write(f"error: {sentence}\n")
-        raise SystemExit(1) from None
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted: what was committed is safe, the same command goes on from there\n")
-        raise SystemExit(130) from None
-    except (_EndedError, SystemExit) as error:
+        raise SystemExit(status) from None
+
+
+def _say(error: BaseException, config: JobConfig) -> int | None:
+    """Say on standard error what ended a job, and return its exit status; None for what was not foreseen."""
+    # Of a signal within a call of Ray's, another error is made.
+    for each in causes(error):
+        if isinstance(each, KeyboardInterrupt):
+            sys.stderr.write(f"interrupted: {_SAFE}\n")
+            return 128 + signal.SIGINT
         # While Ray starts, the signal is answered by a handler of its own.
-        if isinstance(error, SystemExit) and error.code != signal.SIGTERM:
-            raise
-        sys.stderr.write("told to end: what was committed is safe, the same command goes on from there\n")
-        raise SystemExit(128 + signal.SIGTERM) from None
+        if isinstance(each, _EndedError) or (isinstance(each, SystemExit) and each.code == signal.SIGTERM):
+            sys.stderr.write(f"told to end: {_SAFE}\n")
+            return 128 + signal.SIGTERM
+    sentence = _sentence(error, config) if isinstance(error, Exception) else None
+    if sentence is None:
+        return None
+    sys.stderr.write(f"error: {sentence}\n")
+    return 1
 
 
 def _quieten_libraries() -> None:

@@ -185,11 +185,20 @@ def in_one_process(commands: list[tuple[str, list[str]]], folder: Path) -> tuple
     return [Ended(*each) for each in ended], modules
 
 
+_IN_A_CALL = """try:
+        {}
+    except BaseException as error:
+        raise SystemError("returned a result with an exception set") from error"""
+
+
 @pytest.mark.parametrize(
     ("end", "status", "told"),
     [
         # Ray answers the signal itself while it starts: it exits with the signal's number.
         ("sys.exit(15)", 128 + 15, "told to end: what was committed is safe"),
+        # As in the middle of a call of Ray's, which is told of by another error.
+        (_IN_A_CALL.format("_entry._end()"), 128 + 15, "told to end: what was committed is safe"),
+        (_IN_A_CALL.format("raise KeyboardInterrupt"), 128 + 2, "interrupted: what was committed is safe"),
         (
             "raise ray.exceptions.LocalRayletDiedError()",
             1,
