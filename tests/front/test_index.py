@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,8 @@ def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def retriever(folder_of: object) -> dr.Retriever:
-    return dr.Retriever("diffretriever-llada", backbone=str(folder_of("llada")), device="cpu")  # type: ignore[operator]
+def retriever(folder_of: Callable[[str], Path]) -> dr.Retriever:
+    return dr.Retriever("diffretriever-llada", backbone=str(folder_of("llada")), device="cpu")
 
 
 @pytest.fixture
@@ -160,6 +161,20 @@ def test_bad_documents_leave_nothing(retriever: dr.Retriever, tmp_path: Path) ->
     assert not PassageIndex.exists(str(tmp_path / "i"))
     with pytest.raises(ValueError, match="no index at"):
         dr.Index(tmp_path / "i")
+
+
+def test_an_index_keeps_the_precision_that_it_was_begun_in(
+    folder_of: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A probe may find another one today."""
+    dtypes = set()
+    for speedup in (9.0, 0.1):
+        monkeypatch.setattr("diffretriever.backbones.device._bf16_speedup", lambda speedup=speedup: speedup)
+        retriever = dr.Retriever("diffretriever-llada", backbone=str(folder_of("llada")), device="cpu")
+        index = dr.Index.create(tmp_path / "i", [f"text of {speedup}"], retriever=retriever)
+        dtypes.add(index.retriever.encoder.facts.dtype)
+        assert len(index.search("text", k=2)) == len(index)
+    assert dtypes == {"bfloat16"}
 
 
 def test_words_alone(tmp_path: Path) -> None:

@@ -302,8 +302,11 @@ def _encode(job: EncodeJob, collection: Collection, retriever: Retriever, *, on_
     import torch
 
     job = job.model_copy(update={"threads_per_encoder": torch.get_num_threads()})
-    encoder = retriever.encoder if is_neural(retriever.config) else None
-    return encode_collection(job, collection=collection, retriever=retriever.config, here=EncoderHere(job, encoder))
+    here = EncoderHere(job, retriever.loaded, retriever.device)
+    summary = encode_collection(job, collection=collection, retriever=retriever.config, here=here)
+    if here.encoder is not None:
+        retriever.encoder = here.encoder
+    return summary
 
 
 def _has_more(collection: Collection, most: int) -> bool:

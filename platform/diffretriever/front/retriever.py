@@ -74,6 +74,11 @@ class Retriever:
             raise ValueError(f"{self.name} encodes nothing: it goes by the words of texts")
         return load_encoder(self.config, self.device)
 
+    @property
+    def loaded(self) -> Encoder | None:
+        """The model, if it is loaded."""
+        return self.__dict__.get("encoder")
+
     def encode_queries(self, queries: str | Sequence[str], budget: int | None = None) -> Representations:
         """Represent queries; a single text is one query.
 

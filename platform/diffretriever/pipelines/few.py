@@ -46,9 +46,15 @@ def is_few(job: EncodeJob, collection: Collection) -> bool:
 class EncoderHere:
     """The encoder of a job in the job's own process."""
 
-    def __init__(self, config: RayConfig, encoder: Encoder | None = None) -> None:
-        """`encoder` is the job's, where it is loaded already."""
-        self._config = config
+    def __init__(self, config: RayConfig, encoder: Encoder | None = None, device: str = "auto") -> None:
+        """Load nothing yet.
+
+        Args:
+            config: of the job.
+            encoder: the job's, where it is loaded already.
+            device: to load it onto, unless the environment says another.
+        """
+        self._config, self._device = config, device
         self.encoder = encoder
         """None before it is described, and where the retriever has none."""
 
@@ -63,7 +69,7 @@ class EncoderHere:
 
         if self.encoder is None:
             with torch_threads(self._config.threads_per_encoder):
-                self.encoder = load_encoder(with_commits(retriever), os.environ.get(DEVICE_VARIABLE) or "auto")
+                self.encoder = load_encoder(with_commits(retriever), os.environ.get(DEVICE_VARIABLE) or self._device)
         if self._config.tokens_per_batch != "auto":
             self.encoder.tokens_per_batch = self._config.tokens_per_batch
         return manifest_of(self.encoder)
