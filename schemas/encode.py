@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import PositiveInt, model_validator
+from pydantic import PositiveInt, field_validator, model_validator
 
 from schemas.base import Model
 from schemas.budget import BudgetChoice
 from schemas.places import IndexPlace, Place
 from schemas.settings import RayConfig
 
+_ROLES = ("id", "title", "text")
+
 
 class EncodeJob(RayConfig):
     """Encode a collection into an index: exactly once, resumable by running the same command again."""
 
     collection: str
-    """BEIR folder or zip, MS MARCO folder, corpus file, all but a zip also as the URI of an object store; or a name:
-    `pydoc` (built in), a BEIR set to download, or `irds:` and a name of ir_datasets (the extra `irds`)."""
+    """BEIR folder or zip, MS MARCO folder, corpus file (.jsonl, .tsv, .csv, .json, .parquet, .arrow), all but a zip
+    also as the URI of an object store; or a name: `pydoc` (built in), a BEIR set to download, or `irds:` and a name of
+    ir_datasets (the extra `irds`)."""
+    fields: tuple[str, ...] = ()
+    """What fields of a table are called, as ROLE=FIELD with the roles id, title and text: text=body; default: id, _id
+    or docid, title, text or contents."""
     retriever: str = "diffretriever-minilm"
     """Name of a preset, or a YAML file that describes a retriever."""
     index: IndexPlace
@@ -48,11 +54,30 @@ class EncodeJob(RayConfig):
     """At the end, make the codes and postings that the index is searched faster by, as accelerate_index.py does, and
     BM25 of the texts; an index with less than a megabyte of vectors gets none, unless it has some already."""
 
+    @property
+    def named_fields(self) -> dict[str, str]:
+        """`fields` by role."""
+        return dict(_role_and_field(each) for each in self.fields)
+
+    @field_validator("fields")
+    @classmethod
+    def _names_fields(cls, fields: tuple[str, ...]) -> tuple[str, ...]:
+        if len({_role_and_field(each)[0] for each in fields}) < len(fields):
+            raise ValueError("a role is named twice")
+        return fields
+
     @model_validator(mode="after")
     def _syncs_with_good_records(self) -> Self:
         if self.sync and self.on_bad_input != "error":
             raise ValueError("--sync needs --on-bad-input error: nobody can say which passage a bad record was")
         return self
+
+
+def _role_and_field(text: str) -> tuple[str, str]:
+    role, _, field = text.partition("=")
+    if role not in _ROLES or not field:
+        raise ValueError(f"'{text}': write ROLE=FIELD with a role of {', '.join(_ROLES)}, for example text=body")
+    return role, field
 
 
 class EncodeSummary(Model):

@@ -296,6 +296,23 @@ def _scan(file: Path) -> object:
     return scan(collection, "error", None).n_records
 
 
+def _scan_file(file: Path) -> object:
+    return scan(open_collection(str(file)), "error", None).n_records
+
+
+def _table_file(name: str) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        table = pa.table({"id": [f"d{i}" for i in range(9)], "text": [f"text {i}" for i in range(9)]})
+        if name.endswith(".parquet"):
+            parquet.write_table(table, folder / name)
+        else:
+            with pa.ipc.new_file(str(folder / name), table.schema) as writer:
+                writer.write_table(table)
+        return folder / name
+
+    return write
+
+
 LINES = "".join(f'{{"_id": "d{i}", "title": "", "text": "text {i}"}}\n' for i in range(9))
 BAD = '{"collection": "c", "file": "f", "line": 1, "reason": "r", "raw": "x"}\n'
 
@@ -314,6 +331,10 @@ KINDS = {
     "queries in columns": Kind(_text("queries.tsv", "q1\ttext\nq2\ttext\n"), read_queries),
     "corpus": Kind(_text("corpus.jsonl", LINES), _scan),
     "corpus, compressed": Kind(_zipped("corpus.jsonl.gz", LINES), _scan, is_text=False),
+    "corpus in CSV": Kind(_text("corpus.csv", "id,text\n" + "".join(f"d{i},text {i}\n" for i in range(9))), _scan_file),
+    "corpus in JSON": Kind(_text("corpus.json", "[" + ",".join(LINES.splitlines()) + "]"), _scan_file),
+    "corpus in Parquet": Kind(_table_file("corpus.parquet"), _scan_file, is_text=False),
+    "corpus in Arrow": Kind(_table_file("corpus.arrow"), _scan_file, is_text=False),
     "quarantine": Kind(_text("bad.jsonl", BAD), lambda file: refuse_other_files(file, [])),
     "sweep": Kind(_sweep("sweep.json"), lambda file: read_manifest(file.parent)),
     "job of a sweep": Kind(_sweep("sweep.yaml"), _read_sweep_job),
@@ -553,6 +574,7 @@ TRIED: dict[str, tuple[str, ...]] = {
     "codecs/__init__.py": ("codec",),
     "collections/quarantine.py": ("quarantine",),
     "collections/records.py": ("corpus", "corpus, compressed", "queries", "queries in columns", "qrels", "run"),
+    "collections/tables.py": ("corpus in CSV", "corpus in JSON", "corpus in Parquet", "corpus in Arrow"),
     "encoders/library_files.py": ("modules of a library's model",),
     "encoders/library_preparer.py": ("tokenizer",),
     "evaluation/budgets/sweeps.py": (

@@ -159,6 +159,8 @@ def test_bad_documents_leave_nothing(retriever: dr.Retriever, tmp_path: Path) ->
     with pytest.raises(ValueError, match="documents:2: empty passage"):
         dr.Index.create(tmp_path / "i", ["fine", ""], retriever=retriever)
     assert not PassageIndex.exists(str(tmp_path / "i"))
+    with pytest.raises(ValueError, match=r"no collection 'prune roses'.* A text of yours goes in a list: \[text\]"):
+        dr.Index.create(tmp_path / "i", "prune roses", retriever=retriever)
     with pytest.raises(ValueError, match="no index at"):
         dr.Index(tmp_path / "i")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +18,11 @@ from diffretriever.collections.base import (
     Query,
 )
 from diffretriever.collections.beir import FOLDERS, open_dataset
+from diffretriever.collections.documents import checked_fields
 from diffretriever.collections.files import FileCollection, read_queries
 from diffretriever.collections.pydoc import PYDOC, open_pydoc
 from diffretriever.collections.records import TextFile, find_file
+from diffretriever.collections.tables import READERS, TableCollection, is_table
 from diffretriever.collections.trec import read_qrels, write_qrels
 from diffretriever.files import is_file, is_folder, is_local
 from schemas.base import suggest
@@ -61,17 +65,30 @@ _LAZY = {
 _CORPUS_ENDS = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz")
 
 
-def open_collection(source: str) -> Collection:
+def open_collection(source: str, fields: Mapping[str, str] | None = None) -> Collection:
     """Open a collection by path, URI or name; a path that exists comes first.
 
-    Paths: a BEIR folder or zip, an MS MARCO folder, or one corpus file, `.jsonl` or `.tsv`, plain or `.gz`,
-    which has no queries. All but a zip may lie on an object store, from where they are read as a stream. Names:
-    `pydoc`, or a public BEIR collection, which is downloaded once, or `irds:` and a name of `ir_datasets`.
+    Paths: a BEIR folder or zip, an MS MARCO folder, or one corpus file, which has no queries: `.jsonl` or `.tsv`, plain
+    or `.gz`, or a table, `.csv`, `.json`, `.parquet`, `.arrow` or `.feather`. All but a zip may lie on an object store,
+    from where they are read as a stream. Names: `pydoc`, or a public BEIR collection, which is downloaded once, or
+    `irds:` and a name of `ir_datasets`.
+
+    Args:
+        source: the path, URI or name.
+        fields: `id`, `title` or `text` → what that field is called in a table.
 
     Raises:
-        ValueError: Nothing there can be read as a collection, or the name is not known.
+        ValueError: Nothing there can be read as a collection, the name is not known, or it has no fields to name.
     """
-    source = plain_place(source)
+    opened = _opened(plain_place(source))
+    if not fields:
+        return opened
+    if not isinstance(opened, TableCollection):
+        raise ValueError(f"{source}: its fields have fixed names: only those of a table can be named")
+    return replace(opened, fields=checked_fields(fields))
+
+
+def _opened(source: str) -> Collection:
     if not is_local(source):
         return _open_uri(StorePath(source))
     path = Path(source).expanduser().absolute()
@@ -109,7 +126,9 @@ def _open_file(path: Path | StorePath, name: str, shown: str) -> Collection:
     for end in _CORPUS_ENDS:
         if name.endswith(end):
             return FileCollection(name.removesuffix(end), TextFile(path, shown), {})
-    raise ValueError(f"{shown}: a file must end in .zip, {', '.join(_CORPUS_ENDS)}")
+    if is_table(name):
+        return TableCollection(Path(name).stem, TextFile(path, shown), {})
+    raise ValueError(f"{shown}: a file must end in .zip, {', '.join([*_CORPUS_ENDS, *READERS])}")
 
 
 def _open_folder(path: Path | StorePath, name: str, shown: str) -> Collection:

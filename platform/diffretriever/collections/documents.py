@@ -1,13 +1,10 @@
-"""Documents as a program has them: a list, a table of any library that speaks Arrow, or a place to read from."""
+"""Documents as a program has them: texts, mappings, or a table of any library that speaks Arrow."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from os import PathLike
 from typing import Any, TypeAlias
-
-import pyarrow as pa
 
 from diffretriever.collections.base import BadRecord, Collection, Passage, Qrels, Query
 from diffretriever.collections.records import (
@@ -23,8 +20,8 @@ from diffretriever.collections.records import (
 from schemas.base import suggest
 
 Documents: TypeAlias = Any
-"""A path, URI or name as `open_collection` takes it; an iterable of texts or of mappings; or a table: a pandas or
-Polars data frame, an Arrow table, anything else with Arrow's stream interface."""
+"""An iterable of texts or of mappings, or a table: a pandas or Polars data frame, an Arrow table, anything else with
+Arrow's stream interface."""
 
 _ROLES = ("id", "title", "text")
 _ID_BYTES = 8
@@ -66,34 +63,44 @@ def as_collection(documents: Documents, name: str = "documents", fields: Mapping
     documents with the same contents the first is taken.
 
     Args:
-        documents: a path, URI or name is opened by `open_collection`; anything else is read into memory. A text is a
-            passage; a mapping or a row of a table has the fields id (or _id, docid), title and text (or contents).
-            Others are left out.
-        name: what the collection is called where it is read into memory.
+        documents: a text is a passage; a mapping or a row of a table has the fields id (or _id, docid), title and text
+            (or contents). Others are left out.
+        name: what the collection is called.
         fields: `id`, `title` or `text` → what that field is called in mappings and tables.
 
     Raises:
         ValueError: there are no documents, they are of another kind, or `fields` names what no document has.
     """
-    if isinstance(documents, str | PathLike):
-        return _opened(str(documents), fields)
+    if isinstance(documents, str):
+        raise ValueError("documents: this is a single text: give a list of them")
     if isinstance(documents, Mapping):
         raise ValueError("documents: this is a single mapping: give a list of them, one for each document")
-    called = _checked(fields or {})
-    records: list[Passage | BadRecord] = []
-    seen: set[str] = set()
-    for number, document in enumerate(_rows(documents), start=1):
-        try:
-            passage, has_own_id = _passage(document, called)
-        except RefusedError as refused:
-            records.append(BadRecord(name, number, str(refused), repr(document)[:_RAW_CHARACTERS]))
-            continue
-        if has_own_id or passage.id not in seen:
-            records.append(passage)
-            seen.add(passage.id)
+    records = list(passages_of(_rows(documents), name, checked_fields(fields or {})))
     if not records:
         raise ValueError("documents: there are none")
     return DocumentCollection(name, records)
+
+
+def passages_of(documents: Iterable[Any], shown: str, fields: Mapping[str, str]) -> Iterator[Passage | BadRecord]:
+    """Yield the passage that each document is, once where several without ids have the same contents.
+
+    Args:
+        documents: passages, texts, mappings, or in the place of one the error that says why it is none.
+        shown: what they are called in messages, in which documents are counted from 1.
+        fields: as for `as_collection`.
+    """
+    seen: set[str] = set()
+    for number, document in enumerate(documents, start=1):
+        try:
+            passage, has_own_id = _passage(document, fields)
+        except RefusedError as refused:
+            yield BadRecord(shown, number, str(refused), repr(document)[:_RAW_CHARACTERS])
+            continue
+        if not has_own_id and passage.id in seen:
+            continue
+        if not has_own_id:
+            seen.add(passage.id)
+        yield passage
 
 
 def text_id(title: str, text: str) -> str:
@@ -101,18 +108,8 @@ def text_id(title: str, text: str) -> str:
     return hashlib.blake2b(f"{title}\x1f{text}".encode(), digest_size=_ID_BYTES).hexdigest()
 
 
-def _opened(place: str, fields: Mapping[str, str] | None) -> Collection:
-    from diffretriever.collections import open_collection
-
-    if fields:
-        raise ValueError("fields: these are for mappings and tables in memory, and a file's fields have fixed names")
-    try:
-        return open_collection(place)
-    except ValueError as error:
-        raise ValueError(f"{error} A text of yours goes in a list: [text]") from None
-
-
-def _checked(fields: Mapping[str, str]) -> dict[str, str]:
+def checked_fields(fields: Mapping[str, str]) -> dict[str, str]:
+    """Return the names of fields by role; raises `ValueError` for another role than id, title and text."""
     for role in fields:
         if role not in _ROLES:
             raise ValueError(f"fields: a document has no '{role}'.{suggest(role, _ROLES)}")
@@ -121,6 +118,8 @@ def _checked(fields: Mapping[str, str]) -> dict[str, str]:
 
 def _rows(documents: Any) -> Iterable[Any]:
     if hasattr(documents, "__arrow_c_stream__"):
+        import pyarrow as pa
+
         table = pa.table(documents)
         return (row for batch in table.to_batches() for row in batch.to_pylist())
     if isinstance(documents, Iterable) and not isinstance(documents, bytes | bytearray):
@@ -133,6 +132,8 @@ def _rows(documents: Any) -> Iterable[Any]:
 
 def _passage(document: Any, called: Mapping[str, str]) -> tuple[Passage, bool]:
     """Return the passage, and whether the document has an id of its own; raises `RefusedError`."""
+    if isinstance(document, RefusedError):
+        raise document
     if isinstance(document, Passage):
         return checked_passage(document.id, document.title, document.text), True
     if isinstance(document, str):

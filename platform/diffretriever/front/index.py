@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, Self, overload
 
 import numpy as np
 
+from diffretriever.collections import open_collection
 from diffretriever.collections.documents import Documents, as_collection
 from diffretriever.front.results import Hit, Results
 from diffretriever.front.retriever import Retriever, texts_of
@@ -69,8 +70,8 @@ class Index:
 
         Args:
             place: folder or object-store URI.
-            documents: a list of texts or mappings, a data frame, an Arrow table, or where a collection lies; see
-                `diffretriever.collections.documents.as_collection`.
+            documents: a list of texts or mappings, a data frame, an Arrow table (see
+                `diffretriever.collections.documents.as_collection`), or where a collection lies (`open_collection`).
             retriever: name of a preset, a YAML file that describes one, or a `Retriever`.
             budget: slots such as `q4p16`, in place of the own ones of a retriever that is named.
             fields: `id`, `title` or `text` → what that field is called in the documents.
@@ -82,7 +83,7 @@ class Index:
         """
         if budget is not None and not isinstance(retriever, str):
             raise ValueError("budget: the retriever given has its own: say Retriever(name, budget=…)")
-        collection = as_collection(documents, name, fields)
+        collection = _collection(documents, name, fields)
         chosen = Retriever(retriever, budget=budget) if isinstance(retriever, str) else retriever
         chosen = chosen.on(collection.name)
         uri = os.fspath(place)
@@ -139,7 +140,7 @@ class Index:
         self, job: EncodeJob, documents: Documents, fields: Mapping[str, str] | None, *, on_ray: bool | None
     ) -> EncodeSummary:
         self._refuse_fixed()
-        summary = _encode(job, as_collection(documents, job.collection, fields), self.retriever, on_ray=on_ray)
+        summary = _encode(job, _collection(documents, job.collection, fields), self.retriever, on_ray=on_ray)
         self.refresh()
         return summary
 
@@ -291,6 +292,15 @@ class Index:
     def _refuse_fixed(self) -> None:
         if self._fixed is not None:
             raise ValueError(f"version {self._fixed} of {self.place} stays as it is: change the index without `at`")
+
+
+def _collection(documents: Documents, name: str, fields: Mapping[str, str] | None) -> Collection:
+    if not isinstance(documents, str | os.PathLike):
+        return as_collection(documents, name, fields)
+    try:
+        return open_collection(os.fspath(documents), fields)
+    except ValueError as error:
+        raise ValueError(f"{error} A text of yours goes in a list: [text]") from None
 
 
 def _encode(job: EncodeJob, collection: Collection, retriever: Retriever, *, on_ray: bool | None) -> EncodeSummary:

@@ -110,7 +110,7 @@ def encode_collection(
     """
     started = time.monotonic()
     smaller = smaller or {}
-    collection = collection or open_collection(job.collection)
+    collection = collection or open_collection(job.collection, job.named_fields)
     quarantine = _quarantine_place(job, collection)
     if quarantine is not None:
         refuse_other_files(quarantine, collection.inputs())

@@ -1,0 +1,125 @@
+"""Collections that lie in a table's file: CSV, JSON, Parquet or Arrow, a row a passage."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from diffretriever.collections.base import BadRecord, Collection, Passage, Qrels, Query
+from diffretriever.collections.documents import passages_of
+from diffretriever.collections.records import (
+    ID_FIELDS,
+    MAX_PASSAGE_BYTES,
+    TEXT_FIELDS,
+    RefusedError,
+    TextFile,
+)
+from diffretriever.files import file_state, open_input, understood
+from schemas.places import StorePath
+
+Row = Mapping[str, Any] | RefusedError
+
+_ROWS_AT_ONCE = 1024
+_FIX = "write the table anew, or give a .jsonl file of its rows"
+
+
+@dataclass(frozen=True, slots=True)
+class TableCollection(Collection):
+    """Passages without queries."""
+
+    name: str
+    file: TextFile
+    fields: Mapping[str, str]
+    """`id`, `title` or `text` → what that field is called in the table."""
+
+    def records(self) -> Iterator[Passage | BadRecord]:
+        """Stream the rows in their order."""
+        with understood(self.file.shown, _FIX), open_input(self.file.path) as stream:
+            yield from passages_of(READERS[_end_of(self.file.name)](self, stream), self.file.shown, self.fields)
+
+    def wanted(self) -> tuple[str, ...]:
+        """Return what the fields that are read may be called."""
+        own = {"id": ID_FIELDS, "title": ("title",), "text": TEXT_FIELDS}
+        return tuple(n for role, names in own.items() for n in ((self.fields[role],) if role in self.fields else names))
+
+    def splits(self) -> list[str]:
+        """Return none."""
+        return []
+
+    def queries(self, split: str) -> list[Query]:
+        """Raise `ValueError`: there are none."""
+        raise ValueError(f"{self.file.shown} has passages and no queries, so no split '{split}'")
+
+    def qrels(self, split: str) -> Qrels:
+        """Raise `ValueError`: there are none."""
+        raise ValueError(f"{self.file.shown} has passages and no judgements, so no split '{split}'")
+
+    def source_state(self) -> str:
+        """Return name, size and modification time of the file."""
+        return f"{self.file.path.name}:{file_state(self.file.path)}"
+
+    def inputs(self) -> list[Path | StorePath]:
+        """Return the file."""
+        return [self.file.path]
+
+    def place(self) -> str:
+        """Return the file's URI, or its path, absolute and without links."""
+        if isinstance(self.file.path, StorePath):
+            return str(self.file.path)
+        return str(self.file.path.resolve())
+
+
+def _csv(table: TableCollection, stream: BinaryIO) -> Iterator[Row]:
+    csv.field_size_limit(MAX_PASSAGE_BYTES)
+    with io.TextIOWrapper(stream, "utf-8-sig", newline="") as text:
+        rows = csv.DictReader(text, strict=True)
+        try:
+            for row in rows:
+                # More values than the first row has names, or fewer.
+                whole = None not in row and None not in row.values()
+                yield (row if whole else RefusedError("wrong column count: quote values with commas"))
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise ValueError(f"{table.file.shown}:{rows.line_num + 1}: no CSV in UTF-8: {error}") from error
+
+
+def _json(_: TableCollection, stream: BinaryIO) -> Iterator[Row]:
+    rows = json.loads(stream.read())
+    if not isinstance(rows, list):
+        raise ValueError("it holds no list of documents")
+    yield from rows
+
+
+def _parquet(table: TableCollection, stream: BinaryIO) -> Iterator[Row]:
+    from pyarrow.parquet import ParquetFile
+
+    file = ParquetFile(stream)
+    columns = [name for name in file.schema_arrow.names if name in table.wanted()]
+    for batch in file.iter_batches(_ROWS_AT_ONCE, columns=columns):
+        yield from batch.to_pylist()
+
+
+def _arrow(table: TableCollection, stream: BinaryIO) -> Iterator[Row]:
+    from pyarrow import ipc
+
+    with ipc.open_file(stream) as file:
+        columns = [name for name in file.schema.names if name in table.wanted()]
+        for number in range(file.num_record_batches):
+            yield from file.get_batch(number).select(columns).to_pylist()
+
+
+READERS = {".csv": _csv, ".json": _json, ".parquet": _parquet, ".arrow": _arrow, ".feather": _arrow}
+"""End of a file's name → what reads it; `.arrow` and `.feather` are Arrow's file format."""
+
+
+def is_table(name: str) -> bool:
+    """Return whether a file of this name is a table's."""
+    return _end_of(name) in READERS
+
+
+def _end_of(name: str) -> str:
+    return Path(name).suffix

@@ -1,0 +1,98 @@
+"""Tables as collections: CSV, JSON, Parquet and Arrow."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import feather, parquet
+
+from diffretriever.collections import BadInputError, BadRecord, Passage, open_collection, scan
+from diffretriever.collections.documents import text_id
+from schemas.encode import EncodeJob
+
+ROWS = [{"key": "a", "body": 'one, "two"\nthree', "head": "H"}, {"key": "b", "body": "ünï", "head": ""}]
+FIELDS = {"id": "key", "text": "body", "title": "head"}
+PASSAGES = [Passage("a", "H", 'one, "two"\nthree'), Passage("b", "", "ünï")]
+
+
+def _csv(file: Path) -> None:
+    file.write_text('\ufeffkey,body,head\na,"one, ""two""\nthree",H\nb,ünï,\n', "utf-8")
+
+
+def _arrow(file: Path) -> None:
+    table = pa.Table.from_pylist(ROWS)
+    with pa.ipc.new_file(str(file), table.schema) as writer:
+        writer.write_table(table)
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    ".csv": _csv,
+    ".json": lambda file: file.write_text(json.dumps(ROWS), "utf-8"),
+    ".parquet": lambda file: parquet.write_table(pa.Table.from_pylist(ROWS), file),
+    ".arrow": _arrow,
+    ".feather": lambda file: feather.write_feather(pa.Table.from_pylist(ROWS), str(file)),
+}
+
+
+@pytest.mark.parametrize("end", WRITERS)
+def test_rows_are_passages(end: str, tmp_path: Path) -> None:
+    file = tmp_path / f"notes{end}"
+    WRITERS[end](file)
+    collection = open_collection(str(file), FIELDS)
+    assert list(collection.records()) == PASSAGES
+    assert list(pickle.loads(pickle.dumps(collection)).records()) == PASSAGES
+    assert (collection.name, collection.splits(), collection.place()) == ("notes", [], str(file))
+    assert scan(collection, "error", None).n_kept == 2
+    assert collection.inputs() == [file]
+    state = collection.source_state()
+    file.write_bytes(file.read_bytes() + b" ")
+    assert collection.source_state() != state
+    for ask in (collection.queries, collection.qrels):
+        with pytest.raises(ValueError, match="no split 'test'"):
+            ask("test")
+
+
+def test_ids_are_as_they_are_written(tmp_path: Path) -> None:
+    (tmp_path / "c.csv").write_text("id,text\n007,first\n")
+    (tmp_path / "d.csv").write_text("text,url\nfirst,u\nfirst,v\n")
+    assert [p.id for p in open_collection(str(tmp_path / "c.csv")).records() if isinstance(p, Passage)] == ["007"]
+    assert list(open_collection(str(tmp_path / "d.csv")).records()) == [Passage(text_id("", "first"), "", "first")]
+
+
+def test_bad_rows_are_named(tmp_path: Path) -> None:
+    (tmp_path / "c.csv").write_text("id,text\na,one, two\nb\nc,fine\nd,\n")
+    records = list(open_collection(str(tmp_path / "c.csv")).records())
+    assert [r.line for r in records if isinstance(r, BadRecord)] == [1, 2, 4]
+    with pytest.raises(BadInputError, match=r"c.csv:1: wrong column count: quote values with commas"):
+        scan(open_collection(str(tmp_path / "c.csv")), "error", None)
+    (tmp_path / "d.csv").write_bytes(b"id,text\na,\xe9t\xe9\n")
+    with pytest.raises(ValueError, match=r"d.csv:\d: no CSV in UTF-8"):
+        list(open_collection(str(tmp_path / "d.csv")).records())
+    (tmp_path / "e.json").write_text('{"id": "a", "text": "x"}')
+    with pytest.raises(ValueError, match=r"e.json cannot be used: it holds no list of documents"):
+        list(open_collection(str(tmp_path / "e.json")).records())
+
+
+def test_fields_are_a_tables(tmp_path: Path) -> None:
+    (tmp_path / "c.csv").write_text("id,text\na,x\n")
+    (tmp_path / "c.jsonl").write_text('{"id": "a", "text": "x"}\n')
+    (record,) = open_collection(str(tmp_path / "c.csv"), {"text": "body"}).records()
+    assert isinstance(record, BadRecord)
+    assert record.reason == "no text field: none of body"
+    with pytest.raises(ValueError, match=r"c.jsonl: its fields have fixed names"):
+        open_collection(str(tmp_path / "c.jsonl"), {"text": "body"})
+    with pytest.raises(ValueError, match="has no 'texts'"):
+        open_collection(str(tmp_path / "c.csv"), {"texts": "body"})
+
+
+def test_a_job_names_fields() -> None:
+    job = EncodeJob(collection="c", index="i", fields=("text=body", "id=a=b"))
+    assert job.named_fields == {"text": "body", "id": "a=b"}
+    for fields in (("txt=body",), ("text",), ("text=",), ("text=a", "text=b")):
+        with pytest.raises(ValueError, match=r"write ROLE=FIELD|named twice"):
+            EncodeJob(collection="c", index="i", fields=fields)
