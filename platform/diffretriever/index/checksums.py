@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import PurePosixPath
@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from diffretriever.files import files_in, json_digest, read_bytes, read_model, remove, write_text
+from diffretriever.files import file_state, files_in, is_local, json_digest, read_bytes, read_model, remove, write_text
 from diffretriever.ragged import offsets_of
 from schemas.index import ROW_CHECKSUM, DeletionChecksums
 
@@ -32,6 +32,8 @@ T = TypeVar("T", pa.Table, pa.RecordBatch)
 
 _LEFT_OUT = ("title", "text", ROW_CHECKSUM)
 _FOLDER = "deletions"
+_SEEN: set[tuple[str, str, str]] = set()
+"""Files of deleted rows that this process has found to be as they were written: place, digest, state."""
 _FIX = "make sure by `inspect_index.py --verify` that nothing else is damaged, then remove it"
 
 
@@ -94,6 +96,48 @@ def note_deletions(uri: str, table: str, files: Iterable[str]) -> None:
     sums = {name: _digest(f"{table}/{name}") for name in sorted(files)}
     if sums:
         _write(uri, sums)
+
+
+def refuse_wrong_deletions(uri: str, table: str, fragments: Callable[[], Iterable[Any]]) -> None:
+    """Look at the files of deleted rows of an index on this machine before Lance reads them.
+
+    They are small, and a damaged one does more harm than any other file: rows vanish or come back, or Lance asks for so
+    much memory that the process dies.
+
+    Args:
+        uri: of the index.
+        table: path of its Lance table.
+        fragments: gives the metadata of those to look at.
+
+    Raises:
+        ValueError: one is not as it was written; the message names it.
+    """
+    if not is_local(uri) or not files_in(f"{table}/_deletions"):
+        return
+    sums: dict[str, str] = {}
+    for record in _records(uri):
+        # What is wrong with a record is for `--verify` to say.
+        with suppress(ValueError):
+            sums.update(_read(record))
+    known = [f"{table}/{name}" for name in sorted(deletion_files(fragments()) & sums.keys())]
+    wrong = [place for place in known if not _is_as_written(place, sums[place.removeprefix(f"{table}/")])]
+    if wrong:
+        raise ValueError(
+            f"the table of {uri} is damaged: {', '.join(wrong)} is not what was written, so that deleted passages would "
+            "be back, or others missing: restore it from a copy, or make the index again"
+        )
+
+
+def _is_as_written(place: str, digest: str) -> bool:
+    try:
+        state = place, digest, file_state(place)
+        if state not in _SEEN:
+            if _digest(place) != digest:
+                return False
+            _SEEN.add(state)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def wrong_deletions(uri: str, table: str, fragments: Iterable[Any]) -> tuple[list[str], int]:

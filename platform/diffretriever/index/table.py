@@ -28,7 +28,13 @@ from pydantic import ValidationError
 from diffretriever.collections.keys import KEY, KeySet, keys_of
 from diffretriever.full_disk import room_at
 from diffretriever.index import compaction
-from diffretriever.index.checksums import deletion_files, forget_deletions, note_deletions, wrong_deletions
+from diffretriever.index.checksums import (
+    deletion_files,
+    forget_deletions,
+    note_deletions,
+    refuse_wrong_deletions,
+    wrong_deletions,
+)
 from diffretriever.index.damage import NOT_FOUND, not_opened, readable, unreachable, without_panics
 from diffretriever.index.order import PassageOrder
 from diffretriever.index.vectors import columns_to_read, with_vectors
@@ -121,7 +127,9 @@ class PassageIndex:
             raise ValueError(
                 f"no index at {uri}: make one with `python jobs/encode_beir.py --collection … --index {uri}`"
             ) from error
-        return cls(uri, dataset, manifest_in(dataset, uri))
+        opened = cls(uri, dataset, manifest_in(dataset, uri))
+        refuse_wrong_deletions(opened.uri, table_uri(opened.uri), opened._metadata)
+        return opened
 
     def clone(self, uri: str) -> PassageIndex:
         """Make an index at `uri` of this version, which reads this one's files where they lie until it is written anew.
