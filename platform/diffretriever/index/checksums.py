@@ -123,8 +123,8 @@ def refuse_wrong_deletions(uri: str, table: str, fragments: Callable[[], Iterabl
     wrong = [place for place in known if not _is_as_written(place, sums[place.removeprefix(f"{table}/")])]
     if wrong:
         raise ValueError(
-            f"the table of {uri} is damaged: {', '.join(wrong)} is not what was written, so that deleted passages would "
-            "be back, or others missing: restore it from a copy, or make the index again"
+            f"the table of {uri} is damaged: {', '.join(wrong)} is not what was written, so that deleted passages "
+            "would be back, or others missing: restore it from a copy, or make the index again"
         )
 
 
