@@ -63,7 +63,7 @@ def needs_of(plan: Plan, rate: float) -> list[RowNeeds]:
         rate: passages that one GPU encodes in a second, in one pass of a model of 7 or 8 billion parameters.
     """
     published = [(table.id, planned) for table, rows in plan.tables if table.protocol is not None for planned in rows]
-    return [_needs(table, planned, rate) for table, planned in published if planned.row.preset is not None]
+    return [_needs(table, planned, rate, plan.absent) for table, planned in published if planned.row.preset is not None]
 
 
 def best_order(rows: Sequence[RowNeeds], gpu_hours: float | None = None) -> list[Step]:
@@ -120,7 +120,7 @@ def hours_page(plan: Plan, rate: float, gpu_hours: float | None) -> str:
     return "\n\n".join(parts)
 
 
-def _needs(table: str, planned: PlannedRow, rate: float) -> RowNeeds:
+def _needs(table: str, planned: PlannedRow, rate: float, absent: Mapping[str, str]) -> RowNeeds:
     row = planned.row
     assert row.preset is not None, "the caller has checked this"
     config = set_up(row, load_retriever(row.preset)).config
@@ -131,19 +131,16 @@ def _needs(table: str, planned: PlannedRow, rate: float) -> RowNeeds:
         if config.has_weights and not (isinstance(task, Task) and (task.is_done or task.is_indexed)):
             corpus = collection if collection in PASSAGES else "msmarco"
             hours[f"{corpus} {retriever}"] = encoding_hours(PASSAGES[corpus], rate / config.passes(_PROMPT_AND_TEXT))
-    return RowNeeds(table, row.label, hours, tuple(_lacks(planned)))
+    return RowNeeds(table, row.label, hours, tuple(_lacks(planned, absent)))
 
 
-def _lacks(planned: PlannedRow) -> Iterator[str]:
+def _lacks(planned: PlannedRow, absent: Mapping[str, str]) -> Iterator[str]:
     """Yield the collections that are not here, then the other reasons, each once."""
-    statuses = {collection: planned.status(collection) for collection in planned.tasks}
-    absent = [collection for collection, status in statuses.items() if status.startswith("no collection")]
-    if absent:
-        yield f"{'collection' if len(absent) == 1 else 'collections'} {', '.join(absent)}"
-    known = (READY, DONE)
-    yield from dict.fromkeys(
-        status for collection, status in statuses.items() if status not in known and collection not in absent
-    )
+    missing = [collection for collection in planned.tasks if collection in absent]
+    if missing:
+        yield f"{'collection' if len(missing) == 1 else 'collections'} {', '.join(missing)}"
+    known = (READY, DONE, *absent.values())
+    yield from dict.fromkeys(status for status in map(planned.status, planned.tasks) if status not in known)
 
 
 def _value(made: frozenset[str], waiting: Mapping[frozenset[str], Sequence[RowNeeds]], cost: float) -> float:

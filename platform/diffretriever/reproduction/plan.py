@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,9 @@ class Plan:
     """All tables that were asked for, each once for every protocol, in the order of the protocols."""
 
     tables: tuple[tuple[PublishedTable, tuple[PlannedRow, ...]], ...]
+    absent: Mapping[str, str]
+    """Collection → why it cannot be searched. Those of rows without weights are looked for only where nothing is run:
+    a run would download them."""
 
     def rows(self) -> Iterator[PlannedRow]:
         """Yield the rows of all tables."""
@@ -118,7 +121,8 @@ def make_plan(job: ReproduceJob) -> Plan:
     tables = [
         each for table in tables for each in ([table] if table.id == MINI else [under(table, run) for run in runs])
     ]
-    return Plan(tuple((table, tuple(planner.plan(row) for row in table.rows)) for table in tables))
+    planned = tuple((table, tuple(planner.plan(row) for row in table.rows)) for table in tables)
+    return Plan(planned, planner.absent())
 
 
 class _Planner:
@@ -133,12 +137,17 @@ class _Planner:
         try:
             prepared = prepare(row, self._job)
         except ValueError as error:
+            if row.preset is not None and self._job.only_looks:
+                self._find(collections)
             return PlannedRow(row, {}, dict.fromkeys(collections, str(error)))
+        self._find(collections)
         return PlannedRow(row, prepared.stand_ins, {name: self._task(row, prepared, name) for name in collections})
 
+    def absent(self) -> dict[str, str]:
+        """Return what the rows planned by now lack in collections: name → why."""
+        return {name: found for name, found in self._sets.items() if isinstance(found, str)}
+
     def _task(self, row: PublishedRow, prepared: Prepared, name: str) -> Task | str:
-        if name not in self._sets:
-            self._sets[name] = self._find(name)
         found = self._sets[name]
         if isinstance(found, str):
             return found
@@ -156,11 +165,13 @@ class _Planner:
             uncompressed=plain,
         )
 
-    def _find(self, name: str) -> EvaluationSet | str:
-        try:
-            return find_set(name, self._job)
-        except ValueError as error:
-            return str(error)
+    def _find(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name not in self._sets:
+                try:
+                    self._sets[name] = find_set(name, self._job)
+                except ValueError as error:
+                    self._sets[name] = str(error)
 
 
 def _key(prepared: Prepared, queries: EvaluationSet) -> str:

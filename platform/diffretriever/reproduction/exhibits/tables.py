@@ -27,17 +27,19 @@ class ScoreTable(Exhibit):
         return f"python jobs/reproduce.py --tables {self.name} --collections-root COLLECTIONS --output {job.output}"
 
     def lacks(self, findings: Findings) -> list[str]:
-        """Count the cells of rows and collections by what stands in their way, over all protocols."""
+        """Count the cells of rows and collections by what stands in their way, then name the collections."""
         counts: Counter[str] = Counter()
-        for table, rows in findings.plan.tables:
+        plan, absent = findings.plan, dict[str, None]()
+        for table, rows in plan.tables:
             for row in rows if table.id == self.name else ():
                 statuses = (row.status(collection) for collection in row.tasks)
                 counts.update("not run yet" if status == READY else status for status in statuses if status != DONE)
+                absent |= dict.fromkeys(plan.absent[name] for name in row.tasks if name in plan.absent)
         for measured in findings.tables(self.name):
             for result in measured.rows:
                 missing = (c for c in result.cells if c.ours is None and result.status.get(c.collection) == DONE)
                 counts.update(f"{cell.mode} {cell.measure} was not measured" for cell in missing)
-        return [f"{count} results: {reason}" for reason, count in counts.most_common()]
+        return [*(f"{n} results: {reason}" for reason, n in counts.most_common() if reason not in absent), *absent]
 
     def show(self, findings: Findings) -> Shown:
         """Show the paper's beside ours, ours alone, and the marks of both."""
