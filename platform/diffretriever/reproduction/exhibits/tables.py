@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.reproduction.formats.base import Block
@@ -54,7 +55,9 @@ class ScoreTable(Exhibit):
                 which = "" if each.protocol is None else f", protocol {each.protocol}"
                 if layout.marking.rules:
                     blocks.append(check_marks(layout.marking, each).sentence())
-                blocks += [f"Ours alone{which}, as the paper would print it:", *layout.grids(table, [each], "ours")]
+                alone = "-".join(filter(None, ("ours", each.protocol)))
+                grids = (replace(grid, id=f"{grid.id}-{alone}") for grid in layout.grids(table, [each], "ours"))
+                blocks += [f"Ours alone{which}, as the paper would print it:", *grids]
         return Shown([*blocks, *self.lacking(findings)])
 
 
