@@ -104,7 +104,7 @@ def encode_collection(job: EncodeJob, smaller: Mapping[int, str] | None = None) 
     if quarantine is not None:
         refuse_other_files(quarantine, collection.inputs())
     retriever = load_retriever(job.retriever, job.backbone, job.budget, job.adapter)
-    few = is_few(job, collection)
+    few = is_few(job, collection, job.rows_per_block)
     with nullcontext() if few else ray_session(job), ExitStack() as held:
         uris = (job.index, *smaller.values())
         for uri in uris:

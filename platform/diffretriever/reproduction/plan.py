@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -219,18 +219,28 @@ def prepare(row: PublishedRow, job: ReproduceJob) -> Prepared:
     return Prepared(pinned, weights, stand_ins, setup.search)
 
 
-def check_overrides(job: ReproduceJob, tables: list[PublishedTable]) -> None:
+def check_overrides(job: ReproduceJob, tables: Sequence[PublishedTable]) -> None:
     """Raise `ValueError` for a backbone or an adapter that the job gives and no row uses."""
     if not job.backbones and not job.adapters:
         return
-    rows = [row for table in tables for row in table.rows if row.preset is not None]
-    configs = {row.preset: load_retriever(row.preset) for row in rows if row.preset is not None}
-    sources = {config.backbone.source for config in configs.values() if is_neural(config)}
-    tuned = {row.preset for row in rows if row.preset and (row.needs_adapter or _has_adapter(configs[row.preset]))}
+    presets = {row.preset for table in tables for row in table.rows if row.preset is not None}
+    sources = {config.backbone.source for config in map(load_retriever, presets) if is_neural(config)}
+    tuned = set(tuned_presets(tables))
     for flag, given, known in (("--backbones", job.backbones, sources), ("--adapters", job.adapters, tuned)):
         for name in given:
             if name not in known:
                 raise ValueError(f"{flag}: no row of the tables asked for uses '{name}'.{suggest(name, known)}")
+
+
+def tuned_presets(tables: Sequence[PublishedTable]) -> dict[str, str]:
+    """Return the presets of fine-tuned rows, which `--adapters` takes, with their backbones' sources."""
+    found = {}
+    for row in (row for table in tables for row in table.rows if row.preset is not None):
+        assert row.preset is not None, "the others were left out"
+        config = load_retriever(row.preset)
+        if is_neural(config) and (row.needs_adapter or config.backbone.adapter is not None):
+            found[row.preset] = config.backbone.source
+    return found
 
 
 def _adapter(row: PublishedRow, preset: str, config: NeuralRetriever, job: ReproduceJob) -> str | None:

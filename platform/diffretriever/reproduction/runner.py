@@ -100,23 +100,21 @@ def _evaluate(task: Task, job: ReproduceJob, command: str) -> None:
 
 def _needs_ray(task: Task, job: ReproduceJob) -> bool:
     """Whether the task's passages are to be encoded on Ray: few are encoded in this process."""
-    return not task.is_indexed and not is_few(_encode_job(task, job), open_collection(task.queries.source))
+    return not task.is_indexed and not is_few(job, open_collection(task.queries.source))
 
 
 def _encode(task: Task, job: ReproduceJob) -> None:
-    encoding = _encode_job(task, job)
-    write_text(encoding.retriever, yaml.safe_dump(task.retriever.model_dump(mode="json"), sort_keys=False))
-    summary = encode_collection(encoding)
-    Ledger(task.index).put(task.summary.name, f"{summary.model_dump_json(indent=2)}\n".encode())
-
-
-def _encode_job(task: Task, job: ReproduceJob) -> EncodeJob:
+    retriever = task.index.parent / f"{task.index.name}.yaml"
+    write_text(retriever, yaml.safe_dump(task.retriever.model_dump(mode="json"), sort_keys=False))
     shared = job.model_dump(include=set(RayConfig.model_fields))
-    return EncodeJob(
-        **shared,
-        collection=task.queries.source,
-        retriever=str(task.index.parent / f"{task.index.name}.yaml"),
-        index=str(task.index),
-        # Public collections have empty passages; the report says how many were set aside.
-        on_bad_input="quarantine",
+    summary = encode_collection(
+        EncodeJob(
+            **shared,
+            collection=task.queries.source,
+            retriever=str(retriever),
+            index=str(task.index),
+            # Public collections have empty passages; the report says how many were set aside.
+            on_bad_input="quarantine",
+        )
     )
+    Ledger(task.index).put(task.summary.name, f"{summary.model_dump_json(indent=2)}\n".encode())
