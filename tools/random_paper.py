@@ -1,0 +1,215 @@
+"""The whole paper on random weights: all that a reproduction does, on any machine and within minutes.
+
+Its numbers mean nothing. It shows that every row runs from weights and collections to the pages, and how these look.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import PositiveInt
+
+from benchmarks.latency.__main__ import LatencyBenchmark
+from benchmarks.latency.__main__ import main as measure_latencies
+from schemas.analyse import AnalyseBudgetsJob
+from schemas.reproduce import ReproduceJob
+from schemas.settings import JobConfig
+from schemas.sweep import PAPER_COUNTS, SweepJob
+
+if TYPE_CHECKING:
+    from diffretriever.reproduction.plan import Plan
+
+BACKBONES = {
+    "Dream-org/Dream-v0-Instruct-7B": "dream",
+    "GSAI-ML/LLaDA-8B-Instruct": "llada",
+    "Qwen/Qwen2.5-7B-Instruct": "qwen2",
+    "meta-llama/Meta-Llama-3-8B-Instruct": "llama3",
+}
+"""What the presets name → family."""
+SLOTTED = {
+    "Dream": ("Dream-org/Dream-v0-Instruct-7B", "diffretriever-dream"),
+    "LLaDA": ("GSAI-ML/LLaDA-8B-Instruct", "diffretriever-llada"),
+}
+"""Backbones whose budgets are swept → what the presets name, and the preset."""
+_MSMARCO = "msmarco"
+_MSMARCO_SPLITS = ("train", "dev", "dl19", "dl20")
+_BEIR = ("scifact", "fiqa")
+"""Two collections are written, which the seven names of BEIR share in turn."""
+
+_COMMAND = "python -m tools.random_paper"
+_N_PASSAGES, _N_QUERIES = 12, 4
+_WORDS = ("masked", "slot", "query", "passage", "vector", "index", "table", "commit", "shard", "budget", "search")
+_RANK = 2
+_LENGTHS, _SIZES = (64, 128), (1_000, 100_000)
+
+
+class RandomPaperJob(JobConfig):
+    """Write random checkpoints, adapters and collections, run every row on them, and write the paper's pages."""
+
+    output: Path
+    """Folder for all of it; the same command again goes on from what is there."""
+    protocol: str = "authors"
+    """What the rows are run with, as reproduce.py takes it."""
+    budgets: tuple[PositiveInt, ...] = PAPER_COUNTS
+    """Numbers of slots that are swept, for queries and for passages."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a reproduction is given."""
+
+    backbones: dict[str, Path]
+    """What the presets name → folder."""
+    adapters: dict[str, Path]
+    """Preset → folder."""
+    collections: dict[str, Path]
+    """As `--collections` takes them."""
+    named: dict[str, Path]
+    """Corpus → folder of its name."""
+
+
+def main(config: RandomPaperJob) -> None:
+    """Run everything, and say where the pages are."""
+    job = run_paper(config, lambda plan: plan)
+    print(f"in the paper's layout: {job.output / 'paper.html'}, and the same in Markdown and LaTeX beside it")
+
+
+def run_paper(
+    config: RandomPaperJob, chosen: Callable[[Plan], Plan], swept: Mapping[str, Sequence[str]] | None = None
+) -> ReproduceJob:
+    """Make inputs, analyses and latencies, run what `chosen` leaves of the plan, and write the pages of the whole.
+
+    Args:
+        config: where to write, and what.
+        chosen: leaves out rows that are not to be run.
+        swept: backbone → corpora whose sweeps its analysis takes; None: both and all.
+
+    Returns:
+        The reproduction's job.
+    """
+    from diffretriever.reproduction.exhibits.paper import write_paper
+    from diffretriever.reproduction.plan import make_plan
+    from diffretriever.reproduction.report import write_report
+    from diffretriever.reproduction.runner import run_plan
+    from diffretriever.reproduction.tables import BEIR7
+
+    swept = swept or dict.fromkeys(SLOTTED, (_MSMARCO, *BEIR7))
+    inputs = write_inputs(config.output / "inputs")
+    latencies = config.output / "latencies.json"
+    if not latencies.is_file():
+        measure_latencies(LatencyBenchmark(lengths=_LENGTHS, sizes=_SIZES, device="cpu", output=latencies))
+    job = ReproduceJob(
+        output=config.output / "paper",
+        protocol=(config.protocol,),
+        collections={name: str(folder) for name, folder in inputs.collections.items()},
+        backbones=inputs.backbones,
+        adapters=inputs.adapters,
+        analyses={name: analysed(name, inputs, config, corpora) for name, corpora in swept.items()},
+        latencies=latencies,
+    )
+    plan = make_plan(job)
+    failed = run_plan(chosen(plan), job, _COMMAND, _say)
+    write_paper(plan, job, write_report(plan, job, failed, _COMMAND))
+    return job
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def write_inputs(folder: Path) -> Inputs:
+    """Write random checkpoints and adapters, and three collections: MS MARCO and two that BEIR's seven names share.
+
+    Rows search the three; an analysis knows its sweeps by the names of their collections, so that those have copies.
+    """
+    from diffretriever.random_models.adapters import write_random_adapter
+    from diffretriever.random_models.checkpoints import write_random_checkpoint
+    from diffretriever.reproduction.plan import tuned_presets
+    from diffretriever.reproduction.tables import BEIR7, MINI, load_tables
+
+    backbones, adapters = {}, {}
+    for source, family in BACKBONES.items():
+        backbones[source] = folder / family
+        if not (folder / family).is_dir():
+            write_random_checkpoint(family, folder / family, hidden_size=32)
+        if not (folder / f"{family}-adapter").is_dir():
+            write_random_adapter(folder / family, folder / f"{family}-adapter", rank=_RANK)
+    for preset, source in tuned_presets(load_tables((), MINI)).items():
+        if source in BACKBONES:
+            adapters[preset] = folder / f"{BACKBONES[source]}-adapter"
+    root = folder / "collections"
+    _write_collection(root / _MSMARCO, _MSMARCO_SPLITS, seed=0)
+    for seed, name in enumerate(_BEIR, start=1):
+        _write_collection(root / name, ("test",), seed)
+    shared = {name: root / _BEIR[place % len(_BEIR)] for place, name in enumerate(BEIR7)}
+    for name, written in shared.items():
+        if not (root / name).exists():
+            shutil.copytree(written, root / name)
+    collections = {_MSMARCO: root / _MSMARCO, **shared}
+    return Inputs(backbones, adapters, collections, {name: root / name for name in collections})
+
+
+def _write_collection(folder: Path, splits: tuple[str, ...], seed: int) -> None:
+    """Write a collection in BEIR's layout, the same for the same seed."""
+    if folder.is_dir():
+        return
+    (folder / "qrels").mkdir(parents=True)
+    draw = random.Random(seed)  # noqa: S311 (no secret)
+    passages = [
+        {"_id": f"p{n}", "title": " ".join(draw.sample(_WORDS, 2)), "text": " ".join(draw.sample(_WORDS, 6))}
+        for n in range(_N_PASSAGES)
+    ]
+    queries = [
+        {"_id": f"{split}{n}", "text": " ".join(draw.sample(_WORDS, n + 1))}
+        for split in splits
+        for n in range(_N_QUERIES)
+    ]
+    for split in splits:
+        judged = [f"{split}{n}\tp{draw.randrange(_N_PASSAGES)}\t1" for n in range(_N_QUERIES)]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judged]) + "\n")
+    for name, records in (("queries", queries), ("corpus", passages)):
+        (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+
+
+def analysed(name: str, inputs: Inputs, config: RandomPaperJob, corpora: Sequence[str]) -> Path:
+    """Sweep the budgets of a backbone and return the folder of the analysis.
+
+    Args:
+        name: of `SLOTTED`.
+        inputs: weights and collections.
+        config: says where to write, and what budgets.
+        corpora: names of collections; MS MARCO, on whose training queries the fixed budget is chosen, is one of them.
+    """
+    from diffretriever.evaluation.budgets.measuring import measure_sweep, select_budget
+    from diffretriever.evaluation.budgets.report import analyse
+    from diffretriever.pipelines.sweep import sweep_budgets
+
+    source, preset = SLOTTED[name]
+    folder = config.output / "sweeps" / name
+    sweeps = []
+    for corpus in corpora:
+        sweep = SweepJob(
+            collection=str(inputs.named[corpus]),
+            retriever=preset,
+            backbone=str(inputs.backbones[source]),
+            output=folder / corpus,
+            query_budgets=config.budgets,
+            passage_budgets=config.budgets,
+        )
+        sweep_budgets(sweep, _COMMAND, _say)
+        manifest = measure_sweep(sweep)
+        select_budget(sweep, manifest)
+        sweeps += [folder / corpus / split for split in manifest.splits if split != "train"]
+    analysis = config.output / "analyses" / name
+    analyse(AnalyseBudgetsJob(sweeps=tuple(sweeps), selection=folder / _MSMARCO / "train", output=analysis), _COMMAND)
+    return analysis
+
+
+if __name__ == "__main__":
+    main(RandomPaperJob.from_command_line())
