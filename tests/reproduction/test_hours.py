@@ -15,7 +15,9 @@ from tests.reproduction.cases import JobMaker
 
 
 def rows(*needed: dict[str, float]) -> list[RowNeeds]:
-    return [RowNeeds("table", f"row {number}", hours, ()) for number, hours in enumerate(needed)]
+    return [
+        RowNeeds("table", f"row {number}", hours, dict.fromkeys(hours, 10), ()) for number, hours in enumerate(needed)
+    ]
 
 
 def bought(needed: list[RowNeeds], gpu_hours: float | None = None) -> int:
@@ -26,6 +28,7 @@ def test_a_shared_index_is_paid_once_and_the_most_rows_come_first() -> None:
     needed = rows({"a": 10.0}, {"b": 6.0}, {"b": 6.0, "c": 1.0}, {"b": 6.0}, {})
     steps = best_order(needed)
     assert [step.hours for step in steps] == [0.0, 6.0, 1.0, 10.0]
+    assert [step.stored for step in steps] == [0, 10, 10, 10]
     assert [[row.label for row in step.rows] for step in steps] == [
         ["row 4"], ["row 1", "row 3"], ["row 2"], ["row 0"],
     ]  # fmt: skip
@@ -69,5 +72,7 @@ def test_the_page(job: JobMaker) -> None:
     page = hours_page(make_plan(job("main-beir7", "mini", plan=True)), 200, 13)
     assert "13 GPU hours: 2 of 22 rows" in page
     assert "q4p4" not in page, "mini is not the paper's"
+    assert "Dream-org/Dream-v0-Instruct-7B       15.2" in page
+    assert "msmarco     8,841,823  2.9" in page
     with pytest.raises(ValueError, match="--gpu-hours goes with --plan"):
         ReproduceJob.model_validate({"output": "o", "gpu_hours": 3})

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from functools import cache
 from importlib.resources import files
 
 import yaml
 
-from diffretriever.backbones.published import Sizes
 from diffretriever.presets import load_retriever
+from diffretriever.reproduction.checkpoints import BACKBONES, parameters_of, published_of, shapes_of
 from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.reproduction.layouts.grid import Grid, GridCell, GridRow
 from schemas.base import Model
@@ -22,14 +21,6 @@ _GPUS = 4
 
 _STRATEGIES = {"ddp": "ddp", "deepspeed": "ZeRO-2"}
 _CAPS = {"promptreps_train": "promptreps-qwen2.5-tuned", "promptreps_zero_shot": "promptreps-qwen2.5"}
-
-_SIZES = {
-    "dream": Sizes(3584, 28, 28, 4, 18944, 152064, 131072),
-    "llada": Sizes(4096, 32, 32, 32, 12288, 126464, 4096),
-    "llama3": Sizes(4096, 32, 32, 8, 14336, 128256, 8192),
-    "qwen2": Sizes(3584, 28, 28, 4, 18944, 152064, 32768),
-}
-"""Of the four published models, by the name of their family's file."""
 
 _NOTES = (
     "The code's values are the defaults of jobs/train.py and of the presets. Trainable parameters are counted from the "
@@ -138,23 +129,17 @@ def _preset_values() -> dict[str, str]:
 
 def _adapter_sizes(recipe: Recipe) -> dict[str, str]:
     """Count the adapters' parameters from the shapes of the published checkpoints."""
-    from diffretriever.backbones.dream import DreamBackbone
-    from diffretriever.backbones.llada import LladaBackbone
-    from diffretriever.backbones.llama3 import Llama3Backbone
-    from diffretriever.backbones.qwen2 import Qwen2Backbone
-
-    families = {"dream": DreamBackbone, "llada": LladaBackbone, "llama3": Llama3Backbone, "qwen2": Qwen2Backbone}
     trainable, shares = [], []
-    for name, family in families.items():
-        shapes = family.published.shapes(_SIZES[name])
+    for source in BACKBONES:
+        targets = published_of(source).adapter_targets
         adapted = [
             shape
-            for tensor, shape in shapes.items()
-            if _is_in_a_layer(tensor) and tensor.split(".")[-2] in family.published.adapter_targets
+            for tensor, shape in shapes_of(source).items()
+            if _is_in_a_layer(tensor) and tensor.split(".")[-2] in targets
             if tensor.endswith(".weight")
         ]
         trainable.append(recipe.lora_rank * sum(map(sum, adapted)))
-        shares.append(trainable[-1] / (sum(map(math.prod, shapes.values())) + trainable[-1]))
+        shares.append(trainable[-1] / (parameters_of(source) + trainable[-1]))
     return {
         "parameters": f"{min(trainable) / 1e6:.0f}\N{EN DASH}{max(trainable) / 1e6:.0f} M",
         "fraction": f"{100 * min(shares):.2f}\N{EN DASH}{100 * max(shares):.2f}%",
