@@ -145,7 +145,8 @@ def _needs(table: str, planned: PlannedRow, rate: float, absent: Mapping[str, st
     config = set_up(row, load_retriever(row.preset)).config
     # Before an adapter is there its row has the config of the row without one.
     retriever = f"{config.model_dump_json()} {row.preset if row.needs_adapter else ''}"
-    hours, stored = {}, {}
+    hours: dict[str, float] = {}
+    stored: dict[str, int] = {}
     for collection, task in planned.tasks.items():
         if config.has_weights and not (isinstance(task, Task) and (task.is_done or task.is_indexed)):
             corpus = collection if collection in PASSAGES else "msmarco"
