@@ -17,6 +17,7 @@ from pydantic import PositiveInt
 
 from benchmarks.latency.__main__ import LatencyBenchmark
 from benchmarks.latency.__main__ import main as measure_latencies
+from diffretriever.reproduction.checkpoints import FAMILIES
 from schemas.analyse import AnalyseBudgetsJob
 from schemas.reproduce import ReproduceJob
 from schemas.settings import JobConfig
@@ -25,13 +26,6 @@ from schemas.sweep import PAPER_COUNTS, SweepJob
 if TYPE_CHECKING:
     from diffretriever.reproduction.plan import Plan
 
-BACKBONES = {
-    "Dream-org/Dream-v0-Instruct-7B": "dream",
-    "GSAI-ML/LLaDA-8B-Instruct": "llada",
-    "Qwen/Qwen2.5-7B-Instruct": "qwen2",
-    "meta-llama/Meta-Llama-3-8B-Instruct": "llama3",
-}
-"""What the presets name → family."""
 SLOTTED = {
     "Dream": ("Dream-org/Dream-v0-Instruct-7B", "diffretriever-dream"),
     "LLaDA": ("GSAI-ML/LLaDA-8B-Instruct", "diffretriever-llada"),
@@ -134,15 +128,15 @@ def write_inputs(folder: Path) -> Inputs:
     from diffretriever.reproduction.tables import BEIR7, MINI, load_tables
 
     backbones, adapters = {}, {}
-    for source, family in BACKBONES.items():
+    for source, family in FAMILIES.items():
         backbones[source] = folder / family
         if not (folder / family).is_dir():
             write_random_checkpoint(family, folder / family, hidden_size=32)
         if not (folder / f"{family}-adapter").is_dir():
             write_random_adapter(folder / family, folder / f"{family}-adapter", rank=_RANK)
     for preset, source in tuned_presets(load_tables((), MINI)).items():
-        if source in BACKBONES:
-            adapters[preset] = folder / f"{BACKBONES[source]}-adapter"
+        if source in FAMILIES:
+            adapters[preset] = folder / f"{FAMILIES[source]}-adapter"
     root = folder / "collections"
     _write_collection(root / _MSMARCO, _MSMARCO_SPLITS, seed=0)
     for seed, name in enumerate(_BEIR, start=1):

@@ -22,6 +22,7 @@ from diffretriever.evaluation import report as evaluation_report
 from diffretriever.evaluation import statistics
 from diffretriever.evaluation.budgets.report import SECTIONS
 from diffretriever.files import read_bytes, read_text
+from diffretriever.reproduction.checkpoints import FAMILIES
 from diffretriever.reproduction.exhibits import EXHIBITS, Exhibit, Findings
 from diffretriever.reproduction.exhibits.statements import checked
 from diffretriever.reproduction.plan import Plan, make_plan
@@ -29,7 +30,6 @@ from diffretriever.reproduction.report import make_report
 from diffretriever.reproduction.tables import BEIR7, load_table
 from schemas.reproduce import ReproduceJob
 from tests.reproduction.tex import faults
-from tools import random_paper
 from tools.random_paper import RandomPaperJob, run_paper
 
 ALL = ("msmarco-dev", "dl19", "dl20", *BEIR7)
@@ -89,7 +89,7 @@ def paper(tmp_path_factory: pytest.TempPathFactory, folder_of: Callable[[str], P
         patch.setattr("diffretriever.pipelines.sweep.ray_session", None)
         config = RandomPaperJob(output=tmp_path_factory.mktemp("random"))
         (config.output / "inputs").mkdir()
-        for family in random_paper.BACKBONES.values():
+        for family in FAMILIES.values():
             (config.output / "inputs" / family).symlink_to(folder_of(family))
         if full:
             return run_paper(config, lambda plan: plan)

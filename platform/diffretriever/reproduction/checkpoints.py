@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from importlib import import_module
 
+from diffretriever import backbones
 from diffretriever.backbones.published import Published, Shapes, Sizes
 
 _DREAM, _LLADA = "Dream-org/Dream-v0-Instruct-7B", "GSAI-ML/LLaDA-8B-Instruct"
@@ -15,32 +16,29 @@ _SIZES = {
     _LLAMA3: Sizes(4096, 32, 32, 8, 14336, 128256, 8192),
     _QWEN: Sizes(3584, 28, 28, 4, 18944, 152064, 32768),
 }
-_FAMILIES = {
-    _DREAM: "dream:DreamBackbone", _LLADA: "llada:LladaBackbone", _LLAMA3: "llama3:Llama3Backbone",
-    _QWEN: "qwen2:Qwen2Backbone",
-}  # fmt: skip
-BACKBONES = tuple(_SIZES)
-"""What the presets name."""
+FAMILIES = {_DREAM: "dream", _LLADA: "llada", _LLAMA3: "llama3", _QWEN: "qwen2"}
+"""What the presets name → the file of its family in `backbones`."""
+_CLASSES = {path.partition(":")[0].rpartition(".")[2]: path for path in backbones.FAMILIES.values()}
 _BF16 = 2
 
 
 def published_of(source: str) -> Published:
-    """Return how checkpoints of the family of one of `BACKBONES` look."""
-    module, name = _FAMILIES[source].split(":")
-    published: Published = getattr(import_module(f"diffretriever.backbones.{module}"), name).published
+    """Return how checkpoints of the family of one of `FAMILIES` look."""
+    module, name = _CLASSES[FAMILIES[source]].split(":")
+    published: Published = getattr(import_module(module), name).published
     return published
 
 
 def shapes_of(source: str) -> Shapes:
-    """Return the tensors of one of `BACKBONES`."""
+    """Return the tensors of one of `FAMILIES`."""
     return published_of(source).shapes(_SIZES[source])
 
 
 def parameters_of(source: str) -> int:
-    """Return how many numbers the weights of one of `BACKBONES` are."""
+    """Return how many numbers the weights of one of `FAMILIES` are."""
     return sum(map(math.prod, shapes_of(source).values()))
 
 
 def weight_bytes(source: str) -> int:
-    """Return the bytes of the weights of one of `BACKBONES` in bf16, as they are published."""
+    """Return the bytes of the weights of one of `FAMILIES` in bf16, as they are published."""
     return _BF16 * parameters_of(source)

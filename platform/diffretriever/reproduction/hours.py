@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from diffretriever.evaluation.tables import Cell, format_table
 from diffretriever.index.planning import encoding_hours, index_bytes, text_bytes_of
 from diffretriever.presets import load_retriever
-from diffretriever.reproduction.checkpoints import BACKBONES, weight_bytes
+from diffretriever.reproduction.checkpoints import FAMILIES, weight_bytes
 from diffretriever.reproduction.plan import DONE, READY, Plan, PlannedRow, Task
 from diffretriever.reproduction.protocols import set_up
 from diffretriever.reproduction.storage import PASSAGES
@@ -125,7 +125,7 @@ def hours_page(plan: Plan, rate: float, gpu_hours: float | None) -> str:
         about,
         format_table(needed, ["table", "row", "GPU hours", "GB", "lacks"]),
         "Weights, in bf16:",
-        format_table([[source, _gb(weight_bytes(source))] for source in BACKBONES], ["backbone", "GB"]),
+        format_table([[source, _gb(weight_bytes(source))] for source in FAMILIES], ["backbone", "GB"]),
         "Collections, their texts by the same arithmetic:",
         format_table([[name, f"{n:,}", _gb(text_bytes_of(n))] for name, n in PASSAGES.items()], ["", "passages", "GB"]),
         "In this order the hours buy the most rows:",

@@ -10,7 +10,7 @@ from itertools import zip_longest
 import yaml
 
 from diffretriever.presets import load_retriever
-from diffretriever.reproduction.checkpoints import BACKBONES, parameters_of, published_of, shapes_of
+from diffretriever.reproduction.checkpoints import FAMILIES, parameters_of, published_of, shapes_of
 from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.reproduction.layouts.grid import Grid, GridCell, GridRow, Rule
 from schemas.base import Model
@@ -153,7 +153,7 @@ def _preset_values() -> dict[str, str]:
 def _adapter_sizes(recipe: Recipe) -> dict[str, str]:
     """Count the adapters' parameters from the shapes of the published checkpoints."""
     trainable, shares = [], []
-    for source in BACKBONES:
+    for source in FAMILIES:
         targets = published_of(source).adapter_targets
         adapted = [
             shape
