@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,8 +33,8 @@ SLOTTED = {
 """Backbones whose budgets are swept → what the presets name, and the preset."""
 _MSMARCO = "msmarco"
 _MSMARCO_SPLITS = ("train", "dev", "dl19", "dl20")
-_BEIR = ("scifact", "fiqa")
-"""Two collections are written, which the seven names of BEIR share in turn."""
+_BEIR = ("scifact", "hotpotqa")
+"""The two collections that rows search under the seven names of BEIR, in turn."""
 
 _COMMAND = "python -m tools.random_paper"
 _N_PASSAGES, _N_QUERIES = 12, 4
@@ -70,7 +70,7 @@ class Inputs:
 
 def main(config: RandomPaperJob) -> None:
     """Run everything, and say where the pages are."""
-    job = run_paper(config, lambda plan: plan)
+    job = run_paper(config.model_copy(update={"output": config.output.absolute()}), lambda plan: plan)
     print(f"in the paper's layout: {job.output / 'paper.html'}, and the same in Markdown and LaTeX beside it")
 
 
@@ -120,40 +120,43 @@ def _say(line: str) -> None:
 def write_inputs(folder: Path) -> Inputs:
     """Write random checkpoints and adapters, and three collections: MS MARCO and two that BEIR's seven names share.
 
-    Rows search the three; an analysis knows its sweeps by the names of their collections, so that those have copies.
+    Rows search the three; an analysis knows its sweeps by the names of their collections, so that each name has a copy.
     """
     from diffretriever.random_models.adapters import write_random_adapter
     from diffretriever.random_models.checkpoints import write_random_checkpoint
     from diffretriever.reproduction.plan import tuned_presets
-    from diffretriever.reproduction.tables import BEIR7, MINI, load_tables
+    from diffretriever.reproduction.tables import BEIR7, load_tables
 
+    root = folder / "collections"
+    root.mkdir(parents=True, exist_ok=True)
     backbones, adapters = {}, {}
     for source, family in FAMILIES.items():
-        backbones[source] = folder / family
-        if not (folder / family).is_dir():
-            write_random_checkpoint(family, folder / family, hidden_size=32)
-        if not (folder / f"{family}-adapter").is_dir():
-            write_random_adapter(folder / family, folder / f"{family}-adapter", rank=_RANK)
-    for preset, source in tuned_presets(load_tables((), MINI)).items():
+        backbones[source] = _once(folder / family, partial(write_random_checkpoint, family, hidden_size=32))
+        _once(folder / f"{family}-adapter", partial(write_random_adapter, backbones[source], rank=_RANK))
+    for preset, source in tuned_presets(load_tables((), _BEIR[0])).items():
         if source in FAMILIES:
             adapters[preset] = folder / f"{FAMILIES[source]}-adapter"
-    root = folder / "collections"
-    _write_collection(root / _MSMARCO, _MSMARCO_SPLITS, seed=0)
-    for seed, name in enumerate(_BEIR, start=1):
-        _write_collection(root / name, ("test",), seed)
-    shared = {name: root / _BEIR[place % len(_BEIR)] for place, name in enumerate(BEIR7)}
-    for name, written in shared.items():
-        if not (root / name).exists():
-            shutil.copytree(written, root / name)
-    collections = {_MSMARCO: root / _MSMARCO, **shared}
-    return Inputs(backbones, adapters, collections, {name: root / name for name in collections})
+    named = {_MSMARCO: _once(root / _MSMARCO, partial(_write_collection, _MSMARCO_SPLITS, 0))}
+    for place, name in enumerate(BEIR7):
+        seed = 1 + place % len(_BEIR)
+        named[name] = _once(root / name, partial(_write_collection, ("test",), seed))
+    shared = {name: named[_BEIR[place % len(_BEIR)]] for place, name in enumerate(BEIR7)}
+    return Inputs(backbones, adapters, {_MSMARCO: named[_MSMARCO], **shared}, named)
 
 
-def _write_collection(folder: Path, splits: tuple[str, ...], seed: int) -> None:
+def _once(folder: Path, write: Callable[[Path], object]) -> Path:
+    """Have a folder written unless it is there, whole or not at all; return it."""
+    from diffretriever.files import whole_folder
+
+    if not folder.is_dir():
+        with whole_folder(folder) as written:
+            write(written)
+    return folder
+
+
+def _write_collection(splits: Sequence[str], seed: int, folder: Path) -> None:
     """Write a collection in BEIR's layout, the same for the same seed."""
-    if folder.is_dir():
-        return
-    (folder / "qrels").mkdir(parents=True)
+    (folder / "qrels").mkdir()
     draw = random.Random(seed)  # noqa: S311 (no secret)
     passages = [
         {"_id": f"p{n}", "title": " ".join(draw.sample(_WORDS, 2)), "text": " ".join(draw.sample(_WORDS, 6))}
