@@ -10,8 +10,10 @@ import pytest
 
 from diffretriever.collections import Passage
 from diffretriever.encoders.representations import Representations
-from diffretriever.index.planning import HIDDEN_SIZES, SAMPLE, count, make_plan, measure, page, scan_rate
+from diffretriever.index.planning import HIDDEN_SIZES, SAMPLE, count, index_bytes, make_plan, measure, page, scan_rate
+from diffretriever.presets import load_retriever
 from schemas.plan import PlanJob
+from schemas.retriever import is_neural
 
 
 def job(**values: object) -> PlanJob:
@@ -135,3 +137,13 @@ def test_the_page_has_a_column_a_budget() -> None:
     priced = page(make_plan(job(rate=2, price_per_gib_month=1), None, []))
     assert "encoding, hours of one device" in priced
     assert "price of all three a month" in priced
+
+
+def test_an_index_of_usual_passages_is_that_of_the_plan() -> None:
+    retriever = load_retriever("diffretriever-dream")
+    assert is_neural(retriever)
+    (planned,) = make_plan(job(retriever="diffretriever-dream", passages=5000), None, []).budgets
+    assert index_bytes(retriever, 5000) == planned.stored_bytes
+    unknown = load_retriever("contriever")
+    assert is_neural(unknown)
+    assert index_bytes(unknown, 5000) is None

@@ -9,15 +9,20 @@ import pytest
 import yaml
 
 from diffretriever.artefacts.artefact import folders_in
+from diffretriever.collections import read_run
 from diffretriever.index.table import PassageIndex
-from diffretriever.pipelines import accelerate, encode
+from diffretriever.pipelines import accelerate, encode, sweep
 from diffretriever.pipelines.encode import encode_collection
+from diffretriever.pipelines.sweep import sweep_budgets
 from diffretriever.search import accelerate as files
+from diffretriever.search import open_searcher
 from diffretriever.search.accelerate import missing_files
 from diffretriever.search.bm25 import bm25_artefact
 from schemas.encode import EncodeJob
 from schemas.retriever import LibraryRetriever
+from schemas.search import SearchOptions
 from tests.pipelines.corpora import JobMaker, line, write_corpus
+from tests.pipelines.sweep_cases import make_job as make_sweep
 
 
 @pytest.fixture(autouse=True)
@@ -140,3 +145,27 @@ def test_a_job_that_was_killed_while_it_accelerated_goes_on(job: Any, monkeypatc
 
 def _killed(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def test_a_sweep_of_few_passages_does_without_ray(
+    tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each cell is the search with its budget, by an index of the same passages."""
+    monkeypatch.delattr(sweep, "ray_session")
+    job = make_sweep(tmp_path, checkpoint).model_copy(update={"encoders": None, "modes": ("dense",)})
+    summary = sweep_budgets(job, "c", lambda _: None)
+    assert (summary.searched, summary.found) == (8, 0)
+    again = sweep_budgets(job, "c", lambda _: None)
+    assert (again.searched, again.found) == (0, 8)
+    place = str(job.output / "indexes" / "p2")
+    searcher = open_searcher(place, SearchOptions(index=place))
+    hits = searcher.search(["lance"], modes=("dense",), top_k=12, budgets=[3])["dense"]
+    found = read_run(job.output / "train" / "runs" / "q3p2" / "dense.trec")
+    assert found["q9"] == dict(hits[0])
+
+
+def test_many_queries_are_for_ray(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(sweep, "ray_session")
+    monkeypatch.setattr(sweep, "MAX_ROWS", 6)
+    with pytest.raises(NameError, match="ray_session"):
+        sweep_budgets(make_sweep(tmp_path, checkpoint).model_copy(update={"encoders": None}), "c", lambda _: None)

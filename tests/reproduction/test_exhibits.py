@@ -18,11 +18,14 @@ from diffretriever.reproduction.exhibits.paper import asked_for
 from diffretriever.reproduction.exhibits.prompts import alternatives, published_prompts, used_prompts
 from diffretriever.reproduction.exhibits.published import published_score
 from diffretriever.reproduction.exhibits.statements import CHECKS, checked, statements
+from diffretriever.reproduction.formats import FORMATS, Section
+from diffretriever.reproduction.layouts.grid import Grid, placed
 from diffretriever.reproduction.plan import make_plan
 from diffretriever.reproduction.report import make_report
 from diffretriever.reproduction.tables import BEIR7, load_table
 from schemas.budget import Budget
 from tests.reproduction.cases import JobMaker
+from tests.reproduction.tex import faults
 
 
 def test_the_encoders_prompts_are_the_papers_letter_by_letter() -> None:
@@ -52,6 +55,20 @@ def test_the_recipe_paper_has_the_papers_hyperparameters() -> None:
     }
     assert not different
     assert len([line for lines in published_hyperparameters().values() for line in lines.values()]) == 29
+
+
+def test_table_7_has_the_papers_groups_side_by_side(job: JobMaker) -> None:
+    (grid,) = (block for block in exhibit("hyperparameters").show(findings(job, "hyperparameters")).blocks
+               if isinstance(block, Grid))  # fmt: skip
+    lines = [[cell.text for cell in row.cells] for row in grid.body]
+    assert lines[0] == ["Training", "Batching"]
+    assert lines[1] == ["Optimizer", "AdamW", "AdamW", "Per-device batch", "8", "8"]
+    assert lines[8] == ["GPU hours", "10–15 hours per model", "", "", "", ""]  # noqa: RUF001
+    assert lines[9] == ["LoRA", "Method-specific"]
+    assert lines[16:18] == [["Model backbone checkpoint"], ["Dream", *["Dream-org/Dream-v0-Instruct-7B"] * 2]]
+    assert len(list(placed(grid.body, 6))) == 21
+    latex = next(each for each in FORMATS if each.suffix == "tex")
+    assert faults(latex.page("a title", [Section("a section", [grid])])) == []
 
 
 def test_every_value_of_the_code_is_in_the_table() -> None:

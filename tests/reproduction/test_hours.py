@@ -15,7 +15,9 @@ from tests.reproduction.cases import JobMaker
 
 
 def rows(*needed: dict[str, float]) -> list[RowNeeds]:
-    return [RowNeeds("table", f"row {number}", hours, ()) for number, hours in enumerate(needed)]
+    return [
+        RowNeeds("table", f"row {number}", hours, dict.fromkeys(hours, 10), ()) for number, hours in enumerate(needed)
+    ]
 
 
 def bought(needed: list[RowNeeds], gpu_hours: float | None = None) -> int:
@@ -26,6 +28,7 @@ def test_a_shared_index_is_paid_once_and_the_most_rows_come_first() -> None:
     needed = rows({"a": 10.0}, {"b": 6.0}, {"b": 6.0, "c": 1.0}, {"b": 6.0}, {})
     steps = best_order(needed)
     assert [step.hours for step in steps] == [0.0, 6.0, 1.0, 10.0]
+    assert [step.stored for step in steps] == [0, 10, 10, 10]
     assert [[row.label for row in step.rows] for step in steps] == [
         ["row 4"], ["row 1", "row 3"], ["row 2"], ["row 0"],
     ]  # fmt: skip
@@ -52,9 +55,9 @@ def test_a_row_takes_its_passages_at_the_rate(job: JobMaker) -> None:
     passages = sum(PASSAGES[name] for name in BEIR7)
     dream = found["main-beir7", "zero-shot DiffRetriever Dream multi-rep, paper"]
     assert sum(dream.hours.values()) == pytest.approx(passages / 200 / 3600)
-    assert (
-        dream.lacks[0]
-        == "no weights for Dream-org/Dream-v0-Instruct-7B: not in the hub cache and no --backbones override"
+    assert dream.lacks == (
+        "collections nq, hotpotqa, trec-covid, fiqa, arguana, quora",
+        "no weights for Dream-org/Dream-v0-Instruct-7B: not in the hub cache and no --backbones override",
     )
     one, two = (found["multistep-indomain", f"zero-shot DiffRetriever Dream S={steps}, paper"] for steps in (1, 2))
     assert sum(two.hours.values()) == pytest.approx(2 * sum(one.hours.values()))
@@ -69,5 +72,7 @@ def test_the_page(job: JobMaker) -> None:
     page = hours_page(make_plan(job("main-beir7", "mini", plan=True)), 200, 13)
     assert "13 GPU hours: 2 of 22 rows" in page
     assert "q4p4" not in page, "mini is not the paper's"
+    assert "Dream-org/Dream-v0-Instruct-7B       15.2" in page
+    assert "msmarco     8,841,823  2.9" in page
     with pytest.raises(ValueError, match="--gpu-hours goes with --plan"):
         ReproduceJob.model_validate({"output": "o", "gpu_hours": 3})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from diffretriever.files import read_text
 from diffretriever.reproduction.exhibits import EXHIBITS
 from diffretriever.reproduction.exhibits.paper import exhibit_listing, write_paper
@@ -42,13 +40,27 @@ def test_ours_comes_with_its_difference(job: JobMaker) -> None:
     assert 'class="ours below1">.650<small>\N{MINUS SIGN}.014</small>' in read_text(config.output / "paper.html")
 
 
-@pytest.mark.parametrize("name", ["main-indomain", "mini"])
-def test_a_dry_run_says_what_each_exhibit_lacks(job: JobMaker, name: str) -> None:
-    config = job(name, dry_run=True)
+def test_a_dry_run_names_every_table_and_figure_with_its_command_and_what_it_lacks(job: JobMaker) -> None:
+    config = job(dry_run=True)
     plan = make_plan(config)
     text = exhibit_listing(plan, config, make_report(plan, config, {}, "c"))
-    assert f"[{name}]" in text
-    assert f"command: python jobs/reproduce.py --tables {name}" in text
-    assert "lacks: " in text
-    if name == "mini":
-        assert f"{len(load_table('mini').rows)} results: not run yet" in text
+    places = [line.partition(":")[0] for line in text.splitlines() if not line.startswith(" ")]
+    papers = [f"Table {n}" for n in range(1, 11)] + [f"Figure {n}" for n in range(1, 12)]
+    assert sorted(places) == sorted([*papers, "In the text", "Beyond the paper"])
+    for exhibit in EXHIBITS:
+        (_, said) = text.split(f"[{exhibit.name}]\n")
+        command, reason, *_ = said.splitlines()
+        assert command.startswith("  command: python "), exhibit.name
+        assert f"--tables {exhibit.name}" in command or exhibit.name == "statements"
+        assert reason.startswith("  lacks: ") or reason == "  whole"
+    assert f"{len(load_table('mini').rows)} results: not run yet" in text
+    assert "command: python -m benchmarks.latency --device cuda --backbones Qwen2.5=FOLDER" in text
+
+
+def test_missing_weights_do_not_hide_missing_collections(job: JobMaker) -> None:
+    config = job("prompt-comparison", dry_run=True)
+    plan = make_plan(config)
+    text = exhibit_listing(plan, config, make_report(plan, config, {}, "c"))
+    assert "lacks: 6 results: no weights for meta-llama/Meta-Llama-3-8B-Instruct" in text
+    for name in ("msmarco-dev", "dl19", "dl20"):
+        assert f"lacks: no collection {name}: give --collections msmarco=PATH" in text

@@ -263,6 +263,21 @@ class Shape:
     """Of a passage, title included."""
 
 
+def index_bytes(retriever: NeuralRetriever, passages: int) -> int | None:
+    """Return the bytes of an index of passages of usual length, all files; None where H is not known."""
+    hidden_size = HIDDEN_SIZES.get(retriever.backbone.source)
+    if hidden_size is None:
+        return None
+    impacts = _IMPACTS if "sparse" in retriever.modes else 0.0
+    shape = Shape(passages, hidden_size, _vectors(retriever, _TOKENS), impacts, text_bytes_of(1))
+    return table_bytes(shape) + codes_bytes(shape) + postings_bytes(shape)
+
+
+def text_bytes_of(passages: int) -> float:
+    """Return about what the texts of so many passages take, where nothing is known of them."""
+    return passages * _TOKENS * _BYTES_PER_TOKEN
+
+
 def vector_layouts(shape: Shape) -> dict[str, int]:
     """Return the bytes of all vectors by layout: as they are, as the 8-bit codes that the exact scan reads, packed.
 

@@ -165,7 +165,7 @@ def encode_collection(
 
 
 def _if_few(job: EncodeJob, collection: Collection) -> EncoderHere | None:
-    return EncoderHere(job) if is_few(job, collection) else None
+    return EncoderHere(job) if is_few(job, collection, job.rows_per_block) else None
 
 
 def _delete_if_gone(

@@ -226,7 +226,7 @@ def encode_queries(
 class EncodeQueries:
     """An encoder actor: blocks of query texts in, their representations out."""
 
-    def __init__(self, start: EncoderStart) -> None:
+    def __init__(self, start: EncoderStart | Encoder) -> None:
         self._started = StartedEncoder(start)
 
     def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:

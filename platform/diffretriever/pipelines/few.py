@@ -1,4 +1,4 @@
-"""An encode job of few passages does without Ray, which takes longer to start than all of their work.
+"""A job that encodes few passages does without Ray, which takes longer to start than all of their work.
 
 They are one block, which one encoder would be given anyway: that one is loaded in the job's own process, once, for
 describing it and for encoding. Everything else is as on Ray, and so is the index.
@@ -7,16 +7,17 @@ describing it and for encoding. Everything else is as on Ray, and so is the inde
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from diffretriever.collections import Collection
 from diffretriever.pipelines.cluster import DEVICE_VARIABLE, is_cluster_at_hand
-from diffretriever.pipelines.encoders import with_commits
-from diffretriever.pipelines.streams import MAX_ROWS
-from schemas.encode import EncodeJob
+from diffretriever.pipelines.encoders import EncodeQueries, with_commits
+from diffretriever.pipelines.streams import MAX_ROWS, pack, unpack
 from schemas.index import IndexManifest
 from schemas.retriever import NeuralRetriever
 from schemas.settings import RayConfig
@@ -27,19 +28,24 @@ if TYPE_CHECKING:
 _PLACES_OF_ENCODERS = ("encoders", "cpus_per_encoder", "gpus_per_encoder", "autoscale")
 
 
-def is_few(job: EncodeJob, collection: Collection) -> bool:
+def is_few(job: RayConfig, collection: Collection, rows_per_block: int | None = None) -> bool:
     """Return whether a job is to be done in this process.
 
     So it is where no Ray is at hand, where the job asks for nothing of Ray's, and where the collection has no more
     records than a block.
 
+    Args:
+        job: says where encoders run.
+        collection: to be encoded.
+        rows_per_block: most passages of a block; None: as many as any retriever's may have.
+
     Raises:
         ValueError: no Ray answers at the address in the environment.
     """
-    asks_for_ray = any(getattr(job, name) != EncodeJob.model_fields[name].default for name in _PLACES_OF_ENCODERS)
+    asks_for_ray = any(getattr(job, name) != RayConfig.model_fields[name].default for name in _PLACES_OF_ENCODERS)
     if asks_for_ray or is_cluster_at_hand(job):
         return False
-    most = job.rows_per_block or MAX_ROWS
+    most = rows_per_block or MAX_ROWS
     return sum(1 for _ in islice(collection.records(), most + 1)) <= most
 
 
@@ -73,6 +79,22 @@ class EncoderHere:
         if self._config.tokens_per_batch != "auto":
             self.encoder.tokens_per_batch = self._config.tokens_per_batch
         return manifest_of(self.encoder)
+
+    def encode_queries(self, blocks: Mapping[str, pa.Table]) -> Iterator[tuple[str, pa.Table]]:
+        """Encode blocks of queries by the encoder that was described; see `pipelines.encoders.encode_queries`.
+
+        Args:
+            blocks: name → `query_block`.
+
+        Yields:
+            The name of a block and its representations as a table.
+        """
+        assert self.encoder is not None, "it is described before anything is encoded"
+        encode = EncodeQueries(self.encoder)
+        with torch_threads(self._config.threads_per_encoder):
+            for name, block in blocks.items():
+                for rows in encode(pack(name, block)):
+                    yield from unpack(rows)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -47,7 +48,8 @@ from diffretriever.pipelines.encoders import (
     encode_queries,
     query_block,
 )
-from diffretriever.pipelines.streams import get_table, put_table
+from diffretriever.pipelines.few import EncoderHere, is_few
+from diffretriever.pipelines.streams import MAX_ROWS, get_table, put_table
 from diffretriever.presets import RETRIEVERS, load_retriever
 from diffretriever.progress import track
 from diffretriever.scoring.fusion import depth_for, lists_for, ranked
@@ -78,6 +80,8 @@ _STATE = "cell.json"
 def sweep_budgets(job: SweepJob, command: str, log: Callable[[str], None]) -> SweepSummary:
     """Encode and search what the sweep in the job's folder lacks, in the Ray session at hand, or in one of its own.
 
+    Few passages and queries are encoded in this process; see `pipelines.few`.
+
     Args:
         job: of the sweep.
         command: the command line, for the manifest.
@@ -95,9 +99,10 @@ def sweep_budgets(job: SweepJob, command: str, log: Callable[[str], None]) -> Sw
     )
     queries = {split: drawn_queries(job, split, collection.queries(split)) for split in job.splits}
     with WriterLock(str(job.output)):
-        with ray_session(job):
-            pool = size_pool(job, retriever)
-            encoder = describe_encoder(retriever, pool)
+        few = is_few(job, collection) and sum(map(len, queries.values())) <= MAX_ROWS
+        with nullcontext() if few else ray_session(job):
+            pool = EncoderHere(job) if few else size_pool(job, retriever)
+            encoder = pool.describe(retriever) if isinstance(pool, EncoderHere) else describe_encoder(retriever, pool)
             _begin(job, collection.name, encoder, command)
             _write_queries(job.output, queries, encoder)
             store = QueryStore(job.output, queries, encoder_fingerprint(encoder))
@@ -258,7 +263,7 @@ class QueryStore:
         budgets: Sequence[int],
         encoder: IndexManifest,
         job: RayConfig,
-        pool: EncoderPool,
+        pool: EncoderPool | EncoderHere,
         log: Callable[[str], None],
     ) -> None:
         """Encode the queries of all splits with every K_q that no attempt has encoded them with yet.
@@ -267,13 +272,17 @@ class QueryStore:
             budgets: every K_q.
             encoder: as `describe_encoder` gave it.
             job: what each actor works with.
-            pool: the actors.
+            pool: the actors, or the encoder in this process.
             log: takes a line for each step.
         """
         missing = [(s, k) for k in budgets for s in self.queries if not self._ledger.has(self._name(s, k))]
         blocks = {json.dumps([s, k, start]): table for s, k in missing for start, table in self._blocks(s, k)}
         done: dict[tuple[str, int], dict[int, pa.Table]] = {cell: {} for cell in missing}
-        for name, table in encode_queries(blocks, encoder, pool, job):
+        if isinstance(pool, EncoderHere):
+            encoded = pool.encode_queries(blocks)
+        else:
+            encoded = encode_queries(blocks, encoder, pool, job)
+        for name, table in encoded:
             split, budget, start = json.loads(name)
             parts = done[split, budget]
             parts[start] = table

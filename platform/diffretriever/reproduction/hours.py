@@ -1,4 +1,4 @@
-"""What the paper's rows take in GPU hours, and in which order so many hours buy the most rows.
+"""What the paper's rows take in GPU hours and bytes, and in which order so many hours buy the most rows.
 
 The hours are those of encoding passages, by the arithmetic of the capacity planner; queries are few, and training is
 not counted. Rows that read the same index pay for it once. They are rough: one rate for all models of the paper's size.
@@ -10,11 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from diffretriever.evaluation.tables import Cell, format_table
-from diffretriever.index.planning import encoding_hours
+from diffretriever.index.planning import encoding_hours, index_bytes, text_bytes_of
 from diffretriever.presets import load_retriever
+from diffretriever.reproduction.checkpoints import FAMILIES, weight_bytes
 from diffretriever.reproduction.plan import DONE, READY, Plan, PlannedRow, Task
 from diffretriever.reproduction.protocols import set_up
 from diffretriever.reproduction.storage import PASSAGES
+from schemas.retriever import is_neural
 
 _PROMPT_AND_TEXT = 128
 """Tokens of a passage with its prompt: 53 and 75."""
@@ -28,12 +30,14 @@ class RowNeeds:
         table: its name.
         label: of the row, for people.
         hours: GPU hours of every index that it reads and that is not there, by a name of the index.
+        stored: bytes of those indexes, as far as they are known, by the same names.
         lacks: reasons why it cannot be run here yet.
     """
 
     table: str
     label: str
     hours: Mapping[str, float]
+    stored: Mapping[str, int]
     lacks: tuple[str, ...]
 
     @property
@@ -48,10 +52,12 @@ class Step:
 
     Attributes:
         hours: GPU hours of the indexes that earlier steps have not made.
+        stored: bytes of them, as far as they are known.
         rows: those that are whole then, and were not before.
     """
 
     hours: float
+    stored: int
     rows: tuple[RowNeeds, ...]
 
 
@@ -63,7 +69,7 @@ def needs_of(plan: Plan, rate: float) -> list[RowNeeds]:
         rate: passages that one GPU encodes in a second, in one pass of a model of 7 or 8 billion parameters.
     """
     published = [(table.id, planned) for table, rows in plan.tables if table.protocol is not None for planned in rows]
-    return [_needs(table, planned, rate) for table, planned in published if planned.row.preset is not None]
+    return [_needs(table, planned, rate, plan.absent) for table, planned in published if planned.row.preset is not None]
 
 
 def best_order(rows: Sequence[RowNeeds], gpu_hours: float | None = None) -> list[Step]:
@@ -74,6 +80,7 @@ def best_order(rows: Sequence[RowNeeds], gpu_hours: float | None = None) -> list
         gpu_hours: what may be spent; steps that do not fit any more are left out. None: all.
     """
     hours = {index: taken for row in rows for index, taken in row.hours.items()}
+    stored = {index: size for row in rows for index, size in row.stored.items()}
     waiting: dict[frozenset[str], list[RowNeeds]] = {}
     for row in rows:
         waiting.setdefault(row.indexes, []).append(row)
@@ -88,9 +95,10 @@ def best_order(rows: Sequence[RowNeeds], gpu_hours: float | None = None) -> list
         target = max(affordable, key=lambda wanted: _value(wanted | made, waiting, costs[wanted]))
         # On the way there, what costs least first: its rows are whole the sooner.
         best = min((wanted for wanted in affordable if wanted <= target | made), key=lambda wanted: costs[wanted])
+        size = sum(stored.get(index, 0) for index in best - made)
         made, left = made | best, left - costs[best]
         whole = [wanted for wanted in waiting if wanted <= made]
-        steps.append(Step(costs[best], tuple(row for wanted in whole for row in waiting.pop(wanted))))
+        steps.append(Step(costs[best], size, tuple(row for wanted in whole for row in waiting.pop(wanted))))
     return steps
 
 
@@ -104,46 +112,58 @@ def hours_page(plan: Plan, rate: float, gpu_hours: float | None) -> str:
     """
     rows = needs_of(plan, rate)
     needed: list[list[Cell]] = [
-        [row.table, row.label, f"{sum(row.hours.values()):.1f}", "; ".join(row.lacks) or "nothing"] for row in rows
+        [row.table, row.label, f"{sum(row.hours.values()):.1f}", _stored(row), "; ".join(row.lacks) or "nothing"]
+        for row in rows
     ]
+    order = list(_order_rows(best_order(rows, gpu_hours)))
+    about = (
+        f"GPU hours of encoding at {rate:g} passages a second and GPU (--rate); training is not counted. GB of indexes "
+        "with all their files, by arithmetic: 75 tokens a passage, as many vectors as it may have; those of "
+        "sentence-transformers' models are not known."
+    )
     parts = [
-        f"GPU hours of encoding at {rate:g} passages a second and GPU (--rate); training is not counted.",
-        format_table(needed, ["table", "row", "GPU hours", "lacks"]),
+        about,
+        format_table(needed, ["table", "row", "GPU hours", "GB", "lacks"]),
+        "Weights, in bf16:",
+        format_table([[source, _gb(weight_bytes(source))] for source in FAMILIES], ["backbone", "GB"]),
+        "Collections, their texts by the same arithmetic:",
+        format_table([[name, f"{n:,}", _gb(text_bytes_of(n))] for name, n in PASSAGES.items()], ["", "passages", "GB"]),
         "In this order the hours buy the most rows:",
-        format_table(list(_order_rows(best_order(rows, gpu_hours))), ["hours", "in all", "rows", "whole then"]),
+        format_table(order, ["hours", "in all", "GB", "in all", "rows", "whole then"]),
     ]
     everything = best_order(rows)
-    total = sum(step.hours for step in everything)
+    total, size = sum(step.hours for step in everything), sum(step.stored for step in everything)
     bought = sum(len(step.rows) for step in best_order(rows, gpu_hours))
     budget = "all hours" if gpu_hours is None else f"{gpu_hours:g} GPU hours"
-    parts.append(f"{budget}: {bought} of {len(rows)} rows; all of them take {total:,.1f}")
+    parts.append(f"{budget}: {bought} of {len(rows)} rows; all of them take {total:,.1f} and {_gb(size)} GB")
     return "\n\n".join(parts)
 
 
-def _needs(table: str, planned: PlannedRow, rate: float) -> RowNeeds:
+def _needs(table: str, planned: PlannedRow, rate: float, absent: Mapping[str, str]) -> RowNeeds:
     row = planned.row
     assert row.preset is not None, "the caller has checked this"
     config = set_up(row, load_retriever(row.preset)).config
     # Before an adapter is there its row has the config of the row without one.
     retriever = f"{config.model_dump_json()} {row.preset if row.needs_adapter else ''}"
-    hours = {}
+    hours: dict[str, float] = {}
+    stored: dict[str, int] = {}
     for collection, task in planned.tasks.items():
         if config.has_weights and not (isinstance(task, Task) and (task.is_done or task.is_indexed)):
             corpus = collection if collection in PASSAGES else "msmarco"
-            hours[f"{corpus} {retriever}"] = encoding_hours(PASSAGES[corpus], rate / config.passes(_PROMPT_AND_TEXT))
-    return RowNeeds(table, row.label, hours, tuple(_lacks(planned)))
+            name = f"{corpus} {retriever}"
+            hours[name] = encoding_hours(PASSAGES[corpus], rate / config.passes(_PROMPT_AND_TEXT))
+            size = index_bytes(config, PASSAGES[corpus]) if is_neural(config) else None
+            stored |= {} if size is None else {name: size}
+    return RowNeeds(table, row.label, hours, stored, tuple(_lacks(planned, absent)))
 
 
-def _lacks(planned: PlannedRow) -> Iterator[str]:
+def _lacks(planned: PlannedRow, absent: Mapping[str, str]) -> Iterator[str]:
     """Yield the collections that are not here, then the other reasons, each once."""
-    statuses = {collection: planned.status(collection) for collection in planned.tasks}
-    absent = [collection for collection, status in statuses.items() if status.startswith("no collection")]
-    if absent:
-        yield f"{'collection' if len(absent) == 1 else 'collections'} {', '.join(absent)}"
-    known = (READY, DONE)
-    yield from dict.fromkeys(
-        status for collection, status in statuses.items() if status not in known and collection not in absent
-    )
+    missing = [collection for collection in planned.tasks if collection in absent]
+    if missing:
+        yield f"{'collection' if len(missing) == 1 else 'collections'} {', '.join(missing)}"
+    known = (READY, DONE, *absent.values())
+    yield from dict.fromkeys(status for status in map(planned.status, planned.tasks) if status not in known)
 
 
 def _value(made: frozenset[str], waiting: Mapping[frozenset[str], Sequence[RowNeeds]], cost: float) -> float:
@@ -153,11 +173,19 @@ def _value(made: frozenset[str], waiting: Mapping[frozenset[str], Sequence[RowNe
 
 
 def _order_rows(steps: Sequence[Step]) -> Iterator[list[Cell]]:
-    spent, rows = 0.0, 0
+    spent, stored, rows = 0.0, 0, 0
     for step in steps:
-        spent, rows = spent + step.hours, rows + len(step.rows)
+        spent, stored, rows = spent + step.hours, stored + step.stored, rows + len(step.rows)
         by_label: dict[str, list[str]] = {}
         for row in step.rows:
             by_label.setdefault(row.label, []).append(row.table)
         whole = "; ".join(f"{label} ({', '.join(tables)})" for label, tables in by_label.items())
-        yield [f"{step.hours:.1f}", f"{spent:.1f}", str(rows), whole]
+        yield [f"{step.hours:.1f}", f"{spent:.1f}", _gb(step.stored), _gb(stored), str(rows), whole]
+
+
+def _stored(row: RowNeeds) -> str:
+    return _gb(sum(row.stored.values())) if row.stored.keys() == row.hours.keys() else "not known"
+
+
+def _gb(size: float) -> str:
+    return f"{size / 1e9:,.1f}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,9 @@ class Plan:
     """All tables that were asked for, each once for every protocol, in the order of the protocols."""
 
     tables: tuple[tuple[PublishedTable, tuple[PlannedRow, ...]], ...]
+    absent: Mapping[str, str]
+    """Collection → why it cannot be searched. Those of rows without weights are looked for only where nothing is run:
+    a run would download them."""
 
     def rows(self) -> Iterator[PlannedRow]:
         """Yield the rows of all tables."""
@@ -120,7 +123,8 @@ def make_plan(job: ReproduceJob) -> Plan:
     tables = [
         each for table in tables for each in ([table] if table.id == MINI else [under(table, run) for run in runs])
     ]
-    return Plan(tuple((table, tuple(planner.plan(row) for row in table.rows)) for table in tables))
+    planned = tuple((table, tuple(planner.plan(row) for row in table.rows)) for table in tables)
+    return Plan(planned, planner.absent())
 
 
 class _Planner:
@@ -135,12 +139,17 @@ class _Planner:
         try:
             prepared = prepare(row, self._job)
         except ValueError as error:
+            if row.preset is not None and self._job.only_looks:
+                self._find(collections)
             return PlannedRow(row, {}, dict.fromkeys(collections, str(error)))
+        self._find(collections)
         return PlannedRow(row, prepared.stand_ins, {name: self._task(row, prepared, name) for name in collections})
 
+    def absent(self) -> dict[str, str]:
+        """Return what the rows planned by now lack in collections: name → why."""
+        return {name: found for name, found in self._sets.items() if isinstance(found, str)}
+
     def _task(self, row: PublishedRow, prepared: Prepared, name: str) -> Task | str:
-        if name not in self._sets:
-            self._sets[name] = self._find(name)
         found = self._sets[name]
         if isinstance(found, str):
             return found
@@ -160,11 +169,13 @@ class _Planner:
             uncompressed=plain,
         )
 
-    def _find(self, name: str) -> EvaluationSet | str:
-        try:
-            return find_set(name, self._job)
-        except ValueError as error:
-            return str(error)
+    def _find(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name not in self._sets:
+                try:
+                    self._sets[name] = find_set(name, self._job)
+                except ValueError as error:
+                    self._sets[name] = str(error)
 
 
 def _key(prepared: Prepared, queries: EvaluationSet) -> str:
@@ -212,18 +223,28 @@ def prepare(row: PublishedRow, job: ReproduceJob) -> Prepared:
     return Prepared(pinned, weights, stand_ins, setup.search)
 
 
-def check_overrides(job: ReproduceJob, tables: list[PublishedTable]) -> None:
+def check_overrides(job: ReproduceJob, tables: Sequence[PublishedTable]) -> None:
     """Raise `ValueError` for a backbone or an adapter that the job gives and no row uses."""
     if not job.backbones and not job.adapters:
         return
-    rows = [row for table in tables for row in table.rows if row.preset is not None]
-    configs = {row.preset: load_retriever(row.preset) for row in rows if row.preset is not None}
-    sources = {config.backbone.source for config in configs.values() if is_neural(config)}
-    tuned = {row.preset for row in rows if row.preset and (row.needs_adapter or _has_adapter(configs[row.preset]))}
+    presets = {row.preset for table in tables for row in table.rows if row.preset is not None}
+    sources = {config.backbone.source for config in map(load_retriever, presets) if is_neural(config)}
+    tuned = set(tuned_presets(tables))
     for flag, given, known in (("--backbones", job.backbones, sources), ("--adapters", job.adapters, tuned)):
         for name in given:
             if name not in known:
                 raise ValueError(f"{flag}: no row of the tables asked for uses '{name}'.{suggest(name, known)}")
+
+
+def tuned_presets(tables: Sequence[PublishedTable]) -> dict[str, str]:
+    """Return the presets of fine-tuned rows, which `--adapters` takes, with their backbones' sources."""
+    found = {}
+    for row in (row for table in tables for row in table.rows if row.preset is not None):
+        assert row.preset is not None, "the others were left out"
+        config = load_retriever(row.preset)
+        if is_neural(config) and (row.needs_adapter or config.backbone.adapter is not None):
+            found[row.preset] = config.backbone.source
+    return found
 
 
 def _adapter(row: PublishedRow, preset: str, config: NeuralRetriever, job: ReproduceJob) -> str | None:

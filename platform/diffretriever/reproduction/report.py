@@ -341,7 +341,7 @@ def _with_sizes(folder: Path | StorePath, results: dict[str, EvaluationResult]) 
 
 def reproduction_page(report: ReproductionReport) -> str:
     """Return the report in Markdown: a section for each table, a table for each of its collections."""
-    parts = ["# The paper's tables, and ours", *stand_in_warning(report)]
+    parts = ["# The paper's tables, and ours", *(f"**{warning}**" for warning in stand_in_warning(report))]
     parts += [f"- {note}" for note in report.notes]
     for table in report.tables:
         parts += [f"## {table.id}", f"{table.caption} In the paper: {table.place}. {_reading(table)}"]
@@ -392,7 +392,7 @@ def stand_in_warning(report: ReproductionReport) -> list[str]:
         return []
     places = "; ".join(f"{folder} in place of {source}" for source, folder in report.stand_ins.items())
     used = f"STAND-INS WERE USED: {places}. Rows marked{_MARK} were run with those weights."
-    return [f"**{used} Unless they are the published ones, their numbers are NOT comparable with the paper's.**"]
+    return [f"{used} Unless they are the published ones, their numbers are NOT comparable with the paper's."]
 
 
 def _reading(table: ReproducedTable) -> str:

@@ -14,11 +14,13 @@ from pathlib import Path
 
 import yaml
 
+from diffretriever.collections import open_collection
 from diffretriever.evaluation.evaluate import evaluate_job
 from diffretriever.files import is_file, write_text
 from diffretriever.ledger import Ledger
 from diffretriever.pipelines.cluster import ray_session
 from diffretriever.pipelines.encode import encode_collection
+from diffretriever.pipelines.few import is_few
 from diffretriever.reproduction.compressed import evaluate_compressed
 from diffretriever.reproduction.plan import Plan, Task
 from diffretriever.reproduction.pooled_search import evaluate_pooled_slots
@@ -45,7 +47,7 @@ def run_plan(plan: Plan, job: ReproduceJob, command: str, log: Callable[[str], N
     todo = [[task for task in tasks if not task.is_done] for tasks in plan.tasks().values()]
     failed: dict[Path | StorePath, str] = {}
     with ExitStack() as session:
-        if any(not task.is_indexed for tasks in todo for task in tasks):
+        if any(_needs_ray(task, job) for tasks in todo for task in tasks):
             session.enter_context(ray_session(job))
         for tasks in filter(None, todo):
             failed |= _run_index(tasks, job, command, log)
@@ -94,6 +96,11 @@ def _evaluate(task: Task, job: ReproduceJob, command: str) -> None:
         evaluate_compressed(evaluation, before, job.ray_address, command)
     else:
         evaluate_job(evaluation, command)
+
+
+def _needs_ray(task: Task, job: ReproduceJob) -> bool:
+    """Whether the task's passages are to be encoded on Ray: few are encoded in this process."""
+    return not task.is_indexed and not is_few(job, open_collection(task.queries.source))
 
 
 def _encode(task: Task, job: ReproduceJob) -> None:

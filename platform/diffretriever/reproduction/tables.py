@@ -39,8 +39,8 @@ FIGURE_TABLES = ("decomposition",)
 """Figures whose bars are rows like those of a table."""
 
 WITHOUT_ROWS = (
-    "prompts", "hyperparameters", "latency-quality", "heat-maps-train", "heat-maps", "oracles", "query-features",
-    "latency-scaling", "index-storage-figure", "heat-maps-indomain", "heat-maps-beir7", "statements",
+    "latency-quality", "overview", "prompts", "hyperparameters", "heat-maps-train", "heat-maps", "oracles",
+    "query-features", "latency-scaling", "index-storage-figure", "heat-maps-indomain", "heat-maps-beir7", "statements",
 )  # fmt: skip
 """What the paper has beside them, by the names that `--tables` takes: nothing of it is run."""
 

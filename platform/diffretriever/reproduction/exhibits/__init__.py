@@ -10,6 +10,7 @@ from diffretriever.reproduction.exhibits.index_storage import IndexStorage
 from diffretriever.reproduction.exhibits.latency_quality import LatencyQuality
 from diffretriever.reproduction.exhibits.latency_scaling import LatencyScaling
 from diffretriever.reproduction.exhibits.oracles import Oracles
+from diffretriever.reproduction.exhibits.overview import Overview
 from diffretriever.reproduction.exhibits.prompts import Prompts
 from diffretriever.reproduction.exhibits.query_features import QueryFeatures
 from diffretriever.reproduction.exhibits.statements import Statements
@@ -20,6 +21,7 @@ _INDOMAIN = ("msmarco-dev", "dl19", "dl20")
 
 EXHIBITS: tuple[Exhibit, ...] = (
     LatencyQuality("latency-quality", "Figure 1", "quality against latency"),
+    Overview("overview", "Figure 2", "how the method works"),
     Prompts("prompts", "Table 1", "retrieval prompts"),
     HeatMaps("heat-maps-train", "Figure 3", "MS MARCO train, which chose the budgets", ("msmarco-train",), 1),
     ScoreTable("main-indomain", "Table 2", "retrieval on MS MARCO and TREC DL"),

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import zip_longest
 
 import yaml
 
-from diffretriever.backbones.published import Sizes
 from diffretriever.presets import load_retriever
+from diffretriever.reproduction.checkpoints import FAMILIES, parameters_of, published_of, shapes_of
 from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
-from diffretriever.reproduction.layouts.grid import Grid, GridCell, GridRow
+from diffretriever.reproduction.layouts.grid import Grid, GridCell, GridRow, Rule
 from schemas.base import Model
 from schemas.reproduce import ReproduceJob
 from schemas.retriever import has_slots, is_neural
@@ -20,13 +21,8 @@ from schemas.training import Recipe, TrainJob
 _STRATEGIES = {"ddp": "ddp", "deepspeed": "ZeRO-2"}
 _CAPS = {"promptreps_train": "promptreps-qwen2.5-tuned", "promptreps_zero_shot": "promptreps-qwen2.5"}
 
-_SIZES = {
-    "dream": Sizes(3584, 28, 28, 4, 18944, 152064, 131072),
-    "llada": Sizes(4096, 32, 32, 32, 12288, 126464, 4096),
-    "llama3": Sizes(4096, 32, 32, 8, 14336, 128256, 8192),
-    "qwen2": Sizes(3584, 28, 28, 4, 18944, 152064, 32768),
-}
-"""Of the four published models, by the name of their family's file."""
+_BESIDE = (("Training", "Batching"), ("LoRA", "Method-specific"))
+"""Groups that the paper prints side by side; the last has the table's whole width."""
 
 _NOTES = (
     "The code's values are those of jobs/train.py --recipe paper and of the presets. Trainable parameters are counted "
@@ -48,7 +44,7 @@ class Hyperparameters(Exhibit):
 
     def command(self, job: ReproduceJob) -> str:
         """Return the command that prints it."""
-        return f"python jobs/reproduce.py --output {job.output}"
+        return f"python jobs/reproduce.py --tables {self.name} --output {job.output}"
 
     def lacks(self, findings: Findings) -> list[str]:
         """Return the values that the code has otherwise than the paper."""
@@ -62,22 +58,40 @@ class Hyperparameters(Exhibit):
 
     def show(self, findings: Findings) -> Shown:
         """Show the paper's values beside the code's."""
-        ours = code_values()
+        ours, groups = code_values(), published_hyperparameters()
         body: list[GridRow] = []
-        for group, lines in published_hyperparameters().items():
-            for place, (name, line) in enumerate(lines.items()):
-                own = "" if line.code is None else ours[line.code]
-                cells = [
-                    *([GridCell(group, rows=len(lines), bold=True)] if place == 0 else []),
-                    GridCell(name),
-                    GridCell(line.paper),
-                    GridCell(own, "ours", bold=line.code is not None and own != line.paper),
-                ]
-                body.append(GridRow(tuple(cells), "whole" if place == 0 and body else "none"))
-        head = GridRow(tuple(GridCell(text, "head") for text in ("", "Hyperparameter", "Paper", "Code")))
+        for left, right in _BESIDE:
+            body.append(GridRow(tuple(GridCell(name, "head", 3, bold=True) for name in (left, right)), _rule(body)))
+            sides = [list(groups[name].items()) for name in (left, right)]
+            body += [
+                GridRow(tuple(cell for line in lines for cell in _cells(line, ours)))
+                for lines in zip_longest(*sides, fillvalue=None)
+            ]
+        for name in (name for name in groups if not any(name in pair for pair in _BESIDE)):
+            body.append(GridRow((GridCell(name, "head", 6, bold=True),), _rule(body)))
+            body += [GridRow(tuple(_cells(line, ours, (1, 2, 3)))) for line in groups[name].items()]
+        head = GridRow(tuple(GridCell(text, "head") for text in ("Hyperparameter", "Paper", "Code") * 2))
         caption = "Fine-tuning hyperparameters; bold where the code's differ."
-        grid = Grid("hyperparameters", self.place, caption, 4, (head,), tuple(body), (_NOTES,))
+        grid = Grid(self.name, self.place, caption, 6, (head,), tuple(body), (_NOTES,))
         return Shown([grid, *(f"Differs: {reason}." for reason in self.lacks(findings))])
+
+
+def _cells(
+    line: tuple[str, Hyperparameter] | None, ours: Mapping[str, str], columns: tuple[int, int, int] = (1, 1, 1)
+) -> Iterator[GridCell]:
+    """Yield name, the paper's value and the code's; empty cells where there is no such line."""
+    name, paper, own, differs = "", "", "", False
+    if line is not None:
+        name, value = line
+        paper, own = value.paper, "" if value.code is None else ours[value.code]
+        differs = value.code is not None and own != paper
+    yield GridCell(name, columns=columns[0])
+    yield GridCell(paper, columns=columns[1])
+    yield GridCell(own, "ours", columns=columns[2], bold=differs)
+
+
+def _rule(above: Sequence[GridRow]) -> Rule:
+    return "whole" if above else "none"
 
 
 @cache
@@ -136,23 +150,17 @@ def _preset_values() -> dict[str, str]:
 
 def _adapter_sizes(recipe: Recipe) -> dict[str, str]:
     """Count the adapters' parameters from the shapes of the published checkpoints."""
-    from diffretriever.backbones.dream import DreamBackbone
-    from diffretriever.backbones.llada import LladaBackbone
-    from diffretriever.backbones.llama3 import Llama3Backbone
-    from diffretriever.backbones.qwen2 import Qwen2Backbone
-
-    families = {"dream": DreamBackbone, "llada": LladaBackbone, "llama3": Llama3Backbone, "qwen2": Qwen2Backbone}
     trainable, shares = [], []
-    for name, family in families.items():
-        shapes = family.published.shapes(_SIZES[name])
+    for source in FAMILIES:
+        targets = published_of(source).adapter_targets
         adapted = [
             shape
-            for tensor, shape in shapes.items()
-            if _is_in_a_layer(tensor) and tensor.split(".")[-2] in family.published.adapter_targets
+            for tensor, shape in shapes_of(source).items()
+            if _is_in_a_layer(tensor) and tensor.split(".")[-2] in targets
             if tensor.endswith(".weight")
         ]
         trainable.append(recipe.lora_rank * sum(map(sum, adapted)))
-        shares.append(trainable[-1] / (sum(map(math.prod, shapes.values())) + trainable[-1]))
+        shares.append(trainable[-1] / (parameters_of(source) + trainable[-1]))
     return {
         "parameters": f"{min(trainable) / 1e6:.0f}\N{EN DASH}{max(trainable) / 1e6:.0f} M",
         "fraction": f"{100 * min(shares):.2f}\N{EN DASH}{100 * max(shares):.2f}%",

@@ -22,7 +22,8 @@ _CAPTION = (
 
 def latency_command(name: str, job: ReproduceJob) -> str:
     """Return the commands that measure latencies and draw an exhibit of them."""
-    measure = "python -m benchmarks.latency --device cuda --output latencies.json"
+    weights = " ".join(f"--backbones {backbone}=FOLDER" for backbone in ("Qwen2.5", "LLaMA3", "Dream", "LLaDA"))
+    measure = f"python -m benchmarks.latency --device cuda {weights} --output latencies.json"
     return f"{measure} && python jobs/reproduce.py --tables {name} --latencies latencies.json --output {job.output}"
 
 

@@ -27,7 +27,7 @@ class Prompts(Exhibit):
 
     def command(self, job: ReproduceJob) -> str:
         """Return the command that prints it."""
-        return f"python jobs/reproduce.py --output {job.output}"
+        return f"python jobs/reproduce.py --tables {self.name} --output {job.output}"
 
     def lacks(self, findings: Findings) -> list[str]:
         """Return the parts that the code has otherwise than the paper."""

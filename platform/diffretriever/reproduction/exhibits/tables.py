@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.reproduction.formats.base import Block
@@ -27,17 +28,19 @@ class ScoreTable(Exhibit):
         return f"python jobs/reproduce.py --tables {self.name} --collections-root COLLECTIONS --output {job.output}"
 
     def lacks(self, findings: Findings) -> list[str]:
-        """Count the cells of rows and collections by what stands in their way, over all protocols."""
+        """Count the cells of rows and collections by what stands in their way, then name the collections."""
         counts: Counter[str] = Counter()
-        for table, rows in findings.plan.tables:
+        plan, absent = findings.plan, dict[str, None]()
+        for table, rows in plan.tables:
             for row in rows if table.id == self.name else ():
                 statuses = (row.status(collection) for collection in row.tasks)
                 counts.update("not run yet" if status == READY else status for status in statuses if status != DONE)
+                absent |= dict.fromkeys(plan.absent[name] for name in row.tasks if name in plan.absent)
         for measured in findings.tables(self.name):
             for result in measured.rows:
                 missing = (c for c in result.cells if c.ours is None and result.status.get(c.collection) == DONE)
                 counts.update(f"{cell.mode} {cell.measure} was not measured" for cell in missing)
-        return [f"{count} results: {reason}" for reason, count in counts.most_common()]
+        return [*(f"{n} results: {reason}" for reason, n in counts.most_common() if reason not in absent), *absent]
 
     def show(self, findings: Findings) -> Shown:
         """Show the paper's beside ours, ours alone, and the marks of both."""
@@ -52,7 +55,9 @@ class ScoreTable(Exhibit):
                 which = "" if each.protocol is None else f", protocol {each.protocol}"
                 if layout.marking.rules:
                     blocks.append(check_marks(layout.marking, each).sentence())
-                blocks += [f"Ours alone{which}, as the paper would print it:", *layout.grids(table, [each], "ours")]
+                alone = "-".join(filter(None, ("ours", each.protocol)))
+                grids = (replace(grid, id=f"{grid.id}-{alone}") for grid in layout.grids(table, [each], "ours"))
+                blocks += [f"Ours alone{which}, as the paper would print it:", *grids]
         return Shown([*blocks, *self.lacking(findings)])
 
 

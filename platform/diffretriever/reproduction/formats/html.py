@@ -7,7 +7,7 @@ from html import escape
 
 from diffretriever.evaluation.tables import signed
 from diffretriever.reproduction.formats.base import Format, Picture, Section
-from diffretriever.reproduction.layouts.grid import Grid, GridCell, GridRow
+from diffretriever.reproduction.layouts.grid import Grid, GridCell, GridRow, placed
 
 _STYLE = """
 body { font: 15px/1.5 Georgia, 'Times New Roman', serif; color: #22272e; max-width: 1340px; margin: 2em auto;
@@ -26,6 +26,7 @@ pre { font-size: .84em; background: #f3f5f7; padding: .5em .8em; overflow-x: aut
 .text { text-align: left; white-space: normal; width: 45%; }
 .label { text-align: left; vertical-align: middle; } .upright { writing-mode: vertical-rl; rotate: 180deg; }
 tr.whole > * { border-top: 1px solid #22272e; } tr.part > *:not(.block) { border-top: 1px solid #d5dae0; }
+.divided { border-right: 1px solid #22272e; }
 .ours { color: #1d4f84; } .ours small { color: #4a5461; margin-left: .25em; } sup { line-height: 0; }
 .above1 { background: #e4edf6; } .above2 { background: #bfd6ea; } .above3 { background: #8fb6da; }
 .below1 { background: #fbebdd; } .below2 { background: #f4cda8; } .below3 { background: #e8a569; }
@@ -52,8 +53,10 @@ class HtmlFormat(Format):
 
     def table(self, grid: Grid) -> str:
         """Return one table with its caption."""
-        head = "\n".join(_row(row, "th") for row in grid.head)
-        body = "\n".join(_row(row, "td") for row in grid.body)
+        head, body = (
+            "\n".join(_row(row, line, grid, tag) for row, line in zip(rows, placed(rows, grid.n_columns), strict=True))
+            for rows, tag in ((grid.head, "th"), (grid.body, "td"))
+        )
         caption = f"<figcaption><b>{escape(grid.title)}.</b> {escape(grid.caption)}</figcaption>"
         notes = "".join(f'<p class="notes">{escape(note)}</p>' for note in grid.notes)
         inside = f"<thead>\n{head}\n</thead>\n<tbody>\n{body}\n</tbody>"
@@ -74,13 +77,13 @@ class HtmlFormat(Format):
         return f"<p>{escape(text)}</p>"
 
 
-def _row(row: GridRow, tag: str) -> str:
-    cells = "".join(_cell(cell, tag) for cell in row.cells)
+def _row(row: GridRow, line: Sequence[GridCell | None], grid: Grid, tag: str) -> str:
+    cells = "".join(_cell(cell, column, grid, tag) for column, cell in enumerate(line) if cell is not None)
     rule = "" if row.rule == "none" else f' class="{row.rule}"'
     return f"<tr{rule}>{cells}</tr>"
 
 
-def _cell(cell: GridCell, tag: str) -> str:
+def _cell(cell: GridCell, column: int, grid: Grid, tag: str) -> str:
     text = escape(cell.text)
     if cell.upright:
         text = f'<span class="upright">{text}</span>'
@@ -92,7 +95,8 @@ def _cell(cell: GridCell, tag: str) -> str:
         text += f"<sup>{escape(cell.marks)}</sup>"
     if cell.difference is not None:
         text += f"<small>{signed(cell.difference)}</small>"
-    classes = [cell.role, *(["block"] if cell.upright else [])]
+    classes = [cell.role, *(["block"] if column == 0 else [])]
+    classes += ["divided"] if column + cell.columns - 1 in grid.divided else []
     if cell.shade:
         classes.append(f"{'above' if cell.shade > 0 else 'below'}{abs(cell.shade)}")
     spans = "".join(f' {name}="{n}"' for name, n in (("colspan", cell.columns), ("rowspan", cell.rows)) if n > 1)

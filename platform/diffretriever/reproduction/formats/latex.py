@@ -50,7 +50,8 @@ class LatexFormat(Format):
 
     def table(self, grid: Grid) -> str:
         """Return one table, scaled to the width of the text where it is wide."""
-        columns = "l" * grid.n_labels + "c" * (grid.n_columns - grid.n_labels)
+        letters = ["l"] * grid.n_labels + ["c"] * (grid.n_columns - grid.n_labels)
+        columns = "".join(_ruled(letter, is_ruled=n in grid.divided) for n, letter in enumerate(letters))
         lines = [rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}", r"\toprule", *_rows(grid.head, grid, is_head=True)]
         lines += [r"\midrule", *_rows(grid.body, grid, is_head=False), r"\bottomrule", r"\end{tabular}"]
         caption = f"{_escaped(grid.title)}. {_escaped(' '.join([grid.caption, *map(_sentence, grid.notes)]))}"
@@ -87,26 +88,29 @@ def _rows(rows: Sequence[GridRow], grid: Grid, *, is_head: bool) -> list[str]:
     lines: list[str] = []
     grids = list(placed(rows, grid.n_columns))
     for number, (row, line) in enumerate(zip(rows, grids, strict=True)):
+        begins = next(n for n, cell in enumerate(line) if cell is not None)
         if row.rule == "part":
             lines.append(rf"\cmidrule(lr){{2-{grid.n_columns}}}")
         elif row.rule == "whole":
-            lines.append(r"\midrule")
-        lines.append(" & ".join(_cells(line, is_head=is_head)) + r" \\")
+            # A line would cross the label of several rows that it begins in.
+            lines.append(rf"\cmidrule{{{begins + 1}-{grid.n_columns}}}" if begins else r"\midrule")
+        lines.append(" & ".join(_cells(line, grid, is_head=is_head)) + r" \\")
         if is_head and number + 1 < len(rows):
             lines += _group_rules(line)
     return lines
 
 
-def _cells(line: Sequence[GridCell | None], *, is_head: bool) -> list[str]:
+def _cells(line: Sequence[GridCell | None], grid: Grid, *, is_head: bool) -> list[str]:
     cells, skip = [], 0
-    for cell in line:
+    for column, cell in enumerate(line):
         if skip:
             skip -= 1
         elif cell is None:
             cells.append("")
         else:
             skip = cell.columns - 1
-            cells.append(_cell(cell, is_head=is_head))
+            is_ruled = column + cell.columns - 1 in grid.divided
+            cells.append(_spread_out(cell, _shown(cell), is_head=is_head, is_ruled=is_ruled))
     return cells
 
 
@@ -117,7 +121,7 @@ def _group_rules(line: Sequence[GridCell | None]) -> list[str]:
     return [rules] if rules else []
 
 
-def _cell(cell: GridCell, *, is_head: bool) -> str:
+def _shown(cell: GridCell) -> str:
     text = _escaped(cell.text)
     if cell.bold and text:
         text = rf"\textbf{{{text}}}"
@@ -129,10 +133,10 @@ def _cell(cell: GridCell, *, is_head: bool) -> str:
         text += rf" {{\tiny {_escaped(signed(cell.difference))}}}"
     if cell.shade:
         text = rf"\cellcolor{{{'above' if cell.shade > 0 else 'below'}{abs(cell.shade)}}}{text}"
-    return _spread_out(cell, text, is_head=is_head)
+    return text
 
 
-def _spread_out(cell: GridCell, text: str, *, is_head: bool) -> str:
+def _spread_out(cell: GridCell, text: str, *, is_head: bool, is_ruled: bool) -> str:
     """Return the text in the columns and rows that the cell covers."""
     if cell.role == "text":
         text = rf"\parbox[t]{{.42\textwidth}}{{{text}}}"
@@ -141,10 +145,15 @@ def _spread_out(cell: GridCell, text: str, *, is_head: bool) -> str:
     if cell.rows > 1:
         text = rf"\multirow{{{cell.rows}}}{{*}}{{{text}}}"
     if cell.columns > 1:
-        text = rf"\multicolumn{{{cell.columns}}}{{c}}{{{text}}}"
+        text = rf"\multicolumn{{{cell.columns}}}{{{_ruled('c', is_ruled=is_ruled)}}}{{{text}}}"
     elif is_head and cell.rows == 1:
-        text = rf"\multicolumn{{1}}{{c}}{{{text}}}"
+        text = rf"\multicolumn{{1}}{{{_ruled('c', is_ruled=is_ruled)}}}{{{text}}}"
     return text
+
+
+def _ruled(letter: str, *, is_ruled: bool) -> str:
+    """Return the type of a column, with the vertical line at its right if it has one."""
+    return f"{letter}|" if is_ruled else letter
 
 
 def _sign(sign: str) -> str:

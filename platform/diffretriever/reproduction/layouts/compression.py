@@ -23,7 +23,8 @@ _DENSE, _COMPRESSED = "dense", "compressed"
 _SIZES = (
     "Effectiveness and sizes before and after compression. Sizes of ours with a wavy sign are arithmetic, without "
     "titles, ids and centroids: vectors in bf16 as zstd at level 3 leaves them, which is how the paper's sizes come "
-    "about, and two bits a dimension with a 4-byte number of a centroid. The last column is the ratio to plain bf16."
+    "about, and two bits a dimension with a 4-byte number of a centroid. The last column, always "
+    "arithmetic, is the ratio to plain bf16."
 )
 
 
@@ -58,7 +59,7 @@ class CompressionLayout(Model):
         ]
         protocol = "" if measured.protocol is None else f", protocol {measured.protocol}"
         return Grid(
-            id=table.id,
+            id=table.id if measured.protocol is None else f"{table.id}-{measured.protocol}",
             title=f"{table.place}{protocol}",
             caption=measured.caption,
             n_labels=len(_HEADS),
@@ -93,7 +94,8 @@ class CompressionLayout(Model):
         if "paper" in sides:
             yield GridCell(f"{after['ratio']:.1f}{_TIMES}", "paper")
         yield GridCell(f"{about}{size.zstd / size.compressed:.1f}{_TIMES}", "ours")
-        yield GridCell(f"{about}{size.raw / size.compressed:.1f}{_TIMES}", "ours")
+        computed = index_size(row, collection)
+        yield GridCell(f"{computed.raw / computed.compressed:.1f}{_TIMES}", "ours")
 
 
 def _sizes(row: PublishedRow, collection: str, measured: ReproducedRow | None) -> tuple[IndexSize, str]:
@@ -140,7 +142,8 @@ def _printed(measures: Mapping[str, float | None]) -> str:
 
 
 def size_text(n_bytes: float) -> str:
-    """Write bytes as the paper does, with two digits or three: 47G, 7.4G, 131M."""
-    gib = n_bytes / (1 << 30)
-    value, unit = (gib, "G") if gib >= 1 else (gib * 1024, "M")
+    """Write bytes as the paper does, with two digits or three: 47G, 7.4G, 131M; smaller ones as 12K."""
+    units = ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K"))
+    size, unit = next((each for each in units if n_bytes >= each[0]), units[-1])
+    value = n_bytes / size
     return f"{value:.0f}{unit}" if value >= 10 else f"{value:.1f}{unit}"

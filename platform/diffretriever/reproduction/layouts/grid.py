@@ -66,6 +66,8 @@ class Grid:
     head: tuple[GridRow, ...]
     body: tuple[GridRow, ...]
     notes: tuple[str, ...] = ()
+    divided: frozenset[int] = frozenset()
+    """Columns, from 0, at whose right side a vertical line stands."""
 
     @property
     def n_columns(self) -> int:

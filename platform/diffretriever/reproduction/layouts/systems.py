@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Literal, TypeAlias
 
 from pydantic import Field
@@ -52,6 +52,10 @@ class SystemsLayout(Model):
     columns: tuple[ColumnGroup, ...]
     modes: tuple[str, ...] = ()
     """Columns of each collection; none: one column, with the one score that a row has."""
+    divided: bool = False
+    """Whether vertical lines stand around the groups of columns."""
+    short_rules: bool = False
+    """Whether lines leave out the first column though it names no block."""
     parts: int = 1
     """How many tables, one below the other, the groups are shared out to."""
     best_within: tuple[RowField, ...] | None = None
@@ -121,7 +125,7 @@ class _Drawing:
         self._ours_marks = {run.protocol: marks_of_ours(layout.marking, run) for run in measured}
 
     def grids(self) -> Iterator[Grid]:
-        groups = [list(columns) for _, columns in groupby(self._columns, key=lambda column: column.group)]
+        groups = [list(columns) for _, columns in groupby(self._columns, key=_group)]
         size = -(-len(groups) // self._layout.parts)
         for part in range(self._layout.parts):
             columns = [column for group in groups[part * size : (part + 1) * size] for column in group]
@@ -129,14 +133,17 @@ class _Drawing:
 
     def _grid(self, columns: list[_Column], part: int) -> Grid:
         title = self._table.place if self._is_published else "Ours"
+        n_labels = len(self._layout.heads) + (self._layout.block is not None) + self._shows_source
+        ends = accumulate((len(list(group)) for _, group in groupby(columns, key=_group)), initial=n_labels - 1)
         return Grid(
             id=self._table.id if part == 0 else f"{self._table.id}-{part + 1}",
             title=title if part == 0 else f"{title}, continued",
             caption=self._caption() if part == 0 else "",
-            n_labels=len(self._layout.heads) + (self._layout.block is not None) + self._shows_source,
+            n_labels=n_labels,
             head=tuple(self._head(columns)),
             body=tuple(self._body(columns)),
             notes=(*self._layout.marking.notes(), *self._protocols()) if part == 0 else (),
+            divided=frozenset(list(ends)[:-1]) if self._layout.divided else frozenset(),
         )
 
     def _caption(self) -> str:
@@ -179,7 +186,7 @@ class _Drawing:
     def _head(self, columns: list[_Column]) -> Iterator[GridRow]:
         labels = [*([""] if self._layout.block else []), *self._layout.heads, *([""] if self._shows_source else [])]
         first = [GridCell(label, "head", rows=2) for label in labels]
-        for group, members in groupby(columns, key=lambda column: column.group):
+        for group, members in groupby(columns, key=_group):
             first.append(GridCell(group, "head", columns=len(list(members))))
         yield GridRow(tuple(first))
         yield GridRow(tuple(GridCell(column.title, "head") for column in columns))
@@ -204,7 +211,7 @@ class _Drawing:
             changed = line.row.id in rules
         if not changed:
             return "none"
-        return "part" if block is not None else "whole"
+        return "part" if block is not None or self._layout.short_rules else "whole"
 
     def _labels(self, place: int) -> Iterator[GridCell]:
         """Yield the labels that begin in this line."""
@@ -295,6 +302,10 @@ class _Best:
         values = [value for value in found if value is not None]
         own = self._values.get((line.row.id, line.source, column))
         return own is not None and len(values) > 1 and own == max(values)
+
+
+def _group(column: _Column) -> str:
+    return column.group
 
 
 def _source(run: ReproducedTable, row: ReproducedRow) -> str:
