@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import BeforeValidator, NonNegativeFloat, PositiveInt, model_validator
 from pydantic_settings import NoDecode
@@ -125,6 +125,40 @@ class EvaluateJob(SearchOptions, QueryBudgetOptions, SelfExclusion):
         return self
 
 
+Test: TypeAlias = Literal["t-test", "randomisation"]
+TESTS: dict[Test, str] = {"t-test": "t-test", "randomisation": "randomisation test"}
+"""A test of significance → what it is called in a sentence."""
+
+
+class CompareJob(SelfExclusion):
+    """Compare finished runs of the same queries: means, tests of significance, the queries on which they differ."""
+
+    runs: tuple[str, ...]
+    """TREC runs, NAME=RUN.trec, two or more."""
+    collection: str | None = None
+    """Collection whose qrels are used; see encode_beir.py."""
+    split: str = "test"
+    """Split of the qrels."""
+    qrels: Place | None = None
+    """Qrels file, TREC (4 columns) or BEIR (3 columns), in place of --collection."""
+    measures: tuple[str, ...] = ()
+    """Measures as ir_measures writes them; default: as in evaluate.py."""
+    test: Test = "t-test"
+    """Paired test over queries: Student's t, or Fisher's randomisation with 10,000 draws."""
+    allow_missing: bool = False
+    """Let a run lack queries that another has: it has found nothing for them. Otherwise that is an error."""
+    output: Place
+    """Folder for comparison.json, .md, .tex, .html and .png, and the values of every query."""
+
+    @model_validator(mode="after")
+    def _has_runs_and_qrels(self) -> CompareJob:
+        if len(named_runs(self.runs, "--runs")) < 2:
+            raise ValueError("--runs has one run: give two or more to compare, or measure one by evaluate.py")
+        if (self.collection is None) == (self.qrels is None):
+            raise ValueError("give --qrels FILE, or --collection and --split")
+        return self
+
+
 class DemoJob(RayConfig):
     """Encode the built-in collection with three retrievers, search its queries, compare them."""
 
@@ -172,6 +206,10 @@ class ComparisonReport(Model):
     """Mean over queries by system, mode and measure."""
     intervals: dict[str, dict[str, dict[str, tuple[float, float]]]]
     """Bootstrap 95% interval of each of those means."""
+    better_than: dict[str, dict[str, list[str]]]
+    """For each measure and system, with its mode where it has several, those that it is significantly better than."""
+    test: Test
+    """The test of that."""
     queries: int
     """Queries of the qrels, the same for every system."""
     created: str

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import DirectoryPath, PositiveInt
 
-from diffretriever.evaluation.tables import Cell, markdown_table
+from diffretriever.evaluation.formats.tables import Cell, markdown_table
 from schemas.retriever import CONTENT_WORDS, ContentWordsConfig
 from schemas.settings import JobConfig
 

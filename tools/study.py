@@ -23,8 +23,8 @@ import numpy as np
 import yaml
 from pydantic import Field, PositiveInt
 
+from diffretriever.evaluation.formats.tables import markdown_table
 from diffretriever.evaluation.statistics import holm, paired_p
-from diffretriever.evaluation.tables import markdown_table
 from diffretriever.files import whole_folder
 from schemas.base import Model
 from schemas.budget import Budget

@@ -46,7 +46,7 @@ class EncodeBenchmark(Benchmark):
 
 def main(config: EncodeBenchmark) -> None:
     """Run both comparisons, print a table, write JSON if asked to."""
-    from diffretriever.evaluation.tables import format_table
+    from diffretriever.evaluation.formats.tables import format_table
 
     about = header()
     with TemporaryDirectory() as temporary:

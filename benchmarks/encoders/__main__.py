@@ -44,7 +44,7 @@ class EncodersBenchmark(Benchmark):
 
 def main(config: EncodersBenchmark) -> None:
     """Measure every system in turn, print a table, write JSON if asked to."""
-    from diffretriever.evaluation.tables import format_table
+    from diffretriever.evaluation.formats.tables import format_table
 
     about = header()
     with TemporaryDirectory() as temporary:

@@ -23,7 +23,7 @@ class LastMileBenchmark(Benchmark):
 
 def main(config: LastMileBenchmark) -> None:
     """Measure each in a process of its own, print a table, write JSON if asked to."""
-    from diffretriever.evaluation.tables import format_table
+    from diffretriever.evaluation.formats.tables import format_table
 
     about, module = header(), "benchmarks.last_mile.loops"
     made = config.model_dump(include={"passages", "queries"})

@@ -19,7 +19,7 @@ from benchmarks.measuring import Benchmark, header, in_child, run
 
 COLUMNS = ("what", "method", "backbone", "representations", "x", "ms")
 if TYPE_CHECKING:
-    from diffretriever.evaluation.tables import Cell
+    from diffretriever.evaluation.formats.tables import Cell
 
 _QUERY_TOKENS = 32
 
@@ -69,7 +69,7 @@ class LatencyBenchmark(Benchmark):
 
 def main(config: LatencyBenchmark) -> None:
     """Measure every system, print a table, write JSON if asked to."""
-    from diffretriever.evaluation.tables import format_table
+    from diffretriever.evaluation.formats.tables import format_table
 
     about = header()
     with TemporaryDirectory() as temporary:

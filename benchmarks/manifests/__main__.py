@@ -32,7 +32,7 @@ def main(config: ManifestsBenchmark) -> None:
     import lance
 
     from benchmarks.manifests.loops import Figures
-    from diffretriever.evaluation.tables import format_table
+    from diffretriever.evaluation.formats.tables import format_table
 
     about = header()
     about["versions"] += f", pylance {lance.__version__}"

@@ -48,7 +48,7 @@ class SearchBenchmark(Benchmark):
 
 def main(config: SearchBenchmark) -> None:
     """Run every case, print its tables, write JSON if asked to."""
-    from diffretriever.evaluation.tables import format_table
+    from diffretriever.evaluation.formats.tables import format_table
 
     if "faiss" in config.peers and find_spec("faiss") is None:
         raise SystemExit("--peers: faiss is not installed: `pip install faiss-cpu`, or give the others alone")

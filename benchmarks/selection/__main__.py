@@ -18,7 +18,7 @@ class SelectionBenchmark(Benchmark):
 
 def main(config: SelectionBenchmark) -> None:
     """Run every size, print a table, write JSON if asked to."""
-    from diffretriever.evaluation.tables import format_table
+    from diffretriever.evaluation.formats.tables import format_table
 
     about = header()
     figures = [in_child("benchmarks.selection.loops", "selection", passages=size) for size in config.sizes]

@@ -41,7 +41,7 @@ class ServeBenchmark(Benchmark):
 def main(config: ServeBenchmark) -> None:
     """Run the loops, print a table and the goals, write JSON if asked to."""
     from diffretriever.collections import open_collection
-    from diffretriever.evaluation.tables import format_table
+    from diffretriever.evaluation.formats.tables import format_table
 
     about = header()
     queries = [query.text for query in open_collection(config.collection).queries("test")[: config.queries]]

@@ -65,7 +65,7 @@ class Answer:
 def main(config: FaultBenchmark) -> None:
     """Kill one after the other, print a table, write JSON if asked to."""
     from diffretriever.collections import open_collection
-    from diffretriever.evaluation.tables import format_table
+    from diffretriever.evaluation.formats.tables import format_table
     from diffretriever.search import open_searcher
 
     about = header()

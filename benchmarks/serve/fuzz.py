@@ -55,7 +55,7 @@ class FuzzBenchmark(JobConfig):
 
 def main(config: FuzzBenchmark) -> None:
     """Ask, and print a table of statuses."""
-    from diffretriever.evaluation.tables import format_table
+    from diffretriever.evaluation.formats.tables import format_table
     from diffretriever.serving.api import make_api
     from tests.serving.serving_cases import local_service
 

@@ -42,7 +42,7 @@ class SlowBenchmark(Benchmark):
 def main(config: SlowBenchmark) -> None:
     """Measure each number of slow connections, print a table, write JSON if asked to."""
     from diffretriever.collections import open_collection
-    from diffretriever.evaluation.tables import format_table
+    from diffretriever.evaluation.formats.tables import format_table
 
     about = header()
     queries = [query.text for query in open_collection(config.collection).queries("test")[: config.queries]]

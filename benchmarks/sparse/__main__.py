@@ -35,7 +35,7 @@ class SparseBenchmark(Benchmark):
 
 def main(config: SparseBenchmark) -> None:
     """Run every size and law, print a table, write JSON if asked to."""
-    from diffretriever.evaluation.tables import format_table
+    from diffretriever.evaluation.formats.tables import format_table
 
     about = header()
     laws: tuple[Law, ...] = ("zipf", "uniform")

@@ -45,7 +45,7 @@ class StartupBenchmark(Benchmark):
 
 def main(config: StartupBenchmark) -> None:
     """Run the jobs, print a table, write JSON if asked to."""
-    from diffretriever.evaluation.tables import format_table
+    from diffretriever.evaluation.formats.tables import format_table
 
     about = header()
     pairs: list[tuple[Side, Side]] = []

@@ -50,7 +50,7 @@ def main(config: StorageBenchmark) -> None:
 
     from benchmarks.storage.codecs import COLUMNS, load, measure_index
     from diffretriever.collections import open_collection
-    from diffretriever.evaluation.tables import format_table
+    from diffretriever.evaluation.formats.tables import format_table
 
     about = header()
     indexes = config.indexes or [_made(config, preset) for preset in _PRESETS]

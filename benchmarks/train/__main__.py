@@ -67,7 +67,7 @@ class TrainBenchmark(Benchmark):
 
 def main(config: TrainBenchmark) -> None:
     """Measure, print a table, write JSON if asked to."""
-    from diffretriever.evaluation.tables import format_table
+    from diffretriever.evaluation.formats.tables import format_table
 
     about = header()
     results: list[Figures] | list[Figures7B]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from diffretriever.collections import open_collection
     from diffretriever.consent import trust_code
     from diffretriever.encoders import load_encoder
-    from diffretriever.front.evaluation import evaluate
+    from diffretriever.front.evaluation import compare, evaluate
     from diffretriever.front.index import Index
     from diffretriever.front.results import Hit, Results
     from diffretriever.front.retriever import Retriever
@@ -31,6 +31,7 @@ _PLACES = {
     "PassageIndex": "diffretriever.index.table",
     "Results": "diffretriever.front.results",
     "Retriever": "diffretriever.front.retriever",
+    "compare": "diffretriever.front.evaluation",
     "evaluate": "diffretriever.front.evaluation",
     "load_backbone": "diffretriever.backbones",
     "load_encoder": "diffretriever.encoders",
@@ -46,6 +47,7 @@ __all__ = [
     "PassageIndex",
     "Results",
     "Retriever",
+    "compare",
     "evaluate",
     "load_backbone",
     "load_encoder",

@@ -129,8 +129,13 @@ def test_comparison_of_systems(tmp_path: Path) -> None:
     assert ComparisonReport.model_validate_json((tmp_path / "comparison.json").read_text("utf-8")) == report
     assert report.measures["BM25"]["sparse"] == result(2).mean
     page = (tmp_path / "comparison.md").read_text("utf-8")
-    assert all(f"| {label} | 0." in page for label in labels)
+    assert all(f"| {letter} | {label} |" in page for letter, label in zip("abcd", labels, strict=True))
     assert "](comparison.png)" in page
+    assert list(report.better_than["MRR@10"]) == labels
+    assert all((tmp_path / f"comparison.{end}").is_file() for end in ("html", "tex"))
+    per_query = parquet.read_table(tmp_path / "per_query.parquet")
+    assert per_query.column_names == ["query_id", "system", "measure", "value"]
+    assert len(per_query) == 4 * 2 * 12
     assert (tmp_path / "comparison.png").stat().st_size > 0
 
 

@@ -1,4 +1,4 @@
-from diffretriever.evaluation.tables import format_table, markdown_table
+from diffretriever.evaluation.formats.tables import format_table, markdown_table
 
 
 def test_plain_table() -> None:

@@ -16,7 +16,7 @@ from schemas.accelerate import AccelerateJob
 from schemas.analyse import AnalyseBudgetsJob
 from schemas.compress import CompressJob
 from schemas.encode import EncodeJob
-from schemas.evaluate import DemoJob, EvaluateJob
+from schemas.evaluate import CompareJob, DemoJob, EvaluateJob
 from schemas.inspect import InspectJob, MaintainJob
 from schemas.plan import PlanJob
 from schemas.prune import PruneSlotsJob
@@ -36,6 +36,7 @@ JOBS: dict[str, type[JobConfig]] = {
     "accelerate_index": AccelerateJob,
     "analyse_budgets": AnalyseBudgetsJob,
     "batch_search": BatchSearchJob,
+    "compare": CompareJob,
     "compress_index": CompressJob,
     "demo": DemoJob,
     "encode_beir": EncodeJob,

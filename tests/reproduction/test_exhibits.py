@@ -10,7 +10,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from diffretriever.evaluation.tables import points
+from diffretriever.evaluation.formats import FORMATS, Section
+from diffretriever.evaluation.formats.grid import Grid, placed
+from diffretriever.evaluation.formats.tables import points
 from diffretriever.reproduction.exhibits import EXHIBITS, Exhibit, Findings
 from diffretriever.reproduction.exhibits.hyperparameters import code_values, published_hyperparameters
 from diffretriever.reproduction.exhibits.latencies import Latencies
@@ -18,8 +20,6 @@ from diffretriever.reproduction.exhibits.paper import asked_for
 from diffretriever.reproduction.exhibits.prompts import alternatives, published_prompts, used_prompts
 from diffretriever.reproduction.exhibits.published import published_score
 from diffretriever.reproduction.exhibits.statements import CHECKS, checked, statements
-from diffretriever.reproduction.formats import FORMATS, Section
-from diffretriever.reproduction.layouts.grid import Grid, placed
 from diffretriever.reproduction.plan import make_plan
 from diffretriever.reproduction.report import make_report
 from diffretriever.reproduction.tables import BEIR7, load_table

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from diffretriever.reproduction.formats import FORMATS
-from diffretriever.reproduction.formats.base import Format, Section
+from diffretriever.evaluation.formats import FORMATS
+from diffretriever.evaluation.formats.base import Format, Section
+from diffretriever.evaluation.formats.grid import Grid, GridCell, GridRow, placed
 from diffretriever.reproduction.layouts import layout_of
 from diffretriever.reproduction.layouts.compression import size_text
-from diffretriever.reproduction.layouts.grid import Grid, GridCell, GridRow, placed
 from diffretriever.reproduction.layouts.marks import Marking, MarkRule, check_marks, marks_of_ours
 from diffretriever.reproduction.layouts.systems import SystemsLayout
 from diffretriever.reproduction.report import PairedTest, ReproducedCell, ReproducedRow, ReproducedTable

@@ -1,53 +1,132 @@
-"""Several systems on the same queries: `comparison.json`, `comparison.md`, `comparison.png`."""
+"""Several systems on the same queries: means, which are significantly better than which, and where they differ.
+
+A comparison is `comparison.json`, `per_query.parquet`, a figure, and the same page in Markdown, LaTeX and HTML.
+
+Legend: Q queries, C pairs of systems.
+"""
 
 from __future__ import annotations
 
+import string
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from itertools import combinations
 from pathlib import Path
 from typing import TypeVar
 
-from diffretriever.evaluation.measures import EvaluationResult
-from diffretriever.evaluation.report import INTERVAL_NOTE, draw_measures, interval_table, intervals_of, summary_of
-from diffretriever.evaluation.tables import command_blocks, format_table
-from diffretriever.files import write_bytes, write_text
-from schemas.evaluate import ComparisonReport
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from diffretriever.collections import Qrels, open_collection, read_qrels
+from diffretriever.evaluation.formats import FORMATS, Command, Picture, Section
+from diffretriever.evaluation.formats.grid import Grid, GridCell, GridRow
+from diffretriever.evaluation.formats.tables import format_table, level_with_interval, points, signed
+from diffretriever.evaluation.fused import FinishedRuns
+from diffretriever.evaluation.measures import EvaluationResult, evaluate, measures_of, parse_measures
+from diffretriever.evaluation.report import INTERVAL_NOTE, draw_measures, intervals_of, summary_of
+from diffretriever.evaluation.statistics import ALPHA, holm, randomisation_p_each, t_test_p
+from diffretriever.files import whole_file, write_bytes, write_text
+from schemas.evaluate import TESTS, CompareJob, ComparisonReport, Test
+from schemas.fusion import named_runs
 from schemas.places import StorePath
 
 _T = TypeVar("_T")
+_MOST = len(string.ascii_lowercase)
+_DIFFERING = 5
+"""Queries of each kind that a page shows."""
+
+
+def compare_runs(job: CompareJob, command: str) -> ComparisonReport:
+    """Measure the runs of a compare job, write its files, and return what is in `comparison.json`.
+
+    Raises:
+        ValueError: a malformed run or qrels, no such collection, split or measure, a run that lacks queries, or runs
+            without a passage in common; nothing has been written then.
+    """
+    collection = None if job.collection is None else open_collection(job.collection)
+    name = None if collection is None else collection.name
+    measures = job.measures or measures_of(name, job.split)
+    parse_measures(measures)
+    if job.qrels is not None:
+        qrels: Qrels = read_qrels(job.qrels)
+    else:
+        assert collection is not None, "the config has checked this"
+        qrels = collection.qrels(job.split)
+    excludes = job.settled(default=collection is not None and collection.excludes_self).drops_self
+    places = named_runs(job.runs, "--runs")
+    runs = FinishedRuns.read(places, qrels, exclude_self=excludes, allow_missing=job.allow_missing)
+    systems = {name: {name: evaluate(runs.single(name), qrels, measures)} for name in runs.names}
+    title = " and ".join([", ".join(runs.names[:-1]), runs.names[-1]])
+    place = f" on {name} ({job.split})" if job.qrels is None else ""
+    report = write_comparison(job.output, f"{title}{place}", systems, command=command, test=job.test)
+    write_text(job.output / "compare.yaml", job.to_yaml())
+    return report
 
 
 def write_comparison(
-    output: Path | StorePath, title: str, systems: Mapping[str, Mapping[str, EvaluationResult]], *, command: str
+    output: Path | StorePath,
+    title: str,
+    systems: Mapping[str, Mapping[str, EvaluationResult]],
+    *,
+    command: str,
+    test: Test = "t-test",
 ) -> ComparisonReport:
-    """Write the three files into folder `output`, each whole or not at all, and return what is in the JSON.
+    """Write the files into folder `output`, each whole or not at all, and return what is in the JSON.
 
     Equal inputs give equal bytes, but for `created` in the JSON.
 
     Args:
         output: folder; made if it is not there, files of an earlier comparison are replaced.
         title: what was compared.
-        systems: results by system and mode, at least one.
+        systems: results by system and mode, at least one and at most 26 in all.
         command: the command line.
+        test: of significance.
 
     Raises:
-        ValueError: systems were measured on different queries or by different measures.
+        ValueError: systems were measured on different queries or by different measures, or there are too many.
     """
-    _check_comparable(systems)
-    report = _report(title, systems, command)
+    report = compared(title, systems, command, test)
+    rows = _labelled(systems)
     means, intervals = _labelled(report.measures), _labelled(report.intervals)
     figure = draw_measures(means, intervals, title, summary_of(report.queries))
     write_bytes(output / "comparison.png", figure)
-    page = [
-        f"# {title}",
-        f"Means over the same {report.queries:,} queries, {INTERVAL_NOTE}.",
-        interval_table([(label, means[label], intervals[label]) for label in means], "system"),
-        "![Means with intervals](comparison.png)",
-        *command_blocks(command),
-    ]
-    write_text(output / "comparison.md", "\n\n".join(page) + "\n")
+    with whole_file(output / "per_query.parquet") as stream:
+        parquet.write_table(_per_query(rows), stream)
+    sections = _sections(report, rows)
+    for each in FORMATS:
+        write_text(output / f"comparison.{each.suffix}", each.page(title, sections))
     write_text(output / "comparison.json", report.model_dump_json(indent=2) + "\n")
     return report
+
+
+def compared(
+    title: str, systems: Mapping[str, Mapping[str, EvaluationResult]], command: str, test: Test = "t-test"
+) -> ComparisonReport:
+    """Return what `write_comparison` writes as JSON.
+
+    Args:
+        title: what is compared.
+        systems: as for `write_comparison`.
+        command: the command line.
+        test: of significance.
+
+    Raises:
+        ValueError: as `write_comparison` does.
+    """
+    rows = _labelled(systems)
+    _check_comparable(rows)
+    first = next(iter(rows.values()))
+    return ComparisonReport(
+        title=title,
+        measures={system: {mode: r.mean for mode, r in modes.items()} for system, modes in systems.items()},
+        intervals={system: intervals_of(modes) for system, modes in systems.items()},
+        better_than=better_than(rows, test),
+        test=test,
+        queries=len(next(iter(first.per_query.values()))),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=command,
+    )
 
 
 def comparison_table(systems: Mapping[str, Mapping[str, EvaluationResult]]) -> str:
@@ -57,8 +136,45 @@ def comparison_table(systems: Mapping[str, Mapping[str, EvaluationResult]]) -> s
     return format_table([[label, *row.mean.values()] for label, row in rows.items()], ["system", *measures])
 
 
-def _check_comparable(systems: Mapping[str, Mapping[str, EvaluationResult]]) -> None:
-    rows = _labelled(systems)
+def lettered_table(report: ComparisonReport) -> str:
+    """Return the means with the letters of the systems that each is significantly better than, as plain text."""
+    means = _labelled(report.measures)
+    letters = dict(zip(means, string.ascii_lowercase, strict=False))
+    cells = [
+        [f"{letters[label]} {label}", *(f"{value:.4f} {_marks(report, m, label)}".rstrip() for m, value in row.items())]
+        for label, row in means.items()
+    ]
+    return f"{format_table(cells, ['system', *next(iter(means.values()))])}\n\n{_note(report)}"
+
+
+def better_than(rows: Mapping[str, EvaluationResult], test: Test) -> dict[str, dict[str, list[str]]]:
+    """Return which systems each is significantly better than, by measure: two-sided paired tests of all pairs.
+
+    p-values are corrected by Holm for the pairs of a measure.
+
+    Args:
+        rows: results by system, all of the same queries and measures.
+        test: `t-test` or `randomisation`.
+    """
+    found: dict[str, dict[str, list[str]]] = {}
+    pairs = list(combinations(rows, 2))
+    for measure in next(iter(rows.values())).mean if pairs else ():
+        queries = next(iter(rows.values())).per_query[measure]
+        values = {label: np.array([row.per_query[measure][query] for query in queries]) for label, row in rows.items()}
+        differences_CQ = np.stack([values[one] - values[other] for one, other in pairs])
+        p_values = [*map(t_test_p, differences_CQ)] if test == "t-test" else randomisation_p_each(differences_CQ)
+        beaten: dict[str, list[str]] = {label: [] for label in rows}
+        for (one, other), p, mean in zip(pairs, holm(p_values), differences_CQ.mean(axis=1), strict=True):
+            if p < ALPHA:
+                better, worse = (one, other) if mean > 0 else (other, one)
+                beaten[better].append(worse)
+        found[measure] = {label: sorted(worse, key=list(rows).index) for label, worse in beaten.items()}
+    return found
+
+
+def _check_comparable(rows: Mapping[str, EvaluationResult]) -> None:
+    if len(rows) > _MOST:
+        raise ValueError(f"{len(rows)} systems are too many for one table: compare at most {_MOST}")
     first = next(iter(rows))
     for label, row in rows.items():
         if list(row.mean) != list(rows[first].mean):
@@ -68,15 +184,86 @@ def _check_comparable(systems: Mapping[str, Mapping[str, EvaluationResult]]) -> 
             raise ValueError(f"'{label}' and '{first}' have different queries: evaluate both with the same qrels")
 
 
-def _report(title: str, systems: Mapping[str, Mapping[str, EvaluationResult]], command: str) -> ComparisonReport:
-    first = next(iter(_labelled(systems).values()))
-    return ComparisonReport(
-        title=title,
-        measures={system: {mode: r.mean for mode, r in modes.items()} for system, modes in systems.items()},
-        intervals={system: intervals_of(modes) for system, modes in systems.items()},
-        queries=len(next(iter(first.per_query.values()))),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=command,
+def _per_query(rows: Mapping[str, EvaluationResult]) -> pa.Table:
+    columns: dict[str, list[object]] = {"query_id": [], "system": [], "measure": [], "value": []}
+    for label, row in rows.items():
+        for measure, values in row.per_query.items():
+            for query, value in values.items():
+                for name, each in zip(columns, (query, label, measure, value), strict=True):
+                    columns[name].append(each)
+    return pa.table(columns)
+
+
+def _sections(report: ComparisonReport, rows: Mapping[str, EvaluationResult]) -> list[Section]:
+    picture = Picture("comparison.png", "Figure", f"{summary_of(report.queries)}.")
+    sections = [Section("Measures", [means_of(report)]), Section("Intervals", [_intervals(report), picture])]
+    if len(rows) > 1:
+        sections.append(Section("Where they differ", [_differing(rows)]))
+    return [*sections, Section("Command", [Command(report.command)])]
+
+
+def means_of(report: ComparisonReport) -> Grid:
+    """Return the means as a table, with the letters."""
+    means = _labelled(report.measures)
+    measures = list(next(iter(means.values())))
+    best = {measure: max(points(row[measure]) for row in means.values()) for measure in measures}
+    body = []
+    for letter, (label, row) in zip(string.ascii_lowercase, means.items(), strict=False):
+        cells = [
+            GridCell(points(row[m]), "ours", marks=_marks(report, m, label), bold=points(row[m]) == best[m])
+            for m in measures
+        ]
+        body.append(GridRow((GridCell(letter), GridCell(label), *cells)))
+    caption = f"Means over the same {report.queries:,} queries; the best is bold. {_note(report)}"
+    return Grid("measures", "Measures", caption, 2, (_head("", "system", *measures),), tuple(body))
+
+
+def _intervals(report: ComparisonReport) -> Grid:
+    means, intervals = _labelled(report.measures), _labelled(report.intervals)
+    body = tuple(
+        GridRow((GridCell(label), *(GridCell(level_with_interval(row[m], intervals[label][m]), "ours") for m in row)))
+        for label, row in means.items()
+    )
+    head = _head("system", *next(iter(means.values())))
+    return Grid("intervals", "Intervals", f"Means {INTERVAL_NOTE}.", 1, (head,), body)
+
+
+def _differing(rows: Mapping[str, EvaluationResult]) -> Grid:
+    """Show the queries on which the best system and the next differ most."""
+    measure = next(iter(next(iter(rows.values())).mean))
+    best, second = sorted(rows, key=lambda label: -rows[label].mean[measure])[:2]
+    values = [rows[label].per_query[measure] for label in (best, second)]
+    gains = sorted(values[0], key=lambda query: (values[1][query] - values[0][query], query))
+    shown = [query for query in gains[:_DIFFERING] if values[0][query] > values[1][query]]
+    shown += [query for query in gains[-_DIFFERING:] if values[0][query] < values[1][query]]
+    body = tuple(
+        GridRow(
+            (
+                GridCell(query),
+                GridCell(points(values[0][query]), "ours"),
+                GridCell(points(values[1][query]), "ours"),
+                GridCell(signed(values[0][query] - values[1][query]), "ours"),
+            )
+        )
+        for query in shown
+    )
+    caption = f"{measure} of the best system and the next, on the queries where they differ most."
+    return Grid("differing", "Differences", caption, 1, (_head("query", best, second, "difference"),), body)
+
+
+def _head(*texts: str) -> GridRow:
+    return GridRow(tuple(GridCell(text, "head") for text in texts))
+
+
+def _marks(report: ComparisonReport, measure: str, label: str) -> str:
+    letters = dict(zip(_labelled(report.measures), string.ascii_lowercase, strict=False))
+    return "".join(letters[worse] for worse in report.better_than.get(measure, {}).get(label, ()))
+
+
+def _note(report: ComparisonReport) -> str:
+    return (
+        "A letter names a system that this one is significantly better than: p < .05, two-sided paired "
+        f"{TESTS[report.test]}, corrected by Holm for all pairs."
     )
 
 

@@ -11,6 +11,7 @@ from statistics import mean, median
 
 from diffretriever.collections import Qrels, Query, Run, open_collection, read_qrels, read_run, write_run
 from diffretriever.encoders.base import Encoder
+from diffretriever.evaluation.formats.tables import Cell, format_table, markdown_table
 from diffretriever.evaluation.fused import (
     FUSION_FILE,
     FinishedRuns,
@@ -21,7 +22,6 @@ from diffretriever.evaluation.fused import (
 )
 from diffretriever.evaluation.measures import EvaluationResult, evaluate, measures_of, parse_measures
 from diffretriever.evaluation.report import Evaluation, write_evaluation
-from diffretriever.evaluation.tables import Cell, format_table, markdown_table
 from diffretriever.files import read_text, remove, write_text
 from diffretriever.progress import track
 from diffretriever.search import open_searcher

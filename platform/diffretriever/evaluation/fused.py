@@ -14,9 +14,9 @@ from typing import Self
 import numpy as np
 
 from diffretriever.collections import Qrels, Run, read_run
+from diffretriever.evaluation.formats.tables import NOTHING, Cell, format_table, markdown_table, p_value, with_interval
 from diffretriever.evaluation.measures import EvaluationResult, deepest_rank, evaluate
 from diffretriever.evaluation.statistics import ALPHA, bootstrap_interval, holm, t_test_p
-from diffretriever.evaluation.tables import NOTHING, Cell, format_table, markdown_table, p_value, with_interval
 from diffretriever.progress import track
 from diffretriever.scoring.fusion import FUSION_DEPTH, fused
 from diffretriever.scoring.hits import Hits

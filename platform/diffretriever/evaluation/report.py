@@ -13,9 +13,9 @@ from matplotlib.axes import Axes
 from pyarrow import parquet
 
 from diffretriever.evaluation.figures import BASE, BLUE, GREEN, GRID, INK, MUTED, ORANGE, RED, panel_figure, png
+from diffretriever.evaluation.formats.tables import Cell, Interval, command_blocks, format_table, markdown_table
 from diffretriever.evaluation.measures import EvaluationResult
 from diffretriever.evaluation.statistics import bootstrap_interval
-from diffretriever.evaluation.tables import Cell, Interval, command_blocks, format_table, markdown_table
 from diffretriever.files import whole_file, write_bytes, write_text
 from schemas.evaluate import EvaluationReport
 from schemas.places import StorePath

@@ -1,17 +1,20 @@
-"""How good an index's rankings are, on the queries and judgements of a collection."""
+"""How good an index's rankings are on a collection's queries, and which of several are better."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from diffretriever.collections import Collection, Run, open_collection
+from diffretriever.evaluation.comparison import compared, lettered_table, means_of
+from diffretriever.evaluation.formats.html import HtmlFormat
+from diffretriever.evaluation.formats.tables import Cell, format_table
 from diffretriever.evaluation.measures import EvaluationResult, measures_of, parse_measures
 from diffretriever.evaluation.measures import evaluate as measure
-from diffretriever.evaluation.tables import Cell, format_table
 from diffretriever.front.index import Index
 from diffretriever.search.batch import kept_hits, searched_depth
+from schemas.evaluate import ComparisonReport, Test
 from schemas.mode import Mode
 
 if TYPE_CHECKING:
@@ -80,3 +83,40 @@ def evaluate(
     kept = {mode: kept_hits(ids, hits, k, exclude_self=source.excludes_self) for mode, hits in found.items()}
     results = {mode: measure(Run(ids, hits), qrels, wanted) for mode, hits in kept.items()}
     return Measured(index.place, source.name, split, results)
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """Several systems on the same queries."""
+
+    report: ComparisonReport
+    """Means, intervals, and which systems each is significantly better than."""
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the means: a row a system and mode, a column a measure."""
+        import pandas as pd
+
+        rows = {(name, mode): mean for name, modes in self.report.measures.items() for mode, mean in modes.items()}
+        return pd.DataFrame(rows).T
+
+    def __repr__(self) -> str:
+        return lettered_table(self.report)
+
+    def _repr_html_(self) -> str:
+        return HtmlFormat().table(means_of(self.report))
+
+
+def compare(systems: Mapping[str, Measured], *, test: Test = "t-test") -> Comparison:
+    """Compare what `evaluate` has measured on the same queries, as `jobs/compare.py` compares runs.
+
+    Args:
+        systems: by name, at least one and at most 26 with their modes.
+        test: of significance, paired over queries and corrected by Holm.
+
+    Raises:
+        ValueError: they were measured on different queries or by different measures, or there are too many.
+    """
+    if not systems:
+        raise ValueError("systems: there are none to compare")
+    results = {name: measured.results for name, measured in systems.items()}
+    return Comparison(compared(", ".join(systems), results, "diffretriever.compare", test))

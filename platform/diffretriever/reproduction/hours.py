@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from diffretriever.evaluation.tables import Cell, format_table
+from diffretriever.evaluation.formats.tables import Cell, format_table
 from diffretriever.index.planning import encoding_hours, index_bytes, text_bytes_of
 from diffretriever.presets import load_retriever
 from diffretriever.reproduction.checkpoints import FAMILIES, weight_bytes

@@ -12,9 +12,9 @@ from typing import Any, Literal, TypeAlias
 
 from pyarrow import parquet
 
+from diffretriever.evaluation.formats.tables import Cell, command_blocks, format_table, markdown_table
 from diffretriever.evaluation.measures import EvaluationResult
 from diffretriever.evaluation.statistics import ALPHA, holm, paired_p
-from diffretriever.evaluation.tables import Cell, command_blocks, format_table, markdown_table
 from diffretriever.files import is_file, open_input, read_model, understood, write_text
 from diffretriever.reproduction.plan import DONE, READY, Plan, PlannedRow, Task
 from diffretriever.reproduction.tables import AVERAGE, BEIR7

@@ -9,8 +9,8 @@ import numpy as np
 
 from diffretriever.evaluation.budgets.analysis import AnalysisData, AnalysisFacts, Section, mean_of_means
 from diffretriever.evaluation.budgets.oracles import SIDES
+from diffretriever.evaluation.formats.tables import NOTHING, Cell, Interval, between, markdown_table, points, signed
 from diffretriever.evaluation.statistics import ALPHA, bootstrap_average, holm, t_test_p
-from diffretriever.evaluation.tables import NOTHING, Cell, Interval, between, markdown_table, points, signed
 from schemas.base import Model
 from schemas.sweep import SweepMode
 

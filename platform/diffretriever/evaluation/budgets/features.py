@@ -18,8 +18,8 @@ from diffretriever.budgets.features import FEATURES
 from diffretriever.evaluation.budgets.analysis import POOLED, AnalysisData, AnalysisFacts, Section
 from diffretriever.evaluation.budgets.oracles import best_query_budgets, decided
 from diffretriever.evaluation.figures import BLUE, GREEN, HEAD_INCHES, INK, MUTED, ORANGE, headed_figure, png, quiet
+from diffretriever.evaluation.formats.tables import Cell, Interval, between, markdown_table, signed
 from diffretriever.evaluation.statistics import Correlation, bootstrap_interval, kendall, spearman
-from diffretriever.evaluation.tables import Cell, Interval, between, markdown_table, signed
 from schemas.base import Model
 from schemas.sweep import SweepMode
 

@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 from diffretriever.evaluation.budgets.analysis import AVERAGE, SELECTION, AnalysisData, AnalysisFacts, Section
 from diffretriever.evaluation.budgets.sweeps import Outcomes
 from diffretriever.evaluation.figures import INK, MUTED, panel_figure, png
-from diffretriever.evaluation.tables import Cell, markdown_table, points, signed
+from diffretriever.evaluation.formats.tables import Cell, markdown_table, points, signed
 from schemas.base import Model
 from schemas.budget import Budget
 from schemas.sweep import SweepMode

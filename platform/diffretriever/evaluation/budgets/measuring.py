@@ -10,8 +10,8 @@ from pathlib import Path
 from diffretriever.collections import Qrels, open_collection, read_run
 from diffretriever.collections.customs import own_measure
 from diffretriever.evaluation.budgets.sweeps import Outcomes, read_manifest, read_queries, write_outcomes
+from diffretriever.evaluation.formats.tables import Cell, format_table
 from diffretriever.evaluation.measures import evaluate
-from diffretriever.evaluation.tables import Cell, format_table
 from diffretriever.files import is_file, write_text
 from diffretriever.presets import RETRIEVERS
 from schemas.budget import Budget

@@ -11,8 +11,7 @@ from matplotlib.patches import Patch
 from diffretriever.evaluation.budgets.analysis import AVERAGE, AnalysisData, AnalysisFacts, Section, mean_of_means
 from diffretriever.evaluation.budgets.oracles import SIDES, Oracle, Side
 from diffretriever.evaluation.figures import BLUE, GREEN, INK, MUTED, ORANGE, RED, panel_figure, png, quiet
-from diffretriever.evaluation.statistics import bootstrap_average
-from diffretriever.evaluation.tables import (
+from diffretriever.evaluation.formats.tables import (
     Cell,
     Interval,
     format_table,
@@ -22,6 +21,7 @@ from diffretriever.evaluation.tables import (
     signed,
     with_interval,
 )
+from diffretriever.evaluation.statistics import bootstrap_average
 from schemas.base import Model
 from schemas.sweep import SweepMode
 

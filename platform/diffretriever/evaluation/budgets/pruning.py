@@ -20,9 +20,9 @@ import torch
 from diffretriever.collections import Qrels, Run, open_collection
 from diffretriever.encoders.representations import Representations, read_vectors
 from diffretriever.evaluation.budgets.sweeps import SweptSplit, open_splits
+from diffretriever.evaluation.formats.tables import Interval
 from diffretriever.evaluation.measures import evaluate
 from diffretriever.evaluation.statistics import bootstrap_interval, holm, t_test_p
-from diffretriever.evaluation.tables import Interval
 from diffretriever.index.table import PassageIndex, check_same, manifest_of
 from diffretriever.index.vectors import finite_rows
 from diffretriever.presets import with_places

@@ -30,9 +30,7 @@ from diffretriever.evaluation.figures import (
     png,
     quiet,
 )
-from diffretriever.evaluation.measures import parse_measures
-from diffretriever.evaluation.statistics import ALPHA
-from diffretriever.evaluation.tables import (
+from diffretriever.evaluation.formats.tables import (
     NOTHING,
     Cell,
     command_blocks,
@@ -41,6 +39,8 @@ from diffretriever.evaluation.tables import (
     markdown_table,
     signed,
 )
+from diffretriever.evaluation.measures import parse_measures
+from diffretriever.evaluation.statistics import ALPHA
 from diffretriever.files import write_bytes, write_text
 from diffretriever.index.rewrite import write_pruned
 from schemas.base import Model

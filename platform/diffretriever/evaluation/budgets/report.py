@@ -21,7 +21,7 @@ from diffretriever.evaluation.budgets.oracles import SIDES, best_query_budgets
 from diffretriever.evaluation.budgets.scoring import ScoringSection
 from diffretriever.evaluation.budgets.significance import SignificanceSection
 from diffretriever.evaluation.budgets.slots import SlotSection
-from diffretriever.evaluation.tables import Cell, command_blocks, listed, markdown_table
+from diffretriever.evaluation.formats.tables import Cell, command_blocks, listed, markdown_table
 from diffretriever.files import whole_file, write_bytes, write_text
 from schemas.analyse import AnalyseBudgetsJob
 

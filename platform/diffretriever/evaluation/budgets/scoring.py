@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 
 from diffretriever.evaluation.budgets.analysis import AnalysisData, AnalysisFacts, Section, mean_of_means
 from diffretriever.evaluation.figures import BLUE, GREY, INK, ORANGE, panel_figure, png, quiet
-from diffretriever.evaluation.statistics import bootstrap_average, t_test_p
-from diffretriever.evaluation.tables import (
+from diffretriever.evaluation.formats.tables import (
     NOTHING,
     Cell,
     Interval,
@@ -20,6 +19,7 @@ from diffretriever.evaluation.tables import (
     p_value,
     points,
 )
+from diffretriever.evaluation.statistics import bootstrap_average, t_test_p
 from schemas.base import Model
 from schemas.budget import Budget
 from schemas.sweep import SweepMode

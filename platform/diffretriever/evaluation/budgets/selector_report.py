@@ -21,8 +21,7 @@ from diffretriever.budgets.selectors import RuleSelector, Selector
 from diffretriever.evaluation.budgets.oracles import oracle
 from diffretriever.evaluation.budgets.sweeps import Outcomes, SweptSplit, open_splits, query_features
 from diffretriever.evaluation.figures import BLUE, GREY, HEAD_INCHES, INK, MUTED, ORANGE, headed_figure, png, quiet
-from diffretriever.evaluation.statistics import ALPHA, bootstrap_interval, randomisation_p, t_test_p
-from diffretriever.evaluation.tables import (
+from diffretriever.evaluation.formats.tables import (
     NOTHING,
     Cell,
     Interval,
@@ -36,6 +35,7 @@ from diffretriever.evaluation.tables import (
     signed,
     with_interval,
 )
+from diffretriever.evaluation.statistics import ALPHA, bootstrap_interval, randomisation_p, t_test_p
 from diffretriever.files import write_bytes, write_text
 from diffretriever.progress import track
 from schemas.base import Model

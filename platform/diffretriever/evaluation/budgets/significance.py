@@ -11,8 +11,8 @@ from typing import Literal, Self
 import numpy as np
 
 from diffretriever.evaluation.budgets.analysis import MODES, AnalysisData, AnalysisFacts, Section
+from diffretriever.evaluation.formats.tables import Cell, markdown_table, points, signed
 from diffretriever.evaluation.statistics import ALPHA, holm, randomisation_p_each, t_test_p
-from diffretriever.evaluation.tables import Cell, markdown_table, points, signed
 from schemas.base import Model
 from schemas.budget import Budget
 from schemas.sweep import SweepMode

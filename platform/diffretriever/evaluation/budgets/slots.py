@@ -20,8 +20,16 @@ from diffretriever.encoders.representations import read_vectors
 from diffretriever.evaluation.budgets.analysis import AnalysisData, AnalysisFacts, Section
 from diffretriever.evaluation.budgets.sweeps import SweptSplit
 from diffretriever.evaluation.figures import BLUE, INK, MUTED, RED, panel_figure, png, quiet
+from diffretriever.evaluation.formats.tables import (
+    NOTHING,
+    Cell,
+    Interval,
+    level_with_interval,
+    markdown_table,
+    points,
+    share,
+)
 from diffretriever.evaluation.statistics import bootstrap_interval
-from diffretriever.evaluation.tables import NOTHING, Cell, Interval, level_with_interval, markdown_table, points, share
 from diffretriever.files import is_file
 from diffretriever.index.table import PassageIndex
 from schemas.base import Model

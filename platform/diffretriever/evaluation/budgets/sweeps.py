@@ -19,7 +19,7 @@ from pyarrow import compute, feather, parquet
 from diffretriever.budgets.features import FEATURES, DocumentFrequencies, QueryText, check_names, features_of
 from diffretriever.collections import Qrels, Query, open_collection
 from diffretriever.encoders.representations import Representations
-from diffretriever.evaluation.tables import listed
+from diffretriever.evaluation.formats.tables import listed
 from diffretriever.files import files_in, is_file, read_bytes, read_model, read_text, understood, whole_file
 from diffretriever.index.table import PassageIndex
 from diffretriever.search.selecting import document_frequencies

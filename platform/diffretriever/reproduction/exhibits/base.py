@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from diffretriever.evaluation.formats.base import Block
 from diffretriever.files import is_file
 from diffretriever.reproduction.exhibits.analyses import Analysis, read_analyses
 from diffretriever.reproduction.exhibits.latencies import Latencies, read_latencies
-from diffretriever.reproduction.formats.base import Block
 from diffretriever.reproduction.plan import Plan
 from diffretriever.reproduction.report import ReproducedTable, ReproductionReport
 from schemas.reproduce import ReproduceJob

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from diffretriever.evaluation.formats.base import Picture
 from diffretriever.reproduction.exhibits.base import Findings, Shown
 from diffretriever.reproduction.exhibits.published import TITLES, measure_of
 from diffretriever.reproduction.exhibits.tables import ScoreTable
-from diffretriever.reproduction.formats.base import Picture
 from diffretriever.reproduction.report import ReproducedTable
 from diffretriever.reproduction.tables import AVERAGE
 
@@ -57,7 +57,7 @@ def draw_decomposition(measured: ReproducedTable) -> bytes:
 
 def _draw(panel: Axes, collection: str, measured: ReproducedTable, colours: Mapping[str, str]) -> None:
     from diffretriever.evaluation.figures import INK, in_the_foot, quiet
-    from diffretriever.evaluation.tables import points
+    from diffretriever.evaluation.formats.tables import points
 
     quiet(panel, "y")
     cells = {row.id: cell for row in measured.rows for cell in row.cells if cell.collection == collection}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diffretriever.evaluation.formats.base import Picture
 from diffretriever.reproduction.exhibits.analyses import Analysis, shown_names
 from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.reproduction.exhibits.published import (
@@ -14,7 +15,6 @@ from diffretriever.reproduction.exhibits.published import (
     measure_of,
     published_score,
 )
-from diffretriever.reproduction.formats.base import Picture
 from schemas.budget import Budget
 from schemas.reproduce import ReproduceJob
 
@@ -112,7 +112,7 @@ def _draw(panel: Axes, name: str, collection: str, analysis: Analysis | None) ->
 
 
 def _spreads(ours: float | None, paper: float | None) -> str:
-    from diffretriever.evaluation.tables import points
+    from diffretriever.evaluation.formats.tables import points
 
     parts = [] if ours is None else [points(ours)]
     parts += [] if paper is None else [f"paper {paper:.2f}".replace("0.", ".")]
@@ -124,7 +124,7 @@ def _draw_published(panel: Axes, name: str, collection: str) -> None:
     from matplotlib.patches import Rectangle
 
     from diffretriever.evaluation.figures import GRID, INK, MUTED
-    from diffretriever.evaluation.tables import points
+    from diffretriever.evaluation.formats.tables import points
 
     fixed = figure_facts().fixed.get(name)
     for a, query in enumerate(_BUDGETS):

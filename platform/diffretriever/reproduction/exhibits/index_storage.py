@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from diffretriever.evaluation.formats.base import Picture
 from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
-from diffretriever.reproduction.formats.base import Picture
 from diffretriever.reproduction.storage import PASSAGES, corpus_of, index_size
 from diffretriever.reproduction.tables import BEIR7, load_table
 from schemas.reproduce import PublishedRow, ReproduceJob

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from diffretriever.evaluation.tables import points
+from diffretriever.evaluation.formats.base import Picture
+from diffretriever.evaluation.formats.tables import points
 from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.reproduction.exhibits.published import figure_facts, published_score
-from diffretriever.reproduction.formats.base import Picture
 from diffretriever.reproduction.tables import AVERAGE
 from schemas.reproduce import ReproduceJob
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from diffretriever.evaluation.tables import points
+from diffretriever.evaluation.formats.base import Picture
+from diffretriever.evaluation.formats.tables import points
 from diffretriever.reproduction.exhibits.analyses import shown_names
 from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.reproduction.exhibits.published import (
@@ -16,7 +17,6 @@ from diffretriever.reproduction.exhibits.published import (
     published_score,
     table_of,
 )
-from diffretriever.reproduction.formats.base import Picture
 from diffretriever.reproduction.tables import AVERAGE
 from schemas.reproduce import ReproduceJob
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from diffretriever.evaluation.formats import FORMATS, Command, Section
+from diffretriever.evaluation.formats.base import Block
 from diffretriever.files import write_bytes, write_text
 from diffretriever.reproduction.exhibits import EXHIBITS, Exhibit, Findings
-from diffretriever.reproduction.formats import FORMATS, Command, Section
-from diffretriever.reproduction.formats.base import Block
 from diffretriever.reproduction.plan import Plan
 from diffretriever.reproduction.report import ReproductionReport, stand_in_warning
 from schemas.reproduce import ReproduceJob

@@ -11,8 +11,8 @@ from typing import get_args
 import yaml
 
 from diffretriever.encoders.framing import SYSTEM, Prompt, build_prompt
+from diffretriever.evaluation.formats.grid import Grid, GridCell, GridRow
 from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
-from diffretriever.reproduction.layouts.grid import Grid, GridCell, GridRow
 from schemas.reproduce import ReproduceJob
 from schemas.retriever import PromptConfig, Side
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pyarrow import parquet
 
+from diffretriever.evaluation.formats.base import Picture
 from diffretriever.files import open_input, understood
 from diffretriever.reproduction.exhibits.analyses import MADE_BY, Analysis, shown_names
 from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.reproduction.exhibits.published import ANALYSES, BACKBONES, figure_facts
-from diffretriever.reproduction.formats.base import Picture
 from schemas.reproduce import ReproduceJob
 
 if TYPE_CHECKING:

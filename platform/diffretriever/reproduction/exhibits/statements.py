@@ -9,14 +9,14 @@ from typing import NamedTuple, TypeAlias
 
 import yaml
 
-from diffretriever.evaluation.tables import points, signed
+from diffretriever.evaluation.formats.grid import NO_VALUE, Grid, GridCell, GridRow
+from diffretriever.evaluation.formats.tables import points, signed
 from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.reproduction.exhibits.latency_quality import query_latency
 from diffretriever.reproduction.exhibits.oracles import our_bars
 from diffretriever.reproduction.exhibits.published import ANALYSES, BACKBONES
 from diffretriever.reproduction.exhibits.query_features import correlation
 from diffretriever.reproduction.layouts import layout_of
-from diffretriever.reproduction.layouts.grid import NO_VALUE, Grid, GridCell, GridRow
 from diffretriever.reproduction.layouts.marks import marks_of_ours
 from diffretriever.reproduction.storage import IndexSize, index_size, size_of
 from diffretriever.reproduction.tables import AVERAGE, load_table

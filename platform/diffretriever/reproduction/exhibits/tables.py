@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from diffretriever.evaluation.formats.base import Block
 from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
-from diffretriever.reproduction.formats.base import Block
 from diffretriever.reproduction.layouts import layout_of
 from diffretriever.reproduction.layouts.marks import check_marks
 from diffretriever.reproduction.plan import DONE, READY

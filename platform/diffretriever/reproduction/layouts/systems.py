@@ -9,8 +9,8 @@ from typing import Literal, TypeAlias
 
 from pydantic import Field
 
-from diffretriever.evaluation.tables import points
-from diffretriever.reproduction.layouts.grid import NO_VALUE, Grid, GridCell, GridRow
+from diffretriever.evaluation.formats.grid import NO_VALUE, Grid, GridCell, GridRow
+from diffretriever.evaluation.formats.tables import points
 from diffretriever.reproduction.layouts.marks import Marking, marks_of_ours
 from diffretriever.reproduction.report import ReproducedCell, ReproducedRow, ReproducedTable
 from diffretriever.reproduction.tables import load_table

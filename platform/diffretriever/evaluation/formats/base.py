@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from diffretriever.reproduction.layouts.grid import Grid
+from diffretriever.evaluation.formats.grid import Grid
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diffretriever.evaluation.tables import signed
-from diffretriever.reproduction.formats.base import Format, Picture, Section
-from diffretriever.reproduction.layouts.grid import Grid, GridCell, placed
+from diffretriever.evaluation.formats.base import Format, Picture, Section
+from diffretriever.evaluation.formats.grid import Grid, GridCell, placed
+from diffretriever.evaluation.formats.tables import signed
 
 
 class MarkdownFormat(Format):
@@ -63,7 +63,8 @@ def _shown(cell: GridCell) -> str:
         text = f"<u>{text}</u>"
     if cell.bold and text:
         text = f"**{text}**"
-    text += _escaped(cell.marks)
+    # Signs such as a dagger are raised by themselves.
+    text += f"<sup>{cell.marks}</sup>" if cell.marks.isalpha() else _escaped(cell.marks)
     return text if cell.difference is None else f"{text} ({signed(cell.difference)})"
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from diffretriever.evaluation.tables import signed
-from diffretriever.reproduction.formats.base import Format, Picture, Section
-from diffretriever.reproduction.layouts.grid import Grid, GridCell, GridRow, placed
+from diffretriever.evaluation.formats.base import Format, Picture, Section
+from diffretriever.evaluation.formats.grid import Grid, GridCell, GridRow, placed
+from diffretriever.evaluation.formats.tables import signed
 
 _STYLE = """
 body { font: 15px/1.5 Georgia, 'Times New Roman', serif; color: #22272e; max-width: 1340px; margin: 2em auto;

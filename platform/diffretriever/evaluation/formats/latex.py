@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diffretriever.evaluation.tables import signed
-from diffretriever.reproduction.formats.base import Format, Picture, Section
-from diffretriever.reproduction.layouts.grid import Grid, GridCell, GridRow, placed
+from diffretriever.evaluation.formats.base import Format, Picture, Section
+from diffretriever.evaluation.formats.grid import Grid, GridCell, GridRow, placed
+from diffretriever.evaluation.formats.tables import signed
 
 _PREAMBLE = r"""\documentclass[10pt]{article}
 \usepackage[margin=2cm]{geometry}

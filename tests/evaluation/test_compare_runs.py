@@ -1,0 +1,92 @@
+"""Runs compared: letters of significance, the same in every format, and what is no comparison."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_rel
+
+from diffretriever.collections import Run, write_qrels, write_run
+from diffretriever.evaluation.comparison import better_than, compare_runs, lettered_table
+from diffretriever.evaluation.measures import EvaluationResult
+from diffretriever.files import write_text
+from schemas.evaluate import CompareJob, Test
+from tests.reproduction.tex import faults
+
+N = 30
+QRELS = {f"q{i}": {f"d{i}": 1} for i in range(N)}
+
+
+def _run(ranks: list[int]) -> Run:
+    """The relevant passage of query i at this rank."""
+    return Run.of(
+        {f"q{i}": {"x": 2.0, f"d{i}": 3.0} if r == 1 else {"x": 2.0, f"d{i}": 1.0} for i, r in enumerate(ranks)}
+    )
+
+
+RUNS = {"good": _run([1] * N), "fair": _run([1] * (N - 1) + [2]), "b_ad": _run([2] * N)}
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> CompareJob:
+    write_qrels(tmp_path / "qrels.tsv", QRELS)
+    for name, run in RUNS.items():
+        write_run(tmp_path / f"{name}.trec", [run], name)
+    runs = tuple(f"{name}={tmp_path / name}.trec" for name in RUNS)
+    measures = ("MRR@10", "nDCG@10")
+    return CompareJob(runs=runs, qrels=tmp_path / "qrels.tsv", measures=measures, output=tmp_path / "out")
+
+
+@pytest.mark.parametrize("test", ["t-test", "randomisation"])
+def test_letters_name_those_that_are_beaten(job: CompareJob, test: Test) -> None:
+    report = compare_runs(job.model_copy(update={"test": test}), "python jobs/compare.py")
+    assert report.better_than["MRR@10"] == {"good": ["b_ad"], "fair": ["b_ad"], "b_ad": []}
+    assert report.test == test
+    table = lettered_table(report)
+    assert "a good  1.0000 c" in table
+    assert "c b_ad  0.5000" in table
+    assert "test" in table
+    output = Path(str(job.output))
+    pages = {end: (output / f"comparison.{end}").read_text("utf-8") for end in ("md", "html", "tex")}
+    assert "| a | good | **1.000**<sup>c</sup> |" in pages["md"]
+    assert "<sup>c</sup>" in pages["html"]
+    assert faults(pages["tex"]) == []
+    assert "| q29 | 1.000 | .500 | +.500 |" in pages["md"]
+    assert (output / "compare.yaml").is_file()
+
+
+def test_p_values_are_corrected_for_all_pairs() -> None:
+    generator = np.random.default_rng(1)
+    values = {"a": generator.random(N), "b": generator.random(N)}
+    p = 1.0
+    while not 0.02 < p < 0.049:
+        values["b"] = np.clip(values["a"] + generator.normal(0.1, 0.3, N), 0, 1)
+        p = ttest_rel(values["a"], values["b"]).pvalue
+    rows = {
+        name: EvaluationResult(
+            {"m": float(own.mean())}, {"m": dict(zip(map(str, range(N)), own.tolist(), strict=True))}
+        )
+        for name, own in values.items()
+    }
+    assert better_than(rows, "t-test") == {"m": {"a": [], "b": ["a"]}}
+    assert better_than({**rows, "c": rows["a"]}, "t-test")["m"]["b"] == [], "two of three pairs are tested with p / 3"
+
+
+def test_what_is_no_comparison(job: CompareJob, tmp_path: Path) -> None:
+    write_run(tmp_path / "other.trec", [Run.of({"q0": {"z": 1.0}})], "other")
+    first, *_ = job.runs
+    with pytest.raises(ValueError, match="other lacks 29 of 30 queries"):
+        compare_runs(job.model_copy(update={"runs": (first, f"other={tmp_path}/other.trec")}), "c")
+    write_text(tmp_path / "foreign.tsv", "query-id\tcorpus-id\tscore\nz\td\t1\n")
+    with pytest.raises(ValueError, match="good has no query of the qrels"):
+        compare_runs(job.model_copy(update={"qrels": tmp_path / "foreign.tsv"}), "c")
+    assert not (tmp_path / "out").exists()
+    for wrong, told in (
+        ({"runs": (first,)}, "--runs has one run"),
+        ({"collection": "c"}, "give --qrels FILE, or --collection"),
+        ({"qrels": None}, "give --qrels FILE, or --collection"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            CompareJob.model_validate({**job.model_dump(), **wrong})
