@@ -1,4 +1,4 @@
-"""Delete passages from an index, or compact it."""
+"""Delete passages from an index, go back to an earlier version, or compact it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ def main(config: MaintainJob) -> None:
     from diffretriever.index.writer import WriterLock
 
     ids = [*config.delete, *_ids_of(config)]
-    if not ids and not config.compact:
-        raise ValueError("nothing to do: give --delete, --delete-from or --compact")
+    if not ids and not config.compact and config.restore is None:
+        raise ValueError("nothing to do: give --delete, --delete-from, --restore or --compact")
     with WriterLock(config.index):
         index = PassageIndex.open(config.index)
+        if config.restore is not None:
+            index.restore(config.restore)
+            print(f"back at version {config.restore}")
         if ids:
             print(f"deleted {index.delete(ids):,} of {len(set(ids)):,} ids given")
         if config.compact:
             from diffretriever.pipelines.accelerate import accelerate_index, has_files
             from diffretriever.pipelines.compact import compact_index
 
-            compact_index(index, RayConfig(ray_address=config.ray_address))
+            compact_index(index, RayConfig(ray_address=config.ray_address), config.keep_versions)
             # The files of the fragments that were joined are of no more use.
             if has_files(index):
                 accelerate_index(index)

@@ -22,7 +22,7 @@ def main(config: SearchJob) -> None:
     from diffretriever.search import open_searcher
     from diffretriever.search.selecting import BudgetChooser
 
-    searcher = open_searcher(config.index, config)
+    searcher = open_searcher(config.index, config, config.version)
     mode: Mode = config.mode or searcher.modes[-1]
     budgets = [config.query_budget] if config.query_budget else None
     if config.selector:

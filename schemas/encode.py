@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import PositiveInt, field_validator, model_validator
+from pydantic import PositiveFloat, PositiveInt, field_validator, model_validator
 
 from schemas.base import Model
 from schemas.budget import BudgetChoice
@@ -49,7 +49,9 @@ class EncodeJob(RayConfig):
     rows_per_block: PositiveInt | None = None
     """Passages encoded and committed together; default: what keeps a block near 32 MB, 512 at the most."""
     compact: bool = True
-    """Join the table's small fragments while it grows and at the end, and then forget versions older than an hour."""
+    """Join the table's small fragments while it grows and at the end, and then forget old versions."""
+    keep_versions: PositiveFloat | None = None
+    """Days after which a version is forgotten; default: an hour. Until then it can be searched and gone back to."""
     accelerate: bool = True
     """At the end, make the codes and postings that the index is searched faster by, as accelerate_index.py does, and
     BM25 of the texts; an index with less than a megabyte of vectors gets none, unless it has some already."""

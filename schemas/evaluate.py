@@ -12,13 +12,13 @@ from schemas.base import Model, split_at_commas
 from schemas.fusion import Fusion, named_runs
 from schemas.mode import Mode
 from schemas.places import IndexPlace, Place
-from schemas.search import QueryBudgetOptions, SearchOptions
+from schemas.search import QueryBudgetOptions, SearchOptions, VersionOption
 from schemas.settings import RayConfig, SelfExclusion
 
 DEFAULT_MEASURES = ("nDCG@10", "MRR@10", "Recall@100")
 
 
-class EvaluateJob(SearchOptions, QueryBudgetOptions, SelfExclusion):
+class EvaluateJob(SearchOptions, VersionOption, QueryBudgetOptions, SelfExclusion):
     """Search an index with a collection's queries, or take finished runs, and measure them against the qrels."""
 
     index: IndexPlace = ""
@@ -70,6 +70,8 @@ class EvaluateJob(SearchOptions, QueryBudgetOptions, SelfExclusion):
             return self._needs_a_collection()
         if self.modes:
             raise ValueError("--modes goes with --index: a finished run has its scores behind it")
+        if self.version is not None:
+            raise ValueError("--version goes with --index: a finished run has its version behind it")
         if self.selector is not None:
             raise ValueError("--selector goes with --index: a finished run has its budgets behind it")
         if self.index:

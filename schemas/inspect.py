@@ -6,6 +6,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from pydantic import PositiveFloat, PositiveInt
+
 from schemas.accelerate import CandidateSettings
 from schemas.base import Model
 from schemas.index import IndexContents, IndexManifest
@@ -25,7 +27,7 @@ class InspectJob(JobConfig):
 
 
 class MaintainJob(JobConfig):
-    """Delete passages from an index, or compact it."""
+    """Delete passages from an index, go back to an earlier version, or compact it."""
 
     index: IndexPlace
     """Folder or object-store URI of the index."""
@@ -34,13 +36,20 @@ class MaintainJob(JobConfig):
     delete_from: Path | None = None
     """File with ids of passages to delete, one a line."""
     compact: bool = False
-    """Join small fragments, drop deleted rows, forget versions older than an hour."""
+    """Join small fragments, drop deleted rows, forget old versions."""
+    keep_versions: PositiveFloat | None = None
+    """Days after which --compact forgets a version; default: an hour."""
+    restore: PositiveInt | None = None
+    """Version to go back to, of those that inspect_index.py lists; what came after it stays a version until it is
+    forgotten."""
     ray_address: str = "auto"
     """Ray cluster that compacts a large index; `auto` is a running one if there is, else a local one started for this
     job; `local` always starts one."""
 
 
-Change: TypeAlias = Literal["created", "appended", "replaced", "deleted", "compacted", "compressed", "other"]
+Change: TypeAlias = Literal[
+    "created", "appended", "replaced", "deleted", "compacted", "compressed", "restored", "other"
+]
 
 
 class VersionChange(Model):

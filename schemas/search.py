@@ -34,6 +34,13 @@ class SearchOptions(ModelOptions):
     """Precision of dense products; the authors' bfloat16 loses 2-5 % of the true top 10."""
 
 
+class VersionOption(JobConfig):
+    """Which version of an index is searched."""
+
+    version: PositiveInt | None = None
+    """Version of the index, of those that inspect_index.py lists; default: the latest."""
+
+
 class QueryBudgetOptions(JobConfig):
     """How many slots queries get."""
 
@@ -49,7 +56,7 @@ class QueryBudgetOptions(JobConfig):
         return self
 
 
-class SearchJob(SearchOptions, QueryBudgetOptions):
+class SearchJob(SearchOptions, VersionOption, QueryBudgetOptions):
     """Ask an index one question and see the ranked passages."""
 
     query: str

@@ -155,6 +155,7 @@ def test_queries_may_come_in_any_order() -> None:
         ({"index": "i"}, "give --runs or --index, not both"),
         ({"qrels": None}, "--runs needs --qrels FILE"),
         ({"modes": ("dense",)}, "--modes goes with --index"),
+        ({"version": 2}, "--version goes with --index"),
         ({"weights": (1,)}, "give one for each of the 2 --runs"),
         ({"weights": (0, 0)}, "not all of them 0"),
         ({"weights": (1, -1)}, "greater than or equal to 0"),

@@ -89,6 +89,14 @@ def test_changes(index: dr.Index) -> None:
     with pytest.raises(ValueError, match="stays as it is"):
         old.delete("a")
     assert [change.change for change in index.versions()][:2] == ["created", "appended"]
+    index.delete(index.search("dig", k=1).ids)
+    assert len(index) == 2
+    index.restore(before)
+    assert len(index) == 3
+    assert index.search("dig", k=1).hits == old.search("dig", k=1).hits
+    assert index.versions()[-1].change == "restored"
+    with pytest.raises(ValueError, match="keeps no version 99"):
+        index.restore(99)
 
 
 def test_sync(index: dr.Index) -> None:

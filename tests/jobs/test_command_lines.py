@@ -107,6 +107,16 @@ def test_search_prints_ranked_passages(index: Path) -> None:
     assert [set(row) for row in rows] == [{"id", "score", "mode", "title", "text", "collection"}] * 2
 
 
+def test_an_older_version_is_searched_and_gone_back_to(index: Path) -> None:
+    job("maintain_index", "--index", index, "--delete", ",".join(f"d{number}" for number in range(1, 60)))
+    ask = ["--index", index, "--query", "slot", "--json-output"]
+    assert len(json.loads(job("search", *ask).stdout)) == 1
+    assert len(json.loads(job("search", *ask, "--version", 2).stdout)) == 10
+    assert "keeps no version 9" in job("search", *ask, "--version", 9).stderr
+    assert "back at version 2" in job("maintain_index", "--index", index, "--restore", 2).stdout
+    assert len(json.loads(job("search", *ask).stdout)) == 10
+
+
 def test_inspect_and_maintain(index: Path) -> None:
     assert "rows: 60" in job("inspect_index", "--index", index).stdout
     done = job("maintain_index", "--index", index, "--delete", "d1,d2,nothing", "--compact")

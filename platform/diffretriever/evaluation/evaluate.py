@@ -70,7 +70,7 @@ def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
     collection = open_collection(job.collection)
     job = with_measures(job.settled(default=collection.excludes_self), collection.name)
     queries, qrels = collection.queries(job.split), collection.qrels(job.split)
-    searcher = open_searcher(job.index, job)
+    searcher = open_searcher(job.index, job, job.version)
     texts = [query.text for query in queries]
     chooser = BudgetChooser.for_searcher(searcher, job.selector) if job.selector else None
     choices = chooser.choose(texts) if chooser else []

@@ -266,6 +266,19 @@ class Index:
         """
         return Index(self.place, version=version, retriever=self.retriever)
 
+    def restore(self, version: int) -> None:
+        """Make a version that is kept the latest again; what came after it stays a version until it is forgotten.
+
+        Raises:
+            ValueError: it is not kept, or another job writes to the index; nothing has changed then.
+        """
+        from diffretriever.index.writer import WriterLock
+
+        self._refuse_fixed()
+        with WriterLock(self.place):
+            PassageIndex.open(self.place).restore(version)
+        self.refresh()
+
     def refresh(self) -> None:
         """Move to the latest version, whoever made it."""
         if self._fixed is None:

@@ -17,6 +17,7 @@ _CHANGES: dict[Any, Change] = {
     lance.LanceOperation.Update: "replaced",
     lance.LanceOperation.Delete: "deleted",
     lance.LanceOperation.Rewrite: "compacted",
+    lance.LanceOperation.Restore: "restored",
 }
 _MESSAGES: dict[str, Change] = {APPENDED: "appended", REPLACED: "replaced"}
 _MESSAGE_KEY = "__lance_commit_message"

@@ -124,6 +124,10 @@ class PassageIndex:
                 raise told from error
             if NOT_FOUND not in str(error):
                 raise unreachable(uri, error) from error
+            if version is not None and cls.exists(uri):
+                raise ValueError(
+                    f"{uri} keeps no version {version}: `python jobs/inspect_index.py --index {uri}` lists its versions"
+                ) from error
             raise ValueError(
                 f"no index at {uri}: make one with `python jobs/encode_beir.py --collection … --index {uri}`"
             ) from error
@@ -298,6 +302,17 @@ class PassageIndex:
         self.refresh()
         self.dataset.cleanup_old_versions(older_than=older_than, retain_versions=2 if older_than else None)
         forget_deletions(self.uri, table_uri(self.uri))
+
+    def restore(self, version: int) -> None:
+        """Make a version that is kept the latest again, by a commit of its own; those after it stay until forgotten.
+
+        Raises:
+            ValueError: it is not kept, or another process changed the index meanwhile; nothing has changed then.
+        """
+        older = PassageIndex.open(self.uri, version)
+        with refused_if_changed(self.uri):
+            older.dataset.restore()
+        self.refresh()
 
     def wrong_deletions(self) -> tuple[list[str], int]:
         """Return which of Lance's files of deleted rows are not as they were written, and how many have no checksum."""

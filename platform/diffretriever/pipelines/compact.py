@@ -8,6 +8,7 @@ fragments all the same. `compact_index` does what is left at the end.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
 from itertools import islice
 from typing import Any
 
@@ -28,11 +29,16 @@ _CPUS_BESIDE = 0.25
 _ENCODERS_PER_TASK = 8
 
 
-def compact_index(index: PassageIndex, config: RayConfig) -> None:
-    """Join small fragments, drop deleted rows, and forget versions older than an hour. Hold the `WriterLock`.
+def compact_index(index: PassageIndex, config: RayConfig, keep_versions: float | None = None) -> None:
+    """Join small fragments, drop deleted rows, and forget old versions. Hold the `WriterLock`.
 
     A job that is killed leaves a valid index, and the same job run again does what is left. Several tasks run in the
     Ray session at hand, or in one of its own; a single one runs here.
+
+    Args:
+        index: to change.
+        config: of Ray.
+        keep_versions: days after which a version is forgotten; None: an hour.
 
     Raises:
         ValueError: another process changed the index meanwhile; what was joined before stays.
@@ -44,7 +50,7 @@ def compact_index(index: PassageIndex, config: RayConfig) -> None:
     elif tasks:
         with ray_session(config), Progress(f"compacting {index.uri}", sum(task.rows for task in tasks)) as progress:
             _run(index, tasks, progress)
-    index.forget_versions()
+    index.forget_versions(timedelta(hours=1) if keep_versions is None else timedelta(days=keep_versions))
 
 
 def _run(index: PassageIndex, tasks: Sequence[CompactionTask], progress: Progress) -> None:

@@ -142,7 +142,7 @@ def encode_collection(
         # Also where nothing was encoded: an attempt before this one may have been killed before it came here.
         if job.compact:
             for index in indexes:
-                compact_index(index, job)
+                compact_index(index, job, job.keep_versions)
         if job.accelerate:
             for index in indexes:
                 accelerate_index(index)

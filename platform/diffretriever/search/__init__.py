@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["open_searcher", "searcher_of"]
 
 
-def open_searcher(index: str, options: SearchOptions | None = None) -> Searcher:
+def open_searcher(index: str, options: SearchOptions | None = None, version: int | None = None) -> Searcher:
     """Open the index at a path or URI with the query encoder that its manifest describes.
 
     Raises:
@@ -23,7 +23,7 @@ def open_searcher(index: str, options: SearchOptions | None = None) -> Searcher:
     """
     from diffretriever.index.table import PassageIndex
 
-    return searcher_of(PassageIndex.open(index), options or SearchOptions(index=index))
+    return searcher_of(PassageIndex.open(index, version), options or SearchOptions(index=index))
 
 
 def searcher_of(index: PassageIndex, options: SearchOptions, encoder: Encoder | None = None) -> Searcher:
