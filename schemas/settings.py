@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Self, get_args
 
@@ -25,6 +27,20 @@ from schemas.places import StorePath, plain_place
 
 RENAMED_FLAGS: dict[str, str] = {}
 """A flag of any job that is gone → what it is called now, as `"--old": "--new"`: who uses the old one is told."""
+_VALUES = (
+    (r"\{Budget,Path,StorePath\}", "qNpN"),
+    (r"\{Path,StorePath\}", "PLACE"),
+    (r"\{([^{}]*)\{([^{}]*)\}([^{}]*)\}", r"{\1\2\3}"),
+    (r"dict\[str,(.*)\]", r"NAME=\1"),
+    (r"tuple\[(.*),\.\.\.\]", r"\1[,…]"),
+    (r"\bBudget\b", "qNpN"),
+    (r"\bCodecConfig\b", "CODEC"),
+    (r"\bPath\b", "PATH"),
+    (r"\bfloat\b", "X"),
+    (r"\bint\b", "N"),
+    (r"\bstr\b", "TEXT"),
+)
+"""Type of a flag's value, as a pattern, and what a person calls it; the first ones are applied first."""
 _EMPTY_DEFAULTS = ("default: None", "default: ()", "default: ", "default factory: dict")
 
 
@@ -55,8 +71,9 @@ class JobConfig(Model):
         loader = type(cls.__name__, (_CommandLine, cls), {"__doc__": cls.__doc__})
         try:
             _refuse_unknown_flags(given, cls)
+            helps: Any = partial(_Help, own={_flag_of(name) for name in cls.__annotations__})
             command_line = CliSettingsSource[Any](
-                loader, cli_parse_args=given, cli_prog_name=Path(sys.argv[0]).name, formatter_class=_Help
+                loader, cli_parse_args=given, cli_prog_name=Path(sys.argv[0]).name, formatter_class=helps
             )
             settings = loader(_cli_settings_source=command_line, **cls._read_yaml(given))
             kept = {name: getattr(settings, name) for name in cls.model_fields if cls.model_fields[name].exclude}
@@ -172,14 +189,43 @@ class _CommandLine(BaseSettings):
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Leaves an empty default out: the text of the flag says what happens then."""
+    """Puts required flags first, then the job's own, says values as people do, and leaves empty defaults out."""
+
+    def __init__(self, prog: str, own: set[str]) -> None:
+        super().__init__(prog)
+        self._own = own
+
+    def add_usage(
+        self, usage: str | None, actions: Iterable[argparse.Action], groups: Any, prefix: str | None = None
+    ) -> None:
+        required = " ".join(
+            f"{action.option_strings[0]} {_spoken(action)}" for action in actions if _is_required(action)
+        )
+        super().add_usage(f"%(prog)s {required} [options]".replace("  ", " "), actions, groups, prefix)
 
     def add_arguments(self, actions: Iterable[argparse.Action]) -> None:
-        for action in actions:
+        for action in sorted(actions, key=self._rank):
             if action.help:
                 for empty in _EMPTY_DEFAULTS:
                     action.help = action.help.removesuffix(f" ({empty})")
+            if action.metavar is not None:
+                action.metavar = _spoken(action)
             self.add_argument(action)
+
+    def _rank(self, action: argparse.Action) -> tuple[bool, bool]:
+        return not _is_required(action), not self._own.intersection(action.option_strings)
+
+
+def _is_required(action: argparse.Action) -> bool:
+    return (action.help or "").endswith("(required)")
+
+
+def _spoken(action: argparse.Action) -> str:
+    """Return what a flag's value is called, in place of its type in Python."""
+    text = str(action.metavar)
+    for pattern, spoken in _VALUES:
+        text = re.sub(pattern, spoken, text)
+    return text
 
 
 def _flag_value(arguments: list[str], flag: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -86,6 +87,11 @@ def test_help_is_complete(name: str, helped: tuple[list[Ended], list[str]]) -> N
     done = helped[0][list(JOBS).index(name)]
     assert done.status == 0
     assert (JOBS[name].__doc__ or "").split("\n")[0] in " ".join(done.stdout.split())
+    flags = re.findall(r"^  (--[a-z0-9-]+)", done.stdout, re.MULTILINE)
+    required = [flag for flag in flags if f"[{flag}" not in done.stdout and f" {flag} " in done.stdout.split("\n\n")[0]]
+    assert flags[: len(required)] == required, "required flags come first"
+    assert not re.search(r"tuple\[|dict\[|StorePath|\b(str|int|float)\b", done.stdout.split("options:")[0])
+    assert not re.search(r"^  --\S+ .*(tuple\[|dict\[|StorePath)", done.stdout, re.MULTILINE)
     for empty in ("default: None", "default: ()", "default: )", "default factory"):
         assert empty not in done.stdout
     for field in JOBS[name].model_fields:
