@@ -224,6 +224,18 @@ def test_a_changed_bit_of_a_data_file_is_found_where_it_changes_a_row(tmp_path: 
     assert found > 10
 
 
+def test_zeros_in_the_names_of_encodings_are_a_sentence(tmp_path: Path) -> None:
+    """Of which Lance's error would end the process, were it told by a stream of rows."""
+    index = fill(str(tmp_path / "index"), 5)
+    (file,) = (tmp_path / "index" / TABLE / "data").iterdir()
+    name = b"encodings.ColumnEncoding"
+    assert name in file.read_bytes()
+    file.write_bytes(file.read_bytes().replace(name, b"encodings.C\0\0\0\0\0Encoding"))
+    for read in (lambda: index.passages(["p1"]), lambda: len(list(index.batches(["id"], 9))), index.keys):
+        with pytest.raises(ValueError, match=r"the table of .* is damaged: .*Restore"):
+            read()
+
+
 def test_rows_of_an_older_table_are_read_added_to_and_counted_as_unchecked(tmp_path: Path) -> None:
     plain = passage_schema(HIDDEN).with_metadata(table_schema(manifest()).metadata)
     with patch("diffretriever.index.table.table_schema", return_value=plain):

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow as pa
+from lance.file import LanceFileReader
 
-from diffretriever.files import files_in, is_local, read_bytes
+from diffretriever.files import file_state, files_in, is_local, read_bytes
 from diffretriever.full_disk import FullDiskError, full_disk
 
 NOT_FOUND = "was not found"
 """In the error of Lance where there is no table, which has no class of its own for it."""
 _MOST = 2**64 - 1
+_OPENED: set[tuple[str, str]] = set()
+"""Data files that this process has opened: place and state."""
 _HINT = "latest_version_hint.json"
 _SUFFIX = ".manifest"
 
@@ -56,6 +59,32 @@ def wrong_data_files(table: str, fragments: Iterable[Any]) -> list[str]:
         elif written and size != written:
             wrong.append(f"data/{file.path} has {size:,} bytes, and {written:,} were written")
     return wrong
+
+
+def open_data_files(uri: str, table: str, fragments: Iterable[Any]) -> None:
+    """Have Lance open each data file of a table on this machine by itself, once in a process.
+
+    Where a stream of rows is the first to meet some damaged bytes, the error ends the process: its text has a zero in
+    it, which Arrow's C interface cannot carry.
+
+    Args:
+        uri: of the index.
+        table: path of its Lance table.
+        fragments: those that are to be read.
+
+    Raises:
+        OSError: Lance cannot open one.
+    """
+    if not is_local(uri):
+        return
+    for file in (file for fragment in fragments for file in fragment.data_files()):
+        place = f"{table}/data/{file.path}"
+        # That one is missing is for Lance to say: a clone's files lie elsewhere.
+        with suppress(FileNotFoundError):
+            state = place, file_state(place)
+            if state not in _OPENED:
+                LanceFileReader(place).metadata()
+                _OPENED.add(state)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from pathlib import PurePosixPath
@@ -35,7 +35,7 @@ from diffretriever.index.checksums import (
     refuse_wrong_deletions,
     wrong_deletions,
 )
-from diffretriever.index.damage import NOT_FOUND, not_opened, readable, unreachable, without_panics
+from diffretriever.index.damage import NOT_FOUND, not_opened, open_data_files, readable, unreachable, without_panics
 from diffretriever.index.order import PassageOrder
 from diffretriever.index.vectors import columns_to_read, with_vectors
 from schemas.index import MANIFEST_FORMAT, ROW_CHECKSUM, IndexContents, IndexManifest, passage_schema
@@ -73,6 +73,8 @@ class PassageIndex:
         self.dataset = dataset
         self.manifest = manifest
         self._orders: dict[int, PassageOrder] = {}
+        self._opened: int | None = None
+        """Version whose data files have been opened."""
 
     @classmethod
     def exists(cls, uri: str) -> bool:
@@ -207,8 +209,14 @@ class PassageIndex:
             for batch in scanner(columns=stored, batch_size=batch_size, with_row_address=True, **options).to_batches():
                 yield with_vectors(self.uri, self.manifest, batch, columns)
 
-    def _readable(self) -> AbstractContextManager[None]:
-        return readable(self.uri, table_uri(self.uri), self.fragments)
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        with readable(self.uri, table_uri(self.uri), self.fragments):
+            version = self.version
+            if self._opened != version:
+                open_data_files(self.uri, table_uri(self.uri), self.fragments())
+                self._opened = version
+            yield
 
     def take(self, rows: np.ndarray, columns: Sequence[str]) -> pa.Table:
         """Return `columns` of the passages in `rows` (int64) of this version, in their order; nothing is looked for."""
