@@ -262,6 +262,15 @@ def test_the_job_makes_damaged_files_anew(name: str, tmp_path: Path) -> None:
     assert sorted((tmp_path / "index").glob(name))[0].read_bytes() == sound
 
 
+def test_another_name_of_the_column_of_checksums_is_found(tmp_path: Path) -> None:
+    """Rows would count as those of an older table, which nobody checks."""
+    index = fill(str(tmp_path / "index"), 5)
+    file = newest_manifest(index)
+    file.write_bytes(file.read_bytes().replace(b"row_checksum", b"row_checksuo"))
+    (problem,) = problems(tmp_path / "index")
+    assert "another name: ['row_checksuo']" in problem
+
+
 def test_a_changed_bit_of_a_manifest_is_found_or_changes_nothing_that_is_searched(tmp_path: Path) -> None:
     folder = tmp_path / "index"
     index = fill(str(folder), 37)
