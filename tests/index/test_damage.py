@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
+import lance
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -196,6 +197,23 @@ def test_a_damaged_newest_manifest_is_named_with_what_to_do(damage: str, tmp_pat
             with pytest.raises(ValueError, match=told):
                 act(index.uri)
     assert PassageIndex.open(index.uri).version == index.version
+
+
+def test_an_index_that_is_made_while_one_looks_is_not_damaged(tmp_path: Path) -> None:
+    """Lance has found nothing, and then another process makes it."""
+    index = fill(str(tmp_path / "index"), 5)
+    opened, calls = lance.dataset, []
+
+    def late(*given: object, **named: object) -> object:
+        calls.append(given)
+        if len(calls) == 1:
+            raise ValueError(f"Dataset at path {given[0]} was not found")
+        return opened(*given, **named)
+
+    for look in (PassageIndex.exists, PassageIndex.open):
+        calls.clear()
+        with patch("lance.dataset", late):
+            assert look(index.uri)
 
 
 def test_manifests_that_are_gone_are_named(tmp_path: Path) -> None:

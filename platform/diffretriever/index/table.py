@@ -35,7 +35,15 @@ from diffretriever.index.checksums import (
     refuse_wrong_deletions,
     wrong_deletions,
 )
-from diffretriever.index.damage import NOT_FOUND, not_opened, open_data_files, readable, unreachable, without_panics
+from diffretriever.index.damage import (
+    NOT_FOUND,
+    manifests_of,
+    not_opened,
+    open_data_files,
+    readable,
+    unreachable,
+    without_panics,
+)
 from diffretriever.index.order import PassageOrder
 from diffretriever.index.vectors import columns_to_read, with_vectors
 from schemas.index import MANIFEST_FORMAT, ROW_CHECKSUM, IndexContents, IndexManifest, passage_schema
@@ -84,8 +92,7 @@ class PassageIndex:
             ValueError: nobody can say, such as where access is refused; the message says why.
         """
         try:
-            with without_panics():
-                lance.dataset(table_uri(uri))
+            _dataset(uri)
         except (ValueError, OSError) as error:
             if (told := not_opened(uri, table_uri(uri), error)) is None:
                 return False
@@ -117,10 +124,7 @@ class PassageIndex:
                 layout than this code reads.
         """
         try:
-            with without_panics():
-                dataset = lance.dataset(table_uri(uri), version=version)
-                # Here Lance reads what it has kept of the table's schema.
-                _ = dataset.schema
+            dataset = _dataset(uri, version)
         except (ValueError, OSError) as error:
             if version is None and (told := not_opened(uri, table_uri(uri), error)) is not None:
                 raise told from error
@@ -393,6 +397,20 @@ class IndexPart(PassageIndex):
             for fragment in self._fragments:
                 for batch in fragment.to_batches(columns=stored, batch_size=batch_size, filter=self._condition):
                     yield with_vectors(self.uri, self.manifest, batch, columns)
+
+
+def _dataset(uri: str, version: int | None = None) -> Any:
+    with without_panics():
+        try:
+            dataset = lance.dataset(table_uri(uri), version=version)
+        except ValueError as error:
+            if NOT_FOUND not in str(error) or not manifests_of(table_uri(uri)):
+                raise
+            # Another process may have made it in between: what is damaged cannot be opened now either.
+            dataset = lance.dataset(table_uri(uri), version=version)
+        # Here Lance reads what it has kept of the table's schema.
+        _ = dataset.schema
+        return dataset
 
 
 def split_fragments(index: PassageIndex, parts: int) -> dict[str, list[int]]:
