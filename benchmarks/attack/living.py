@@ -23,7 +23,7 @@ import lance
 import torch
 
 from diffretriever.index import compaction, writer
-from diffretriever.index.table import PassageIndex, table_uri
+from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, write_block
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.accelerate import accelerate
@@ -180,17 +180,13 @@ def _compress(uri: str, codec: str) -> None:
     compressed(PassageIndex.open(uri), codec, keep=True)
 
 
-def _restore(uri: str, version: int) -> None:
-    lance.dataset(table_uri(uri), version=version).restore()
-
-
 CHANGES: dict[str, Callable[[str, Any], object]] = {
     "write": _write,
     "delete": lambda uri, ids: PassageIndex.open(uri).delete(ids),
     "compact": lambda uri, _: PassageIndex.open(uri).compact(),
     "accelerate": lambda uri, _: accelerate(AccelerateJob(index=uri)),
     "compress": _compress,
-    "restore": _restore,
+    "restore": lambda uri, version: PassageIndex.open(uri).restore(version),
 }
 """What a life consists of."""
 

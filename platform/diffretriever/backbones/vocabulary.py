@@ -47,6 +47,10 @@ class Vocabulary:
         with understood(self._folder, "copy the checkpoint's tokenizer files there again"):
             return self.read_tokenizer(self._folder)
 
+    def word(self, token: int) -> str:
+        """Return a vocabulary entry as text."""
+        return str(self.tokenizer.decode([token])).strip()
+
     def digest(self) -> str:
         """Return 32 hex digits of all that token ids follow from; config.json is covered by the weights' digest."""
         backend = getattr(self.tokenizer, "backend_tokenizer", None)

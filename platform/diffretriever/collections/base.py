@@ -148,3 +148,19 @@ class Collection(ABC):
     def place(self) -> str:
         """Return what tells this collection from others of its name: where it lies, or the name where that is all."""
         return self.name
+
+
+class UnjudgedCollection(Collection):
+    """Passages without queries."""
+
+    def splits(self) -> list[str]:
+        """Return none."""
+        return []
+
+    def queries(self, split: str) -> list[Query]:
+        """Raise `ValueError`: there are none."""
+        raise ValueError(f"'{self.place()}' has documents and no queries, so no split '{split}'")
+
+    def qrels(self, split: str) -> Qrels:
+        """Raise `ValueError`: there are none."""
+        raise ValueError(f"'{self.place()}' has documents and no judgements, so no split '{split}'")

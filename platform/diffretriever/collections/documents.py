@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from diffretriever.collections.base import BadRecord, Collection, Passage, Qrels, Query
+from diffretriever.collections.base import BadRecord, Collection, Passage, UnjudgedCollection
 from diffretriever.collections.records import (
     ID_FIELDS,
     TEXT_FIELDS,
@@ -28,8 +28,8 @@ _ID_BYTES = 8
 _RAW_CHARACTERS = 200
 
 
-class DocumentCollection(Collection):
-    """Passages in memory, without queries."""
+class DocumentCollection(UnjudgedCollection):
+    """Passages in memory."""
 
     def __init__(self, name: str, records: list[Passage | BadRecord]) -> None:
         self.name = name
@@ -38,18 +38,6 @@ class DocumentCollection(Collection):
     def records(self) -> Iterator[Passage | BadRecord]:
         """Yield the records in the order given."""
         return iter(self._records)
-
-    def splits(self) -> list[str]:
-        """Return none."""
-        return []
-
-    def queries(self, split: str) -> list[Query]:
-        """Raise `ValueError`: there are none."""
-        raise ValueError(f"'{self.name}' has documents and no queries, so no split '{split}'")
-
-    def qrels(self, split: str) -> Qrels:
-        """Raise `ValueError`: there are none."""
-        raise ValueError(f"'{self.name}' has documents and no judgements, so no split '{split}'")
 
     def source_state(self) -> str:
         """Return how many records there are: what is in memory does not change otherwise."""

@@ -18,7 +18,7 @@ from diffretriever.collections.records import (
     read_lines,
 )
 from diffretriever.collections.trec import read_qrels_file
-from diffretriever.files import file_size, file_state, files_in
+from diffretriever.files import file_size, files_in
 from schemas.places import StorePath
 
 _PART_BYTES = 64 << 20
@@ -86,7 +86,7 @@ class FileCollection(Collection):
 
     def source_state(self) -> str:
         """Return name, size and modification time of the corpus file."""
-        return f"{self.corpus.path.name}:{file_state(self.corpus.path)}"
+        return self.corpus.state()
 
     def why_not(self, split: str) -> str:
         """Return which of the split's files are not there, and the splits that are."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from diffretriever.collections.base import WHOLE, BadRecord, Part, Passage, Query
-from diffretriever.files import is_file, open_input
+from diffretriever.files import file_state, is_file, open_input
 from schemas.places import StorePath
 
 MAX_PASSAGE_BYTES = 1_000_000
@@ -52,6 +52,10 @@ class TextFile:
     def at(cls, path: Path | StorePath) -> TextFile:
         """A file shown by its own path or URI."""
         return cls(path, str(path))
+
+    def state(self) -> str:
+        """Return name, size and time of the last change."""
+        return f"{self.path.name}:{file_state(self.path)}"
 
     def read(self) -> bytes:
         """Return all that the file holds, decompressed; raises as the file system and gzip do."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from diffretriever.collections.base import BadRecord, Collection, Passage, Qrels, Query
+from diffretriever.collections.base import BadRecord, Passage, UnjudgedCollection
 from diffretriever.collections.documents import passages_of
 from diffretriever.collections.records import (
     ID_FIELDS,
@@ -19,7 +19,7 @@ from diffretriever.collections.records import (
     RefusedError,
     TextFile,
 )
-from diffretriever.files import file_state, open_input, understood
+from diffretriever.files import open_input, understood
 from schemas.places import StorePath
 
 Row = Mapping[str, Any] | RefusedError
@@ -29,8 +29,8 @@ _FIX = "write the table anew, or give a .jsonl file of its rows"
 
 
 @dataclass(frozen=True, slots=True)
-class TableCollection(Collection):
-    """Passages without queries."""
+class TableCollection(UnjudgedCollection):
+    """The passages of one file."""
 
     name: str
     file: TextFile
@@ -47,21 +47,9 @@ class TableCollection(Collection):
         own = {"id": ID_FIELDS, "title": ("title",), "text": TEXT_FIELDS}
         return tuple(n for role, names in own.items() for n in ((self.fields[role],) if role in self.fields else names))
 
-    def splits(self) -> list[str]:
-        """Return none."""
-        return []
-
-    def queries(self, split: str) -> list[Query]:
-        """Raise `ValueError`: there are none."""
-        raise ValueError(f"{self.file.shown} has passages and no queries, so no split '{split}'")
-
-    def qrels(self, split: str) -> Qrels:
-        """Raise `ValueError`: there are none."""
-        raise ValueError(f"{self.file.shown} has passages and no judgements, so no split '{split}'")
-
     def source_state(self) -> str:
         """Return name, size and modification time of the file."""
-        return f"{self.file.path.name}:{file_state(self.file.path)}"
+        return self.file.state()
 
     def inputs(self) -> list[Path | StorePath]:
         """Return the file."""

@@ -139,7 +139,7 @@ def comparison_table(systems: Mapping[str, Mapping[str, EvaluationResult]]) -> s
 def lettered_table(report: ComparisonReport) -> str:
     """Return the means with the letters of the systems that each is significantly better than, as plain text."""
     means = _labelled(report.measures)
-    letters = dict(zip(means, string.ascii_lowercase, strict=False))
+    letters = _letters(report)
     cells = [
         [f"{letters[label]} {label}", *(f"{value:.4f} {_marks(report, m, label)}".rstrip() for m, value in row.items())]
         for label, row in means.items()
@@ -207,13 +207,14 @@ def means_of(report: ComparisonReport) -> Grid:
     means = _labelled(report.measures)
     measures = list(next(iter(means.values())))
     best = {measure: max(points(row[measure]) for row in means.values()) for measure in measures}
+    letters = _letters(report)
     body = []
-    for letter, (label, row) in zip(string.ascii_lowercase, means.items(), strict=False):
+    for label, row in means.items():
         cells = [
             GridCell(points(row[m]), "ours", marks=_marks(report, m, label), bold=points(row[m]) == best[m])
             for m in measures
         ]
-        body.append(GridRow((GridCell(letter), GridCell(label), *cells)))
+        body.append(GridRow((GridCell(letters[label]), GridCell(label), *cells)))
     caption = f"Means over the same {report.queries:,} queries; the best is bold. {_note(report)}"
     return Grid("measures", "Measures", caption, 2, (_head("", "system", *measures),), tuple(body))
 
@@ -256,8 +257,12 @@ def _head(*texts: str) -> GridRow:
 
 
 def _marks(report: ComparisonReport, measure: str, label: str) -> str:
-    letters = dict(zip(_labelled(report.measures), string.ascii_lowercase, strict=False))
+    letters = _letters(report)
     return "".join(letters[worse] for worse in report.better_than.get(measure, {}).get(label, ()))
+
+
+def _letters(report: ComparisonReport) -> dict[str, str]:
+    return dict(zip(_labelled(report.measures), string.ascii_lowercase, strict=False))
 
 
 def _note(report: ComparisonReport) -> str:

@@ -207,16 +207,11 @@ class Index:
         Raises:
             ValueError: there is no such passage, or the retriever encodes nothing.
         """
-        from diffretriever.encoders.representations import Representations
         from diffretriever.search.explain import explain
-        from schemas.index import representation_fields
 
-        hidden_size = self._table.manifest.hidden_size
         encoded = self.retriever.encode_queries(query, budget)
-        assert hidden_size is not None, "an index with an encoder has vectors"
-        columns = [field.name for field in representation_fields(hidden_size)]
-        stored = Representations.from_arrow(self._table.take(self._row(passage_id), columns))
-        return explain(encoded, stored, self.retriever.word)
+        stored = self._table.representations(self._row(passage_id))
+        return explain(encoded, stored, self.retriever.encoder.preparer.vocabulary.word)
 
     def _row(self, passage_id: str) -> np.ndarray:
         passages = self._table.order.passages

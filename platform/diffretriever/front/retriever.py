@@ -116,10 +116,6 @@ class Retriever:
             raise ValueError(f"{len(passages)} texts but {len(named)} titles: give one a text, '' where there is none")
         return self.encoder.encode_passages(named, passages)
 
-    def word(self, token: int) -> str:
-        """Return a vocabulary entry as text."""
-        return str(self.encoder.preparer.vocabulary.tokenizer.decode([token])).strip()
-
     def __repr__(self) -> str:
         return f"Retriever('{self.name}', modes={','.join(self.modes)})"
 

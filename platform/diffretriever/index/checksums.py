@@ -15,10 +15,9 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import PurePosixPath
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -114,11 +113,8 @@ def refuse_wrong_deletions(uri: str, table: str, fragments: Callable[[], Iterabl
     """
     if not is_local(uri) or not files_in(f"{table}/_deletions"):
         return
-    sums: dict[str, str] = {}
-    for record in _records(uri):
-        # What is wrong with a record is for `--verify` to say.
-        with suppress(ValueError):
-            sums.update(_read(record))
+    # What is wrong with a record is for `--verify` to say.
+    sums = _noted(uri).sums
     known = [f"{table}/{name}" for name in sorted(deletion_files(fragments()) & sums.keys())]
     wrong = [place for place in known if not _is_as_written(place, sums[place.removeprefix(f"{table}/")])]
     if wrong:
@@ -148,13 +144,7 @@ def wrong_deletions(uri: str, table: str, fragments: Iterable[Any]) -> tuple[lis
         table: path or URI of its Lance table.
         fragments: metadata of those to look at.
     """
-    wrong: list[str] = []
-    sums: dict[str, str] = {}
-    for record in _records(uri):
-        try:
-            sums.update(_read(record))
-        except ValueError as error:
-            wrong.append(str(error))
+    sums, _, wrong = _noted(uri)
     files = sorted(deletion_files(fragments))
     known = [name for name in files if name in sums]
     wrong += [f"{name} is not what was written" for name in known if _digest(f"{table}/{name}") != sums[name]]
@@ -163,12 +153,7 @@ def wrong_deletions(uri: str, table: str, fragments: Iterable[Any]) -> tuple[lis
 
 def forget_deletions(uri: str, table: str) -> None:
     """Join the files of checksums; leave out those of files that are gone. A damaged one stays as it is."""
-    sums: dict[str, str] = {}
-    read: list[str] = []
-    for record in _records(uri):
-        with suppress(ValueError):
-            sums.update(_read(record))
-            read.append(record)
+    sums, read, _ = _noted(uri)
     there = {f"_deletions/{file.base_name}" for file in files_in(f"{table}/_deletions")}
     kept = {name: sums[name] for name in sorted(sums.keys() & there)}
     if len(read) < 2 and kept == sums:
@@ -177,6 +162,27 @@ def forget_deletions(uri: str, table: str) -> None:
     for record in read:
         if record != joined:
             remove(record)
+
+
+class _Noted(NamedTuple):
+    """What the files of checksums of an index say."""
+
+    sums: dict[str, str]
+    read: list[str]
+    """Files that can be used."""
+    wrong: list[str]
+    """What is wrong with the others."""
+
+
+def _noted(uri: str) -> _Noted:
+    noted = _Noted({}, [], [])
+    for record in _records(uri):
+        try:
+            noted.sums.update(_read(record))
+            noted.read.append(record)
+        except ValueError as error:
+            noted.wrong.append(str(error))
+    return noted
 
 
 def _records(uri: str) -> list[str]:

@@ -26,6 +26,7 @@ from lance.commit import CommitConflictError
 from pydantic import ValidationError
 
 from diffretriever.collections.keys import KEY, KeySet, keys_of
+from diffretriever.encoders.representations import Representations
 from diffretriever.full_disk import room_at
 from diffretriever.index import compaction
 from diffretriever.index.checksums import (
@@ -46,7 +47,14 @@ from diffretriever.index.damage import (
 )
 from diffretriever.index.order import PassageOrder
 from diffretriever.index.vectors import columns_to_read, with_vectors
-from schemas.index import MANIFEST_FORMAT, ROW_CHECKSUM, IndexContents, IndexManifest, passage_schema
+from schemas.index import (
+    MANIFEST_FORMAT,
+    ROW_CHECKSUM,
+    IndexContents,
+    IndexManifest,
+    passage_schema,
+    representation_fields,
+)
 from schemas.places import plain_place
 from schemas.retriever import Bm25Retriever
 
@@ -227,6 +235,12 @@ class PassageIndex:
         with self._readable():
             taken = self.dataset.take(rows.tolist(), columns=columns_to_read(self.manifest, columns))
         return with_vectors(self.uri, self.manifest, taken, columns)
+
+    def representations(self, rows: np.ndarray) -> Representations:
+        """Return what is stored of the passages in `rows` (int64), in their order; the index has an encoder."""
+        assert self.manifest.hidden_size is not None, "an index with an encoder has vectors"
+        columns = [field.name for field in representation_fields(self.manifest.hidden_size)]
+        return Representations.from_arrow(self.take(rows, columns))
 
     def digests(self) -> dict[str, bytes]:
         """Return passage id to digest of all passages: about 200 bytes of memory each; `keys` takes 16."""

@@ -286,7 +286,7 @@ class Answering:
 
     def word(self, token: int) -> str:
         """Return a vocabulary entry as text."""
-        return str(self._preparer.vocabulary.tokenizer.decode([token])).strip()
+        return self._preparer.vocabulary.word(token)
 
 
 @dataclass(frozen=True, slots=True)

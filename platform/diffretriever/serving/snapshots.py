@@ -32,7 +32,6 @@ from diffretriever.search.sparse import open_sparse
 from diffretriever.search.sparse.base import SparseSearch
 from diffretriever.search.sparse.stream import StreamingImpacts
 from diffretriever.serving.metrics import Metrics, NoMetrics
-from schemas.index import representation_fields
 from schemas.mode import EncodedList, ListName
 from schemas.search import SearchOptions
 from schemas.serve import IndexState, PartState, Way
@@ -121,10 +120,8 @@ class View:
 
     def representations(self, rows: np.ndarray) -> dict[int, Representations]:
         """Return what is stored of the passages in these rows (int64), by row, each with N = 1."""
-        hidden_size = self.index.manifest.hidden_size
-        assert hidden_size is not None, "an index with an encoder has vectors"
-        table = self.index.take(rows, [field.name for field in representation_fields(hidden_size)])
-        return {row: Representations.from_arrow(table.slice(place, 1)) for place, row in enumerate(rows.tolist())}
+        stored = self.index.representations(rows)
+        return {row: stored.take(np.array([place])) for place, row in enumerate(rows.tolist())}
 
 
 @dataclass(frozen=True, slots=True)
