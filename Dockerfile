@@ -26,10 +26,10 @@ COPY platform /opt/diffretriever/platform
 COPY schemas /opt/diffretriever/schemas
 COPY jobs /opt/diffretriever/jobs
 COPY serve /opt/diffretriever/serve
-ENV PYTHONPATH=/opt/diffretriever/platform:/opt/diffretriever
+ENV PYTHONPATH=/opt/diffretriever/platform
 ENV RAY_USAGE_STATS_ENABLED=0
 # Stands before the proxies of an application.
-ENV RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=serve.front:middlewares
+ENV RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=diffretriever.serve.front:middlewares
 ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
 
 # By its number: Kubernetes cannot tell from a name that it is not root's.

@@ -32,7 +32,7 @@ $(VENV)/.installed: constraints.txt requirements-minilm.txt pyproject.toml tools
 # carry files for other versions of Python, which fail.
 UNUSED := /(tests?|testing|rllib|benchmarks|examples|pip|setuptools|networkx)/|transformers/models/
 $(VENV)/.compiled: $(VENV)/.installed
-	$(BIN)/python -m compileall -q -x '$(UNUSED)' $(VENV)/lib platform schemas serve >/dev/null || true
+	$(BIN)/python -m compileall -q -x '$(UNUSED)' $(VENV)/lib platform schemas jobs serve >/dev/null || true
 	touch $@
 
 $(S3)/.installed: requirements-s3.txt

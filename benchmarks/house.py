@@ -73,9 +73,9 @@ def _room(name: str) -> str:
 
 
 def _module(name: str) -> str:
-    """Return what a file is imported as; jobs are found beside each other."""
+    """Return what a file is imported as: `schemas` and `serve` within the package, jobs beside each other."""
     parts = Path(name).with_suffix("").parts
-    inside = parts[1:] if parts[0] in {"platform", "jobs"} else parts
+    inside = parts[1:] if parts[0] in {"platform", "jobs"} else ("diffretriever", *parts)
     return ".".join(inside[:-1] if inside[-1] == "__init__" else inside)
 
 
@@ -150,7 +150,7 @@ class Crossed:
             work()
         finally:
             self._is_watching = False
-        return sorted(str(Path(file).relative_to(self._root)) for file in self._seen)
+        return sorted(str(Path(file).resolve().relative_to(self._root)) for file in self._seen)
 
     def _note(self, frame: Any, event: str, _: object) -> None:
         code = frame.f_code
@@ -191,7 +191,7 @@ def _encoding(folder: Path, retriever: Any, uris: list[str]) -> Callable[[], obj
     from diffretriever.pipelines.encode import EncodeBlocks, committed, prepare_blocks
     from diffretriever.pipelines.encoders import EncoderStart
     from diffretriever.pipelines.streams import passage_blocks
-    from schemas.encode import EncodeJob
+    from diffretriever.schemas.encode import EncodeJob
 
     corpus = folder / "corpus.jsonl"
     lines = [json.dumps({"_id": f"p{i}", "title": "A title", "text": f"Some text {i}"}) for i in range(_PASSAGES)]

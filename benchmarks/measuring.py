@@ -18,8 +18,8 @@ from threading import Event, Thread
 from typing import Any, TypeVar
 
 from benchmarks import ROOT
-from schemas.base import Model
-from schemas.settings import JobConfig
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.settings import JobConfig
 
 COLUMNS = ("", "baseline", "ours", "ratio", "goal", "each ratio")
 """Of a table of comparisons."""

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import TypeVar
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
+# Of a checkout; a wheel has the jobs within the package, which is on the path already.
+if (ROOT / "platform").is_dir():
+    sys.path.insert(0, str(ROOT / "platform"))
 # Ray starts its processes by fork and exec, never by fork alone, which is what Lance warns of.
 warnings.filterwarnings("ignore", message="lance is not fork-safe")
 # What a job imports is a million objects that stay. To look through them for garbage, time and again, is a tenth of the
@@ -24,8 +26,8 @@ gc.set_threshold(100_000, 20, 100)
 from diffretriever.consent import trust_code  # noqa: E402  (found through the path above)
 from diffretriever.full_disk import causes, full_disk  # noqa: E402
 from diffretriever.progress import show_progress  # noqa: E402
-from schemas.places import StorePath, plain_place  # noqa: E402
-from schemas.settings import JobConfig, ModelOptions  # noqa: E402
+from diffretriever.schemas.places import StorePath, plain_place  # noqa: E402
+from diffretriever.schemas.settings import JobConfig, ModelOptions  # noqa: E402
 
 C = TypeVar("C", bound=JobConfig)
 _LOST = ("LocalRayletDiedError", "NodeDiedError", "WorkerCrashedError", "OwnerDiedError", "RpcError")

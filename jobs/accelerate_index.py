@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from _entry import absolute_place, run
 
-from schemas.accelerate import AccelerateJob
+from diffretriever.schemas.accelerate import AccelerateJob
 
 if TYPE_CHECKING:
     from diffretriever.index.table import PassageIndex

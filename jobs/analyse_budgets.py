@@ -7,8 +7,8 @@ import sys
 
 from _entry import absolute_place, run
 
-from schemas.analyse import AnalyseBudgetsJob
-from schemas.places import as_place
+from diffretriever.schemas.analyse import AnalyseBudgetsJob
+from diffretriever.schemas.places import as_place
 
 
 def main(config: AnalyseBudgetsJob) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from _entry import absolute_place, run
 
-from schemas.places import as_place
-from schemas.search import BatchSearchJob
+from diffretriever.schemas.places import as_place
+from diffretriever.schemas.search import BatchSearchJob
 
 
 def main(config: BatchSearchJob) -> None:

@@ -7,8 +7,8 @@ import sys
 
 from _entry import absolute_place, run
 
-from schemas.evaluate import CompareJob
-from schemas.places import as_place
+from diffretriever.schemas.evaluate import CompareJob
+from diffretriever.schemas.places import as_place
 
 
 def main(config: CompareJob) -> None:

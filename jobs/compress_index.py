@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from _entry import absolute_place, run
 
-from schemas.compress import CompressJob, CompressSummary
+from diffretriever.schemas.compress import CompressJob, CompressSummary
 
 
 def main(config: CompressJob) -> None:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from _entry import absolute_place, run
 
-from schemas.encode import EncodeJob
-from schemas.evaluate import DemoJob, EvaluateJob
-from schemas.mode import Mode
-from schemas.places import StorePath, as_place
+from diffretriever.schemas.encode import EncodeJob
+from diffretriever.schemas.evaluate import DemoJob, EvaluateJob
+from diffretriever.schemas.mode import Mode
+from diffretriever.schemas.places import StorePath, as_place
 
 if TYPE_CHECKING:
     from diffretriever.evaluation.measures import EvaluationResult

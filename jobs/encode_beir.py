@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from _entry import absolute_place, run
 
-from schemas.encode import EncodeJob, EncodeSummary
-from schemas.places import as_place
+from diffretriever.schemas.encode import EncodeJob, EncodeSummary
+from diffretriever.schemas.places import as_place
 
 
 def main(config: EncodeJob) -> None:

@@ -7,8 +7,8 @@ import sys
 
 from _entry import absolute_place, run
 
-from schemas.evaluate import EvaluateJob
-from schemas.places import as_place
+from diffretriever.schemas.evaluate import EvaluateJob
+from diffretriever.schemas.places import as_place
 
 
 def main(config: EvaluateJob) -> None:
@@ -17,8 +17,8 @@ def main(config: EvaluateJob) -> None:
     from diffretriever.evaluation.fused import FUSION_FILE, fusion_table
     from diffretriever.evaluation.report import evaluation_table
     from diffretriever.files import read_text
-    from schemas.evaluate import SelectorReport
-    from schemas.fusion import FusionReport
+    from diffretriever.schemas.evaluate import SelectorReport
+    from diffretriever.schemas.fusion import FusionReport
 
     output = as_place(absolute_place(config.output, "--output"))
     results = evaluate_job(config.model_copy(update={"output": output}), shlex.join(["python", *sys.argv]))

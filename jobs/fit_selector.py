@@ -7,8 +7,8 @@ import sys
 
 from _entry import absolute_place, run
 
-from schemas.places import as_place
-from schemas.selector import FitSelectorJob
+from diffretriever.schemas.places import as_place
+from diffretriever.schemas.selector import FitSelectorJob
 
 
 def main(config: FitSelectorJob) -> None:

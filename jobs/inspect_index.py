@@ -5,7 +5,7 @@ from __future__ import annotations
 import yaml
 from _entry import run
 
-from schemas.inspect import IndexReport, InspectJob, Verification
+from diffretriever.schemas.inspect import IndexReport, InspectJob, Verification
 
 _VERSIONS_SHOWN = 20
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from _entry import run
 
-from schemas.inspect import MaintainJob
-from schemas.settings import RayConfig
+from diffretriever.schemas.inspect import MaintainJob
+from diffretriever.schemas.settings import RayConfig
 
 
 def main(config: MaintainJob) -> None:

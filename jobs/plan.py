@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from _entry import run
 
-from schemas.plan import PlanJob
+from diffretriever.schemas.plan import PlanJob
 
 if TYPE_CHECKING:
     from diffretriever.index.planning import Counted, Measured

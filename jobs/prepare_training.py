@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from _entry import absolute_place, run
 
-from schemas.places import as_place
-from schemas.training_data import PrepareTrainingJob, TrainingCounts, TrainingSetManifest
+from diffretriever.schemas.places import as_place
+from diffretriever.schemas.training_data import PrepareTrainingJob, TrainingCounts, TrainingSetManifest
 
 
 def main(config: PrepareTrainingJob) -> None:

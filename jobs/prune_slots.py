@@ -7,8 +7,8 @@ import sys
 
 from _entry import absolute_place, run
 
-from schemas.places import as_place
-from schemas.prune import PruneSlotsJob
+from diffretriever.schemas.places import as_place
+from diffretriever.schemas.prune import PruneSlotsJob
 
 
 def main(config: PruneSlotsJob) -> None:

@@ -7,8 +7,8 @@ import sys
 
 from _entry import absolute_place, run
 
-from schemas.places import as_place
-from schemas.reproduce import ReproduceJob
+from diffretriever.schemas.places import as_place
+from diffretriever.schemas.reproduce import ReproduceJob
 
 
 def main(config: ReproduceJob) -> None:

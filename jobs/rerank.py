@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from _entry import absolute_place, run
 
-from schemas.places import as_place
-from schemas.rerank import RerankJob
+from diffretriever.schemas.places import as_place
+from diffretriever.schemas.rerank import RerankJob
 
 if TYPE_CHECKING:
     from diffretriever.collections import BadRecord, Passage

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from _entry import run
 
-from schemas.mode import Mode
-from schemas.search import SearchJob
+from diffretriever.schemas.mode import Mode
+from diffretriever.schemas.search import SearchJob
 
 if TYPE_CHECKING:
     from diffretriever.search.selecting import BudgetChooser, Choice

@@ -7,8 +7,8 @@ import sys
 
 from _entry import absolute_place, run
 
-from schemas.places import as_place
-from schemas.sweep import SweepJob, SweepSummary
+from diffretriever.schemas.places import as_place
+from diffretriever.schemas.sweep import SweepJob, SweepSummary
 
 
 def main(config: SweepJob) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from _entry import absolute_place, run
 
-from schemas.places import StorePath, as_place
-from schemas.training import TrainingManifest, TrainJob
+from diffretriever.schemas.places import StorePath, as_place
+from diffretriever.schemas.training import TrainingManifest, TrainJob
 
 
 def main(config: TrainJob) -> None:

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt
 
-from schemas.base import Model
-from schemas.places import IndexPlace
-from schemas.settings import ModelOptions
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.places import IndexPlace
+from diffretriever.schemas.settings import ModelOptions
 
 Kind: TypeAlias = Literal["codes", "packed", "postings"]
 """The files that a fragment can be searched by, by the name of their folder: codes of its vectors, or what a codec has

@@ -8,10 +8,10 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from schemas.budget import BudgetChoice
-from schemas.places import Place, StorePath, as_place
-from schemas.settings import JobConfig
-from schemas.sweep import SweepMode
+from diffretriever.schemas.budget import BudgetChoice
+from diffretriever.schemas.places import Place, StorePath, as_place
+from diffretriever.schemas.settings import JobConfig
+from diffretriever.schemas.sweep import SweepMode
 
 
 class AnalyseBudgetsJob(JobConfig):

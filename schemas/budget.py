@@ -9,8 +9,8 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import PlainSerializer, PlainValidator
 
-from schemas.base import TextForm
-from schemas.places import StorePath, as_place
+from diffretriever.schemas.base import TextForm
+from diffretriever.schemas.places import StorePath, as_place
 
 
 @dataclass(frozen=True, slots=True)

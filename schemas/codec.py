@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypeAlias, cast, get_args
 
 from pydantic import Field
 
-from schemas.base import Model, TextForm
+from diffretriever.schemas.base import Model, TextForm
 
 Family: TypeAlias = Literal["residual", "product"]
 Bits: TypeAlias = Literal[1, 2, 4]

@@ -7,10 +7,10 @@ from typing import Annotated
 from pydantic import PositiveInt
 from pydantic_settings import NoDecode
 
-from schemas.base import Model
-from schemas.codec import CodecConfig
-from schemas.places import IndexPlace
-from schemas.settings import JobConfig
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.codec import CodecConfig
+from diffretriever.schemas.places import IndexPlace
+from diffretriever.schemas.settings import JobConfig
 
 
 class CompressJob(JobConfig):

@@ -6,10 +6,10 @@ from typing import Literal, Self
 
 from pydantic import PositiveFloat, PositiveInt, field_validator, model_validator
 
-from schemas.base import Model
-from schemas.budget import BudgetChoice
-from schemas.places import IndexPlace, Place
-from schemas.settings import RayConfig
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.budget import BudgetChoice
+from diffretriever.schemas.places import IndexPlace, Place
+from diffretriever.schemas.settings import RayConfig
 
 _ROLES = ("id", "title", "text")
 

@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 from pydantic import BeforeValidator, NonNegativeFloat, PositiveInt, model_validator
 from pydantic_settings import NoDecode
 
-from schemas.base import Model, split_at_commas
-from schemas.fusion import Fusion, named_runs
-from schemas.mode import Mode
-from schemas.places import IndexPlace, Place
-from schemas.search import QueryBudgetOptions, SearchOptions, VersionOption
-from schemas.settings import RayConfig, SelfExclusion
+from diffretriever.schemas.base import Model, split_at_commas
+from diffretriever.schemas.fusion import Fusion, named_runs
+from diffretriever.schemas.mode import Mode
+from diffretriever.schemas.places import IndexPlace, Place
+from diffretriever.schemas.search import QueryBudgetOptions, SearchOptions, VersionOption
+from diffretriever.schemas.settings import RayConfig, SelfExclusion
 
 DEFAULT_MEASURES = ("nDCG@10", "MRR@10", "Recall@100")
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from schemas.base import Model
-from schemas.places import StorePath, as_place
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.places import StorePath, as_place
 
 Fusion: TypeAlias = Literal["min-max", "z-score", "reciprocal-rank"]
 """What a passage counts in a list, before weights: its score less the query's lowest, by the range of the query's

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 from pydantic import Field
 
-from schemas.base import Model, differing_fields
-from schemas.codec import StoredCodec
-from schemas.retriever import RetrieverConfig
+from diffretriever.schemas.base import Model, differing_fields
+from diffretriever.schemas.codec import StoredCodec
+from diffretriever.schemas.retriever import RetrieverConfig
 
 MANIFEST_FORMAT = 1
 

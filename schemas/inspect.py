@@ -8,11 +8,11 @@ from typing import Literal, TypeAlias
 
 from pydantic import PositiveFloat, PositiveInt
 
-from schemas.accelerate import CandidateSettings
-from schemas.base import Model
-from schemas.index import IndexContents, IndexManifest
-from schemas.places import IndexPlace
-from schemas.settings import JobConfig
+from diffretriever.schemas.accelerate import CandidateSettings
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.index import IndexContents, IndexManifest
+from diffretriever.schemas.places import IndexPlace
+from diffretriever.schemas.settings import JobConfig
 
 
 class InspectJob(JobConfig):

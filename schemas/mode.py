@@ -12,7 +12,7 @@ from typing import Annotated, Literal, TypeAlias, get_args
 
 from pydantic import AfterValidator, WithJsonSchema
 
-from schemas.base import suggest
+from diffretriever.schemas.base import suggest
 
 EncodedList: TypeAlias = Literal["dense", "sparse"]
 """A list of passages that encoded queries are searched for by."""

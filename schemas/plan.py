@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from schemas.base import Model
-from schemas.budget import Budget
-from schemas.settings import ModelOptions
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.settings import ModelOptions
 
 
 class PlanJob(ModelOptions):

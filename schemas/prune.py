@@ -6,8 +6,8 @@ from typing import Literal, Self
 
 from pydantic import PositiveInt, model_validator
 
-from schemas.places import IndexPlace, Place
-from schemas.settings import ModelOptions, SelfExclusion
+from diffretriever.schemas.places import IndexPlace, Place
+from diffretriever.schemas.settings import ModelOptions, SelfExclusion
 
 
 class PruneSlotsJob(ModelOptions, SelfExclusion):

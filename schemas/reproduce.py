@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import DirectoryPath, Field, PositiveFloat, model_validator
 from pydantic_settings import NoDecode
 
-from schemas.base import CommaSeparated, Model
-from schemas.places import Place
-from schemas.settings import RayConfig
+from diffretriever.schemas.base import CommaSeparated, Model
+from diffretriever.schemas.places import Place
+from diffretriever.schemas.settings import RayConfig
 
 Scoring: TypeAlias = Literal["maxsim", "pooled-slots"]
 Regime: TypeAlias = Literal["zero-shot", "fine-tuned"]

@@ -6,10 +6,10 @@ from typing import Literal, TypeAlias
 
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
-from schemas.base import Model
-from schemas.places import IndexPlace, Place
-from schemas.retriever import BackboneConfig, TitleJoin
-from schemas.settings import JobConfig
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.places import IndexPlace, Place
+from diffretriever.schemas.retriever import BackboneConfig, TitleJoin
+from diffretriever.schemas.settings import JobConfig
 
 
 class LikelihoodReranker(Model):

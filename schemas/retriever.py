@@ -12,9 +12,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 from pydantic import Field, PositiveInt, TypeAdapter, model_validator
 from typing_extensions import TypeIs
 
-from schemas.base import Model, suggest
-from schemas.budget import Budget
-from schemas.mode import Mode, lists_of, modes_of
+from diffretriever.schemas.base import Model, suggest
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.mode import Mode, lists_of, modes_of
 
 Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 Side: TypeAlias = Literal["query", "passage"]

@@ -6,10 +6,10 @@ from typing import Literal, Self
 
 from pydantic import PositiveInt, model_validator
 
-from schemas.base import Model
-from schemas.mode import Mode
-from schemas.places import IndexPlace, Place
-from schemas.settings import JobConfig, ModelOptions, RayConfig, SelfExclusion
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.mode import Mode
+from diffretriever.schemas.places import IndexPlace, Place
+from diffretriever.schemas.settings import JobConfig, ModelOptions, RayConfig, SelfExclusion
 
 
 class SearchOptions(ModelOptions):

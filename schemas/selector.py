@@ -6,10 +6,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from schemas.base import Model
-from schemas.places import Place
-from schemas.settings import JobConfig
-from schemas.sweep import SweepMode
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.places import Place
+from diffretriever.schemas.settings import JobConfig
+from diffretriever.schemas.sweep import SweepMode
 
 NonNegative = Annotated[float, Field(ge=0)]
 

@@ -9,8 +9,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, PositiveInt
 
-from schemas.base import Model
-from schemas.mode import EncodedList, Mode
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.mode import EncodedList, Mode
 
 Way: TypeAlias = Annotated[str, Field(pattern="^[a-z]+(_[a-z]+)*$")]
 """How passages are found by a score, as the search classes name it: `stream` reads all vectors or impacts from the

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from schemas.base import CommaSeparated, Model
-from schemas.places import IndexPlace
+from diffretriever.schemas.base import CommaSeparated, Model
+from diffretriever.schemas.places import IndexPlace
 
 
 class ServeLimits(Model):

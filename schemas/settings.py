@@ -22,8 +22,8 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, CliSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from schemas.base import CommaSeparated, Model, refuse_unknown_keys, suggest
-from schemas.places import StorePath, plain_place
+from diffretriever.schemas.base import CommaSeparated, Model, refuse_unknown_keys, suggest
+from diffretriever.schemas.places import StorePath, plain_place
 
 RENAMED_FLAGS: dict[str, str] = {}
 """A flag of any job that is gone → what it is called now, as `"--old": "--new"`: who uses the old one is told."""

@@ -7,12 +7,12 @@ from typing import Annotated, Literal, Self, TypeAlias
 import pyarrow as pa
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
-from schemas.base import Model
-from schemas.budget import Budget
-from schemas.index import IndexManifest
-from schemas.places import Place
-from schemas.retriever import has_slots
-from schemas.settings import RayConfig, SelfExclusion
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.places import Place
+from diffretriever.schemas.retriever import has_slots
+from diffretriever.schemas.settings import RayConfig, SelfExclusion
 
 SweepMode: TypeAlias = Literal["dense", "sparse", "hybrid", "pooled-slots"]
 """The scores of a retriever; `pooled-slots` is the dense score of averaged slots (paper §6.1)."""

@@ -10,12 +10,12 @@ from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from pydantic_settings import NoDecode
 
-from schemas.base import Model, differing_fields
-from schemas.budget import BudgetChoice
-from schemas.codec import CodecConfig
-from schemas.places import Place
-from schemas.retriever import RetrieverConfig
-from schemas.settings import JobConfig
+from diffretriever.schemas.base import Model, differing_fields
+from diffretriever.schemas.budget import BudgetChoice
+from diffretriever.schemas.codec import CodecConfig
+from diffretriever.schemas.places import Place
+from diffretriever.schemas.retriever import RetrieverConfig
+from diffretriever.schemas.settings import JobConfig
 
 TRAINING_FORMAT = 1
 

@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 import pyarrow as pa
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from schemas.base import Model
-from schemas.mode import Mode
-from schemas.places import IndexPlace, Place
-from schemas.search import SearchOptions
-from schemas.settings import JobConfig, RayConfig
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.mode import Mode
+from diffretriever.schemas.places import IndexPlace, Place
+from diffretriever.schemas.search import SearchOptions
+from diffretriever.schemas.settings import JobConfig, RayConfig
 
 TRAINING_SET_FORMAT = 1
 

@@ -11,11 +11,13 @@ import sys
 import time
 from pathlib import Path
 
-# Found wherever the command is given.
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in ("", "platform")]
+ROOT = Path(__file__).resolve().parents[1]
+# Of a checkout, wherever the command is given; a wheel has this within the package, which is on the path already.
+if (ROOT / "platform").is_dir():
+    sys.path.insert(0, str(ROOT / "platform"))
 
-from schemas.base import Model  # noqa: E402
-from serve.front import ENVIRONMENT  # noqa: E402
+from diffretriever.schemas.base import Model  # noqa: E402
+from diffretriever.serve.front import ENVIRONMENT  # noqa: E402
 
 _NAME = "diffretriever"
 _LOOK_S = 0.5
@@ -43,7 +45,7 @@ def main(arguments: list[str]) -> None:
     from ray import serve
 
     from diffretriever.pipelines.cluster import connect
-    from serve.app import search_app
+    from diffretriever.serve.app import search_app
 
     application = search_app(given)
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -23,7 +23,11 @@ from diffretriever.consent import trusted_sources
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.representations import Representations
 from diffretriever.files import is_local
+from diffretriever.schemas.serve import PartState
+from diffretriever.schemas.serve_config import ReplicaConfig, ServeConfig
 from diffretriever.search.batch import to_table
+from diffretriever.serve.metrics import RayMetrics
+from diffretriever.serve.remote import RemoteBackend
 from diffretriever.serving.answering import SearchSpec
 from diffretriever.serving.api import make_api
 from diffretriever.serving.backend import EncodeBatcher, LocalBackend, SearchBatcher
@@ -37,10 +41,6 @@ from diffretriever.serving.service import (
     search_options,
 )
 from diffretriever.serving.snapshots import ShardNumber, Snapshots, Version
-from schemas.serve import PartState
-from schemas.serve_config import ReplicaConfig, ServeConfig
-from serve.metrics import RayMetrics
-from serve.remote import RemoteBackend
 
 _PAGE = Path(__file__).parent / "static"
 _LOG = logging.getLogger("ray.serve")

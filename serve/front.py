@@ -1,6 +1,7 @@
 """What stands before Ray Serve's own proxy: slow bodies are held off here, and what Ray answers becomes a problem.
 
-RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=serve.front:middlewares, where Ray is started, has its proxies use this.
+Where Ray is started with RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=diffretriever.serve.front:middlewares, its proxies
+use this.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from ray import serve
 from ray.serve.exceptions import RayServeException
 from starlette.middleware import Middleware
 
+from diffretriever.serve.replicas import GONE, Replicas
 from diffretriever.serving.guard import App, Bodies, Message, Receive, Replayed, SafeHeaders, Scope, Send, send_problem
 from diffretriever.serving.problems import RequestError, UnavailableError
-from serve.replicas import GONE, Replicas
 
-ENVIRONMENT = {"RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve.front:middlewares"}
+ENVIRONMENT = {"RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "diffretriever.serve.front:middlewares"}
 """Of Ray's processes."""
 _BODIES = 1024
 _BODY_S = 5.0

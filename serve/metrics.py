@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ray.serve.metrics import Gauge, Histogram
 
+from diffretriever.schemas.serve import PartState
 from diffretriever.serving.metrics import Kind, Stage
-from schemas.serve import PartState
 
 _MILLISECONDS = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0]
 _QUERIES = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0]

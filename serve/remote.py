@@ -11,7 +11,10 @@ from ray.serve.handle import DeploymentHandle
 
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.representations import Representations
+from diffretriever.schemas.mode import ListName
+from diffretriever.schemas.serve import PartState, SearchResponse
 from diffretriever.search.batch import merge, to_hits
+from diffretriever.serve.replicas import Replicas
 from diffretriever.serving.answering import (
     Answering,
     CheckedRequest,
@@ -22,9 +25,6 @@ from diffretriever.serving.answering import (
     with_bm25,
 )
 from diffretriever.serving.snapshots import Version
-from schemas.mode import ListName
-from schemas.serve import PartState, SearchResponse
-from serve.replicas import Replicas
 
 
 class RemoteBackend:

@@ -51,19 +51,19 @@ from diffretriever.reproduction.exhibits.analyses import read_analysis
 from diffretriever.reproduction.exhibits.latencies import read_latencies
 from diffretriever.reproduction.exhibits.query_features import _values
 from diffretriever.reproduction.report import read_results
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.codec import CodecConfig
+from diffretriever.schemas.search import SearchJob
+from diffretriever.schemas.selector import FittedFeature, LearnedSelectorArtefact
+from diffretriever.schemas.sweep import BudgetSelection, SweepJob
+from diffretriever.schemas.training import MANIFEST_FILE, Recipe, TrainingManifest
+from diffretriever.schemas.training_data import MinedNegatives, MineNegativesJob, PrepareTrainingJob
 from diffretriever.training.adapters import check_trained
 from diffretriever.training.data.sources import open_source
 from diffretriever.training.data.training_set import EXAMPLES_FILE, PASSAGES_FILE, TrainingSet
 from diffretriever.training.engine import PlainEngine
 from diffretriever.training.gather import Workers
 from diffretriever.training.run_folder import RunFolder
-from schemas.budget import Budget
-from schemas.codec import CodecConfig
-from schemas.search import SearchJob
-from schemas.selector import FittedFeature, LearnedSelectorArtefact
-from schemas.sweep import BudgetSelection, SweepJob
-from schemas.training import MANIFEST_FILE, Recipe, TrainingManifest
-from schemas.training_data import MinedNegatives, MineNegativesJob, PrepareTrainingJob
 from tests.evaluation.budgets.made_up import make_sweep
 from tests.evaluation.budgets.made_up_vectors import add_vectors
 from tests.evaluation.test_evaluation_report import EVALUATION, RESULTS

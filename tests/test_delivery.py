@@ -31,7 +31,7 @@ from tests.pipelines.corpora import line, write_corpus
 ROOT = Path(__file__).resolve().parents[1]
 IMAGE = "/opt/diffretriever"
 KEPT = {"PATH", "HOME", "TMPDIR", "LANG"}
-OURS = {"_entry", "diffretriever", "schemas", "serve"}
+OURS = {"_entry", "diffretriever"}
 
 
 class Instruction(NamedTuple):
@@ -157,7 +157,7 @@ def test_the_image_is_for_ray() -> None:
     steps = instructions()
     assert steps[0].name == "FROM"
     assert {step.name for step in steps} <= {"FROM", "ARG", "ENV", "COPY", "RUN", "USER", "WORKDIR", "CMD"}
-    assert Instruction("ENV", f"PYTHONPATH={IMAGE}/platform:{IMAGE}") in steps
+    assert Instruction("ENV", f"PYTHONPATH={IMAGE}/platform") in steps
     assert [step.rest for step in steps if step.name == "USER"] == ["1000"]
     assert [step.rest for step in steps if "pip" in step.rest and step.name == "RUN"] == []
     assert [step.rest for step in steps if "install.sh" in step.rest and step.name == "RUN"] == [
@@ -245,9 +245,9 @@ def free_port() -> int:
 _IMPORT_ALL = """
 import importlib, pkgutil, runpy, sys
 from pathlib import Path
-import diffretriever, schemas, serve
-names = [m.name for package in (diffretriever, schemas, serve)
-         for m in pkgutil.walk_packages(package.__path__, package.__name__ + ".") if not m.name.endswith("__main__")]
+import diffretriever
+names = [m.name for m in pkgutil.walk_packages(diffretriever.__path__, "diffretriever.")]
+names = [name for name in names if not name.endswith("__main__")]
 for name in names:
     assert Path(importlib.import_module(name).__file__).is_relative_to(Path(sys.argv[1]).parent), name
 sys.path.insert(0, sys.argv[1])

@@ -33,10 +33,10 @@ from diffretriever.files import (
     write_bytes,
     write_text,
 )
-from schemas.base import Model
-from schemas.evaluate import EvaluateJob
-from schemas.inspect import MaintainJob
-from schemas.places import Place, StorePath, as_place
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.evaluate import EvaluateJob
+from diffretriever.schemas.inspect import MaintainJob
+from diffretriever.schemas.places import Place, StorePath, as_place
 from tests.cluster.s3 import S3
 
 

@@ -36,10 +36,10 @@ from diffretriever.index.rewrite import parts_of, write_part
 from diffretriever.index.table import PassageIndex, table_uri
 from diffretriever.index.writer import Committer, write_block
 from diffretriever.ledger import Ledger
+from diffretriever.schemas.search import SearchJob
 from diffretriever.search.accelerate import make_missing, missing_files
 from diffretriever.search.bm25 import Bm25Search, bm25_artefact
 from diffretriever.search.sparse.segment import write_segment
-from schemas.search import SearchJob
 from tests.index.compressed_cases import block, fill, manifest
 
 FULL = OSError(errno.ENOSPC, "No space left on device")

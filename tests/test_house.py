@@ -15,7 +15,7 @@ from benchmarks.house import Crossed, crossed_files, source_figures
 FILES = {
     "schemas/base.py": "X = 1\n",
     "platform/lib/__init__.py": "",
-    "platform/lib/a.py": "from lib.far import c\nfrom schemas.base import X\n",
+    "platform/lib/a.py": "from lib.far import c\nfrom diffretriever.schemas.base import X\n",
     "platform/lib/b.py": (
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from lib.d import Y\nelse:\n    import lib.a\n"
     ),

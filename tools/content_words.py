@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import DirectoryPath, PositiveInt
 
 from diffretriever.evaluation.formats.tables import Cell, markdown_table
-from schemas.retriever import CONTENT_WORDS, ContentWordsConfig
-from schemas.settings import JobConfig
+from diffretriever.schemas.retriever import CONTENT_WORDS, ContentWordsConfig
+from diffretriever.schemas.settings import JobConfig
 
 COLUMNS = ("vocabulary", "texts", "filter", "words kept", "texts with none", "entries a text")
 

@@ -18,10 +18,10 @@ from pydantic import PositiveInt
 from benchmarks.latency.__main__ import LatencyBenchmark
 from benchmarks.latency.__main__ import main as measure_latencies
 from diffretriever.reproduction.checkpoints import FAMILIES
-from schemas.analyse import AnalyseBudgetsJob
-from schemas.reproduce import ReproduceJob
-from schemas.settings import JobConfig
-from schemas.sweep import PAPER_COUNTS, SweepJob
+from diffretriever.schemas.analyse import AnalyseBudgetsJob
+from diffretriever.schemas.reproduce import ReproduceJob
+from diffretriever.schemas.settings import JobConfig
+from diffretriever.schemas.sweep import PAPER_COUNTS, SweepJob
 
 if TYPE_CHECKING:
     from diffretriever.reproduction.plan import Plan

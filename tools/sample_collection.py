@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from schemas.settings import JobConfig
+from diffretriever.schemas.settings import JobConfig
 
 
 class SampleCollection(JobConfig):

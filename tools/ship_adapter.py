@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from schemas.settings import JobConfig
-from schemas.training import MANIFEST_FILE, TrainingManifest
+from diffretriever.schemas.settings import JobConfig
+from diffretriever.schemas.training import MANIFEST_FILE, TrainingManifest
 from tools import ROOT
 
 _PROVENANCE = "provenance.json"

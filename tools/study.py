@@ -26,11 +26,11 @@ from pydantic import Field, PositiveInt
 from diffretriever.evaluation.formats.tables import markdown_table
 from diffretriever.evaluation.statistics import holm, paired_p
 from diffretriever.files import whole_folder
-from schemas.base import Model
-from schemas.budget import Budget
-from schemas.retriever import RETRIEVER_ADAPTER, BackboneRetriever, MaskedRetriever
-from schemas.settings import JobConfig
-from schemas.training import Recipe
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, BackboneRetriever, MaskedRetriever
+from diffretriever.schemas.settings import JobConfig
+from diffretriever.schemas.training import Recipe
 from tools import ROOT
 
 if TYPE_CHECKING:

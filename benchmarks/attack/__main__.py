@@ -12,8 +12,8 @@ from pydantic_settings import NoDecode
 from benchmarks.attack.driver import Plan, all_names, attack, markdown, write_report
 from benchmarks.attack.registry import entry_of
 from benchmarks.measuring import header, run
-from schemas.base import CommaSeparated
-from schemas.settings import JobConfig
+from diffretriever.schemas.base import CommaSeparated
+from diffretriever.schemas.settings import JobConfig
 
 
 class AttackBenchmark(JobConfig):

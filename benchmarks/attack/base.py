@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from pydantic import NonNegativeInt
 
-from schemas.base import Model
+from diffretriever.schemas.base import Model
 
 TRACEBACK = "Traceback (most recent call last)"
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from benchmarks.attack.killed import KilledJobAttack, write_model
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.index import ROW_CHECKSUM
 from diffretriever.search.inspection import inspect
-from schemas.index import ROW_CHECKSUM
 from tests.pipelines.corpora import line, write_corpus
 
 PASSAGES = 400

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from benchmarks.attack.killed import KilledJobAttack, different_files, write_model
+from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.search.accelerate import accelerate
-from schemas.accelerate import AccelerateJob
 from tests.pipelines.corpora import WORDS
 from tests.pipelines.sweep_cases import make_job
 from tests.serving.serving_cases import random_encoder, small_index

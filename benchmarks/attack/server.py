@@ -19,8 +19,8 @@ from benchmarks.attack.base import Attack, Round
 from benchmarks.attack.living import content_of
 from benchmarks.serve.session import kill_actor, serving
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.search import SearchOptions
 from diffretriever.search import open_searcher
-from schemas.search import SearchOptions
 from tests.serving.serving_cases import PASSAGES, QUERIES, random_encoder, small_index
 
 _SECONDS = 30.0

@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 from pydantic import PositiveInt, model_validator
 
 from benchmarks.measuring import COLUMNS, Benchmark, Comparison, Sample, compare, header, in_child, run
-from schemas.budget import Budget
-from schemas.retriever import (
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.retriever import (
     BackboneConfig,
     ContentWordsConfig,
     MaskedRetriever,

@@ -26,8 +26,8 @@ from diffretriever.encoders.readout import unit_float16
 from diffretriever.encoders.representations import Representations
 from diffretriever.presets import load_retriever
 from diffretriever.ragged import offsets_of
+from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.scoring.sparse import impact_matrix
-from schemas.retriever import MaskedRetriever
 
 NAIVE_BATCH = 16
 """Texts at a time of the plainest loop."""
@@ -59,7 +59,7 @@ def job(collection: str, retriever: str, rows: int) -> Sample:
     # Ray starts its processes by fork and exec, never by fork alone, which is what Lance warns of.
     warnings.filterwarnings("ignore", message="lance is not fork-safe")
     from diffretriever.pipelines.encode import encode_collection
-    from schemas.encode import EncodeJob
+    from diffretriever.schemas.encode import EncodeJob
 
     with TemporaryDirectory() as folder:
         config = EncodeJob(

@@ -20,7 +20,7 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.generated import GeneratedEncoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.preparer import PreparedText
-from schemas.retriever import RETRIEVER_ADAPTER, Bm25Retriever
+from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, Bm25Retriever
 
 _WARM_UP = 5
 

@@ -40,7 +40,7 @@ class Encoded:
 def evaluation(made: dict[str, int], top_k: int, *, accelerated: bool) -> dict[str, float]:
     """Return CPU seconds and peak memory of an evaluation without its encoding: dense, sparse and hybrid."""
     from diffretriever.evaluation import evaluate as module
-    from schemas.evaluate import EvaluateJob
+    from diffretriever.schemas.evaluate import EvaluateJob
 
     with TemporaryDirectory() as folder:
         searcher = _searcher(folder, made, accelerated=accelerated)
@@ -91,12 +91,12 @@ def _searcher(folder: str, made: dict[str, int], *, accelerated: bool) -> Any:
     from diffretriever.collections import Passage
     from diffretriever.index.table import PassageIndex
     from diffretriever.index.writer import Committer, beside, text_table, write_block
+    from diffretriever.schemas.index import IndexManifest
+    from diffretriever.schemas.retriever import MaskedRetriever
+    from diffretriever.schemas.search import SearchOptions
     from diffretriever.search.dense.codes import build_codes
     from diffretriever.search.neural import NeuralSearcher
     from diffretriever.search.sparse.postings import build_postings
-    from schemas.index import IndexManifest
-    from schemas.retriever import MaskedRetriever
-    from schemas.search import SearchOptions
 
     retriever = MaskedRetriever.model_validate({"backbone": {"source": "x", "dtype": "float32"}, "budget": "q4p4"})
     manifest = IndexManifest(retriever=retriever, weights="w", hidden_size=HIDDEN, vocab_size=VOCAB, created="now")

@@ -17,7 +17,7 @@ from benchmarks.measuring import serve_child
 from diffretriever.backbones.device import resolve_device
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import Encoder
-from schemas.retriever import RETRIEVER_ADAPTER, is_neural
+from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, is_neural
 
 WARM_UP, TIMED = 5, 20
 """As in the paper (its appendix on latency)."""

@@ -16,8 +16,8 @@ from diffretriever.collections import Passage
 from diffretriever.index.compaction import plan
 from diffretriever.index.table import PassageIndex, bm25_manifest, table_uri
 from diffretriever.index.writer import BlockWriter, Committer, text_table
-from schemas.base import Model
-from schemas.retriever import Bm25Retriever
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.retriever import Bm25Retriever
 
 _NAMES = 50_000
 """Of a file; file systems limit them."""

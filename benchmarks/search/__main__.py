@@ -13,7 +13,7 @@ from pydantic import Field, PositiveInt
 
 from benchmarks.measuring import Benchmark, header, in_child, run
 from benchmarks.search.figures import CANDIDATE_COLUMNS, EXACT_COLUMNS, Built, Candidates, Figures
-from schemas.accelerate import ProposerName
+from diffretriever.schemas.accelerate import ProposerName
 
 Size: TypeAlias = Literal["10k-16-384", "100k-16-384", "100k-4-384", "10k-4-3584", "100k-4-3584", "1m-4-384"]
 Spread: TypeAlias = Literal["clustered", "independent"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from schemas.base import Model
+from diffretriever.schemas.base import Model
 
 EXACT_COLUMNS = ("exact", "p50 ms", "of fp32", "R@10", "R@100", "goal")
 CANDIDATE_COLUMNS = (

@@ -20,6 +20,7 @@ from benchmarks.search.figures import Built, Candidates, Timed
 from benchmarks.search.vectors import MadeUpVectors, name
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.calibrate import choose_count, counts_to_try
@@ -27,7 +28,6 @@ from diffretriever.search.dense.candidates import PROPOSERS, CandidateSearch
 from diffretriever.search.dense.coded import CodedPassages, CodedScan
 from diffretriever.search.dense.codes import build_codes, open_segments
 from diffretriever.search.dense.stream import StreamingScan
-from schemas.search import SearchOptions
 
 T = TypeVar("T")
 K = 100

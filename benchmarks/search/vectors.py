@@ -15,9 +15,9 @@ from diffretriever.collections import Passage
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
-from schemas.base import Model
-from schemas.index import IndexManifest
-from schemas.retriever import MaskedRetriever
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.retriever import MaskedRetriever
 
 BLOCK = 25_000
 """Passages drawn and written at once."""

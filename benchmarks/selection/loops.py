@@ -21,7 +21,7 @@ def selection(passages: int) -> list[float]:
     from diffretriever.collections.pydoc import PYDOC
     from diffretriever.collections.scanning import PartScan, scan
     from diffretriever.pipelines.choosing import PassageSelection
-    from schemas.encode import EncodeJob
+    from diffretriever.schemas.encode import EncodeJob
 
     # Its text is not read: the parts are made up.
     collection = open_collection(PYDOC)

@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from benchmarks.measuring import header, print_report, run
-from schemas.settings import JobConfig
+from diffretriever.schemas.settings import JobConfig
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 OPERATIONS = [

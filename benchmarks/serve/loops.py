@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measuring import serve_child
-from schemas.base import Model
+from diffretriever.schemas.base import Model
 
 WARM_UP = 8
 """Requests that every loop makes before it measures."""

@@ -23,8 +23,8 @@ def serving(settings: dict[str, Any], *, haproxy: bool) -> Iterator[str]:
     from ray import serve
 
     from diffretriever.pipelines.cluster import connect
-    from serve.app import search_app
-    from serve.front import ENVIRONMENT
+    from diffretriever.serve.app import search_app
+    from diffretriever.serve.front import ENVIRONMENT
 
     os.environ.update(ENVIRONMENT)
     with socket.socket() as probe:

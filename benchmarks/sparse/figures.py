@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Literal, TypeAlias
 
-from schemas.base import Model
+from diffretriever.schemas.base import Model
 
 Law: TypeAlias = Literal["zipf", "uniform"]
 COLUMNS = ("", "postings", "scipy columns", "scipy rows, as today", "goal")

@@ -18,14 +18,14 @@ from diffretriever.artefacts.artefact import bytes_in
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, write_block
+from diffretriever.schemas.index import TEXT_SCHEMA, IndexManifest
+from diffretriever.schemas.retriever import MaskedRetriever
+from diffretriever.schemas.search import SearchOptions
+from diffretriever.schemas.settings import RayConfig
 from diffretriever.search.accelerate import Missing, missing_files
 from diffretriever.search.sparse import open_sparse
 from diffretriever.search.sparse.postings import POSTINGS, FragmentPostings, PostingsSearch
 from diffretriever.search.sparse.segment import Impacts, PostingsSegment
-from schemas.index import TEXT_SCHEMA, IndexManifest
-from schemas.retriever import MaskedRetriever
-from schemas.search import SearchOptions
-from schemas.settings import RayConfig
 
 
 def write(uri: str, impacts: dict[str, Any], fragments: int) -> int:

@@ -15,9 +15,9 @@ import scipy.sparse
 
 from benchmarks.measuring import peak_mb, serve_child
 from benchmarks.sparse.figures import Alone, Beside, Built, Latencies
+from diffretriever.schemas.base import Model
 from diffretriever.search.sparse.segment import Impacts, PostingsSegment
 from diffretriever.search.sparse.segment_search import search
-from schemas.base import Model
 
 T = TypeVar("T")
 BATCH = 5_000

@@ -9,7 +9,7 @@ import subprocess
 import time
 
 from benchmarks.measuring import serve_child
-from schemas.base import Model
+from diffretriever.schemas.base import Model
 
 _SET_CHILD_SUBREAPER = 36
 """Of Linux's prctl: orphans become this process's children, so that their time is counted, too."""

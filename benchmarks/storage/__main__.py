@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import get_args
 
 from benchmarks.measuring import Benchmark, header, run
-from schemas.codec import Bits, CodecConfig, Family
-from schemas.encode import EncodeJob
+from diffretriever.schemas.codec import Bits, CodecConfig, Family
+from diffretriever.schemas.encode import EncodeJob
 
 _PRESETS = ("minilm-pooled", "diffretriever-minilm")
 _PAPER_COLUMNS = ("corpus", "retriever", "bf16", "zstd bf16", "paper", "residual2", "paper's", "product2", "product1")

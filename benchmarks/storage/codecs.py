@@ -21,12 +21,12 @@ from diffretriever.evaluation.measures import EvaluationResult, evaluate
 from diffretriever.evaluation.statistics import paired_p
 from diffretriever.index.rewrite import sample_of
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.codec import CodecConfig
+from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Passages
 from diffretriever.scoring.maxsim import maxsim
 from diffretriever.scoring.topk import TopK
-from schemas.base import Model
-from schemas.codec import CodecConfig
-from schemas.search import SearchOptions
 
 if TYPE_CHECKING:
     from diffretriever.codecs.base import Codec

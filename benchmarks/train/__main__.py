@@ -18,13 +18,13 @@ from benchmarks.train.figures import (
     measured,
     utilisation,
 )
-from schemas.budget import Budget
-from schemas.retriever import (
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.retriever import (
     BackboneConfig,
     ContentWordsConfig,
     MaskedRetriever,
 )
-from schemas.training import Recipe
+from diffretriever.schemas.training import Recipe
 
 DREAM_7B: dict[str, Any] = {
     "hidden_size": 3584,

@@ -11,8 +11,8 @@ from typing import Any
 from unittest import mock
 
 from benchmarks.measuring import in_child
-from schemas.base import Model
-from schemas.training import Recipe
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.training import Recipe
 
 COLUMNS = ("", "Trainer tokens/s", "ours", "ratio", "by CPU time", "Trainer peak MB", "ours", "ratio", "each ratio")
 COLUMNS_7B = ("", "tokens/s", "peak MB", "model TFLOP/s", "utilisation", "each")

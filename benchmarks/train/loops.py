@@ -30,6 +30,8 @@ from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.presets import load_retriever
+from diffretriever.schemas.retriever import MaskedRetriever
+from diffretriever.schemas.training import Recipe
 from diffretriever.training.batches import Batches
 from diffretriever.training.data.examples import Group, passage_key
 from diffretriever.training.data.seeds import seed_torch
@@ -37,8 +39,6 @@ from diffretriever.training.gather import Workers
 from diffretriever.training.lora import lora_config, target_modules
 from diffretriever.training.session import Session, describe_training, open_session
 from diffretriever.training.trainable import with_training_lengths
-from schemas.retriever import MaskedRetriever
-from schemas.training import Recipe
 
 _ALONE = Workers(0, 1)
 _QUERY_WORDS = 8

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from diffretriever.front.retriever import Retriever
     from diffretriever.index.table import PassageIndex
     from diffretriever.presets import load_retriever
+    from diffretriever.schemas.budget import Budget
     from diffretriever.search import open_searcher
-    from schemas.budget import Budget
 
 __version__ = "0.1.0"
 
 _PLACES = {
-    "Budget": "schemas.budget",
+    "Budget": "diffretriever.schemas.budget",
     "Hit": "diffretriever.front.results",
     "Index": "diffretriever.front.index",
     "PassageIndex": "diffretriever.index.table",

@@ -26,7 +26,7 @@ from urllib.parse import unquote
 from pydantic import BaseModel, ValidationError
 
 from diffretriever.full_disk import room_at
-from schemas.places import StorePath, as_place, plain_place
+from diffretriever.schemas.places import StorePath, as_place, plain_place
 
 if TYPE_CHECKING:
     from pyarrow import fs

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from diffretriever.files import AnyPlace, is_file, read_bytes, remove, understood, write_bytes
-from schemas.base import differing_fields
-from schemas.places import plain_place
+from diffretriever.schemas.base import differing_fields
+from diffretriever.schemas.places import plain_place
 
 IDENTITY_FILE = "identity"
 """Entry that says which job a ledger belongs to."""

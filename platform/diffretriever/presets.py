@@ -11,11 +11,18 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from diffretriever.files import is_file, read_text
-from schemas.base import suggest
-from schemas.budget import Budget, is_selection
-from schemas.places import StorePath, as_place
-from schemas.retriever import RETRIEVER_ADAPTER, MaskedRetriever, NeuralRetriever, RetrieverConfig, has_slots, is_neural
-from schemas.sweep import BudgetSelection
+from diffretriever.schemas.base import suggest
+from diffretriever.schemas.budget import Budget, is_selection
+from diffretriever.schemas.places import StorePath, as_place
+from diffretriever.schemas.retriever import (
+    RETRIEVER_ADAPTER,
+    MaskedRetriever,
+    NeuralRetriever,
+    RetrieverConfig,
+    has_slots,
+    is_neural,
+)
+from diffretriever.schemas.sweep import BudgetSelection
 
 C = TypeVar("C")
 

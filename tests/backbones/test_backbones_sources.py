@@ -13,7 +13,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 
 from diffretriever.backbones import checkpoint, device, load_backbone, source
 from diffretriever.random_models.checkpoints import main, write_random_checkpoint
-from schemas.retriever import BackboneConfig
+from diffretriever.schemas.retriever import BackboneConfig
 from tests.backbones.helpers import FolderOf
 
 

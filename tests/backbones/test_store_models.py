@@ -16,7 +16,7 @@ from diffretriever.backbones.loader import load_backbone
 from diffretriever.backbones.source import resolve_adapter, resolve_source
 from diffretriever.files import fetched_folder, file_digest, files_in, write_bytes, write_text
 from diffretriever.random_models.adapters import write_random_adapter
-from schemas.places import StorePath
+from diffretriever.schemas.places import StorePath
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -75,7 +75,7 @@ def test_without_weights_none_are_fetched(model: str) -> None:
 
 def test_processes_and_threads_wait_for_one_another(model: str, cache: Path) -> None:
     code = f"from diffretriever.backbones.source import resolve_source; print(resolve_source({model!r}))"
-    env = os.environ | {"PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}"}
+    env = os.environ | {"PYTHONPATH": str(ROOT / "platform")}
     commands = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env) for _ in "12"
     ]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from schemas.serve import Problem, SearchRequest, SearchResponse
+from diffretriever.schemas.serve import Problem, SearchRequest, SearchResponse
 
 STATIC = Path(__file__).resolve().parents[2] / "serve" / "static"
 RECORDED = json.loads((Path(__file__).parent / "almanac.json").read_text("utf-8"))

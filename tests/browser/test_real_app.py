@@ -12,9 +12,9 @@ import pytest
 import uvicorn
 
 from diffretriever.client import AsyncSearchClient, ProblemError, Retries, SearchClient
+from diffretriever.schemas.serve import PassageIn
 from diffretriever.serving.api import make_api
 from diffretriever.serving.guard import key_digest
-from schemas.serve import PassageIn
 from tests.browser.driving import Page
 from tests.browser.stub import STATIC
 from tests.serving.serving_cases import QUERIES, local_service, random_encoder, small_index

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schemas.serve import IndexResponse, SearchResponse
+from diffretriever.schemas.serve import IndexResponse, SearchResponse
 from tests.browser.driving import Page
 from tests.browser.stub import BEES, RECORDED, TIDES, Stub, recorded, titles
 

@@ -14,7 +14,7 @@ from diffretriever.budgets.selectors import (
     load_artefact,
     open_selector,
 )
-from schemas.selector import FittedFeature, LearnedSelectorArtefact
+from diffretriever.schemas.selector import FittedFeature, LearnedSelectorArtefact
 
 LENGTH = FittedFeature(name="length", low=2, high=20, centre=8, scale=4)
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 
 from diffretriever.client import AsyncSearchClient, Retries, SearchClient
-from schemas.serve import (
+from diffretriever.schemas.serve import (
     BudgetUsed,
     DeleteResponse,
     IndexState,

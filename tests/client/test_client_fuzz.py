@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from diffretriever.client import ClientError, Retries
-from schemas.serve import DeleteResponse, IngestResponse, SearchResponse
+from diffretriever.schemas.serve import DeleteResponse, IngestResponse, SearchResponse
 from tests.client.service import DELETED, FOUND, PASSAGE, REFUSED, awaited, blocking
 
 CALLS: dict[str, tuple[tuple[Any, ...], type]] = {

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.inspect import Problem
 from diffretriever.search import open_searcher
 from diffretriever.search.inspection import inspect
-from schemas.inspect import Problem
 from tests.cluster.cases import CHECKPOINT, COMMITS, CORPUS, CPUS, IDS, WRITES, Bench, ids_in, vectors_in
 from tests.cluster.fault_proxy import Fault
 from tests.cluster.nodes import Job, Nodes, may_mount

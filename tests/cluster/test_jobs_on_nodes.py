@@ -21,10 +21,10 @@ import yaml
 from diffretriever.collections import read_run
 from diffretriever.files import read_text, write_text
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.mode import Mode
+from diffretriever.schemas.places import as_place
+from diffretriever.schemas.training_data import PrepareTrainingJob
 from diffretriever.search import open_searcher
-from schemas.mode import Mode
-from schemas.places import as_place
-from schemas.training_data import PrepareTrainingJob
 from tests.cluster.cases import CHECKPOINT, MASKED, RETRIEVER, Bench, ids_in
 from tests.cluster.nodes import Job, may_mount
 from tests.cluster.s3 import ROOT, free_port
@@ -85,8 +85,8 @@ class Desk:
 def desk(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     monkeypatch.setenv("DIFFRETRIEVER_CACHE", str(tmp_path / "cache"))
     checkout = tmp_path / "checkout"
-    for name in ("platform", "schemas", "jobs"):
-        shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("platform", "schemas", "jobs", "serve"):
+        shutil.copytree(ROOT / name, checkout / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     (checkout / RETRIEVER).write_text(MASKED, "utf-8")
     made = Desk(bench, checkout)
     yield made
@@ -132,7 +132,7 @@ def serve_config(index: str, port: int) -> dict[str, Any]:
     for part, cpus in CPUS.items():
         application["args"][part] |= {"cpus": cpus, "gpus": 0, "max_replicas": 1}
     # As an image has it; submitted jobs have brought their own.
-    code = {"PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}"}
+    code = {"PYTHONPATH": str(ROOT / "platform")}
     application["runtime_env"] = with_warm_workers({"env_vars": code})
     return dict(config)
 

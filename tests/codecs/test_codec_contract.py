@@ -12,8 +12,8 @@ import torch
 
 from diffretriever.codecs import codec_from_bytes, load_codec, storage_bytes, train_codec
 from diffretriever.codecs.base import Codec
+from diffretriever.schemas.codec import Bits, CodecConfig, Family
 from diffretriever.scoring.maxsim import maxsim
-from schemas.codec import Bits, CodecConfig, Family
 
 HIDDEN, N = 32, 3000
 CONFIGS = [CodecConfig(family, bits) for family in get_args(Family) for bits in get_args(Bits)]

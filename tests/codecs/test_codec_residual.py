@@ -11,7 +11,7 @@ import pytest
 from diffretriever.codecs import storage_bytes, train_codec
 from diffretriever.codecs.codewords import spherical_centroids
 from diffretriever.codecs.residual import centroid_count
-from schemas.codec import Bits, CodecConfig
+from diffretriever.schemas.codec import Bits, CodecConfig
 from tests.codecs.test_codec_contract import HIDDEN, OTHERS, SAMPLE, trained
 
 GIB = 2**30

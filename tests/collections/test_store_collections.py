@@ -22,7 +22,7 @@ from diffretriever.collections import (
 )
 from diffretriever.collections.quarantine import own_file, refuse_other_files
 from diffretriever.files import files_in, read_text, remove, write_bytes, write_text
-from schemas.places import StorePath
+from diffretriever.schemas.places import StorePath
 from tests.collections.test_quarantine import beir_folder
 
 

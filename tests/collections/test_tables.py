@@ -13,7 +13,7 @@ from pyarrow import feather, parquet
 
 from diffretriever.collections import BadInputError, BadRecord, Passage, open_collection, scan
 from diffretriever.collections.documents import text_id
-from schemas.encode import EncodeJob
+from diffretriever.schemas.encode import EncodeJob
 
 ROWS = [{"key": "a", "body": 'one, "two"\nthree', "head": "H"}, {"key": "b", "body": "ünï", "head": ""}]
 FIELDS = {"id": "key", "text": "body", "title": "head"}

@@ -12,7 +12,7 @@ from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.pooled import PooledEncoder
-from schemas.retriever import BackboneConfig, MaskedRetriever, PooledRetriever
+from diffretriever.schemas.retriever import BackboneConfig, MaskedRetriever, PooledRetriever
 from tests.encoders.encoder_cases import CASES, MASKED, FolderOf, Make, case_config
 
 

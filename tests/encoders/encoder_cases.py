@@ -12,7 +12,7 @@ import numpy as np
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import Representations
 from diffretriever.presets import load_retriever
-from schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, Bm25Retriever, NeuralRetriever
+from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, Bm25Retriever, NeuralRetriever
 
 _REPLLAMA = {"pooling": "last", "append_eos": True, "query_prefix": "query: ", "passage_prefix": "passage: "}
 CASES: dict[str, dict[str, Any]] = {

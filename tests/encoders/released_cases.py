@@ -8,8 +8,8 @@ from typing import Any
 
 from diffretriever.backbones import load_vocabulary
 from diffretriever.random_models.adapters import write_random_adapter
-from schemas.budget import Budget
-from schemas.retriever import BackboneConfig, MaskedRetriever, PromptConfig
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.retriever import BackboneConfig, MaskedRetriever, PromptConfig
 
 SYSTEM = "You are an AI assistant that can understand human language."
 TEMPLATES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from diffretriever.encoders.framing import ContentWords
-from schemas.retriever import ContentWordsConfig
+from diffretriever.schemas.retriever import ContentWordsConfig
 
 
 class PartsTokenizer:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from diffretriever.encoders.framing import ContentWords, stop_words
-from schemas.retriever import ContentWordsConfig
+from diffretriever.schemas.retriever import ContentWordsConfig
 from tools.content_words import kept
 
 

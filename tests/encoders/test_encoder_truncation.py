@@ -7,8 +7,8 @@ import pytest
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.pooled import PooledEncoder
-from schemas.budget import Budget
-from schemas.retriever import TextConfig
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.retriever import TextConfig
 from tests.encoders.encoder_cases import HUGE, Make, sequences
 
 

@@ -15,7 +15,7 @@ from diffretriever.encoders import preparer as prepared
 from diffretriever.encoders.framing import SYSTEM
 from diffretriever.encoders.generated import closing_tokens, cut_tokens
 from diffretriever.encoders.preparer import Preparer
-from schemas.retriever import BackboneConfig, GeneratedRetriever, PromptConfig, TextConfig
+from diffretriever.schemas.retriever import BackboneConfig, GeneratedRetriever, PromptConfig, TextConfig
 from tests.encoders.encoder_cases import HUGE, TEXTS, FolderOf, assert_close
 
 FAMILIES = ("qwen2", "llama3")

@@ -17,8 +17,8 @@ import torch
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.representations import Representations
 from diffretriever.random_models.checkpoints import write_random_checkpoint
-from schemas.budget import Budget
-from schemas.retriever import BackboneConfig, MaskedRetriever, NeuralRetriever, PooledRetriever
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.retriever import BackboneConfig, MaskedRetriever, NeuralRetriever, PooledRetriever
 
 GOLDEN = Path(__file__).parent / "golden"
 NAMES = ("masked-dream-q2p3", "pooled-llada", "masked-bert-q1p2")

@@ -19,7 +19,7 @@ from sentence_transformers import SentenceTransformer
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.library import LibraryEncoder
 from diffretriever.presets import load_retriever
-from schemas.retriever import BackboneConfig, LibraryRetriever, PooledRetriever
+from diffretriever.schemas.retriever import BackboneConfig, LibraryRetriever, PooledRetriever
 from tests.encoders.library_cases import TEXTS, change_json, encoder_of, plain, published
 
 KINDS = [("bert", "mean"), ("bert", "cls"), ("qwen3", "lasttoken"), ("mistral", "mean")]

@@ -22,14 +22,14 @@ from diffretriever.encoders.library_files import LibraryFiles
 from diffretriever.evaluation.evaluate import evaluate_job
 from diffretriever.index.table import PassageIndex, manifest_of
 from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.schemas.accelerate import AccelerateJob
+from diffretriever.schemas.evaluate import EvaluateJob
+from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.retriever import BackboneConfig, LibraryRetriever, MaskedRetriever
+from diffretriever.schemas.serve_config import ServeConfig
 from diffretriever.search import open_searcher
 from diffretriever.search.accelerate import accelerate
 from diffretriever.serving.service import open_encoder, open_index, open_preparer
-from schemas.accelerate import AccelerateJob
-from schemas.evaluate import EvaluateJob
-from schemas.index import IndexManifest
-from schemas.retriever import BackboneConfig, LibraryRetriever, MaskedRetriever
-from schemas.serve_config import ServeConfig
 from tests.encoders.library_cases import TEXTS, change_json, encoder_of, published
 
 ROOT = Path(__file__).resolve().parents[2]

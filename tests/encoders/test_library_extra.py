@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from diffretriever.encoders import load_preparer
-from schemas.retriever import BackboneConfig, LibraryRetriever
+from diffretriever.schemas.retriever import BackboneConfig, LibraryRetriever
 
 
 def test_without_the_extra_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from diffretriever.consent import VARIABLE
 from diffretriever.encoders import library_files, load_encoder, load_preparer
 from diffretriever.encoders.library_files import LibraryFiles
 from diffretriever.files import write_bytes
-from schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, LibraryRetriever
+from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, LibraryRetriever
 from tests.encoders.library_cases import TEXTS, change_json, encoder_of, late_interaction, published
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("sentence_transformers", reason="the extra `models` is not i
 
 from diffretriever.encoders import load_preparer
 from diffretriever.encoders.preparer import from_arrow, to_arrow
-from schemas.retriever import TextConfig
+from diffretriever.schemas.retriever import TextConfig
 from tests.encoders.library_cases import TEXTS, encoder_of, published
 
 

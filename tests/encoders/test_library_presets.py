@@ -12,7 +12,7 @@ pytest.importorskip("sentence_transformers", reason="the extra `models` is not i
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.library import LibraryEncoder
 from diffretriever.presets import load_retriever, preset_names
-from schemas.retriever import RETRIEVER_ADAPTER, LibraryRetriever
+from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, LibraryRetriever
 from tests.encoders.library_cases import TEXTS, late_interaction, plain, published
 
 KIND_OF = {

@@ -19,8 +19,8 @@ from sentence_transformers import MultiVectorEncoder
 from diffretriever.encoders import load_preparer
 from diffretriever.encoders.library import LibraryEncoder
 from diffretriever.encoders.preparer import PreparedText, from_arrow, to_arrow
+from diffretriever.schemas.retriever import TextConfig
 from diffretriever.scoring.maxsim import maxsim
-from schemas.retriever import TextConfig
 from tests.encoders.library_cases import TEXTS, encoder_of, late_interaction, plain, published
 
 FOLDERS: dict[str, tuple[str, dict[str, Any]]] = {

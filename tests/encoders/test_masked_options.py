@@ -12,8 +12,8 @@ import torch
 from diffretriever.backbones import BackboneOutput
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.preparer import join_title
-from schemas.budget import Budget
-from schemas.retriever import ContentWordsConfig, PromptConfig, TextConfig
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.retriever import ContentWordsConfig, PromptConfig, TextConfig
 from tests.encoders.encoder_cases import TEXTS, WORDS, Make, impacts, sequences
 
 ALL_WORDS = " ".join(WORDS)

@@ -13,8 +13,8 @@ import torch
 
 from diffretriever.encoders.framing import SYSTEM
 from diffretriever.encoders.masked import MaskedEncoder
-from schemas.budget import Budget
-from schemas.retriever import PromptConfig
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.retriever import PromptConfig
 from tests.encoders.encoder_cases import Make, sequences
 
 TEXT = "honey and river water"

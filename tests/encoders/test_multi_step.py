@@ -17,7 +17,7 @@ import torch
 
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.representations import Representations
-from schemas.budget import Budget
+from diffretriever.schemas.budget import Budget
 from tests.encoders.encoder_cases import TEXTS, Make, assert_close, assert_identical, impacts
 
 BUDGETS = [8, 4, 2, 7, 1, 3, 5, 16]

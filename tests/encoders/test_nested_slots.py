@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from diffretriever.backbones.slot_layers import SLOTS_FILE
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.random_models.adapters import write_random_adapter
-from schemas.budget import Budget
-from schemas.retriever import MaskedRetriever
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.retriever import MaskedRetriever
 from tests.encoders.encoder_cases import TEXTS, FolderOf, Make
 
 NESTED: dict[str, dict[str, Any]] = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from diffretriever.encoders.framing import SYSTEM, build_prompt, frame
-from schemas.retriever import PromptConfig, Side
+from diffretriever.schemas.retriever import PromptConfig, Side
 
 
 def whole(side: Side, slots: int, **config: Any) -> str:

@@ -13,7 +13,7 @@ from diffretriever.encoders import load_encoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.index.table import manifest_of
 from diffretriever.random_models.adapters import write_random_adapter
-from schemas.retriever import MaskedRetriever
+from diffretriever.schemas.retriever import MaskedRetriever
 from tests.backbones.adapter_cases import merge_by_hand
 from tests.encoders.encoder_cases import TEXTS, FolderOf, assert_close, assert_identical, impacts
 from tests.encoders.released_cases import TEMPLATES, release

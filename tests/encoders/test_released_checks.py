@@ -10,7 +10,13 @@ import pytest
 
 from diffretriever.backbones import source
 from diffretriever.encoders import load_encoder, load_preparer
-from schemas.retriever import RETRIEVER_ADAPTER, MaskedRetriever, NeuralRetriever, PooledRetriever, PromptConfig
+from diffretriever.schemas.retriever import (
+    RETRIEVER_ADAPTER,
+    MaskedRetriever,
+    NeuralRetriever,
+    PooledRetriever,
+    PromptConfig,
+)
 from tests.encoders.encoder_cases import FolderOf
 from tests.encoders.released_cases import TEMPLATES, release
 

@@ -12,7 +12,7 @@ import torch
 
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.representations import Representations
-from schemas.budget import Budget
+from diffretriever.schemas.budget import Budget
 from tests.encoders.encoder_cases import Make, assert_close, assert_identical, impacts
 
 TEXTS = ("honey bees store water", "copper river", "winter and summer", "a passage")

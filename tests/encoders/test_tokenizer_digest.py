@@ -15,11 +15,11 @@ from diffretriever.index.table import PassageIndex, check_same, manifest_of
 from diffretriever.pipelines.encoders import EncoderStart, load_in_actor
 from diffretriever.presets import load_retriever
 from diffretriever.random_models.checkpoints import write_random_checkpoint
+from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.retriever import NeuralRetriever
+from diffretriever.schemas.search import SearchOptions
+from diffretriever.schemas.sweep import encoder_fingerprint
 from diffretriever.search import open_searcher
-from schemas.index import IndexManifest
-from schemas.retriever import NeuralRetriever
-from schemas.search import SearchOptions
-from schemas.sweep import encoder_fingerprint
 from tests.search.conftest import QUERIES, fill
 
 

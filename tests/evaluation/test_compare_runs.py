@@ -12,7 +12,7 @@ from diffretriever.collections import Run, write_qrels, write_run
 from diffretriever.evaluation.comparison import better_than, compare_runs, lettered_table
 from diffretriever.evaluation.measures import EvaluationResult
 from diffretriever.files import write_text
-from schemas.evaluate import CompareJob, Test
+from diffretriever.schemas.evaluate import CompareJob, Test
 from tests.reproduction.tex import faults
 
 N = 30

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from diffretriever.collections import Run
 from diffretriever.evaluation.measures import evaluate, parse_measures
-from schemas.evaluate import DEFAULT_MEASURES
+from diffretriever.schemas.evaluate import DEFAULT_MEASURES
 
 QRELS = {
     "graded": {"a": 2, "b": 1, "c": 0},

@@ -11,7 +11,7 @@ from diffretriever.collections import Run
 from diffretriever.evaluation.comparison import comparison_table, write_comparison
 from diffretriever.evaluation.measures import EvaluationResult, evaluate
 from diffretriever.evaluation.report import Evaluation, draw_measures, evaluation_table, write_evaluation
-from schemas.evaluate import ComparisonReport, EvaluationReport
+from diffretriever.schemas.evaluate import ComparisonReport, EvaluationReport
 
 QRELS = {f"q{i}": {f"d{i}": 1} for i in range(12)}
 EVALUATION = Evaluation(

@@ -12,10 +12,10 @@ from diffretriever.collections import Run, read_run, write_qrels, write_run
 from diffretriever.evaluation.evaluate import evaluate_job
 from diffretriever.evaluation.fused import FinishedRuns, Weights, fusion_table
 from diffretriever.evaluation.measures import evaluate
+from diffretriever.schemas.evaluate import EvaluateJob, EvaluationReport
+from diffretriever.schemas.fusion import FusionReport
 from diffretriever.scoring.fusion import ranked
 from diffretriever.scoring.hits import Hits
-from schemas.evaluate import EvaluateJob, EvaluationReport
-from schemas.fusion import FusionReport
 
 QRELS = {f"q{i}": {f"d{i}": 1} for i in range(8)}
 # By words the passage is first for the first half, by vectors for the other one: together they find all.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from diffretriever.evaluation.evaluate import evaluate_job
-from schemas.evaluate import EvaluateJob
+from diffretriever.schemas.evaluate import EvaluateJob
 
 
 def collection(folder: Path) -> Path:

@@ -13,7 +13,7 @@ from diffretriever.front import index as front_index
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines import encode
 from diffretriever.pipelines.encode import encode_collection
-from schemas.encode import EncodeJob
+from diffretriever.schemas.encode import EncodeJob
 from tests.pipelines.corpora import line, write_corpus
 
 NOTES = ["prune roses in winter", "the server has no memory", "tomatoes like the sun"]

@@ -13,15 +13,15 @@ from diffretriever.index.rewrite import parts_of, replace_all, sample_of, write_
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_place
 from diffretriever.index.writer import Committer, write_block
+from diffretriever.schemas.codec import CodecConfig, StoredCodec
+from diffretriever.schemas.index import IndexManifest, passage_schema
+from diffretriever.schemas.retriever import MaskedRetriever
+from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.compressed import CompressedScan
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
-from schemas.codec import CodecConfig, StoredCodec
-from schemas.index import IndexManifest, passage_schema
-from schemas.retriever import MaskedRetriever
-from schemas.search import SearchOptions
 
 HIDDEN, MOST_VECTORS = 64, 3
 CPU = torch.device("cpu")

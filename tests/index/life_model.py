@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from diffretriever.collections import Passage
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.index import IndexManifest, passage_schema
+from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.scoring.hits import Hit
-from schemas.index import IndexManifest, passage_schema
-from schemas.retriever import MaskedRetriever
 
 # Codecs want a multiple of 8.
 HIDDEN, MOST_VECTORS, VOCAB = 8, 3, 50

@@ -21,6 +21,10 @@ from diffretriever.index import vectors
 from diffretriever.index.damage import manifests_of
 from diffretriever.index.table import PassageIndex, bm25_manifest, table_schema
 from diffretriever.index.writer import Committer, text_table, write_block
+from diffretriever.schemas.accelerate import AccelerateJob
+from diffretriever.schemas.index import ROW_CHECKSUM, passage_schema
+from diffretriever.schemas.retriever import Bm25Retriever
+from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.bm25 import Bm25Searcher
@@ -29,10 +33,6 @@ from diffretriever.search.dense.codes import open_segments
 from diffretriever.search.dense.plaid import PlaidProposer
 from diffretriever.search.inspection import inspect
 from diffretriever.search.sparse import open_sparse
-from schemas.accelerate import AccelerateJob
-from schemas.index import ROW_CHECKSUM, passage_schema
-from schemas.retriever import Bm25Retriever
-from schemas.search import SearchOptions
 from tests.index.compressed_cases import CPU, HIDDEN, QUERIES, add, compressed, fill, manifest
 from tests.search.conftest import PASSAGES
 from tests.search.conftest import QUERIES as TEXTS

@@ -12,8 +12,8 @@ from pyarrow import ipc
 from diffretriever.files import write_text
 from diffretriever.index import checksums
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.inspect import Verification
 from diffretriever.search.inspection import inspect
-from schemas.inspect import Verification
 from tests.index.compressed_cases import add, fill
 
 KIND = "files of deleted rows are damaged"

@@ -14,14 +14,14 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_place
 from diffretriever.index.writer import Committer, WriterLock, write_block
 from diffretriever.ledger import Ledger
+from diffretriever.schemas.accelerate import AccelerateJob
+from diffretriever.schemas.encode import EncodeJob
+from diffretriever.schemas.evaluate import EvaluateJob
+from diffretriever.schemas.inspect import InspectJob, MaintainJob
+from diffretriever.schemas.places import plain_place
+from diffretriever.schemas.search import SearchJob
+from diffretriever.schemas.serve_config import ServeConfig
 from diffretriever.search.accelerate import accelerate, missing_files
-from schemas.accelerate import AccelerateJob
-from schemas.encode import EncodeJob
-from schemas.evaluate import EvaluateJob
-from schemas.inspect import InspectJob, MaintainJob
-from schemas.places import plain_place
-from schemas.search import SearchJob
-from schemas.serve_config import ServeConfig
 from tests.index.compressed_cases import compressed, fill
 from tests.index.test_index import add, block, manifest
 

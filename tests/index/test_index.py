@@ -16,8 +16,8 @@ from diffretriever.encoders.representations import Representations
 from diffretriever.index import compaction
 from diffretriever.index.table import PassageIndex, check_same
 from diffretriever.index.writer import BlockWriter, Committer, WriterLock, beside, text_table, write_block
-from schemas.index import IndexManifest
-from schemas.retriever import BackboneConfig, MaskedRetriever, PooledRetriever, TextConfig
+from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.retriever import BackboneConfig, MaskedRetriever, PooledRetriever, TextConfig
 
 HIDDEN = 4
 

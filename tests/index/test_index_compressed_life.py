@@ -17,13 +17,13 @@ from diffretriever.index.history import column_bytes, history
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_place, read_packed
 from diffretriever.index.writer import Committer, write_block
+from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import build_codes
 from diffretriever.search.dense.packed import PACKED
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
-from schemas.accelerate import AccelerateJob
 from tests.index.compressed_cases import (
     HIDDEN,
     MOST_VECTORS,

@@ -19,6 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from diffretriever.index.table import PassageIndex, table_uri
 from diffretriever.index.writer import Committer, write_block
+from diffretriever.schemas.accelerate import AccelerateJob
+from diffretriever.schemas.search import SearchOptions
 from diffretriever.search.accelerate import accelerate, missing_files
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.codes import build_codes
@@ -26,8 +28,6 @@ from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
 from diffretriever.search.sparse import open_sparse
 from diffretriever.search.sparse.postings import build_postings
-from schemas.accelerate import AccelerateJob
-from schemas.search import SearchOptions
 from tests.index.life_model import (
     ENCODED_QUERIES,
     IDS,

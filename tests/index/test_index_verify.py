@@ -13,12 +13,12 @@ import pytest
 from diffretriever.collections import Passage
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, write_block
+from diffretriever.schemas.index import IndexManifest, passage_schema
+from diffretriever.schemas.inspect import Problem
+from diffretriever.schemas.retriever import BackboneConfig, LibraryRetriever, MaskedRetriever
 from diffretriever.search.dense.codes import CODES, build_codes
 from diffretriever.search.inspection import inspect
 from diffretriever.search.verify import verify
-from schemas.index import IndexManifest, passage_schema
-from schemas.inspect import Problem
-from schemas.retriever import BackboneConfig, LibraryRetriever, MaskedRetriever
 from tests.index.damaged_cases import without_checksums
 
 HIDDEN, VOCAB = 8, 50

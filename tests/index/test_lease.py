@@ -86,7 +86,7 @@ def test_a_writer_that_is_killed_keeps_nobody_for_long(bucket: str, monkeypatch:
         "from diffretriever.index.writer import WriterLock\n"
         f"with WriterLock({bucket!r}):\n    print('held', flush=True); time.sleep(1e6)"
     )
-    path = {"PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}"}
+    path = {"PYTHONPATH": str(ROOT / "platform")}
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=os.environ | path) as killed:
         assert killed.stdout is not None
         assert killed.stdout.readline() == b"held\n"

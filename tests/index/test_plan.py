@@ -12,8 +12,8 @@ from diffretriever.collections import Passage
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.planning import HIDDEN_SIZES, SAMPLE, count, index_bytes, make_plan, measure, page, scan_rate
 from diffretriever.presets import load_retriever
-from schemas.plan import PlanJob
-from schemas.retriever import is_neural
+from diffretriever.schemas.plan import PlanJob
+from diffretriever.schemas.retriever import is_neural
 
 
 def job(**values: object) -> PlanJob:

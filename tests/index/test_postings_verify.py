@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from diffretriever.index.table import PassageIndex, fragment_key
+from diffretriever.schemas.inspect import Problem
 from diffretriever.search.inspection import inspect
 from diffretriever.search.sparse.postings import POSTINGS, build_postings
 from diffretriever.search.sparse.segment import array_file, checksum, read_segment, write_header
-from schemas.inspect import Problem
 from tests.index.damaged_cases import without_checksums
 from tests.index.test_index_verify import fill, good_row
 

@@ -13,11 +13,11 @@ from diffretriever.index import planning as storage
 from diffretriever.index.planning import make_plan
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.plan import PlanJob
+from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.search.dense.codes import CODES, build_codes
 from diffretriever.search.sparse.segment import DTYPES
-from schemas.index import IndexManifest
-from schemas.plan import PlanJob
-from schemas.retriever import MaskedRetriever
 
 MS_MARCO = 8_841_823
 GIB = 2**30

@@ -13,23 +13,23 @@ import pytest
 
 from diffretriever.index.table import PassageIndex, bm25_manifest
 from diffretriever.index.writer import Committer, text_table, write_block
-from schemas.accelerate import AccelerateJob
-from schemas.analyse import AnalyseBudgetsJob
-from schemas.compress import CompressJob
-from schemas.encode import EncodeJob
-from schemas.evaluate import CompareJob, DemoJob, EvaluateJob
-from schemas.inspect import InspectJob, MaintainJob
-from schemas.plan import PlanJob
-from schemas.prune import PruneSlotsJob
-from schemas.reproduce import ReproduceJob
-from schemas.rerank import RerankJob
-from schemas.retriever import Bm25Retriever
-from schemas.search import BatchSearchJob, SearchJob
-from schemas.selector import FitSelectorJob
-from schemas.settings import JobConfig
-from schemas.sweep import SweepJob
-from schemas.training import TrainJob
-from schemas.training_data import MineNegativesJob, PrepareTrainingJob
+from diffretriever.schemas.accelerate import AccelerateJob
+from diffretriever.schemas.analyse import AnalyseBudgetsJob
+from diffretriever.schemas.compress import CompressJob
+from diffretriever.schemas.encode import EncodeJob
+from diffretriever.schemas.evaluate import CompareJob, DemoJob, EvaluateJob
+from diffretriever.schemas.inspect import InspectJob, MaintainJob
+from diffretriever.schemas.plan import PlanJob
+from diffretriever.schemas.prune import PruneSlotsJob
+from diffretriever.schemas.reproduce import ReproduceJob
+from diffretriever.schemas.rerank import RerankJob
+from diffretriever.schemas.retriever import Bm25Retriever
+from diffretriever.schemas.search import BatchSearchJob, SearchJob
+from diffretriever.schemas.selector import FitSelectorJob
+from diffretriever.schemas.settings import JobConfig
+from diffretriever.schemas.sweep import SweepJob
+from diffretriever.schemas.training import TrainJob
+from diffretriever.schemas.training_data import MineNegativesJob, PrepareTrainingJob
 from tests.search.conftest import PASSAGES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -226,7 +226,7 @@ _IN_A_CALL = """try:
 def test_a_job_that_ray_ends_says_that_all_is_safe(end: str, status: int, told: str, tmp_path: Path) -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT / 'jobs')!r}); import _entry, ray\n"
-        "from schemas.inspect import InspectJob\n"
+        "from diffretriever.schemas.inspect import InspectJob\n"
         f"sys.argv = ['inspect_index.py', '--index', {str(tmp_path)!r}]\n"
         f"def main(_):\n    {end}\n"
         "_entry.run(InspectJob, main)\n"

@@ -10,10 +10,10 @@ import pytest
 
 from diffretriever.index.table import PassageIndex, bm25_manifest
 from diffretriever.index.writer import Committer, text_table, write_block
-from schemas.index import ROW_CHECKSUM, TEXT_SCHEMA
-from schemas.inspect import IndexReport
-from schemas.plan import CapacityPlan
-from schemas.retriever import Bm25Retriever
+from diffretriever.schemas.index import ROW_CHECKSUM, TEXT_SCHEMA
+from diffretriever.schemas.inspect import IndexReport
+from diffretriever.schemas.plan import CapacityPlan
+from diffretriever.schemas.retriever import Bm25Retriever
 from tests.jobs.test_command_lines import job
 from tests.search.conftest import PASSAGES
 

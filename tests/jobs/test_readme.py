@@ -46,9 +46,9 @@ SUBMITTED = [c for c in commands() if c.startswith("ray job submit")]
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a stranger has after cloning, with a corpus beside it."""
     folder = tmp_path_factory.mktemp("checkout")
-    for name in ("platform", "schemas", "jobs"):
+    for name in ("platform", "schemas", "jobs", "serve"):
         # With what Python and numba compiled, as after the first command.
-        shutil.copytree(ROOT / name, folder / name)
+        shutil.copytree(ROOT / name, folder / name, symlinks=True)
     write_corpus(folder / "my-corpus", [line(i) for i in range(40)])
     return folder
 
@@ -59,7 +59,7 @@ def environment(warm: None) -> Iterator[dict[str, str]]:
     tools = str(Path(sys.executable).parent)
     # No job finds a cluster of other tests.
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as place:
-        path, python_path = f"{os.environ['PATH']}:{tools}", f"platform:.:{os.environ['PYTHONPATH']}"
+        path, python_path = f"{os.environ['PATH']}:{tools}", f"platform:{os.environ['PYTHONPATH']}"
         own = {"PATH": path, "PYTHONPATH": python_path, "RAY_AUTH_MODE": "token"}
         own["RAY_TMPDIR"] = place
         yield {**{k: v for k, v in os.environ.items() if k not in OTHERS}, **own}

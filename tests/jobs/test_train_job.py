@@ -31,11 +31,11 @@ from diffretriever.pipelines.cluster import connect
 from diffretriever.pipelines.train import train
 from diffretriever.presets import load_retriever
 from diffretriever.random_models.checkpoints import write_random_checkpoint
+from diffretriever.schemas.places import StorePath, as_place
+from diffretriever.schemas.retriever import MaskedRetriever
+from diffretriever.schemas.training import TrainingManifest, TrainJob
 from diffretriever.training.data.training_set import MANIFEST_FILE
 from diffretriever.training.run_folder import METRICS_FILE
-from schemas.places import StorePath, as_place
-from schemas.retriever import MaskedRetriever
-from schemas.training import TrainingManifest, TrainJob
 from tests.training.made_up_collection import write_collection, write_training_data
 
 ROOT = Path(__file__).resolve().parents[2]

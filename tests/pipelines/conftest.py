@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.encode import EncodeJob
+from diffretriever.schemas.encode import EncodeJob
 from tests.pipelines.corpora import JobMaker
 
 

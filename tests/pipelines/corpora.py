@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from schemas.encode import EncodeJob
+from diffretriever.schemas.encode import EncodeJob
 
 JobMaker = Callable[..., EncodeJob]
 

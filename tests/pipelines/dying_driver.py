@@ -20,7 +20,7 @@ import encode_beir  # noqa: E402
 
 from diffretriever.index.table import PassageIndex  # noqa: E402
 from diffretriever.index.writer import Committer  # noqa: E402
-from schemas.encode import EncodeJob  # noqa: E402
+from diffretriever.schemas.encode import EncodeJob  # noqa: E402
 
 COMMITS = {"after the first commit": 1, "in the middle": 5}
 

@@ -11,11 +11,11 @@ from unittest.mock import patch
 import numpy as np
 
 from diffretriever.encoders.representations import Representations
+from diffretriever.schemas.sweep import SweepJob, SweepMode
 from diffretriever.scoring.hits import Hit, Hits
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.neural import NeuralSearcher
 from diffretriever.search.sparse.stream import StreamingImpacts
-from schemas.sweep import SweepJob, SweepMode
 from tests.pipelines.corpora import WORDS, line, write_corpus
 
 MODES: tuple[SweepMode, ...] = ("dense", "sparse", "hybrid", "pooled-slots")

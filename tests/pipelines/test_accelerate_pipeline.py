@@ -10,9 +10,9 @@ import pytest
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, write_block
 from diffretriever.pipelines.accelerate import make_on_ray
+from diffretriever.schemas.accelerate import AccelerateJob
+from diffretriever.schemas.index import passage_schema
 from diffretriever.search.accelerate import FILE_KINDS, Missing, accelerate, missing_files
-from schemas.accelerate import AccelerateJob
-from schemas.index import passage_schema
 from tests.index.test_index_verify import HIDDEN, fill, good_row
 
 pytestmark = pytest.mark.cluster

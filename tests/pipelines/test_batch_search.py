@@ -16,10 +16,10 @@ from diffretriever.pipelines import batch_search
 from diffretriever.pipelines.batch_search import search_batch
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.streams import put_table
+from diffretriever.schemas.encode import EncodeJob
+from diffretriever.schemas.search import BatchSearchJob, SearchOptions
 from diffretriever.search import open_searcher
 from diffretriever.search.dense.codes import build_codes
-from schemas.encode import EncodeJob
-from schemas.search import BatchSearchJob, SearchOptions
 from tests.pipelines.corpora import WORDS, line, write_corpus
 from tests.places import local
 

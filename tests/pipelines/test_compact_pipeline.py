@@ -17,7 +17,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines import compact, encode
 from diffretriever.pipelines.compact import CompactionBeside, compact_index
 from diffretriever.pipelines.encode import encode_collection
-from schemas.settings import RayConfig
+from diffretriever.schemas.settings import RayConfig
 from tests.index.compressed_cases import add, compressed, fill, stored_vectors
 from tests.pipelines.corpora import JobMaker, line, write_corpus
 

@@ -11,8 +11,8 @@ from diffretriever.index.rewrite import parts_of, sample_of
 from diffretriever.index.table import PassageIndex, bm25_manifest
 from diffretriever.index.writer import WriterLock
 from diffretriever.pipelines.compress import compress_index
-from schemas.compress import CompressJob
-from schemas.retriever import Bm25Retriever, LibraryRetriever
+from diffretriever.schemas.compress import CompressJob
+from diffretriever.schemas.retriever import Bm25Retriever, LibraryRetriever
 from tests.index.compressed_cases import compressed, fill, manifest, stored_vectors
 
 

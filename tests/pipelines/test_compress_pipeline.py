@@ -13,7 +13,7 @@ from diffretriever.index import rewrite as compression
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines import compress
 from diffretriever.pipelines.compress import compress_index
-from schemas.compress import CompressJob
+from diffretriever.schemas.compress import CompressJob
 from tests.index.compressed_cases import fill, stored_vectors
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]

@@ -21,9 +21,9 @@ from diffretriever.pipelines.cluster import EncoderPool
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.encoders import EncoderStart, StartedEncoder, as_begun
 from diffretriever.pipelines.streams import actor_options, blocks_of, dataset_of, pack
-from schemas.index import IndexManifest
-from schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, LibraryRetriever, MaskedRetriever
-from schemas.settings import RayConfig
+from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, LibraryRetriever, MaskedRetriever
+from diffretriever.schemas.settings import RayConfig
 from tests.pipelines.corpora import JobMaker, line, write_corpus
 
 COMMIT = "c" * 40

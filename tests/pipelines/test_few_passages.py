@@ -14,13 +14,13 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines import accelerate, encode, sweep
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.sweep import sweep_budgets
+from diffretriever.schemas.encode import EncodeJob
+from diffretriever.schemas.retriever import LibraryRetriever
+from diffretriever.schemas.search import SearchOptions
 from diffretriever.search import accelerate as files
 from diffretriever.search import open_searcher
 from diffretriever.search.accelerate import missing_files
 from diffretriever.search.bm25 import bm25_artefact
-from schemas.encode import EncodeJob
-from schemas.retriever import LibraryRetriever
-from schemas.search import SearchOptions
 from tests.pipelines.corpora import JobMaker, line, write_corpus
 from tests.pipelines.sweep_cases import make_job as make_sweep
 

@@ -13,8 +13,8 @@ from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscali
 from diffretriever.pipelines import machines
 from diffretriever.pipelines.cluster import EncoderPool, size_pool
 from diffretriever.pipelines.machines import Kind, Machines, Share, kinds_in
-from schemas.retriever import BackboneConfig, Bm25Retriever, MaskedRetriever, RetrieverConfig
-from schemas.settings import RayConfig
+from diffretriever.schemas.retriever import BackboneConfig, Bm25Retriever, MaskedRetriever, RetrieverConfig
+from diffretriever.schemas.settings import RayConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = MaskedRetriever(backbone=BackboneConfig(source="x"))

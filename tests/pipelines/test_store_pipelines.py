@@ -13,10 +13,10 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.accelerate import make_on_ray
 from diffretriever.pipelines.batch_search import search_batch
 from diffretriever.pipelines.encode import encode_collection
+from diffretriever.schemas.accelerate import AccelerateJob
+from diffretriever.schemas.encode import EncodeJob
+from diffretriever.schemas.search import BatchSearchJob
 from diffretriever.search.accelerate import accelerate, missing_files
-from schemas.accelerate import AccelerateJob
-from schemas.encode import EncodeJob
-from schemas.search import BatchSearchJob
 from tests.pipelines.corpora import WORDS, line, write_corpus
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]

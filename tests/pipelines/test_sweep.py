@@ -16,14 +16,14 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines import sweep
 from diffretriever.pipelines.sweep import sweep_budgets
 from diffretriever.presets import load_retriever, read_selection
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.retriever import MaskedRetriever
+from diffretriever.schemas.search import SearchOptions
+from diffretriever.schemas.sweep import SweepJob, SweepSummary, encoder_fingerprint
 from diffretriever.scoring.hits import Hits
 from diffretriever.search import open_searcher
 from diffretriever.search.batch import kept_hits
 from diffretriever.search.neural import NeuralSearcher
-from schemas.budget import Budget
-from schemas.retriever import MaskedRetriever
-from schemas.search import SearchOptions
-from schemas.sweep import SweepJob, SweepSummary, encoder_fingerprint
 from tests.pipelines.sweep_cases import MODES, TEXTS, counted_passes, make_job, pooled_by_hand, runs, stamps
 from tests.places import local
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from diffretriever.evaluation.measures import EvaluationResult
 from diffretriever.evaluation.report import Evaluation, write_evaluation
-from schemas.places import StorePath
-from schemas.reproduce import ReproduceJob
+from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.reproduce import ReproduceJob
 
 JobMaker = Callable[..., ReproduceJob]
 

@@ -17,8 +17,8 @@ from diffretriever.reproduction import runner
 from diffretriever.reproduction.plan import Task, make_plan
 from diffretriever.reproduction.report import read_results
 from diffretriever.reproduction.tables import EvaluationSet
-from schemas.reproduce import IndexStorage, ReproduceJob
-from schemas.retriever import MaskedRetriever
+from diffretriever.schemas.reproduce import IndexStorage, ReproduceJob
+from diffretriever.schemas.retriever import MaskedRetriever
 from tests.index.compressed_cases import stored_vectors
 from tests.reproduction.cases import JobMaker
 from tests.reproduction.conftest import N_PASSAGES

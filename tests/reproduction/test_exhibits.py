@@ -23,7 +23,7 @@ from diffretriever.reproduction.exhibits.statements import CHECKS, checked, stat
 from diffretriever.reproduction.plan import make_plan
 from diffretriever.reproduction.report import make_report
 from diffretriever.reproduction.tables import BEIR7, load_table
-from schemas.budget import Budget
+from diffretriever.schemas.budget import Budget
 from tests.reproduction.cases import JobMaker
 from tests.reproduction.tex import faults
 

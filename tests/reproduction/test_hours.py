@@ -10,7 +10,7 @@ from diffretriever.reproduction.hours import RowNeeds, best_order, hours_page, n
 from diffretriever.reproduction.plan import make_plan
 from diffretriever.reproduction.storage import PASSAGES
 from diffretriever.reproduction.tables import BEIR7
-from schemas.reproduce import ReproduceJob
+from diffretriever.schemas.reproduce import ReproduceJob
 from tests.reproduction.cases import JobMaker
 
 

@@ -17,7 +17,7 @@ from diffretriever.reproduction.layouts.systems import SystemsLayout
 from diffretriever.reproduction.report import PairedTest, ReproducedCell, ReproducedRow, ReproducedTable
 from diffretriever.reproduction.storage import PASSAGES, index_size
 from diffretriever.reproduction.tables import MINI, PAPER_TABLES, load_table
-from schemas.reproduce import PublishedTable
+from diffretriever.schemas.reproduce import PublishedTable
 from tests.reproduction.tex import faults
 
 PRINTED = tuple(name for name in PAPER_TABLES if name != "index-storage")

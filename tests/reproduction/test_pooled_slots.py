@@ -16,10 +16,10 @@ from diffretriever.index.writer import Committer, beside, text_table, write_bloc
 from diffretriever.presets import load_retriever
 from diffretriever.reproduction.pooled_search import evaluate_pooled_slots
 from diffretriever.reproduction.report import read_results
+from diffretriever.schemas.evaluate import EvaluateJob
+from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.scoring.maxsim import maxsim
 from diffretriever.scoring.pooled_slots import mean_slots, pooled_slot_scores
-from schemas.evaluate import EvaluateJob
-from schemas.retriever import MaskedRetriever
 
 H = 8
 

@@ -13,9 +13,9 @@ from diffretriever.reproduction.plan import Task, make_plan
 from diffretriever.reproduction.protocols import Setup, protocols, set_up
 from diffretriever.reproduction.report import listing
 from diffretriever.reproduction.tables import PAPER_TABLES, load_table
-from schemas.evaluate import EvaluateJob
-from schemas.index import IndexManifest
-from schemas.retriever import (
+from diffretriever.schemas.evaluate import EvaluateJob
+from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.retriever import (
     CONTENT_WORDS,
     Bm25Retriever,
     ContentWordsConfig,

@@ -9,8 +9,8 @@ import pytest
 from diffretriever.presets import load_retriever, preset_names
 from diffretriever.reproduction.protocols import with_settings
 from diffretriever.reproduction.tables import AVERAGE, BEIR7, MINI, PAPER_TABLES, load_table, load_tables
-from schemas.reproduce import Figures, PublishedRow
-from schemas.retriever import Bm25Retriever, MaskedRetriever
+from diffretriever.schemas.reproduce import Figures, PublishedRow
+from diffretriever.schemas.retriever import Bm25Retriever, MaskedRetriever
 
 TABLES = (*PAPER_TABLES, "decomposition", MINI)
 INDOMAIN = ("msmarco-dev", "dl19", "dl20")

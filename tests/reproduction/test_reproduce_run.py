@@ -16,8 +16,8 @@ from diffretriever.reproduction.plan import Task, make_plan
 from diffretriever.reproduction.report import ReproductionReport, write_report
 from diffretriever.reproduction.runner import run_plan
 from diffretriever.reproduction.tables import load_table
-from schemas.encode import EncodeJob, EncodeSummary
-from schemas.reproduce import ReproduceJob
+from diffretriever.schemas.encode import EncodeJob, EncodeSummary
+from diffretriever.schemas.reproduce import ReproduceJob
 from tests.reproduction.cases import JobMaker
 from tests.reproduction.conftest import LLADA, N_PASSAGES
 

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.latency.__main__ import LatencyBenchmark
 from diffretriever.reproduction.hours import RowNeeds, needs_of
 from diffretriever.reproduction.plan import make_plan
-from schemas.settings import JobConfig
+from diffretriever.schemas.settings import JobConfig
 from tests.jobs.test_command_lines import JOBS
 from tests.reproduction.cases import make_job
 from tools.random_paper import RandomPaperJob

@@ -16,10 +16,10 @@ from diffretriever.presets import load_retriever
 from diffretriever.reproduction.plan import Plan, PlannedRow, Task, make_plan
 from diffretriever.reproduction.report import listing
 from diffretriever.reproduction.tables import AVERAGE, MINI, PAPER_TABLES, load_table
+from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.retriever import Bm25Retriever, LibraryRetriever, has_slots
+from diffretriever.schemas.training import Recipe
 from diffretriever.training.session import check_trainable
-from schemas.places import StorePath
-from schemas.retriever import Bm25Retriever, LibraryRetriever, has_slots
-from schemas.training import Recipe
 from tests.reproduction.cases import JobMaker, fake_evaluation
 from tests.reproduction.conftest import LLADA
 

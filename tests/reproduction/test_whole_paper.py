@@ -28,7 +28,7 @@ from diffretriever.reproduction.exhibits.statements import checked
 from diffretriever.reproduction.plan import Plan, make_plan
 from diffretriever.reproduction.report import make_report
 from diffretriever.reproduction.tables import BEIR7, load_table
-from schemas.reproduce import ReproduceJob
+from diffretriever.schemas.reproduce import ReproduceJob
 from tests.reproduction.tex import faults
 from tools.random_paper import RandomPaperJob, run_paper
 

@@ -12,8 +12,8 @@ import yaml
 from diffretriever.backbones import load_backbone
 from diffretriever.collections.beir import write_beir_folder
 from diffretriever.rerank.likelihood import QueryLikelihood
-from schemas.rerank import LikelihoodReranker, RerankJob
-from schemas.retriever import BackboneConfig
+from diffretriever.schemas.rerank import LikelihoodReranker, RerankJob
+from diffretriever.schemas.retriever import BackboneConfig
 from tests.rerank.rerank_cases import DEPTH, FAMILIES, PASSAGES, QUERIES, RUN, FolderOf, MakeJob, MakeReranker
 
 

@@ -14,7 +14,7 @@ import torch
 from diffretriever.collections import Passage, Query, open_collection
 from diffretriever.rerank.likelihood import QueryLikelihood
 from diffretriever.rerank.run import rerank_run
-from schemas.rerank import RerankJob, RerankSummary
+from diffretriever.schemas.rerank import RerankJob, RerankSummary
 
 FAMILIES = ("dream", "llada", "bert")
 QUERY = "honey in winter"

@@ -15,8 +15,8 @@ from diffretriever.backbones.base import BackboneOutput
 from diffretriever.collections import Passage
 from diffretriever.rerank import load_reranker
 from diffretriever.rerank.likelihood import QueryLikelihood
-from schemas.rerank import LikelihoodReranker
-from schemas.retriever import BackboneConfig
+from diffretriever.schemas.rerank import LikelihoodReranker
+from diffretriever.schemas.retriever import BackboneConfig
 from tests.rerank.rerank_cases import PASSAGES, QUERY, SEQUENCES, FolderOf, MakeReranker, SlowLikelihood
 
 ESTIMATORS = ("one-pass", "monte-carlo", "pseudo-likelihood")

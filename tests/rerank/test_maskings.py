@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from diffretriever.rerank.likelihood import maskings
-from schemas.rerank import LikelihoodReranker
-from schemas.retriever import BackboneConfig
+from diffretriever.schemas.rerank import LikelihoodReranker
+from diffretriever.schemas.retriever import BackboneConfig
 
 IDS = [7, 3, 7, 11]
 

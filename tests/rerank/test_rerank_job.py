@@ -14,8 +14,8 @@ from diffretriever.files import files_in, write_bytes
 from diffretriever.index.table import PassageIndex, bm25_manifest
 from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.rerank.run import Candidates, reordered
-from schemas.rerank import RerankJob
-from schemas.retriever import Bm25Retriever
+from diffretriever.schemas.rerank import RerankJob
+from diffretriever.schemas.retriever import Bm25Retriever
 from tests.places import local
 from tests.rerank.rerank_cases import DEPTH, PASSAGES, QUERIES, RUN, MakeJob, MakeReranker, rerank
 

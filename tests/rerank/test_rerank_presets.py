@@ -8,8 +8,8 @@ import pytest
 
 from diffretriever.presets import load_retriever
 from diffretriever.rerank import RERANKERS, reranker_config, reranker_names
-from schemas.rerank import LikelihoodReranker, RerankJob
-from schemas.retriever import MaskedRetriever
+from diffretriever.schemas.rerank import LikelihoodReranker, RerankJob
+from diffretriever.schemas.retriever import MaskedRetriever
 
 
 @pytest.mark.parametrize("name", reranker_names())

@@ -7,9 +7,9 @@ from itertools import permutations
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from schemas.mode import Mode, lists_of, mode_of, modes_of, parse_mode
-from schemas.retriever import Bm25Retriever, MaskedRetriever, PooledRetriever
-from schemas.search import SearchJob
+from diffretriever.schemas.mode import Mode, lists_of, mode_of, modes_of, parse_mode
+from diffretriever.schemas.retriever import Bm25Retriever, MaskedRetriever, PooledRetriever
+from diffretriever.schemas.search import SearchJob
 
 ALL = ("dense", "sparse", "bm25", "hybrid", "dense+bm25", "sparse+bm25", "dense+sparse+bm25")
 

@@ -8,8 +8,8 @@ import pytest
 
 from diffretriever.collections.beir import FOLDERS
 from diffretriever.presets import load_retriever, preset_names
-from schemas.index import IndexManifest
-from schemas.retriever import RETRIEVER_ADAPTER, LibraryRetriever, RetrieverConfig
+from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, LibraryRetriever, RetrieverConfig
 
 BEFORE = {
     "diffretriever-dream": "8efd4fd6fa07c87b",

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from diffretriever.presets import load_retriever, preset_names
-from schemas.budget import Budget
-from schemas.encode import EncodeJob
-from schemas.evaluate import EvaluateJob
-from schemas.retriever import (
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.encode import EncodeJob
+from diffretriever.schemas.evaluate import EvaluateJob
+from diffretriever.schemas.retriever import (
     RETRIEVER_ADAPTER,
     BackboneRetriever,
     MaskedRetriever,
@@ -26,7 +26,7 @@ from schemas.retriever import (
     is_neural,
     is_trainable,
 )
-from schemas.settings import RENAMED_FLAGS
+from diffretriever.schemas.settings import RENAMED_FLAGS
 
 ROOT = Path(__file__).resolve().parents[2]
 

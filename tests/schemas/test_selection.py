@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from diffretriever.presets import load_retriever
-from schemas.budget import Budget
-from schemas.encode import EncodeJob
-from schemas.places import StorePath
-from schemas.retriever import MaskedRetriever
-from schemas.sweep import BudgetSelection
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.encode import EncodeJob
+from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.retriever import MaskedRetriever
+from diffretriever.schemas.sweep import BudgetSelection
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from diffretriever.index.table import PassageIndex, bm25_manifest, manifest_of
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.presets import load_retriever
 from diffretriever.random_models.checkpoints import write_random_checkpoint
-from schemas.retriever import Bm25Retriever
+from diffretriever.schemas.retriever import Bm25Retriever
 
 WORDS = ["slot", "passage", "query", "vector", "mask", "corpus", "shard", "lance", "table", "heat", "wing", "slab"]
 PASSAGES = [

@@ -6,14 +6,14 @@ import torch
 
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.accelerate import CandidateSettings, ProposerName
+from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.candidates import PROPOSERS, write_settings
 from diffretriever.search.dense.codes import build_codes, open_segments
 from diffretriever.search.dense.stream import StreamingScan
-from schemas.accelerate import CandidateSettings, ProposerName
-from schemas.search import SearchOptions
 
 CPU = torch.device("cpu")
 BUDGET = 30

@@ -12,9 +12,9 @@ from diffretriever.collections import Passage
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.retriever import MaskedRetriever, PooledRetriever
 from diffretriever.scoring.hits import Hit
-from schemas.index import IndexManifest
-from schemas.retriever import MaskedRetriever, PooledRetriever
 
 Bag: TypeAlias = dict[int, float]
 Model: TypeAlias = dict[str, Bag]

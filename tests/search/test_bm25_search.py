@@ -14,10 +14,10 @@ import pytest
 from diffretriever.collections import Passage
 from diffretriever.index.table import IndexPart, PassageIndex, bm25_manifest
 from diffretriever.index.writer import Committer, text_table, write_block
+from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.scoring.hits import Hit
 from diffretriever.search import open_searcher
 from diffretriever.search.bm25 import Bm25Search, Bm25Searcher, analyse, bm25_artefact
-from schemas.retriever import Bm25Retriever
 from tests.search.conftest import PASSAGES, QUERIES, WORDS
 
 

@@ -11,6 +11,7 @@ import pytest
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex, manifest_of
+from diffretriever.schemas.accelerate import AccelerateJob, ProposerName
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.calibrate import (
@@ -24,7 +25,6 @@ from diffretriever.search.dense.candidates import PROPOSERS, CandidateSearch
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import build_codes, open_segments
 from diffretriever.search.dense.mean import MeanProposer
-from schemas.accelerate import AccelerateJob, ProposerName
 from tests.search.conftest import QUERIES, fill
 from tests.search.dense_cases import assert_same_hits, opened, prepare, stream_of, streamed
 

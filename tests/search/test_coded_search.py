@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.maxsim import CodedQueries, Codes, maxsim
 from diffretriever.search.dense.coded import CodedPassages, CodedScan
 from diffretriever.search.dense.codes import FragmentCodes, build_codes, open_segments, quantise
 from diffretriever.search.dense.stream import StreamingScan
-from schemas.search import SearchOptions
 from tests.search.conftest import QUERIES, fill
 from tests.search.dense_cases import CPU, assert_same_hits, opened, stream_of, streamed
 

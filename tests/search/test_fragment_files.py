@@ -13,10 +13,10 @@ from diffretriever.artefacts.artefact import bytes_in
 from diffretriever.collections import Passage
 from diffretriever.index.table import PassageIndex, fragment_key
 from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.schemas.accelerate import AccelerateJob
+from diffretriever.schemas.retriever import MaskedRetriever, PooledRetriever
 from diffretriever.search.accelerate import accelerate, missing_files, remove_old
 from diffretriever.search.dense.codes import open_segments
-from schemas.accelerate import AccelerateJob
-from schemas.retriever import MaskedRetriever, PooledRetriever
 from tests.search.sparse_cases import BACKBONE, VOCAB, manifest, representations
 
 

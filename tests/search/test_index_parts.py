@@ -9,12 +9,12 @@ import torch
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import IndexPart, PassageIndex, split_fragments
+from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.batch import merge, to_hits, to_table
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.codes import build_codes
 from diffretriever.search.sparse import open_sparse
-from schemas.search import SearchOptions
 from tests.search.conftest import QUERIES, fill
 
 

@@ -11,10 +11,10 @@ import pytest
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.fusion import ranked
 from diffretriever.search import open_searcher
 from diffretriever.search.neural import NeuralSearcher
-from schemas.search import SearchOptions
 from tests.search.conftest import QUERIES, fill
 
 

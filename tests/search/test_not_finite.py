@@ -14,6 +14,8 @@ from diffretriever.codecs import codec_from_bytes
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_of
+from diffretriever.schemas.accelerate import ProposerName
+from diffretriever.schemas.search import SearchOptions
 from diffretriever.search.dense.candidates import PROPOSERS, CandidateSearch
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import build_codes, open_segments
@@ -23,8 +25,6 @@ from diffretriever.search.inspection import inspect
 from diffretriever.search.neural import NeuralSearcher
 from diffretriever.search.sparse import open_sparse
 from diffretriever.search.sparse.postings import build_postings
-from schemas.accelerate import ProposerName
-from schemas.search import SearchOptions
 from tests.index.compressed_cases import compressed, fill
 from tests.index.damaged_cases import BAD, NUMBERS, QUERIES, damaged, damaged_index
 from tests.search.dense_cases import CPU, opened, prepare

@@ -13,6 +13,7 @@ import torch
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.accelerate import AccelerateJob, FormerProposerName, ProposerName
 from diffretriever.scoring.maxsim import maxsim
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense.candidates import PROPOSERS, CandidateSearch, read_settings, write_settings
@@ -21,7 +22,6 @@ from diffretriever.search.dense.codes import build_codes, open_segments
 from diffretriever.search.dense.mean import highest
 from diffretriever.search.dense.proposer import Proposer
 from diffretriever.search.inspection import inspect
-from schemas.accelerate import AccelerateJob, FormerProposerName, ProposerName
 from tests.search.conftest import PASSAGES, QUERIES, fill
 from tests.search.dense_cases import opened, prepare, streamed
 

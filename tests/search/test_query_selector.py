@@ -13,12 +13,12 @@ import pytest
 from diffretriever.collections import read_run
 from diffretriever.evaluation.evaluate import evaluate_job, selector_table
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.evaluate import EvaluateJob, SelectorReport
+from diffretriever.schemas.search import SearchJob, SearchOptions
+from diffretriever.schemas.selector import FittedFeature, LearnedSelectorArtefact
+from diffretriever.schemas.sweep import encoder_fingerprint
 from diffretriever.search import open_searcher
 from diffretriever.search.selecting import BudgetChooser
-from schemas.evaluate import EvaluateJob, SelectorReport
-from schemas.search import SearchJob, SearchOptions
-from schemas.selector import FittedFeature, LearnedSelectorArtefact
-from schemas.sweep import encoder_fingerprint
 from tests.places import local
 from tests.search.conftest import PASSAGES, QUERIES
 

@@ -23,6 +23,11 @@ from diffretriever.collections import Passage
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import IndexPart, PassageIndex, split_fragments
 from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.mode import ListName, Mode, lists_of
+from diffretriever.schemas.retriever import MaskedRetriever
+from diffretriever.schemas.search import BatchSearchJob, SearchOptions
+from diffretriever.schemas.serve import SearchRequest
 from diffretriever.scoring.fusion import ranked
 from diffretriever.scoring.hits import Hit, Hits
 from diffretriever.search.batch import kept_hits, list_depth, merge, search_lists, searched_depth, to_hits, to_table
@@ -33,11 +38,6 @@ from diffretriever.search.sparse.postings import build_postings
 from diffretriever.serving.answering import CheckedRequest, with_bm25
 from diffretriever.serving.backend import find_together
 from diffretriever.serving.snapshots import ShardNumber, Snapshots, View
-from schemas.index import IndexManifest
-from schemas.mode import ListName, Mode, lists_of
-from schemas.retriever import MaskedRetriever
-from schemas.search import BatchSearchJob, SearchOptions
-from schemas.serve import SearchRequest
 
 HIDDEN, VOCAB, QUERIES, FEW = 4, 12, 6, 4
 MODES: tuple[Mode, ...] = ("dense", "sparse", "hybrid", "bm25", "dense+bm25", "sparse+bm25", "dense+sparse+bm25")

@@ -14,6 +14,8 @@ import pytest
 from diffretriever.collections import Passage
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.schemas.retriever import PooledRetriever
+from diffretriever.schemas.search import SearchOptions
 from diffretriever.search.sparse import open_sparse
 from diffretriever.search.sparse.base import SparseSearch
 from diffretriever.search.sparse.postings import (
@@ -24,8 +26,6 @@ from diffretriever.search.sparse.postings import (
     open_inverted,
 )
 from diffretriever.search.sparse.stream import StreamingImpacts
-from schemas.retriever import PooledRetriever
-from schemas.search import SearchOptions
 from tests.index.damaged_cases import without_checksums
 from tests.search.sparse_cases import (
     BACKBONE,

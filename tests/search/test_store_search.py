@@ -17,6 +17,8 @@ from diffretriever.encoders.representations import Representations
 from diffretriever.index.mapped_files import _opened
 from diffretriever.index.table import PassageIndex, shard_fragments
 from diffretriever.index.writer import Committer, text_table, write_block
+from diffretriever.schemas.accelerate import AccelerateJob
+from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hits
 from diffretriever.search import open_searcher
 from diffretriever.search.accelerate import accelerate, missing_files
@@ -24,8 +26,6 @@ from diffretriever.search.dense import open_dense
 from diffretriever.search.inspection import inspect
 from diffretriever.search.sparse import open_sparse
 from diffretriever.serving.snapshots import ShardNumber, Snapshots, Version
-from schemas.accelerate import AccelerateJob
-from schemas.search import SearchOptions
 from tests.cluster.s3 import BUCKET, S3
 from tests.index.compressed_cases import QUERIES as MADE_UP_QUERIES
 from tests.index.compressed_cases import assert_sound, compressed

@@ -8,10 +8,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.retriever import Bm25Retriever
+from diffretriever.schemas.serve import Way
 from diffretriever.search import dense, sparse
 from diffretriever.search.dense.averaged import AveragedSlots
-from schemas.retriever import Bm25Retriever
-from schemas.serve import Way
 from tests.search.conftest import QUERIES
 from tests.search.dense_cases import opened
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 
-from schemas.mode import Mode
+from diffretriever.schemas.mode import Mode
 
 MODES: tuple[Mode, ...] = ("dense", "sparse", "hybrid", "bm25", "dense+sparse+bm25")
 KEY = "a-key-for-tests"

@@ -33,8 +33,8 @@ def address(index: PassageIndex, warm: None) -> Iterator[str]:
     from ray import serve
 
     from diffretriever.pipelines.cluster import connect
-    from serve.app import search_app
-    from serve.front import ENVIRONMENT
+    from diffretriever.serve.app import search_app
+    from diffretriever.serve.front import ENVIRONMENT
 
     # Proxies that are slow to start on a busy machine would be killed, and started again.
     variables = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": str(LIMIT_S), **ENVIRONMENT}

@@ -13,9 +13,9 @@ from benchmarks.serve.session import kill_actor
 from diffretriever.collections import Passage
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.mode import Mode
 from diffretriever.search import open_searcher
 from diffretriever.search.selecting import BudgetChooser
-from schemas.mode import Mode
 from tests.serve.asking import (
     BEARER,
     KEY,
@@ -196,7 +196,7 @@ def test_a_new_deployment_takes_over_without_a_failed_request(
     """What runs is finished, what comes waits for the new replica."""
     from ray import serve
 
-    from serve.app import search_app
+    from diffretriever.serve.app import search_app
 
     monkeypatch.setenv("DIFFRETRIEVER_API_KEY", KEY)
     changed = search_app({"index": index.uri, **SETTINGS, "limits.max_k": 77})

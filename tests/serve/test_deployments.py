@@ -13,8 +13,8 @@ from ray._common.utils import import_attr
 from ray.serve._private.build_app import build_app
 from ray.serve.schema import ServeDeploySchema
 
-from schemas.serve_config import ServeConfig
-from serve.app import Shard, search_app
+from diffretriever.schemas.serve_config import ServeConfig
+from diffretriever.serve.app import Shard, search_app
 from tests.serving.serving_cases import random_encoder, small_index
 
 CONFIG = Path(__file__).resolve().parents[2] / "serve" / "config.yaml"
@@ -81,7 +81,7 @@ def test_replicas_without_a_gpu_of_their_own_use_the_cpu() -> None:
 
 def test_a_shard_leaves_the_gpu_to_the_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index = small_index(random_encoder(tmp_path / "llada"), str(tmp_path / "index"))
-    monkeypatch.setattr("serve.app._use_threads", lambda *_: None)
+    monkeypatch.setattr("diffretriever.serve.app._use_threads", lambda *_: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     opened: list[torch.device] = []
 
@@ -89,6 +89,6 @@ def test_a_shard_leaves_the_gpu_to_the_encoder(tmp_path: Path, monkeypatch: pyte
         opened.append(device)
         return SimpleNamespace(get=id)
 
-    monkeypatch.setattr("serve.app.Snapshots", snapshots)
+    monkeypatch.setattr("diffretriever.serve.app.Snapshots", snapshots)
     Shard(ServeConfig(index=index.uri, layout="apart"), 0)
     assert opened == [torch.device("cpu")]

@@ -14,8 +14,8 @@ import httpx2
 import pytest
 
 from diffretriever.index.table import PassageIndex
+from diffretriever.serve.front import ENVIRONMENT
 from serve.__main__ import main
-from serve.front import ENVIRONMENT
 from tests.serve.asking import LIMIT_S, SETTINGS, in_threads, wait_until
 from tests.serving.serving_cases import QUERIES
 
@@ -62,7 +62,7 @@ def test_the_application_goes_before_the_proxies(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("ray.is_initialized", lambda: True)
     monkeypatch.setattr("ray.shutdown", lambda: done.append("end of Ray"))
     monkeypatch.setattr("diffretriever.pipelines.cluster.connect", lambda address: done.append(f"connect {address}"))
-    monkeypatch.setattr("serve.app.search_app", lambda settings: f"application of {settings['index']}")
+    monkeypatch.setattr("diffretriever.serve.app.search_app", lambda settings: f"application of {settings['index']}")
     monkeypatch.setattr("signal.pause", lambda: signal.raise_signal(signal.SIGTERM))
     main(["index=i", "port=8001"])
     up = ["connect local", "start 8001", "application of i"]

@@ -13,8 +13,8 @@ from ray._common.utils import import_attr
 from ray.exceptions import ActorDiedError
 from ray.serve._private.http_util import convert_object_to_asgi_messages
 
+from diffretriever.serve.front import ENVIRONMENT, Front
 from diffretriever.serving.guard import Message, Receive, Scope, Send
-from serve.front import ENVIRONMENT, Front
 
 LONG_S = 3600.0
 """Longer than a test may take."""
@@ -72,9 +72,11 @@ def statuses(**by_name: str) -> SimpleNamespace:
 def ours(monkeypatch: pytest.MonkeyPatch) -> Handle:
     """What the application's handle is; another's is deployed at the root."""
     handles = {"ours": Handle("Ingress", None), "other": Handle("Theirs")}
-    monkeypatch.setattr("serve.front.serve", SimpleNamespace(get_app_handle=handles.__getitem__))
-    monkeypatch.setattr("serve.replicas._PATIENCE_S", 0.02)
-    monkeypatch.setattr("serve.replicas.serve", SimpleNamespace(status=lambda: statuses(ours="UNHEALTHY")))
+    monkeypatch.setattr("diffretriever.serve.front.serve", SimpleNamespace(get_app_handle=handles.__getitem__))
+    monkeypatch.setattr("diffretriever.serve.replicas._PATIENCE_S", 0.02)
+    monkeypatch.setattr(
+        "diffretriever.serve.replicas.serve", SimpleNamespace(status=lambda: statuses(ours="UNHEALTHY"))
+    )
     return handles["ours"]
 
 
@@ -166,7 +168,7 @@ def test_who_comes_while_it_is_deployed_waits(ours: Handle, monkeypatch: pytest.
         return statuses(ours="DEPLOYING")
 
     ours.pings = []
-    monkeypatch.setattr("serve.replicas.serve", SimpleNamespace(status=status))
+    monkeypatch.setattr("diffretriever.serve.replicas.serve", SimpleNamespace(status=status))
     proxy = Proxy(200, {})
     proxy.waits = True
     assert run(lambda: request(Front(proxy))).status == 200
@@ -179,7 +181,7 @@ def test_without_any_application_there_will_be_one() -> None:
 
 
 def test_slow_bodies_do_not_reach_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve.front._BODY_S", 0.1)
+    monkeypatch.setattr("diffretriever.serve.front._BODY_S", 0.1)
     proxy = Proxy(200, {})
     answer = run(lambda: request(Front(proxy), "/ours/search", *[b"x"] * 50, wait=0.02))
     assert (answer.status, answer.headers["connection"]) == (408, "close")
@@ -187,7 +189,7 @@ def test_slow_bodies_do_not_reach_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_long_bodies_pass_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve.front._HELD_BYTES", 4)
+    monkeypatch.setattr("diffretriever.serve.front._HELD_BYTES", 4)
     proxy = Proxy(200, {})
     assert run(lambda: request(Front(proxy), "/ours/passages", b"abc", b"def", b"ghi")).status == 200
     assert proxy.bodies == [b"abcdefghi"]

@@ -11,9 +11,9 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError
 from ray.serve._private.common import DeploymentID
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
+from diffretriever.serve.remote import RemoteBackend
+from diffretriever.serve.replicas import Replicas
 from diffretriever.serving.problems import UnavailableError
-from serve.remote import RemoteBackend
-from serve.replicas import Replicas
 
 DEAD = ActorDiedError()
 NOBODY = DeploymentUnavailableError(DeploymentID("Encoder", "apart"))
@@ -99,7 +99,7 @@ def test_who_waits_is_told_when_nobody_is_there() -> None:
 
 
 def test_who_waits_behind_others_goes_on_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve.replicas._PATIENCE_S", 0.02)
+    monkeypatch.setattr("diffretriever.serve.replicas._PATIENCE_S", 0.02)
     deployment = Deployment([2], [DEAD, None])
     assert ask(deployment) == "text 2"
     assert deployment.looks > 1
@@ -124,8 +124,8 @@ def test_all_who_wait_share_a_look_and_who_comes_later_is_told_first() -> None:
 
 
 def test_a_replica_that_is_too_busy_to_say_so_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve.replicas._PATIENCE_S", 0.02)
-    monkeypatch.setattr("serve.replicas._LOOK_S", 0.05)
+    monkeypatch.setattr("diffretriever.serve.replicas._PATIENCE_S", 0.02)
+    monkeypatch.setattr("diffretriever.serve.replicas._LOOK_S", 0.05)
     deployment = Deployment([0.2], [None])
 
     async def hangs(*, return_exceptions: bool) -> None:

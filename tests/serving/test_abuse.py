@@ -14,8 +14,8 @@ import uvicorn
 from fastapi.testclient import TestClient
 
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.serve import Problem, SearchResponse
 from diffretriever.serving.api import make_api
-from schemas.serve import Problem, SearchResponse
 from tests.serve.asking import wait_until
 from tests.serving.serving_cases import local_service
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.serve import Word
 from diffretriever.search import open_searcher
 from diffretriever.search.explain import explain, slot_words, terms
 from diffretriever.search.neural import NeuralSearcher
 from diffretriever.serving.snapshots import View
-from schemas.serve import Word
 from tests.serving.serving_cases import QUERIES
 
 

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
+from diffretriever.schemas.serve_config import ServeConfig
 from diffretriever.serving.guard import Guard, Message, Receive, Scope, Send
-from schemas.serve_config import ServeConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG_S = 3600.0

@@ -14,9 +14,9 @@ from fastapi.testclient import TestClient
 from diffretriever.collections import Passage
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.budget import Budget
 from diffretriever.serving.api import make_api
 from diffretriever.serving.service import Service
-from schemas.budget import Budget
 from tests.serving.serving_cases import local_service, random_encoder, write_passages
 
 BEES = [Passage(f"b{number}", "", text) for number, text in enumerate(("heat of a hive", "honey", "wax"))]

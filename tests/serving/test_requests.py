@@ -11,10 +11,10 @@ from fastapi.testclient import TestClient
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.serve import Problem, SearchResponse
 from diffretriever.search import open_searcher
 from diffretriever.serving.api import make_api
 from diffretriever.serving.guard import HEADERS, key_digest
-from schemas.serve import Problem, SearchResponse
 from tests.serving.serving_cases import PASSAGES, QUERIES, local_service, write_passages
 
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.search import SearchOptions
+from diffretriever.schemas.serve import PartState
 from diffretriever.search.bm25 import Bm25Search
 from diffretriever.serving import snapshots as module
 from diffretriever.serving.snapshots import KEPT_VERSIONS, ShardNumber, Snapshot, Snapshots, Version, View
-from schemas.search import SearchOptions
-from schemas.serve import PartState
 
 CPU = torch.device("cpu")
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from diffretriever.collections.base import Passage
+from diffretriever.schemas.training_data import PrepareTrainingJob
 from diffretriever.training.data.examples import Checked, Example
 from diffretriever.training.data.preparation import checked_blocks, open_inputs, write_training_set
 from diffretriever.training.data.training_set import TrainingSet
-from schemas.training_data import PrepareTrainingJob
 
 WORDS = "slab heat wing flow mach shock plate jet layer drag lift tube cone wake gust".split()  # noqa: SIM905
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from diffretriever.schemas.training_data import PrepareTrainingJob
 from diffretriever.training.data.preparation import checked_blocks, open_inputs, write_training_set
-from schemas.training_data import PrepareTrainingJob
 from tests.training.trainer_cases import text_of, topic
 
 PASSAGES = 40

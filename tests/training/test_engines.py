@@ -15,11 +15,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from diffretriever.schemas.retriever import BackboneRetriever
+from diffretriever.schemas.training import Recipe
 from diffretriever.training.gather import Workers
 from diffretriever.training.lora import adapter_tensors, trainable_parameters
 from diffretriever.training.session import Session
-from schemas.retriever import BackboneRetriever
-from schemas.training import Recipe
 from tests.training.trainer_cases import (
     WORKERS,
     FolderOf,

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from diffretriever.encoders import load_preparer
+from diffretriever.schemas.training import Recipe
+from diffretriever.schemas.training_data import PrepareTrainingJob
 from diffretriever.training.batches import Batches, key_tensor, known_answers
 from diffretriever.training.data.examples import passage_key, text_key
 from diffretriever.training.objective import dense_scores, objective, own_passages, sparse_scores
 from diffretriever.training.trainable import TextVectors
-from schemas.training import Recipe
-from schemas.training_data import PrepareTrainingJob
 from tests.training.example_cases import examples, jsonl, prepared, tevatron
 from tests.training.trainer_cases import (
     ALONE,

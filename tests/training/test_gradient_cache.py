@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from diffretriever.schemas.retriever import BackboneRetriever
 from diffretriever.training.batches import Part
 from diffretriever.training.data.seeds import seed_torch
 from diffretriever.training.gather import Workers
@@ -17,7 +18,6 @@ from diffretriever.training.lora import trainable_parameters
 from diffretriever.training.objective import objective
 from diffretriever.training.session import Session
 from diffretriever.training.trainable import join
-from schemas.retriever import BackboneRetriever
 from tests.training.trainer_cases import (
     WORKERS,
     FolderOf,

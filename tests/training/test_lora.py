@@ -14,6 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 from diffretriever import backbones
 from diffretriever.backbones import Backbone, load_backbone
 from diffretriever.backbones.loader import family_class
+from diffretriever.schemas.training import MANIFEST_FILE, Recipe, TrainingManifest
 from diffretriever.training.adapters import check_trained
 from diffretriever.training.lora import (
     adapter_tensors,
@@ -22,7 +23,6 @@ from diffretriever.training.lora import (
     lora_config,
     trainable_parameters,
 )
-from schemas.training import MANIFEST_FILE, Recipe, TrainingManifest
 from tests.backbones.adapter_cases import outputs
 from tests.backbones.helpers import pad, texts
 from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, session_of

@@ -14,12 +14,12 @@ from diffretriever.index.table import PassageIndex, bm25_manifest
 from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.pipelines import mining as mining_parts
 from diffretriever.pipelines.mining import mine_negatives
+from diffretriever.schemas.retriever import Bm25Retriever
+from diffretriever.schemas.training_data import MinedNegatives, MineNegativesJob
 from diffretriever.search import open_searcher
 from diffretriever.search.bm25 import Bm25Searcher
 from diffretriever.training.data.examples import Example
 from diffretriever.training.data.sources import open_source
-from schemas.retriever import Bm25Retriever
-from schemas.training_data import MinedNegatives, MineNegativesJob
 from tests.places import local
 from tests.training.example_cases import examples, good, passage, write_beir
 

@@ -14,10 +14,10 @@ from pydantic import ValidationError
 import diffretriever
 from diffretriever.backbones.source import EMBEDDED_ADAPTER
 from diffretriever.presets import load_retriever
+from diffretriever.schemas.retriever import MaskedRetriever
+from diffretriever.schemas.training import RECIPES, Recipe, TrainingManifest, TrainJob
 from diffretriever.training.run_folder import Journal, RunFolder
 from diffretriever.training.session import describe_training
-from schemas.retriever import MaskedRetriever
-from schemas.training import RECIPES, Recipe, TrainingManifest, TrainJob
 from tests.training.trainer_cases import FolderOf, ListedData, config_of, quick_recipe, session_of
 
 

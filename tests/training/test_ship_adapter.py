@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from diffretriever.backbones.source import EMBEDDED_ADAPTER
 from diffretriever.files import file_digest
-from schemas.retriever import BackboneRetriever
-from schemas.training import TrainingManifest
+from diffretriever.schemas.retriever import BackboneRetriever
+from diffretriever.schemas.training import TrainingManifest
 from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of
 from tools.ship_adapter import ShipAdapter, main
 

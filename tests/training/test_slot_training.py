@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 
 from diffretriever.backbones.slot_layers import SLOTS_FILE
 from diffretriever.encoders import load_encoder
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.retriever import PromptConfig
+from diffretriever.schemas.training import Recipe
 from diffretriever.training.lora import expected_parameters, trainable_parameters
 from diffretriever.training.session import check_trainable
-from schemas.budget import Budget
-from schemas.retriever import PromptConfig
-from schemas.training import Recipe
 from tests.training.test_trainable import TEXTS, assert_same, changed, load
 from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of
 

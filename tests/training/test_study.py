@@ -9,9 +9,9 @@ import yaml
 
 from diffretriever.collections import open_collection
 from diffretriever.evaluation.statistics import holm, paired_p
+from diffretriever.schemas.retriever import RETRIEVER_ADAPTER
+from diffretriever.schemas.training import Recipe
 from diffretriever.training.session import check_trainable
-from schemas.retriever import RETRIEVER_ADAPTER
-from schemas.training import Recipe
 from tests.training.made_up_collection import write_collection
 from tools import ROOT
 from tools.sample_collection import SampleCollection

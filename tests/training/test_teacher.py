@@ -15,11 +15,11 @@ from torch.nn.functional import kl_div
 
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import BackboneEncoder
+from diffretriever.schemas.training import Recipe
 from diffretriever.training.batches import Part
 from diffretriever.training.objective import dense_scores, misalignment, objective
 from diffretriever.training.session import describe_training
 from diffretriever.training.trainable import Taught
-from schemas.training import Recipe
 from tests.training.trainer_cases import (
     FolderOf,
     ListedData,

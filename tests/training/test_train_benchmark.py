@@ -17,9 +17,9 @@ from benchmarks.train.figures import Run, Setting
 from benchmarks.train.loops import data_of, model_flops
 from diffretriever.presets import load_retriever
 from diffretriever.random_models.checkpoints import write_random_checkpoint
+from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.training.lora import target_modules
 from diffretriever.training.session import describe_training, open_session
-from schemas.retriever import MaskedRetriever
 from tests.training.trainer_cases import ALONE, FolderOf, config_of, quick_recipe, text_of
 
 # Equal lengths, so that no token is padding.

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from diffretriever.encoders import load_preparer
+from diffretriever.schemas.training import Recipe
 from diffretriever.training.batches import Batches
 from diffretriever.training.data.seeds import derived_seed, draw
 from diffretriever.training.gather import Workers
-from schemas.training import Recipe
 from tests.training.trainer_cases import ALONE, FolderOf, ListedData, config_of, quick_recipe
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from diffretriever.schemas.training import Recipe
 from diffretriever.training.loop import learning_rate
 from diffretriever.training.objective import (
     contrastive,
@@ -20,7 +21,6 @@ from diffretriever.training.objective import (
     sparse_scores,
 )
 from diffretriever.training.trainable import TextVectors, join
-from schemas.training import Recipe
 from tests.training.trainer_cases import random_texts
 
 QUERIES = random_texts(5, 3, 4, seed=1, dtype=torch.float64)

@@ -12,13 +12,13 @@ from typing import BinaryIO
 import pytest
 
 from diffretriever.files import files_in, is_folder, open_input, read_bytes, read_text, remove, write_bytes
+from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.training import TrainJob
+from diffretriever.schemas.training_data import PrepareTrainingJob
 from diffretriever.training.data.preparation import finished, open_inputs
 from diffretriever.training.data.sources import open_source
 from diffretriever.training.data.training_set import EXAMPLES_FILE, MANIFEST_FILE, PASSAGES_FILE, TrainingSet
 from diffretriever.training.run_folder import METRICS_FILE, Journal, RunFolder
-from schemas.places import StorePath
-from schemas.training import TrainJob
-from schemas.training_data import PrepareTrainingJob
 from tests.training.example_cases import examples, good, jsonl, prepared, tevatron
 from tests.training.test_example_files import MADE, as_folder, as_gzip, as_parquet
 from tests.training.test_run_folder import manifest_of

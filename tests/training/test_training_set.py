@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from diffretriever.collections import BadInputError
+from diffretriever.schemas.training_data import PrepareTrainingJob
 from diffretriever.training.data import sources as raw_records
 from diffretriever.training.data.examples import Example
 from diffretriever.training.data.preparation import checked_blocks, finished, open_inputs, write_training_set
 from diffretriever.training.data.training_set import EXAMPLES_FILE, MANIFEST_FILE, TrainingSet
 from diffretriever.training.data.training_set_writer import DigestRows
-from schemas.training_data import PrepareTrainingJob
 from tests.training.example_cases import examples, jsonl, prepared, tevatron, write_beir
 
 ROOT = Path(__file__).resolve().parents[2]

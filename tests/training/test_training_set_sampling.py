@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from diffretriever.schemas.training_data import PrepareTrainingJob
 from diffretriever.training.data.examples import passage_key
 from diffretriever.training.data.seeds import draws
 from diffretriever.training.data.training_set import TrainingSet
-from schemas.training_data import PrepareTrainingJob
 from tests.training.example_cases import examples, jsonl, prepared, tevatron
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,8 +11,8 @@ import torch
 
 from diffretriever.encoders import load_encoder
 from diffretriever.random_models.adapters import write_random_adapter
+from diffretriever.schemas.retriever import BackboneRetriever
 from diffretriever.training.lora import adapter_tensors
-from schemas.retriever import BackboneRetriever
 from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of
 
 TEXTS = ["the river and the honey", "copper", "winter of winter again"]

@@ -14,9 +14,9 @@ from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.evaluation.evaluate import evaluate_job
 from diffretriever.index.table import PassageIndex, manifest_of
 from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.schemas.evaluate import EvaluateJob
 from diffretriever.training.lora import trainable_parameters
 from diffretriever.training.validation import MEASURE, Validator
-from schemas.evaluate import EvaluateJob
 from tests.training.made_up_collection import write_collection
 from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, session_of
 

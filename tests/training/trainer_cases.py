@@ -12,13 +12,13 @@ import torch
 from torch.multiprocessing.spawn import start_processes
 
 from diffretriever.collections.base import Passage
+from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, BackboneRetriever
+from diffretriever.schemas.training import Recipe
 from diffretriever.training.data.examples import Group, text_key
 from diffretriever.training.gather import Workers
 from diffretriever.training.loop import StepMetrics
 from diffretriever.training.session import Session, describe_training, open_session
 from diffretriever.training.trainable import TextVectors
-from schemas.retriever import RETRIEVER_ADAPTER, BackboneRetriever
-from schemas.training import Recipe
 
 FolderOf = Callable[[str], Path]
 ALONE = Workers(0, 1)

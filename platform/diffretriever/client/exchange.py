@@ -12,7 +12,7 @@ import httpx2
 from pydantic import ValidationError
 
 from diffretriever.client.calls import Answer, Call
-from schemas.serve import Problem
+from diffretriever.schemas.serve import Problem
 
 BUSY = frozenset({429, 503})
 """Answers of a service that has not done what it was asked, and may do it later."""

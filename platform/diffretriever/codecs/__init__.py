@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diffretriever.files import is_local
-from schemas.codec import CodecConfig, Family
-from schemas.places import plain_place
+from diffretriever.schemas.codec import CodecConfig, Family
+from diffretriever.schemas.places import plain_place
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,7 +18,7 @@ import safetensors.numpy
 
 from diffretriever.codecs.kernels import best_of_passages
 from diffretriever.files import write_bytes
-from schemas.codec import Bits, CodecConfig, Family
+from diffretriever.schemas.codec import Bits, CodecConfig, Family
 
 Products: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 """N packed vectors → float32 products [N, L] with vectors not yet of unit length, and their squared lengths [N]."""

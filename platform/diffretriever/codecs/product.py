@@ -23,7 +23,7 @@ import numpy as np
 from diffretriever.codecs.base import Codec, Products, unit
 from diffretriever.codecs.codewords import byte_codewords, look_up, nearest_bytes, product_tables, table_sums
 from diffretriever.codecs.kernels import rotate
-from schemas.codec import Bits
+from diffretriever.schemas.codec import Bits
 
 _EVENED = 1 / 3
 """How far axes are evened out: 0 leaves the deviations as they are, 1 makes all of them equal."""

@@ -26,7 +26,7 @@ from diffretriever.codecs.codewords import (
     table_sums,
 )
 from diffretriever.codecs.kernels import squared_lengths
-from schemas.codec import Bits
+from diffretriever.schemas.codec import Bits
 
 ID_BYTES = 4
 """Of a packed vector: the number of its centroid."""

@@ -25,8 +25,8 @@ from diffretriever.collections.records import TextFile, find_file
 from diffretriever.collections.tables import READERS, TableCollection, is_table
 from diffretriever.collections.trec import read_qrels, write_qrels
 from diffretriever.files import is_file, is_folder, is_local
-from schemas.base import suggest
-from schemas.places import StorePath, plain_place
+from diffretriever.schemas.base import suggest
+from diffretriever.schemas.places import StorePath, plain_place
 
 if TYPE_CHECKING:
     from diffretriever.collections.runs import Run, read_run, write_run

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffretriever.collections.customs import excludes_self
-from schemas.places import StorePath
+from diffretriever.schemas.places import StorePath
 
 _SEPARATOR = "\x1f"
 

@@ -22,7 +22,7 @@ from diffretriever.collections.base import Passage, Qrels, Query
 from diffretriever.collections.files import FileCollection, Split, splits_in
 from diffretriever.collections.records import find_file
 from diffretriever.files import cache_dir, locked, whole_file, whole_folder
-from schemas.places import StorePath
+from diffretriever.schemas.places import StorePath
 
 CORPUS = "corpus.jsonl"
 

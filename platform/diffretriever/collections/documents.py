@@ -17,7 +17,7 @@ from diffretriever.collections.records import (
     string_of,
     text_of,
 )
-from schemas.base import suggest
+from diffretriever.schemas.base import suggest
 
 Documents: TypeAlias = Any
 """An iterable of texts or of mappings, or a table: a pandas or Polars data frame, an Arrow table, anything else with

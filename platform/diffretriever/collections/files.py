@@ -19,7 +19,7 @@ from diffretriever.collections.records import (
 )
 from diffretriever.collections.trec import read_qrels_file
 from diffretriever.files import file_size, files_in
-from schemas.places import StorePath
+from diffretriever.schemas.places import StorePath
 
 _PART_BYTES = 64 << 20
 

@@ -20,7 +20,7 @@ from diffretriever.collections.beir import CORPUS, open_beir_folder, remove_aban
 from diffretriever.collections.files import FileCollection
 from diffretriever.files import cache_dir, file_digest, locked, whole_folder
 from diffretriever.progress import track
-from schemas.base import suggest
+from diffretriever.schemas.base import suggest
 
 PREFIX = "irds:"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from diffretriever.collections.files import FileCollection, Split, splits_in
 from diffretriever.collections.records import find_file
 from diffretriever.files import is_file
-from schemas.places import StorePath
+from diffretriever.schemas.places import StorePath
 
 CORPUS = "collection.tsv"
 ARCHIVES = ("collection.tar.gz", "collectionandqueries.tar.gz")

@@ -19,7 +19,7 @@ from typing import Any
 
 from diffretriever.collections.base import BadRecord, Collection
 from diffretriever.files import exists, is_file, locked, open_input, whole_file
-from schemas.places import StorePath
+from diffretriever.schemas.places import StorePath
 
 _FIELDS = {"file", "line", "reason", "raw"}
 _UNFIT_FOR_NAME = re.compile("[^A-Za-z0-9._-]")

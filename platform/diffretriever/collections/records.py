@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from diffretriever.collections.base import WHOLE, BadRecord, Part, Passage, Query
 from diffretriever.files import file_state, is_file, open_input
-from schemas.places import StorePath
+from diffretriever.schemas.places import StorePath
 
 MAX_PASSAGE_BYTES = 1_000_000
 """Longest line that is parsed: no encoder reads that far, and a longer one is most often a broken file."""

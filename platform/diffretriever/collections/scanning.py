@@ -22,7 +22,7 @@ import numpy as np
 from diffretriever.collections.base import BadInputError, BadRecord, Collection, Part, Passage
 from diffretriever.collections.keys import KEY, passage_key, repeated_ids
 from diffretriever.collections.quarantine import quarantined
-from schemas.places import StorePath
+from diffretriever.schemas.places import StorePath
 
 BadInputPolicy: TypeAlias = Literal["error", "quarantine"]
 Choice: TypeAlias = Callable[[np.ndarray], np.ndarray]

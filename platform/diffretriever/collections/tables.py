@@ -20,7 +20,7 @@ from diffretriever.collections.records import (
     TextFile,
 )
 from diffretriever.files import open_input, understood
-from schemas.places import StorePath
+from diffretriever.schemas.places import StorePath
 
 Row = Mapping[str, Any] | RefusedError
 

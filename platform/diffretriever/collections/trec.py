@@ -10,7 +10,7 @@ from typing import TypeVar
 from diffretriever.collections.base import Qrels
 from diffretriever.collections.records import MAX_PASSAGE_BYTES, RefusedError, TextFile, check_id, decode, read_lines
 from diffretriever.files import whole_file
-from schemas.places import StorePath
+from diffretriever.schemas.places import StorePath
 
 INTEGER = re.compile(r"[+-]?[0-9]{1,9}")
 _QRELS_HEADER_ENDS = frozenset({"score", "relevance", "rel", "label"})

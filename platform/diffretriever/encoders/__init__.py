@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from schemas.retriever import NeuralRetriever
+from diffretriever.schemas.retriever import NeuralRetriever
 
 if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder

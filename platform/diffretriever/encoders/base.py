@@ -17,8 +17,8 @@ import numpy as np
 from diffretriever.encoders.preparer import PreparedText, Preparer
 from diffretriever.encoders.representations import Representations, refuse_queries
 from diffretriever.progress import Progress
-from schemas.mode import Mode
-from schemas.retriever import BackboneRetriever, NeuralRetriever
+from diffretriever.schemas.mode import Mode
+from diffretriever.schemas.retriever import BackboneRetriever, NeuralRetriever
 
 if TYPE_CHECKING:
     import torch

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from diffretriever.encoders.preparer import PreparedText, Preparer
-from schemas.retriever import ContentWordsConfig, PromptConfig, PromptedRetriever, Side
+from diffretriever.schemas.retriever import ContentWordsConfig, PromptConfig, PromptedRetriever, Side
 
 if TYPE_CHECKING:
     from diffretriever.backbones import Vocabulary

@@ -24,7 +24,7 @@ from diffretriever.encoders.framing import Following, PromptedPreparer
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.readout import content_ids, represent
 from diffretriever.encoders.representations import Representations
-from schemas.retriever import GeneratedRetriever, Side
+from diffretriever.schemas.retriever import GeneratedRetriever, Side
 
 if TYPE_CHECKING:
     from diffretriever.backbones import Backbone, Vocabulary

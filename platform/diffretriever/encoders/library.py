@@ -22,7 +22,7 @@ from diffretriever.encoders.library_preparer import TASKS, LibraryPreparer, Toke
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.readout import unit_float16
 from diffretriever.encoders.representations import Representations
-from schemas.retriever import LibraryRetriever, TextConfig
+from diffretriever.schemas.retriever import LibraryRetriever, TextConfig
 
 _SINGLE = "SentenceTransformer"
 """What the library calls a model of one vector a text."""

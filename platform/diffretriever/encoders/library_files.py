@@ -27,8 +27,8 @@ from diffretriever.backbones.checkpoint import Checkpoint, read_json
 from diffretriever.backbones.source import FetchError, resolve_source
 from diffretriever.consent import VARIABLE, check_trusted
 from diffretriever.files import fetched_folder, is_local, understood
-from schemas.places import StorePath
-from schemas.retriever import LibraryRetriever
+from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.retriever import LibraryRetriever
 
 _EXTRA = "sentence_transformers"
 _ROOT_FILES = ["*.json", "*.txt", "*.model", "*.jinja", "artifact.metadata"]

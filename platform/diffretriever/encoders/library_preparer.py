@@ -25,7 +25,7 @@ from diffretriever.backbones.base import pad_right
 from diffretriever.encoders.library_files import LibraryFiles
 from diffretriever.encoders.preparer import NO_IDS, PreparedText, Preparer
 from diffretriever.files import understood
-from schemas.retriever import LibraryRetriever, Side
+from diffretriever.schemas.retriever import LibraryRetriever, Side
 
 TASKS: dict[Side, str] = {"query": "query", "passage": "document"}
 """What the library calls the two sides."""

@@ -18,7 +18,7 @@ from diffretriever.encoders.base import BackboneEncoder, TextStates
 from diffretriever.encoders.preparer import NO_IDS, PreparedText, Preparer
 from diffretriever.encoders.readout import unit_float16
 from diffretriever.encoders.representations import Representations
-from schemas.retriever import PooledRetriever, Side
+from diffretriever.schemas.retriever import PooledRetriever, Side
 
 if TYPE_CHECKING:
     from diffretriever.backbones import Vocabulary

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from schemas.retriever import Bm25Retriever, Side, TextConfig
+from diffretriever.schemas.retriever import Bm25Retriever, Side, TextConfig
 
 if TYPE_CHECKING:
     from diffretriever.backbones import Vocabulary

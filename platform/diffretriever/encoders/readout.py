@@ -16,8 +16,8 @@ from diffretriever.backbones.base import pad_right
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.representations import Representations
 from diffretriever.ragged import offsets_of
+from diffretriever.schemas.retriever import PromptedRetriever
 from diffretriever.scoring.sparse import keep_topk, log_relu, max_pool, quantise
-from schemas.retriever import PromptedRetriever
 
 
 def unit(vectors: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from diffretriever.ragged import offsets_of, rows_of
-from schemas.index import representation_fields
+from diffretriever.schemas.index import representation_fields
 
 _INFINITY, _NEGATIVE_INFINITY = 0x7C00, 0xFC00
 """Bits of the two infinities of fp16; those of NaN are above them, those of all other numbers of a sign below."""

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from diffretriever.backbones.checkpoint import read_json
 from diffretriever.backbones.source import resolve_adapter
 from diffretriever.files import understood
-from schemas.budget import Budget
-from schemas.retriever import BackboneRetriever, MaskedRetriever, PromptConfig, Side, has_slots
-from schemas.training import MANIFEST_FILE
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.retriever import BackboneRetriever, MaskedRetriever, PromptConfig, Side, has_slots
+from diffretriever.schemas.training import MANIFEST_FILE
 
 if TYPE_CHECKING:
     from diffretriever.encoders.masked import MaskedPreparer

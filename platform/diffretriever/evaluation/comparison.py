@@ -27,9 +27,9 @@ from diffretriever.evaluation.measures import EvaluationResult, evaluate, measur
 from diffretriever.evaluation.report import INTERVAL_NOTE, draw_measures, intervals_of, summary_of
 from diffretriever.evaluation.statistics import ALPHA, holm, randomisation_p_each, t_test_p
 from diffretriever.files import whole_file, write_bytes, write_text
-from schemas.evaluate import TESTS, CompareJob, ComparisonReport, Test
-from schemas.fusion import named_runs
-from schemas.places import StorePath
+from diffretriever.schemas.evaluate import TESTS, CompareJob, ComparisonReport, Test
+from diffretriever.schemas.fusion import named_runs
+from diffretriever.schemas.places import StorePath
 
 _T = TypeVar("_T")
 _MOST = len(string.ascii_lowercase)

@@ -24,14 +24,14 @@ from diffretriever.evaluation.measures import EvaluationResult, evaluate, measur
 from diffretriever.evaluation.report import Evaluation, write_evaluation
 from diffretriever.files import read_text, remove, write_text
 from diffretriever.progress import track
+from diffretriever.schemas.evaluate import EvaluateJob, SelectorReport
+from diffretriever.schemas.fusion import Fusion, FusionReport, named_runs
+from diffretriever.schemas.places import StorePath
 from diffretriever.search import open_searcher
 from diffretriever.search.base import Searcher
 from diffretriever.search.batch import kept_hits, searched_depth
 from diffretriever.search.neural import NeuralSearcher
 from diffretriever.search.selecting import BudgetChooser, Choice
-from schemas.evaluate import EvaluateJob, SelectorReport
-from schemas.fusion import Fusion, FusionReport, named_runs
-from schemas.places import StorePath
 
 SELECTOR_FILE = "selector.json"
 

@@ -18,10 +18,10 @@ from diffretriever.evaluation.formats.tables import NOTHING, Cell, format_table,
 from diffretriever.evaluation.measures import EvaluationResult, deepest_rank, evaluate
 from diffretriever.evaluation.statistics import ALPHA, bootstrap_interval, holm, t_test_p
 from diffretriever.progress import track
+from diffretriever.schemas.fusion import FusedRun, Fusion, FusionReport
+from diffretriever.schemas.places import StorePath
 from diffretriever.scoring.fusion import FUSION_DEPTH, fused
 from diffretriever.scoring.hits import Hits
-from schemas.fusion import FusedRun, Fusion, FusionReport
-from schemas.places import StorePath
 
 FUSION_FILE = "fusion.json"
 

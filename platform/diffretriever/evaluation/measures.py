@@ -12,8 +12,8 @@ from ir_measures.measures import Measure
 
 from diffretriever.collections import Qrels, Run
 from diffretriever.collections.customs import least_relevance
-from schemas.base import suggest
-from schemas.evaluate import DEFAULT_MEASURES
+from diffretriever.schemas.base import suggest
+from diffretriever.schemas.evaluate import DEFAULT_MEASURES
 
 _CUT = frozenset({"P", "R", "RR", "AP", "nDCG", "Success", "Judged", "ERR"})
 """Measures that, given a cutoff, are defined by the ranks down to it, the qrels, and nothing else.

@@ -17,8 +17,8 @@ from diffretriever.evaluation.formats.tables import Cell, Interval, command_bloc
 from diffretriever.evaluation.measures import EvaluationResult
 from diffretriever.evaluation.statistics import bootstrap_interval
 from diffretriever.files import whole_file, write_bytes, write_text
-from schemas.evaluate import EvaluationReport
-from schemas.places import StorePath
+from diffretriever.schemas.evaluate import EvaluationReport
+from diffretriever.schemas.places import StorePath
 
 INTERVAL_NOTE = "with bootstrap 95% intervals (1,000 resamples)"
 _EXTREMES = 5

@@ -13,9 +13,9 @@ from diffretriever.evaluation.formats.tables import Cell, format_table
 from diffretriever.evaluation.measures import EvaluationResult, measures_of, parse_measures
 from diffretriever.evaluation.measures import evaluate as measure
 from diffretriever.front.index import Index
+from diffretriever.schemas.evaluate import ComparisonReport, Test
+from diffretriever.schemas.mode import Mode
 from diffretriever.search.batch import kept_hits, searched_depth
-from schemas.evaluate import ComparisonReport, Test
-from schemas.mode import Mode
 
 if TYPE_CHECKING:
     import pandas as pd

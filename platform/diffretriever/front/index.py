@@ -14,17 +14,17 @@ from diffretriever.collections.documents import Documents, as_collection
 from diffretriever.front.results import Hit, Results
 from diffretriever.front.retriever import Retriever, texts_of
 from diffretriever.index.table import PassageIndex
-from schemas.budget import Budget
-from schemas.encode import EncodeJob, EncodeSummary
-from schemas.mode import Mode
-from schemas.retriever import is_neural
-from schemas.search import SearchOptions
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.encode import EncodeJob, EncodeSummary
+from diffretriever.schemas.mode import Mode
+from diffretriever.schemas.retriever import is_neural
+from diffretriever.schemas.search import SearchOptions
 
 if TYPE_CHECKING:
     from diffretriever.collections import Collection
+    from diffretriever.schemas.inspect import VersionChange
+    from diffretriever.schemas.serve import Explanation
     from diffretriever.search.base import Searcher
-    from schemas.inspect import VersionChange
-    from schemas.serve import Explanation
 
 OnExisting = Literal["error", "skip", "replace"]
 

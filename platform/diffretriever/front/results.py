@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, overload
 
-from schemas.mode import Mode
+from diffretriever.schemas.mode import Mode
 
 if TYPE_CHECKING:
     import pandas as pd

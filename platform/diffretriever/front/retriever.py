@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 
 from diffretriever.presets import load_retriever, with_places
-from schemas.budget import Budget, BudgetChoice
-from schemas.retriever import RetrieverConfig, is_neural
+from diffretriever.schemas.budget import Budget, BudgetChoice
+from diffretriever.schemas.retriever import RetrieverConfig, is_neural
 
 if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder

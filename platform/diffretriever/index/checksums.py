@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from diffretriever.files import file_state, files_in, is_local, json_digest, read_bytes, read_model, remove, write_text
 from diffretriever.ragged import offsets_of
-from schemas.index import ROW_CHECKSUM, DeletionChecksums
+from diffretriever.schemas.index import ROW_CHECKSUM, DeletionChecksums
 
 T = TypeVar("T", pa.Table, pa.RecordBatch)
 

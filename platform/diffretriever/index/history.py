@@ -10,7 +10,7 @@ import lance
 
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import APPENDED, REPLACED
-from schemas.inspect import Change, VersionChange
+from diffretriever.schemas.inspect import Change, VersionChange
 
 _CHANGES: dict[Any, Change] = {
     lance.LanceOperation.Append: "appended",

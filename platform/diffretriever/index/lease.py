@@ -21,7 +21,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from diffretriever.files import files_in, read_bytes, remove, write_text
-from schemas.places import StorePath
+from diffretriever.schemas.places import StorePath
 
 _FOLDER = ".writer.lease"
 _RENEW_SECONDS = 5.0

@@ -19,10 +19,10 @@ import numpy as np
 
 from diffretriever.codecs import CODECS, bytes_per_vector
 from diffretriever.presets import load_retriever
+from diffretriever.schemas.codec import Bits, CodecConfig
+from diffretriever.schemas.plan import BudgetPlan, CapacityPlan, PlanJob
+from diffretriever.schemas.retriever import NeuralRetriever, has_slots, is_neural
 from diffretriever.scoring.kernels import scan
-from schemas.codec import Bits, CodecConfig
-from schemas.plan import BudgetPlan, CapacityPlan, PlanJob
-from schemas.retriever import NeuralRetriever, has_slots, is_neural
 
 GIB = 1 << 30
 SAMPLE = 256

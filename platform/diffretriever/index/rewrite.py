@@ -25,7 +25,7 @@ from diffretriever.index.table import PassageIndex, changed_by_another, refused_
 from diffretriever.index.vectors import finite_rows, with_packed
 from diffretriever.index.writer import BlockWriter, Committer, WriterLock, beside
 from diffretriever.ragged import offsets_of
-from schemas.index import TEXT_SCHEMA, IndexManifest
+from diffretriever.schemas.index import TEXT_SCHEMA, IndexManifest
 
 SAMPLE_SIZE = 1 << 17
 """Vectors that a codec is trained on where nothing else is asked for."""

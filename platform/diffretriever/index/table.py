@@ -47,7 +47,7 @@ from diffretriever.index.damage import (
 )
 from diffretriever.index.order import PassageOrder
 from diffretriever.index.vectors import columns_to_read, with_vectors
-from schemas.index import (
+from diffretriever.schemas.index import (
     MANIFEST_FORMAT,
     ROW_CHECKSUM,
     IndexContents,
@@ -55,8 +55,8 @@ from schemas.index import (
     passage_schema,
     representation_fields,
 )
-from schemas.places import plain_place
-from schemas.retriever import Bm25Retriever
+from diffretriever.schemas.places import plain_place
+from diffretriever.schemas.retriever import Bm25Retriever
 
 if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder

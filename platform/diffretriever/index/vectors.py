@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from diffretriever.encoders.representations import read_vectors, rows_not_finite
-from schemas.index import IndexManifest, codes_field, representation_fields
+from diffretriever.schemas.index import IndexManifest, codes_field, representation_fields
 
 if TYPE_CHECKING:
     from diffretriever.codecs.base import Codec

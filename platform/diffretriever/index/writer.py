@@ -33,8 +33,8 @@ from diffretriever.index.table import (
     table_uri,
 )
 from diffretriever.index.vectors import refuse_to_write, with_packed
-from schemas.index import TEXT_SCHEMA
-from schemas.places import as_place
+from diffretriever.schemas.index import TEXT_SCHEMA
+from diffretriever.schemas.places import as_place
 
 APPENDED, REPLACED = "appended", "replaced"
 """What a commit's message says it did."""

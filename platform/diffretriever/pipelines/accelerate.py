@@ -19,9 +19,9 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.cluster import cpus_here, ray_session
 from diffretriever.pipelines.streams import AS_ARROW, dataset_of, tables_of
 from diffretriever.progress import Progress
-from schemas.accelerate import Kind
-from schemas.retriever import is_neural
-from schemas.settings import RayConfig
+from diffretriever.schemas.accelerate import Kind
+from diffretriever.schemas.retriever import is_neural
+from diffretriever.schemas.settings import RayConfig
 
 if TYPE_CHECKING:
     from diffretriever.search.accelerate import Missing

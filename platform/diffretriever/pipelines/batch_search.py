@@ -26,15 +26,15 @@ from diffretriever.pipelines.encoders import QUERIES_PER_BLOCK, describe_encoder
 from diffretriever.pipelines.streams import ONE_BLOCK, blocks_of, dataset_of, get_table, pack, put_table, unpack
 from diffretriever.presets import with_places
 from diffretriever.progress import Progress, track
+from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.mode import Mode
+from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.retriever import NeuralRetriever, is_neural
+from diffretriever.schemas.search import BatchSearchJob, BatchSearchSummary
 from diffretriever.scoring.fusion import encoded_lists_for, lists_for, ranked
 from diffretriever.search.base import check_modes
 from diffretriever.search.batch import kept_hits, list_depth, merge, searched_depth, to_hits, to_table
 from diffretriever.search.bm25 import Bm25Search
-from schemas.index import IndexManifest
-from schemas.mode import Mode
-from schemas.places import StorePath
-from schemas.retriever import NeuralRetriever, is_neural
-from schemas.search import BatchSearchJob, BatchSearchSummary
 
 # So that searchers end at about the same time, and little is lost where one dies.
 _PARTS_PER_SEARCHER = 4

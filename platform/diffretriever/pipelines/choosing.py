@@ -25,7 +25,7 @@ from diffretriever.collections.scanning import PartScan, scan_part
 from diffretriever.files import is_local
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.cluster import EncoderPool, cpus_here, result_of
-from schemas.encode import EncodeJob
+from diffretriever.schemas.encode import EncodeJob
 
 _CONFLICTS_NAMED = 5
 _ROWS_AT_ONCE = 65_536

@@ -22,8 +22,8 @@ from ray._private.utils import read_ray_address
 from diffretriever.consent import VARIABLE, trusted_sources
 from diffretriever.full_disk import FullDiskError, causes
 from diffretriever.pipelines.machines import Share, check_room, see_machines
-from schemas.retriever import RetrieverConfig
-from schemas.settings import RayConfig
+from diffretriever.schemas.retriever import RetrieverConfig
+from diffretriever.schemas.settings import RayConfig
 
 DEVICE_VARIABLE = "DIFFRETRIEVER_ENCODER_DEVICE"
 """In its environment a job is told to have encoders compute elsewhere, on clusters whose GPUs are made up."""
@@ -39,7 +39,8 @@ _HOW_TO_RETRY = "\nFailed to apply UDF transform after"
 """How the advice begins that Ray Data appends to the message of what a function raised."""
 _OF_A_FILE = re.compile(r"\[Errno (\d+)\] ([^\n]*?): '([^'\n]+)'")
 """The message of an `OSError` that names a file."""
-_ROOT = Path(__file__).resolve().parents[3]
+_PLACE = Path(__file__).resolve().parents[2]
+"""The folder that holds this package: `platform` of a checkout, or where a wheel was installed."""
 T = TypeVar("T")
 _streams: WeakSet[Generator[Any, None, None]] = WeakSet()
 
@@ -155,15 +156,14 @@ def worker_variables() -> dict[str, str]:
 
 
 def python_path() -> str:
-    """Where workers find this package and `schemas`.
+    """Where workers find this package.
 
     In a submitted job the driver runs in a copy of the working directory, and so does every worker, each machine
     with its own copy: only relative paths hold on all of them.
     """
-    here = [_ROOT / "platform", _ROOT]
-    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ and Path.cwd() == _ROOT:
-        return "platform:."
-    return ":".join([*map(str, here), *filter(None, [os.environ.get("PYTHONPATH")])])
+    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ and Path.cwd() == _PLACE.parent:
+        return _PLACE.name
+    return ":".join([str(_PLACE), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def size_pool(config: RayConfig, retriever: RetrieverConfig) -> EncoderPool:

@@ -20,7 +20,7 @@ from diffretriever.index.table import PassageIndex, table_uri
 from diffretriever.pipelines.cluster import ray_session
 from diffretriever.pipelines.streams import AS_ARROW, dataset_of, tables_of
 from diffretriever.progress import Progress
-from schemas.settings import RayConfig
+from diffretriever.schemas.settings import RayConfig
 
 # What a killed driver loses beside the tasks that run.
 _TASKS_PER_COMMIT = 8

@@ -19,10 +19,10 @@ from diffretriever.ledger import Ledger
 from diffretriever.pipelines.cluster import ray_session
 from diffretriever.pipelines.streams import AS_ARROW, dataset_of, tables_of
 from diffretriever.progress import Progress
-from schemas.codec import StoredCodec
-from schemas.compress import CompressJob, CompressSummary
-from schemas.index import IndexManifest
-from schemas.settings import RayConfig
+from diffretriever.schemas.codec import StoredCodec
+from diffretriever.schemas.compress import CompressJob, CompressSummary
+from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.settings import RayConfig
 
 _CODEC_FILE = "codec.safetensors"
 

@@ -52,12 +52,12 @@ from diffretriever.pipelines.streams import (
 )
 from diffretriever.presets import load_retriever
 from diffretriever.progress import Progress
-from schemas.budget import Budget
-from schemas.encode import EncodeJob, EncodeSummary
-from schemas.index import TEXT_SCHEMA, IndexManifest
-from schemas.places import StorePath, as_place
-from schemas.retriever import RETRIEVER_ADAPTER, NeuralRetriever, RetrieverConfig, has_slots, is_neural
-from schemas.settings import RayConfig
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.encode import EncodeJob, EncodeSummary
+from diffretriever.schemas.index import TEXT_SCHEMA, IndexManifest
+from diffretriever.schemas.places import StorePath, as_place
+from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, NeuralRetriever, RetrieverConfig, has_slots, is_neural
+from diffretriever.schemas.settings import RayConfig
 
 if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder

@@ -15,9 +15,9 @@ from diffretriever.backbones.source import FetchError, pinned
 from diffretriever.collections import Query
 from diffretriever.pipelines.cluster import EncoderPool, result_of
 from diffretriever.pipelines.streams import actor_options, blocks_of, dataset_of, pack, unpack
-from schemas.index import IndexManifest
-from schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, NeuralRetriever
-from schemas.settings import RayConfig
+from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, NeuralRetriever
+from diffretriever.schemas.settings import RayConfig
 
 if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder

@@ -18,9 +18,9 @@ from diffretriever.collections import Collection
 from diffretriever.pipelines.cluster import DEVICE_VARIABLE, is_cluster_at_hand
 from diffretriever.pipelines.encoders import EncodeQueries, with_commits
 from diffretriever.pipelines.streams import MAX_ROWS, pack, unpack
-from schemas.index import IndexManifest
-from schemas.retriever import NeuralRetriever
-from schemas.settings import RayConfig
+from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.retriever import NeuralRetriever
+from diffretriever.schemas.settings import RayConfig
 
 if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder

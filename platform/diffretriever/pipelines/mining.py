@@ -25,6 +25,11 @@ from diffretriever.ledger import Ledger
 from diffretriever.pipelines.batch_search import search_batch
 from diffretriever.pipelines.cluster import ray_session
 from diffretriever.progress import Progress
+from diffretriever.schemas.mode import Mode
+from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.search import BatchSearchJob, SearchOptions
+from diffretriever.schemas.settings import RayConfig
+from diffretriever.schemas.training_data import MinedNegatives, MineNegativesJob
 from diffretriever.scoring.hits import Hit
 from diffretriever.search.base import check_modes
 from diffretriever.search.bm25 import Bm25Searcher
@@ -32,11 +37,6 @@ from diffretriever.training.data.examples import Checked
 from diffretriever.training.data.mining import Corpus, choose_negatives, mined_line
 from diffretriever.training.data.preparation import quarantine
 from diffretriever.training.data.sources import ExampleSource, open_source
-from schemas.mode import Mode
-from schemas.places import StorePath
-from schemas.search import BatchSearchJob, SearchOptions
-from schemas.settings import RayConfig
-from schemas.training_data import MinedNegatives, MineNegativesJob
 
 _DECISIVE = ("split", "mode", "depth", "negatives", "skip_top", "max_share", "maxsim", "search_budget", "score_dtype")
 """Settings that results depend on."""

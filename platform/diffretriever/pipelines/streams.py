@@ -24,7 +24,7 @@ from diffretriever.files import understood
 from diffretriever.index.writer import text_table
 from diffretriever.ledger import Ledger
 from diffretriever.pipelines.cluster import READER_CPUS, EncoderPool, cpus_here, ended_with_ray, raise_mistake
-from schemas.retriever import RetrieverConfig
+from diffretriever.schemas.retriever import RetrieverConfig
 
 AS_ARROW: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
 """For `map_batches`: rows as they come, as an Arrow table."""

@@ -52,22 +52,29 @@ from diffretriever.pipelines.few import EncoderHere, is_few
 from diffretriever.pipelines.streams import MAX_ROWS, get_table, put_table
 from diffretriever.presets import RETRIEVERS, load_retriever
 from diffretriever.progress import track
+from diffretriever.schemas.base import suggest
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.encode import EncodeJob
+from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.mode import ListName
+from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.retriever import MaskedRetriever, has_slots
+from diffretriever.schemas.search import SearchOptions
+from diffretriever.schemas.settings import RayConfig
+from diffretriever.schemas.sweep import (
+    RETRIEVER_FILE,
+    SweepJob,
+    SweepManifest,
+    SweepMode,
+    SweepSummary,
+    encoder_fingerprint,
+)
 from diffretriever.scoring.fusion import depth_for, lists_for, ranked
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.batch import kept_hits, searched_depth
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.averaged import AveragedSlots
 from diffretriever.search.sparse import open_sparse
-from schemas.base import suggest
-from schemas.budget import Budget
-from schemas.encode import EncodeJob
-from schemas.index import IndexManifest
-from schemas.mode import ListName
-from schemas.places import StorePath
-from schemas.retriever import MaskedRetriever, has_slots
-from schemas.search import SearchOptions
-from schemas.settings import RayConfig
-from schemas.sweep import RETRIEVER_FILE, SweepJob, SweepManifest, SweepMode, SweepSummary, encoder_fingerprint
 
 NO_BUDGET = Budget(1, 1)
 """Stands for any budget in what all cells of a sweep share."""

@@ -24,16 +24,16 @@ from diffretriever.pipelines.cluster import ray_session, result_of
 from diffretriever.pipelines.machines import Share, check_room, see_machines
 from diffretriever.pipelines.training_data import prepare_training
 from diffretriever.presets import load_retriever
+from diffretriever.schemas.places import StorePath, as_place
+from diffretriever.schemas.retriever import BackboneRetriever
+from diffretriever.schemas.settings import RayConfig
+from diffretriever.schemas.training import TrainingManifest, TrainJob
+from diffretriever.schemas.training_data import PrepareTrainingJob
 from diffretriever.training.data.training_set import MANIFEST_FILE, TrainingSet
 from diffretriever.training.gather import Workers
 from diffretriever.training.loop import Record
 from diffretriever.training.run_folder import Journal, RunFolder
 from diffretriever.training.session import check_trainable, describe_training, work
-from schemas.places import StorePath, as_place
-from schemas.retriever import BackboneRetriever
-from schemas.settings import RayConfig
-from schemas.training import TrainingManifest, TrainJob
-from schemas.training_data import PrepareTrainingJob
 
 _PUMP_SECONDS = 0.5
 # Others wait this long for the worker that validates.

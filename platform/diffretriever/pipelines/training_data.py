@@ -22,6 +22,8 @@ from diffretriever.index.writer import WriterLock
 from diffretriever.pipelines.cluster import ray_session
 from diffretriever.pipelines.streams import AS_ARROW, pack, read_blocks, tables_of, unpack
 from diffretriever.progress import Progress
+from diffretriever.schemas.settings import RayConfig
+from diffretriever.schemas.training_data import PrepareTrainingJob, TrainingCounts, TrainingSetManifest
 from diffretriever.training.data.examples import keys_of
 from diffretriever.training.data.preparation import (
     Inputs,
@@ -33,8 +35,6 @@ from diffretriever.training.data.preparation import (
 )
 from diffretriever.training.data.sources import ExampleSource, RawPiece, checked
 from diffretriever.training.data.training_set_writer import ExampleBlock, make_block
-from schemas.settings import RayConfig
-from schemas.training_data import PrepareTrainingJob, TrainingCounts, TrainingSetManifest
 
 _CHECK_CPUS = 0.75
 

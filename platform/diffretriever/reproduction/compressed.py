@@ -17,9 +17,9 @@ from diffretriever.index.rewrite import sample_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_place
 from diffretriever.pipelines.compress import compress_index
-from schemas.compress import CompressJob
-from schemas.evaluate import EvaluateJob
-from schemas.reproduce import COMPRESSED, STORAGE_FILE, UNCOMPRESSED, IndexStorage
+from diffretriever.schemas.compress import CompressJob
+from diffretriever.schemas.evaluate import EvaluateJob
+from diffretriever.schemas.reproduce import COMPRESSED, STORAGE_FILE, UNCOMPRESSED, IndexStorage
 
 CODEC = "residual2"
 """The paper's: a centroid and two bits a dimension."""

@@ -16,7 +16,7 @@ from diffretriever.reproduction.checkpoints import FAMILIES, weight_bytes
 from diffretriever.reproduction.plan import DONE, READY, Plan, PlannedRow, Task
 from diffretriever.reproduction.protocols import set_up
 from diffretriever.reproduction.storage import PASSAGES
-from schemas.retriever import is_neural
+from diffretriever.schemas.retriever import is_neural
 
 _PROMPT_AND_TEXT = 128
 """Tokens of a passage with its prompt: 53 and 75."""

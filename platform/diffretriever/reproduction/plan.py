@@ -26,10 +26,10 @@ from diffretriever.presets import load_retriever, with_places
 from diffretriever.reproduction.protocols import chosen, set_up, under
 from diffretriever.reproduction.storage import corpus_of
 from diffretriever.reproduction.tables import AVERAGE, MINI, EvaluationSet, check_names, find_set, load_tables
-from schemas.base import flat_fields, suggest
-from schemas.places import StorePath
-from schemas.reproduce import Measured, PublishedRow, PublishedTable, ReproduceJob
-from schemas.retriever import NeuralRetriever, RetrieverConfig, has_slots, is_neural, is_trainable
+from diffretriever.schemas.base import flat_fields, suggest
+from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.reproduce import Measured, PublishedRow, PublishedTable, ReproduceJob
+from diffretriever.schemas.retriever import NeuralRetriever, RetrieverConfig, has_slots, is_neural, is_trainable
 
 READY, DONE = "ready", "done"
 

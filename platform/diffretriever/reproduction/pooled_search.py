@@ -8,9 +8,9 @@ from diffretriever.evaluation.evaluate import with_measures
 from diffretriever.evaluation.measures import evaluate
 from diffretriever.evaluation.report import Evaluation, write_evaluation
 from diffretriever.index.table import PassageIndex, check_same, manifest_of
+from diffretriever.schemas.evaluate import EvaluateJob
+from diffretriever.schemas.retriever import is_neural
 from diffretriever.search.dense.averaged import AveragedSlots
-from schemas.evaluate import EvaluateJob
-from schemas.retriever import is_neural
 
 
 def evaluate_pooled_slots(job: EvaluateJob, command: str) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from schemas.base import suggest
-from schemas.reproduce import Protocol, PublishedRow, PublishedTable, Regime, Vectors
-from schemas.retriever import RETRIEVER_ADAPTER, RetrieverConfig, is_neural
+from diffretriever.schemas.base import suggest
+from diffretriever.schemas.reproduce import Protocol, PublishedRow, PublishedTable, Regime, Vectors
+from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, RetrieverConfig, is_neural
 
 DEFAULT = ("authors", "paper")
 """What a reproduction runs where nobody says which."""

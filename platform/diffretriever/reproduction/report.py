@@ -18,11 +18,11 @@ from diffretriever.evaluation.statistics import ALPHA, holm, paired_p
 from diffretriever.files import is_file, open_input, read_model, understood, write_text
 from diffretriever.reproduction.plan import DONE, READY, Plan, PlannedRow, Task
 from diffretriever.reproduction.tables import AVERAGE, BEIR7
-from schemas.base import Model
-from schemas.encode import EncodeSummary
-from schemas.evaluate import EvaluationReport
-from schemas.places import StorePath
-from schemas.reproduce import STORAGE_FILE, IndexStorage, PublishedTable, ReproduceJob
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.encode import EncodeSummary
+from diffretriever.schemas.evaluate import EvaluationReport
+from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.reproduce import STORAGE_FILE, IndexStorage, PublishedTable, ReproduceJob
 
 Column: TypeAlias = tuple[str, str, str]
 """Collection, mode, measure."""

@@ -25,11 +25,11 @@ from diffretriever.reproduction.compressed import evaluate_compressed
 from diffretriever.reproduction.plan import Plan, Task
 from diffretriever.reproduction.pooled_search import evaluate_pooled_slots
 from diffretriever.reproduction.report import read_results
-from schemas.encode import EncodeJob
-from schemas.evaluate import EvaluateJob
-from schemas.places import StorePath
-from schemas.reproduce import COMPRESSED, UNCOMPRESSED, ReproduceJob
-from schemas.settings import RayConfig
+from diffretriever.schemas.encode import EncodeJob
+from diffretriever.schemas.evaluate import EvaluateJob
+from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.reproduce import COMPRESSED, UNCOMPRESSED, ReproduceJob
+from diffretriever.schemas.settings import RayConfig
 
 
 def run_plan(plan: Plan, job: ReproduceJob, command: str, log: Callable[[str], None]) -> dict[Path | StorePath, str]:

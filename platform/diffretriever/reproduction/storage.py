@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from diffretriever.codecs import storage_bytes
 from diffretriever.index.planning import HIDDEN_SIZES, ZSTD_SHARE
 from diffretriever.presets import load_retriever
-from schemas.codec import CodecConfig
-from schemas.reproduce import PublishedRow
-from schemas.retriever import has_slots
+from diffretriever.schemas.codec import CodecConfig
+from diffretriever.schemas.reproduce import PublishedRow
+from diffretriever.schemas.retriever import has_slots
 
 PASSAGES = {
     "msmarco": 8_841_823,

@@ -16,8 +16,8 @@ import yaml
 from diffretriever.collections import irds, open_collection
 from diffretriever.collections.beir import FOLDERS
 from diffretriever.files import cache_dir
-from schemas.base import suggest
-from schemas.reproduce import PublishedTable, ReproduceJob
+from diffretriever.schemas.base import suggest
+from diffretriever.schemas.reproduce import PublishedTable, ReproduceJob
 
 MINI = "mini"
 """The table that is ours: all methods on the embedded backbone."""

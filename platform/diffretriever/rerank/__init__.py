@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pydantic import TypeAdapter
 
 from diffretriever.presets import Presets, absolute_source
-from schemas.rerank import RerankerConfig
+from diffretriever.schemas.rerank import RerankerConfig
 
 if TYPE_CHECKING:
     from diffretriever.rerank.base import Reranker

@@ -11,7 +11,7 @@ import numpy as np
 
 from diffretriever.backbones import Backbone
 from diffretriever.collections import Passage
-from schemas.rerank import RerankerConfig
+from diffretriever.schemas.rerank import RerankerConfig
 
 
 class Reranker(ABC):

@@ -23,8 +23,8 @@ from diffretriever.encoders.base import token_budget_batches, tokens_per_batch
 from diffretriever.encoders.framing import Prompt, frame
 from diffretriever.encoders.preparer import join_title
 from diffretriever.rerank.base import Reranker
-from schemas.rerank import LikelihoodReranker
-from schemas.retriever import TextConfig
+from diffretriever.schemas.rerank import LikelihoodReranker
+from diffretriever.schemas.retriever import TextConfig
 
 PROMPT = Prompt(before='Passage: "', after='".\nWrite a search query that this passage answers.', assistant="")
 # A masked token's row of logits takes about the memory that a token takes in the model for every so many values.

@@ -23,9 +23,9 @@ from diffretriever.ledger import Ledger
 from diffretriever.progress import Progress
 from diffretriever.rerank import load_reranker, reranker_config
 from diffretriever.rerank.base import Reranker
+from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.rerank import RerankJob, RerankSummary
 from diffretriever.scoring.topk import top_k
-from schemas.places import StorePath
-from schemas.rerank import RerankJob, RerankSummary
 
 
 def rerank_run(job: RerankJob, records: Iterable[Passage | BadRecord]) -> RerankSummary:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from diffretriever.schemas.fusion import Fusion
+from diffretriever.schemas.mode import EncodedList, ListName, Mode, lists_of
 from diffretriever.scoring.hits import Hits
 from diffretriever.scoring.topk import TopK
-from schemas.fusion import Fusion
-from schemas.mode import EncodedList, ListName, Mode, lists_of
 
 FUSION_DEPTH = 1000
 """Passages of each list that take part in a fused score."""

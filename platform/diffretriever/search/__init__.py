@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from schemas.retriever import is_neural
-from schemas.search import SearchOptions
+from diffretriever.schemas.retriever import is_neural
+from diffretriever.schemas.search import SearchOptions
 
 if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder

@@ -18,6 +18,9 @@ from diffretriever.files import is_local
 from diffretriever.index.mapped_files import FileKind, lacking
 from diffretriever.index.table import PassageIndex, fragment_key
 from diffretriever.progress import track
+from diffretriever.schemas.accelerate import AccelerateJob, CandidateSettings, Kind, ProposerName
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.bm25 import keep_bm25
 from diffretriever.search.dense.base import DenseSearch
@@ -28,9 +31,6 @@ from diffretriever.search.dense.codes import CODES, build_fragment_codes, open_s
 from diffretriever.search.dense.packed import PACKED, build_fragment_packed
 from diffretriever.search.neural import NeuralSearcher
 from diffretriever.search.sparse.postings import POSTINGS, build_fragment_postings, may_have_postings
-from schemas.accelerate import AccelerateJob, CandidateSettings, Kind, ProposerName
-from schemas.base import Model
-from schemas.search import SearchOptions
 
 FILE_KINDS: Mapping[Kind, FileKind[Any]] = {"codes": CODES, "packed": PACKED, "postings": POSTINGS}
 """The files of each."""

@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.base import suggest
+from diffretriever.schemas.mode import Mode
 from diffretriever.scoring.hits import Hits
-from schemas.base import suggest
-from schemas.mode import Mode
 
 
 class Searcher(ABC):

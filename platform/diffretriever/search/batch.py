@@ -15,12 +15,12 @@ import pyarrow as pa
 from diffretriever.backbones.device import resolve_device
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.mode import ListName
+from diffretriever.schemas.search import BatchSearchJob
 from diffretriever.scoring.fusion import depth_for, encoded_lists_for
 from diffretriever.scoring.hits import Hits, Passages
 from diffretriever.search.dense import open_dense
 from diffretriever.search.sparse import open_sparse
-from schemas.mode import ListName
-from schemas.search import BatchSearchJob
 
 SCHEMA = pa.schema([("query", pa.int32()), ("id", pa.large_string()), ("score", pa.float64())])
 """One row a hit: the number of the query, the passage, its score; by query, best first."""

@@ -21,11 +21,11 @@ from diffretriever.full_disk import FullDiskError
 from diffretriever.index.table import IndexPart, PassageIndex
 from diffretriever.progress import Progress
 from diffretriever.ragged import offsets_of, within
+from diffretriever.schemas.mode import Mode
+from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.scoring.hits import Hits
 from diffretriever.scoring.topk import TopK
 from diffretriever.search.base import Searcher
-from schemas.mode import Mode
-from schemas.retriever import Bm25Retriever
 
 # The 33 English stop words of Lucene's EnglishAnalyzer.
 # fmt: off

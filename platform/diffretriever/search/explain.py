@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from diffretriever.encoders.representations import Representations
-from schemas.serve import Explanation, SlotMatch, TermMatch, Word
+from diffretriever.schemas.serve import Explanation, SlotMatch, TermMatch, Word
 
 NameWord = Callable[[int], str]
 """A vocabulary entry's text."""

@@ -10,6 +10,9 @@ from diffretriever.artefacts.artefact import Artefact, DamagedError, unless_dama
 from diffretriever.index.damage import readable
 from diffretriever.index.history import column_bytes, history
 from diffretriever.index.table import PassageIndex, table_uri
+from diffretriever.schemas.accelerate import Kind
+from diffretriever.schemas.index import IndexContents
+from diffretriever.schemas.inspect import CodesContents, IndexReport, PostingsContents, Problem, Verification
 from diffretriever.search.accelerate import FILE_KINDS, kinds_of, sizes_of
 from diffretriever.search.bm25 import bm25_artefact, open_bm25
 from diffretriever.search.dense.candidates import read_settings
@@ -18,9 +21,6 @@ from diffretriever.search.dense.packed import PACKED
 from diffretriever.search.dense.plaid import FILE, CentroidLists
 from diffretriever.search.sparse.postings import POSTINGS
 from diffretriever.search.verify import Problems, verify, verify_postings
-from schemas.accelerate import Kind
-from schemas.index import IndexContents
-from schemas.inspect import CodesContents, IndexReport, PostingsContents, Problem, Verification
 
 _BM25 = "the BM25 index that is kept is damaged"
 _CENTROIDS = "the centroids of a fragment are damaged"

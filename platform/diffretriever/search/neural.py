@@ -8,6 +8,8 @@ from functools import cached_property
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.mode import EncodedList, ListName, Mode
+from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.fusion import depth_for, encoded_lists_for, lists_for, ranked
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.base import Searcher
@@ -16,8 +18,6 @@ from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.sparse import open_sparse
 from diffretriever.search.sparse.base import SparseSearch
-from schemas.mode import EncodedList, ListName, Mode
-from schemas.search import SearchOptions
 
 
 class NeuralSearcher(Searcher):

@@ -10,10 +10,10 @@ from diffretriever.budgets.features import FEATURES, DocumentFrequencies, QueryT
 from diffretriever.budgets.selectors import open_selector
 from diffretriever.encoders.preparer import Preparer
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.retriever import has_slots
+from diffretriever.schemas.sweep import encoder_fingerprint
 from diffretriever.search.base import Searcher
 from diffretriever.search.neural import NeuralSearcher
-from schemas.retriever import has_slots
-from schemas.sweep import encoder_fingerprint
 
 _BATCH_ROWS = 4096
 

@@ -26,13 +26,13 @@ from diffretriever.index.table import PassageIndex, rows_written, table_uri
 from diffretriever.index.vectors import codec_place, read_codec, read_packed, with_vectors
 from diffretriever.progress import track
 from diffretriever.ragged import any_of_each, offsets_of, rows_of
+from diffretriever.schemas.index import ROW_CHECKSUM, IndexContents, IndexManifest, passage_schema
+from diffretriever.schemas.inspect import Problem, Verification
+from diffretriever.schemas.retriever import is_neural
 from diffretriever.search.dense.codes import FragmentCodes
 from diffretriever.search.dense.packed import FragmentPacked
 from diffretriever.search.sparse.kernels import digest_impacts
 from diffretriever.search.sparse.postings import FragmentPostings
-from schemas.index import ROW_CHECKSUM, IndexContents, IndexManifest, passage_schema
-from schemas.inspect import Problem, Verification
-from schemas.retriever import is_neural
 
 if TYPE_CHECKING:
     from diffretriever.codecs.base import Codec

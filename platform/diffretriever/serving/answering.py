@@ -19,16 +19,8 @@ from diffretriever.collections.records import RefusedError, checked_query
 from diffretriever.encoders.preparer import PreparedText, Preparer
 from diffretriever.encoders.representations import Representations, not_finite
 from diffretriever.index.table import PassageIndex
-from diffretriever.scoring.fusion import depth_for, encoded_lists_for, ranked
-from diffretriever.scoring.hits import Hits
-from diffretriever.search.bm25 import Bm25Search
-from diffretriever.search.explain import NameWord, explain, slot_words, terms
-from diffretriever.search.selecting import BudgetChooser
-from diffretriever.serving.metrics import Metrics, Stage
-from diffretriever.serving.problems import InvalidError
-from diffretriever.serving.snapshots import Version, View
-from schemas.mode import EncodedList, ListName, Mode
-from schemas.serve import (
+from diffretriever.schemas.mode import EncodedList, ListName, Mode
+from diffretriever.schemas.serve import (
     AskedBudget,
     BudgetUsed,
     EncodedQuery,
@@ -40,7 +32,15 @@ from schemas.serve import (
     SearchTimings,
     Texts,
 )
-from schemas.serve_config import ServeLimits
+from diffretriever.schemas.serve_config import ServeLimits
+from diffretriever.scoring.fusion import depth_for, encoded_lists_for, ranked
+from diffretriever.scoring.hits import Hits
+from diffretriever.search.bm25 import Bm25Search
+from diffretriever.search.explain import NameWord, explain, slot_words, terms
+from diffretriever.search.selecting import BudgetChooser
+from diffretriever.serving.metrics import Metrics, Stage
+from diffretriever.serving.problems import InvalidError
+from diffretriever.serving.snapshots import Version, View
 
 Found = dict[ListName, Hits]
 """For each list, each query's best passages."""

@@ -12,16 +12,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
-from diffretriever.serving.guard import Guard, SafeHeaders
-from diffretriever.serving.problems import (
-    InvalidError,
-    MalformedError,
-    NotAllowedError,
-    NotFoundError,
-    RequestError,
-)
-from diffretriever.serving.service import Service
-from schemas.serve import (
+from diffretriever.schemas.serve import (
     DeleteResponse,
     EncodeRequest,
     EncodeResponse,
@@ -33,6 +24,15 @@ from schemas.serve import (
     SearchRequest,
     SearchResponse,
 )
+from diffretriever.serving.guard import Guard, SafeHeaders
+from diffretriever.serving.problems import (
+    InvalidError,
+    MalformedError,
+    NotAllowedError,
+    NotFoundError,
+    RequestError,
+)
+from diffretriever.serving.service import Service
 
 _REFUSED = (400, 401, 408, 413, 422, 503)
 _PROBLEM: dict[str, Any] = {

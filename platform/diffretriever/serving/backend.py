@@ -20,6 +20,7 @@ import numpy as np
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.representations import Representations
+from diffretriever.schemas.serve import PartState, SearchResponse
 from diffretriever.serving.answering import (
     Answering,
     CheckedRequest,
@@ -33,7 +34,6 @@ from diffretriever.serving.answering import (
 from diffretriever.serving.metrics import Metrics, Stage
 from diffretriever.serving.problems import RequestError
 from diffretriever.serving.snapshots import Snapshots, Version
-from schemas.serve import PartState, SearchResponse
 
 QUERIES_PER_SEARCH = 64
 """Most queries that share a scan of the index."""

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
+from diffretriever.schemas.serve_config import ServeConfig
 from diffretriever.serving.problems import (
     InternalError,
     RequestError,
@@ -20,7 +21,6 @@ from diffretriever.serving.problems import (
     UnauthorizedError,
     UnavailableError,
 )
-from schemas.serve_config import ServeConfig
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]

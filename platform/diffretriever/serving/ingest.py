@@ -15,10 +15,10 @@ from diffretriever.full_disk import FullDiskError
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import named
 from diffretriever.index.writer import Committer, WriterLock, beside, text_table, write_block
+from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.serve import DeleteResponse, IngestResponse, PassageIn
+from diffretriever.schemas.serve_config import ServeConfig
 from diffretriever.serving.problems import InvalidError, NotFoundError, UnavailableError
-from schemas.index import IndexManifest
-from schemas.serve import DeleteResponse, IngestResponse, PassageIn
-from schemas.serve_config import ServeConfig
 
 Encode = Callable[[list[str], list[str]], Awaitable[Representations]]
 """Titles and texts to representations."""

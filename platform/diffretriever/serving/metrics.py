@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Protocol, TypeAlias
 
-from schemas.serve import PartState
+from diffretriever.schemas.serve import PartState
 
 Kind: TypeAlias = Literal["answer", "encode", "search"]
 """What is computed in batches: whole answers, or, where encoders and shards are apart, each of them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schemas.serve import Problem
+from diffretriever.schemas.serve import Problem
 
 RETRY_AFTER_S = 2
 """Seconds that a client is told to wait where the server cannot say."""

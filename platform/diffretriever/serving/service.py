@@ -13,18 +13,11 @@ from diffretriever.encoders.preparer import Preparer
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex, check_same, manifest_of
 from diffretriever.presets import with_places
-from diffretriever.scoring.fusion import lists_for
-from diffretriever.serving.answering import Answering, CheckedRequest, Planner, encoded_query
-from diffretriever.serving.backend import Backend
-from diffretriever.serving.ingest import Writer
-from diffretriever.serving.metrics import Metrics
-from diffretriever.serving.problems import InvalidError, RequestError, UnavailableError
-from diffretriever.serving.snapshots import Version, View
-from schemas.base import suggest
-from schemas.mode import Mode
-from schemas.retriever import NeuralRetriever
-from schemas.search import SearchOptions
-from schemas.serve import (
+from diffretriever.schemas.base import suggest
+from diffretriever.schemas.mode import Mode
+from diffretriever.schemas.retriever import NeuralRetriever
+from diffretriever.schemas.search import SearchOptions
+from diffretriever.schemas.serve import (
     DeleteResponse,
     EncodeRequest,
     EncodeResponse,
@@ -36,7 +29,14 @@ from schemas.serve import (
     SearchRequest,
     SearchResponse,
 )
-from schemas.serve_config import ServeConfig
+from diffretriever.schemas.serve_config import ServeConfig
+from diffretriever.scoring.fusion import lists_for
+from diffretriever.serving.answering import Answering, CheckedRequest, Planner, encoded_query
+from diffretriever.serving.backend import Backend
+from diffretriever.serving.ingest import Writer
+from diffretriever.serving.metrics import Metrics
+from diffretriever.serving.problems import InvalidError, RequestError, UnavailableError
+from diffretriever.serving.snapshots import Version, View
 
 _LOST = "the index is not where it was: it is being replaced"
 

@@ -22,6 +22,9 @@ import torch
 
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import IndexPart, PassageIndex, shard_fragments
+from diffretriever.schemas.mode import EncodedList, ListName
+from diffretriever.schemas.search import SearchOptions
+from diffretriever.schemas.serve import IndexState, PartState, Way
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.accelerate import kinds_of, sizes_of
 from diffretriever.search.bm25 import Bm25Search
@@ -32,9 +35,6 @@ from diffretriever.search.sparse import open_sparse
 from diffretriever.search.sparse.base import SparseSearch
 from diffretriever.search.sparse.stream import StreamingImpacts
 from diffretriever.serving.metrics import Metrics, NoMetrics
-from schemas.mode import EncodedList, ListName
-from schemas.search import SearchOptions
-from schemas.serve import IndexState, PartState, Way
 
 KEPT_VERSIONS = 3
 """Versions kept open. A request takes seconds at most, so none is still being answered from an older one."""

@@ -24,9 +24,9 @@ from diffretriever.backbones.checkpoint import Checkpoint
 from diffretriever.backbones.slot_layers import SLOTS_FILE, SlotLayers, most_slots, read_slot_layers, slot_shapes
 from diffretriever.backbones.source import resolve_adapter, resolve_source
 from diffretriever.files import file_digest, whole_folder
+from diffretriever.schemas.retriever import BackboneConfig
+from diffretriever.schemas.training import MANIFEST_FILE, Recipe, Start, TrainingManifest
 from diffretriever.training.lora import adapter_tensors
-from schemas.retriever import BackboneConfig
-from schemas.training import MANIFEST_FILE, Recipe, Start, TrainingManifest
 
 ADAPTER = "adapter"
 """Folder of the adapter, in each checkpoint and in the end."""

@@ -24,11 +24,11 @@ from torch import Tensor
 
 from diffretriever.collections.base import Passage
 from diffretriever.encoders.preparer import PreparedText, Preparer, join_title
+from diffretriever.schemas.retriever import Side
+from diffretriever.schemas.training import Recipe
 from diffretriever.training.data.examples import Group, passage_key
 from diffretriever.training.data.seeds import draw
 from diffretriever.training.gather import Workers, gather_rows
-from schemas.retriever import Side
-from schemas.training import Recipe
 
 
 class TrainingData(Protocol):

@@ -24,11 +24,11 @@ from torch import Tensor
 from diffretriever.codecs import codec_from_bytes, load_codec, train_codec
 from diffretriever.codecs.base import Codec
 from diffretriever.encoders.base import BackboneEncoder
+from diffretriever.schemas.retriever import BackboneRetriever
+from diffretriever.schemas.training import Recipe
 from diffretriever.training.batches import Batches
 from diffretriever.training.gather import Workers, broadcast_bytes
 from diffretriever.training.trainable import TextVectors, with_training_lengths
-from schemas.retriever import BackboneRetriever
-from schemas.training import Recipe
 
 CODEC_FILE = "codec.safetensors"
 

@@ -20,8 +20,8 @@ from torch.nn.utils import clip_grad_norm_
 from torch.serialization import safe_globals
 
 from diffretriever.files import understood
+from diffretriever.schemas.training import Recipe
 from diffretriever.training.gather import Workers
-from schemas.training import Recipe
 
 _STATE_FILE = "optimizer.pt"
 _TAG = "deepspeed"

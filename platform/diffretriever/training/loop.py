@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from diffretriever.files import understood
+from diffretriever.schemas.training import Recipe
 from diffretriever.training.batches import Batches, Part, known_answers
 from diffretriever.training.compression import Compression
 from diffretriever.training.data.seeds import seed_torch
@@ -31,7 +32,6 @@ from diffretriever.training.gather import Workers, gather, gather_rows
 from diffretriever.training.objective import Outcome, objective
 from diffretriever.training.teacher import Teacher
 from diffretriever.training.trainable import TextVectors, TrainableEncoder, join
-from schemas.training import Recipe
 
 Record = dict[str, float]
 """What a training reports: `step`, and either the fields of `StepMetrics` or `validation/MODE` measures."""

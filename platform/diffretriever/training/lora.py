@@ -14,8 +14,8 @@ from torch import nn
 
 from diffretriever.backbones import Backbone
 from diffretriever.backbones.slot_layers import MODULE, SlotLayers, attach_slot_layers
+from diffretriever.schemas.training import Recipe
 from diffretriever.training.data.seeds import seed_torch
-from schemas.training import Recipe
 
 
 def attach_lora(backbone: Backbone, recipe: Recipe) -> LoraConfig:

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy, kl_div, log_softmax, mse_loss, softmax
 
 from diffretriever.ragged import offsets_of
+from diffretriever.schemas.training import Recipe
 from diffretriever.scoring.maxsim import maxsim
 from diffretriever.training.trainable import Taught, TextVectors
-from schemas.training import Recipe
 
 # Above every token id.
 _NO_ID = 1 << 62

@@ -32,11 +32,11 @@ from diffretriever.files import (
     write_text,
 )
 from diffretriever.full_disk import room_at
+from diffretriever.schemas.places import StorePath, as_place
+from diffretriever.schemas.retriever import BackboneRetriever, is_trainable
+from diffretriever.schemas.training import MANIFEST_FILE, TrainingManifest, TrainJob
 from diffretriever.training.adapters import ADAPTER, check_trained
 from diffretriever.training.loop import Record
-from schemas.places import StorePath, as_place
-from schemas.retriever import BackboneRetriever, is_trainable
-from schemas.training import MANIFEST_FILE, TrainingManifest, TrainJob
 
 METRICS_FILE = "metrics.jsonl"
 _CURVES = "tensorboard"

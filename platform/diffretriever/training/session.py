@@ -20,6 +20,8 @@ from diffretriever.backbones.device import resolve_device, resolve_dtype
 from diffretriever.backbones.source import resolve_source
 from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.encoders.base import BackboneEncoder
+from diffretriever.schemas.retriever import BackboneRetriever, RetrieverConfig, has_slots, is_trainable
+from diffretriever.schemas.training import Recipe, TrainingManifest, TrainJob
 from diffretriever.training.adapters import ADAPTER, describe_start, read_start, save_adapter
 from diffretriever.training.batches import Batches, TrainingData
 from diffretriever.training.engine import open_engine
@@ -28,8 +30,6 @@ from diffretriever.training.loop import Record, Trainer
 from diffretriever.training.lora import attach_lora, trainable_parameters
 from diffretriever.training.teacher import open_teacher, teacher_config
 from diffretriever.training.trainable import TrainableEncoder, with_training_lengths
-from schemas.retriever import BackboneRetriever, RetrieverConfig, has_slots, is_trainable
-from schemas.training import Recipe, TrainingManifest, TrainJob
 
 Log = Callable[[Record], None]
 """Takes the figures of a step or a validation."""

@@ -13,10 +13,10 @@ import torch
 
 from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.presets import load_retriever
+from diffretriever.schemas.retriever import BackboneRetriever, is_trainable
+from diffretriever.schemas.training import Recipe
 from diffretriever.training.gather import Workers, gather
 from diffretriever.training.trainable import Taught, TrainableEncoder, join, with_training_lengths
-from schemas.retriever import BackboneRetriever, is_trainable
-from schemas.training import Recipe
 
 if TYPE_CHECKING:
     from diffretriever.encoders.base import BackboneEncoder

@@ -21,9 +21,9 @@ from diffretriever.backbones import Backbone
 from diffretriever.encoders.base import BackboneEncoder, TextStates, similar_lengths
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.readout import unit
+from diffretriever.schemas.retriever import BackboneRetriever
+from diffretriever.schemas.training import Recipe
 from diffretriever.scoring.sparse import log_relu, max_pool
-from schemas.retriever import BackboneRetriever
-from schemas.training import Recipe
 
 _LEAST_TOKENS_CPU = 512
 _LEAST_TOKENS_GPU = 8192

@@ -13,9 +13,9 @@ from diffretriever.evaluation.evaluate import search_queries
 from diffretriever.evaluation.measures import EvaluationResult, evaluate
 from diffretriever.index.table import PassageIndex, manifest_of
 from diffretriever.index.writer import BlockWriter, Committer, beside, text_table
+from diffretriever.schemas.evaluate import EvaluateJob
+from diffretriever.schemas.retriever import BackboneRetriever
 from diffretriever.search.neural import NeuralSearcher
-from schemas.evaluate import EvaluateJob
-from schemas.retriever import BackboneRetriever
 
 MEASURE = "nDCG@10"
 _BLOCK_ROWS = 512

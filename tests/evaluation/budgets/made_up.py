@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from diffretriever.evaluation.budgets.sweeps import SweptQuery, write_outcomes, write_queries
-from schemas.budget import Budget
-from schemas.sweep import SweepManifest, SweepMode
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.sweep import SweepManifest, SweepMode
 
 BUDGETS = (1, 4)
 

@@ -11,9 +11,9 @@ from diffretriever.collections import Passage, Run, write_qrels, write_run
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
-from schemas.budget import Budget
-from schemas.index import IndexManifest
-from schemas.retriever import MaskedRetriever
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.retriever import MaskedRetriever
 from tests.evaluation.budgets.made_up import BUDGETS
 
 HIDDEN = 8

@@ -21,9 +21,9 @@ from diffretriever.evaluation.budgets.report import AnalysisReport, analyse
 from diffretriever.evaluation.budgets.scoring import ScoringSection
 from diffretriever.evaluation.budgets.significance import SignificanceSection
 from diffretriever.evaluation.budgets.sweeps import Outcomes
-from schemas.analyse import AnalyseBudgetsJob
-from schemas.budget import Budget
-from schemas.sweep import BudgetSelection
+from diffretriever.schemas.analyse import AnalyseBudgetsJob
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.sweep import BudgetSelection
 from tests.evaluation.budgets.made_up import make_sweep
 
 FILES = {"report.md", "report.json", "per_query.parquet", "analyse_budgets.yaml", "features.png"}

@@ -7,7 +7,7 @@ import pytest
 
 from diffretriever.evaluation.budgets.oracles import SIDES, Side, best_query_budgets, decided, oracle
 from diffretriever.evaluation.statistics import bootstrap_interval
-from schemas.budget import Budget
+from diffretriever.schemas.budget import Budget
 from tests.evaluation.budgets.sweeps import BUDGETS, noise, outcomes, preferences
 
 FIXED = Budget(4, 4)

@@ -15,8 +15,8 @@ from diffretriever.evaluation.budgets.sweeps import (
     write_outcomes,
     write_queries,
 )
-from schemas.budget import Budget
-from schemas.sweep import SweepManifest, SweepMode
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.sweep import SweepManifest, SweepMode
 
 QUERIES = ("q10", "q2", "a", "é")
 CELLS = [Budget(a, b) for a in (1, 4) for b in (1, 2, 8)]

@@ -16,9 +16,9 @@ from diffretriever.evaluation.budgets.pruning import PrunePoint, removal_order
 from diffretriever.evaluation.budgets.pruning_report import PruneReport, prune_slots, prune_table
 from diffretriever.evaluation.budgets.sweeps import Outcomes
 from diffretriever.index.table import PassageIndex
-from schemas.budget import Budget
-from schemas.prune import PruneSlotsJob
-from schemas.retriever import MaskedRetriever
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.prune import PruneSlotsJob
+from diffretriever.schemas.retriever import MaskedRetriever
 from tests.evaluation.budgets.made_up import make_sweep
 from tests.evaluation.budgets.made_up_vectors import PASSAGES, add_vectors, passage_vectors, query_vectors, scores
 from tests.search.conftest import encoder, fill

@@ -19,7 +19,7 @@ from diffretriever.evaluation.budgets.sweeps import (
     write_queries,
 )
 from diffretriever.presets import load_retriever
-from schemas.sweep import SweepJob, SweepManifest
+from diffretriever.schemas.sweep import SweepJob, SweepManifest
 
 N = 40
 

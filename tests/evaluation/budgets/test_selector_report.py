@@ -10,7 +10,7 @@ from diffretriever.budgets.fit import fit
 from diffretriever.budgets.selectors import open_selector
 from diffretriever.evaluation.budgets.selector_report import fit_selector, selector_table
 from diffretriever.evaluation.budgets.sweeps import Outcomes, open_splits
-from schemas.selector import FitSelectorJob
+from diffretriever.schemas.selector import FitSelectorJob
 from tests.evaluation.budgets.made_up import make_sweep
 from tests.places import local
 

@@ -15,8 +15,8 @@ from diffretriever.evaluation.budgets.report import AnalysisReport, analyse
 from diffretriever.evaluation.budgets.selector_report import fit_selector
 from diffretriever.evaluation.budgets.slots import SlotSection
 from diffretriever.evaluation.budgets.sweeps import Outcomes, open_splits, query_features
-from schemas.analyse import AnalyseBudgetsJob
-from schemas.selector import FitSelectorJob
+from diffretriever.schemas.analyse import AnalyseBudgetsJob
+from diffretriever.schemas.selector import FitSelectorJob
 from tests.evaluation.budgets.made_up import make_sweep
 from tests.evaluation.budgets.made_up_vectors import add_vectors, passage_vectors, query_vectors, scores
 

@@ -11,8 +11,8 @@ from diffretriever.evaluation.budgets.analysis import AnalysisData, AnalysisFact
 from diffretriever.evaluation.budgets.oracles import SIDES
 from diffretriever.evaluation.formats.tables import NOTHING, Cell, Interval, between, markdown_table, points, signed
 from diffretriever.evaluation.statistics import ALPHA, bootstrap_average, holm, t_test_p
-from schemas.base import Model
-from schemas.sweep import SweepMode
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.sweep import SweepMode
 
 _Side: TypeAlias = Literal["fixed", "query", "passage", "joint"]
 

@@ -27,11 +27,11 @@ from diffretriever.evaluation.budgets.sweeps import (
 )
 from diffretriever.evaluation.measures import evaluate
 from diffretriever.presets import read_selection
-from schemas.analyse import AnalyseBudgetsJob, runs_by_name
-from schemas.base import Model, suggest
-from schemas.budget import Budget
-from schemas.places import StorePath
-from schemas.sweep import SweepMode
+from diffretriever.schemas.analyse import AnalyseBudgetsJob, runs_by_name
+from diffretriever.schemas.base import Model, suggest
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.sweep import SweepMode
 
 MODES: tuple[SweepMode, ...] = ("dense", "sparse", "hybrid")
 """Scores that are analysed, in the order of tables; `pooled-slots` is there to be compared with."""

@@ -20,8 +20,8 @@ from diffretriever.evaluation.budgets.oracles import best_query_budgets, decided
 from diffretriever.evaluation.figures import BLUE, GREEN, HEAD_INCHES, INK, MUTED, ORANGE, headed_figure, png, quiet
 from diffretriever.evaluation.formats.tables import Cell, Interval, between, markdown_table, signed
 from diffretriever.evaluation.statistics import Correlation, bootstrap_interval, kendall, spearman
-from schemas.base import Model
-from schemas.sweep import SweepMode
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.sweep import SweepMode
 
 _COLOURS: dict[SweepMode, str] = {"dense": BLUE, "sparse": ORANGE, "hybrid": GREEN}
 

@@ -17,9 +17,9 @@ from diffretriever.evaluation.budgets.analysis import AVERAGE, SELECTION, Analys
 from diffretriever.evaluation.budgets.sweeps import Outcomes
 from diffretriever.evaluation.figures import INK, MUTED, panel_figure, png
 from diffretriever.evaluation.formats.tables import Cell, markdown_table, points, signed
-from schemas.base import Model
-from schemas.budget import Budget
-from schemas.sweep import SweepMode
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.sweep import SweepMode
 
 _COLUMNS = 4
 

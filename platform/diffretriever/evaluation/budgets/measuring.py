@@ -14,10 +14,10 @@ from diffretriever.evaluation.formats.tables import Cell, format_table
 from diffretriever.evaluation.measures import evaluate
 from diffretriever.files import is_file, write_text
 from diffretriever.presets import RETRIEVERS
-from schemas.budget import Budget
-from schemas.places import StorePath
-from schemas.retriever import has_slots
-from schemas.sweep import RETRIEVER_FILE, BudgetSelection, SweepJob, SweepManifest, SweepMode
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.retriever import has_slots
+from diffretriever.schemas.sweep import RETRIEVER_FILE, BudgetSelection, SweepJob, SweepManifest, SweepMode
 
 SELECTION_FILE = "selection.json"
 

@@ -22,8 +22,8 @@ from diffretriever.evaluation.formats.tables import (
     with_interval,
 )
 from diffretriever.evaluation.statistics import bootstrap_average
-from schemas.base import Model
-from schemas.sweep import SweepMode
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.sweep import SweepMode
 
 _SIDE_NAMES: dict[Side, str] = {"query": "K_q", "passage": "K_p", "joint": "both"}
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from diffretriever.budgets.fit import folds
 from diffretriever.evaluation.budgets.sweeps import Outcomes
-from schemas.budget import Budget
+from diffretriever.schemas.budget import Budget
 
 Side: TypeAlias = Literal["query", "passage", "joint"]
 """What an oracle adapts: K_q, K_p or both."""

@@ -28,14 +28,14 @@ from diffretriever.index.vectors import finite_rows
 from diffretriever.presets import with_places
 from diffretriever.progress import track
 from diffretriever.ragged import offsets_of
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.prune import PruneSlotsJob
+from diffretriever.schemas.retriever import has_slots
 from diffretriever.scoring.hits import Hits, Passages
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest, maxsim
 from diffretriever.scoring.topk import TopK
 from diffretriever.search.batch import kept_hits, searched_depth
-from schemas.base import Model
-from schemas.budget import Budget
-from schemas.prune import PruneSlotsJob
-from schemas.retriever import has_slots
 
 PruneRule: TypeAlias = Literal["all", "same number", "threshold", "first slots", "encoded"]
 """Which slots stay; see `PrunePoint`."""

@@ -43,9 +43,9 @@ from diffretriever.evaluation.measures import parse_measures
 from diffretriever.evaluation.statistics import ALPHA
 from diffretriever.files import write_bytes, write_text
 from diffretriever.index.rewrite import write_pruned
-from schemas.base import Model
-from schemas.places import IndexPlace
-from schemas.prune import PruneSlotsJob
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.places import IndexPlace
+from diffretriever.schemas.prune import PruneSlotsJob
 
 _STYLES = {
     "threshold": (BLUE, "o", "-"),

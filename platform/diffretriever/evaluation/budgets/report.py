@@ -23,7 +23,7 @@ from diffretriever.evaluation.budgets.significance import SignificanceSection
 from diffretriever.evaluation.budgets.slots import SlotSection
 from diffretriever.evaluation.formats.tables import Cell, command_blocks, listed, markdown_table
 from diffretriever.files import whole_file, write_bytes, write_text
-from schemas.analyse import AnalyseBudgetsJob
+from diffretriever.schemas.analyse import AnalyseBudgetsJob
 
 S = TypeVar("S", bound=Section)
 

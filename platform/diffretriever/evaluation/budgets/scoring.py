@@ -20,9 +20,9 @@ from diffretriever.evaluation.formats.tables import (
     points,
 )
 from diffretriever.evaluation.statistics import bootstrap_average, t_test_p
-from schemas.base import Model
-from schemas.budget import Budget
-from schemas.sweep import SweepMode
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.sweep import SweepMode
 
 _Variant: TypeAlias = Literal["single", "pooled slots", "MaxSim"]
 

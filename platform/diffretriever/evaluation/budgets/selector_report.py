@@ -38,10 +38,10 @@ from diffretriever.evaluation.formats.tables import (
 from diffretriever.evaluation.statistics import ALPHA, bootstrap_interval, randomisation_p, t_test_p
 from diffretriever.files import write_bytes, write_text
 from diffretriever.progress import track
-from schemas.base import Model
-from schemas.budget import Budget
-from schemas.selector import FitSelectorJob, FittedFeature, LearnedSelectorArtefact
-from schemas.sweep import SweepMode
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.selector import FitSelectorJob, FittedFeature, LearnedSelectorArtefact
+from diffretriever.schemas.sweep import SweepMode
 
 FITTED_SELECTOR_FILE = "fitted_selector.json"
 

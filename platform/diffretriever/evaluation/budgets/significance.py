@@ -13,9 +13,9 @@ import numpy as np
 from diffretriever.evaluation.budgets.analysis import MODES, AnalysisData, AnalysisFacts, Section
 from diffretriever.evaluation.formats.tables import Cell, markdown_table, points, signed
 from diffretriever.evaluation.statistics import ALPHA, holm, randomisation_p_each, t_test_p
-from schemas.base import Model
-from schemas.budget import Budget
-from schemas.sweep import SweepMode
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.sweep import SweepMode
 
 _DAGGER, _DOUBLE = "†", "‡"
 

@@ -32,8 +32,8 @@ from diffretriever.evaluation.formats.tables import (
 from diffretriever.evaluation.statistics import bootstrap_interval
 from diffretriever.files import is_file
 from diffretriever.index.table import PassageIndex
-from schemas.base import Model
-from schemas.budget import Budget
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.budget import Budget
 
 _Side: TypeAlias = Literal["query", "passage"]
 

@@ -22,11 +22,11 @@ from diffretriever.encoders.representations import Representations
 from diffretriever.evaluation.formats.tables import listed
 from diffretriever.files import files_in, is_file, read_bytes, read_model, read_text, understood, whole_file
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.base import suggest
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.sweep import OUTCOMES_SCHEMA, QUERIES_SCHEMA, SweepJob, SweepManifest, SweepMode
 from diffretriever.search.selecting import document_frequencies
-from schemas.base import suggest
-from schemas.budget import Budget
-from schemas.places import StorePath
-from schemas.sweep import OUTCOMES_SCHEMA, QUERIES_SCHEMA, SweepJob, SweepManifest, SweepMode
 
 MANIFEST_FILE = "sweep.json"
 OUTCOMES_FILE = "per_query.parquet"

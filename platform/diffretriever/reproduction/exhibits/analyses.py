@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from diffretriever.files import is_file, read_model
 from diffretriever.reproduction.tables import AVERAGE, BEIR7
-from schemas.places import Place
-from schemas.reproduce import ReproduceJob
+from diffretriever.schemas.places import Place
+from diffretriever.schemas.reproduce import ReproduceJob
 
 if TYPE_CHECKING:
     from diffretriever.evaluation.budgets.grids import GridMeans
@@ -56,7 +56,7 @@ class Analysis:
         ]
         flat = {(a, b): value for a, row in enumerate(means_AB) for b, value in enumerate(row)}
         best_a, best_b = max(flat, key=lambda cell: (flat[cell], -cell[0] - cell[1]))
-        from schemas.budget import Budget
+        from diffretriever.schemas.budget import Budget
 
         return GridMeans(
             collection=AVERAGE,

@@ -13,7 +13,7 @@ from diffretriever.reproduction.exhibits.analyses import Analysis, read_analyses
 from diffretriever.reproduction.exhibits.latencies import Latencies, read_latencies
 from diffretriever.reproduction.plan import Plan
 from diffretriever.reproduction.report import ReproducedTable, ReproductionReport
-from schemas.reproduce import ReproduceJob
+from diffretriever.schemas.reproduce import ReproduceJob
 
 
 @dataclass(frozen=True)

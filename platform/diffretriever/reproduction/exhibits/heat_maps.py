@@ -15,8 +15,8 @@ from diffretriever.reproduction.exhibits.published import (
     measure_of,
     published_score,
 )
-from schemas.budget import Budget
-from schemas.reproduce import ReproduceJob
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.reproduce import ReproduceJob
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

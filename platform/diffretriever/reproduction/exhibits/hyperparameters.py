@@ -13,10 +13,10 @@ from diffretriever.evaluation.formats.grid import Grid, GridCell, GridRow, Rule
 from diffretriever.presets import load_retriever
 from diffretriever.reproduction.checkpoints import FAMILIES, parameters_of, published_of, shapes_of
 from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
-from schemas.base import Model
-from schemas.reproduce import ReproduceJob
-from schemas.retriever import has_slots, is_neural
-from schemas.training import Recipe, TrainJob
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.reproduce import ReproduceJob
+from diffretriever.schemas.retriever import has_slots, is_neural
+from diffretriever.schemas.training import Recipe, TrainJob
 
 _STRATEGIES = {"ddp": "ddp", "deepspeed": "ZeRO-2"}
 _CAPS = {"promptreps_train": "promptreps-qwen2.5-tuned", "promptreps_zero_shot": "promptreps-qwen2.5"}

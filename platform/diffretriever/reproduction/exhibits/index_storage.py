@@ -6,7 +6,7 @@ from diffretriever.evaluation.formats.base import Picture
 from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.reproduction.storage import PASSAGES, corpus_of, index_size
 from diffretriever.reproduction.tables import BEIR7, load_table
-from schemas.reproduce import PublishedRow, ReproduceJob
+from diffretriever.schemas.reproduce import PublishedRow, ReproduceJob
 
 _GIB = 1 << 30
 _CAPTION = (

@@ -8,8 +8,8 @@ from typing import Literal
 from pydantic import PositiveFloat, PositiveInt
 
 from diffretriever.files import read_text, understood
-from schemas.base import Model
-from schemas.places import Place
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.places import Place
 
 
 class Point(Model):

@@ -9,7 +9,7 @@ from diffretriever.evaluation.formats.tables import points
 from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.reproduction.exhibits.published import figure_facts, published_score
 from diffretriever.reproduction.tables import AVERAGE
-from schemas.reproduce import ReproduceJob
+from diffretriever.schemas.reproduce import ReproduceJob
 
 _PASSAGES = 100_000
 _TABLE = "main-beir7"

@@ -9,7 +9,7 @@ from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.reproduction.exhibits.latencies import Latencies, Point
 from diffretriever.reproduction.exhibits.latency_quality import latency_command
 from diffretriever.reproduction.exhibits.published import figure_facts
-from schemas.reproduce import ReproduceJob
+from diffretriever.schemas.reproduce import ReproduceJob
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

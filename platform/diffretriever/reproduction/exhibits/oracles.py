@@ -18,7 +18,7 @@ from diffretriever.reproduction.exhibits.published import (
     table_of,
 )
 from diffretriever.reproduction.tables import AVERAGE
-from schemas.reproduce import ReproduceJob
+from diffretriever.schemas.reproduce import ReproduceJob
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

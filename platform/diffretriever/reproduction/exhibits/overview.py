@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
-from schemas.reproduce import ReproduceJob
+from diffretriever.schemas.reproduce import ReproduceJob
 
 _METHOD = (
     "A drawing, without numbers: the prompt of a query ends in K_q masked positions and that of a passage in K_p; one "

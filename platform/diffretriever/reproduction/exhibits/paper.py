@@ -8,7 +8,7 @@ from diffretriever.files import write_bytes, write_text
 from diffretriever.reproduction.exhibits import EXHIBITS, Exhibit, Findings
 from diffretriever.reproduction.plan import Plan
 from diffretriever.reproduction.report import ReproductionReport, stand_in_warning
-from schemas.reproduce import ReproduceJob
+from diffretriever.schemas.reproduce import ReproduceJob
 
 _TITLE = "DiffRetriever: the paper's tables and figures, and ours"
 

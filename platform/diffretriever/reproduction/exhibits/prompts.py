@@ -13,8 +13,8 @@ import yaml
 from diffretriever.encoders.framing import SYSTEM, Prompt, build_prompt
 from diffretriever.evaluation.formats.grid import Grid, GridCell, GridRow
 from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
-from schemas.reproduce import ReproduceJob
-from schemas.retriever import PromptConfig, Side
+from diffretriever.schemas.reproduce import ReproduceJob
+from diffretriever.schemas.retriever import PromptConfig, Side
 
 _SEVERAL = 4
 """Any number of slots above one has the same prompt."""

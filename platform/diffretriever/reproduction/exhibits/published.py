@@ -9,8 +9,8 @@ from typing import TypeAlias
 import yaml
 
 from diffretriever.reproduction.tables import AVERAGE, BEIR7, load_table
-from schemas.base import Model
-from schemas.budget import Budget
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.budget import Budget
 
 Range: TypeAlias = tuple[float, float]
 

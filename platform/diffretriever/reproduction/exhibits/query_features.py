@@ -16,7 +16,7 @@ from diffretriever.files import open_input, understood
 from diffretriever.reproduction.exhibits.analyses import MADE_BY, Analysis, shown_names
 from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.reproduction.exhibits.published import ANALYSES, BACKBONES, figure_facts
-from schemas.reproduce import ReproduceJob
+from diffretriever.schemas.reproduce import ReproduceJob
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

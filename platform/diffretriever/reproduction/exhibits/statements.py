@@ -20,8 +20,8 @@ from diffretriever.reproduction.layouts import layout_of
 from diffretriever.reproduction.layouts.marks import marks_of_ours
 from diffretriever.reproduction.storage import IndexSize, index_size, size_of
 from diffretriever.reproduction.tables import AVERAGE, load_table
-from schemas.base import Model
-from schemas.reproduce import ReproduceJob
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.reproduce import ReproduceJob
 
 Score: TypeAlias = Callable[[str, str, str, str], float | None]
 """Table, row, collection and mode → score."""

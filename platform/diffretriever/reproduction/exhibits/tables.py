@@ -11,7 +11,7 @@ from diffretriever.reproduction.layouts import layout_of
 from diffretriever.reproduction.layouts.marks import check_marks
 from diffretriever.reproduction.plan import DONE, READY
 from diffretriever.reproduction.report import ReproducedTable
-from schemas.reproduce import ReproduceJob
+from diffretriever.schemas.reproduce import ReproduceJob
 
 _COLOURS = (
     "Ours stands beside the paper's where it was measured, with its difference; its cells are shaded blue above the "

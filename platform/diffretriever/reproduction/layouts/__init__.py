@@ -14,7 +14,7 @@ import yaml
 
 from diffretriever.reproduction.layouts.compression import CompressionLayout
 from diffretriever.reproduction.layouts.systems import SystemsLayout, plain_layout
-from schemas.reproduce import PublishedTable
+from diffretriever.schemas.reproduce import PublishedTable
 
 Layout: TypeAlias = SystemsLayout | CompressionLayout
 

@@ -11,8 +11,8 @@ from diffretriever.reproduction.layouts.marks import Marking, Place, marks_of_ou
 from diffretriever.reproduction.layouts.systems import View
 from diffretriever.reproduction.report import ReproducedRow, ReproducedTable
 from diffretriever.reproduction.storage import IndexSize, index_size
-from schemas.base import Model
-from schemas.reproduce import PublishedRow, PublishedTable
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.reproduce import PublishedRow, PublishedTable
 
 _ARROW = "\N{RIGHTWARDS ARROW}"
 _TIMES = "\N{MULTIPLICATION SIGN}"

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from pydantic import Field
 
 from diffretriever.reproduction.report import PairedTest, ReproducedRow, ReproducedTable
-from schemas.base import Model
+from diffretriever.schemas.base import Model
 
 Place: TypeAlias = tuple[str, str, str]
 """Row, collection, mode."""

@@ -14,8 +14,8 @@ from diffretriever.evaluation.formats.tables import points
 from diffretriever.reproduction.layouts.marks import Marking, marks_of_ours
 from diffretriever.reproduction.report import ReproducedCell, ReproducedRow, ReproducedTable
 from diffretriever.reproduction.tables import load_table
-from schemas.base import Model
-from schemas.reproduce import PublishedRow, PublishedTable
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.reproduce import PublishedRow, PublishedTable
 
 RowField: TypeAlias = Literal["regime", "system", "backbone", "variant", "forward_passes"]
 View: TypeAlias = Literal["beside", "ours"]

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import torch
 
     from diffretriever.index.table import PassageIndex
+    from diffretriever.schemas.search import SearchOptions
     from diffretriever.search.dense.base import DenseSearch
-    from schemas.search import SearchOptions
 
 
 SEARCHES: tuple[type[DenseSearch], ...] = (CandidateSearch, CodedScan, CompressedScan, StreamingScan)

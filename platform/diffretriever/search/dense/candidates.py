@@ -21,6 +21,9 @@ from diffretriever.artefacts.artefact import DamagedError, unless_damaged
 from diffretriever.encoders.representations import Representations, refuse_queries
 from diffretriever.files import filesystem_of, json_digest, write_text
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.accelerate import CandidateSettings, ProposerName
+from diffretriever.schemas.search import SearchOptions
+from diffretriever.schemas.serve import Way
 from diffretriever.scoring.hits import Hits
 from diffretriever.scoring.maxsim import CodedQueries
 from diffretriever.scoring.topk import TopK
@@ -30,9 +33,6 @@ from diffretriever.search.dense.mean import MeanProposer
 from diffretriever.search.dense.plaid import PlaidProposer
 from diffretriever.search.dense.proposer import Proposer
 from diffretriever.search.dense.stream import StreamingScan, asks_for_the_authors_score
-from schemas.accelerate import CandidateSettings, ProposerName
-from schemas.search import SearchOptions
-from schemas.serve import Way
 
 PROPOSERS: Mapping[str, type[Proposer]] = {"mean": MeanProposer, "plaid": PlaidProposer}
 """Candidate indexes by name. Adding one is a file here, a name in `schemas.accelerate` and an entry."""

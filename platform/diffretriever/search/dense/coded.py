@@ -19,6 +19,8 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import stored_not_finite
 from diffretriever.progress import track
 from diffretriever.ragged import offsets_of
+from diffretriever.schemas.search import SearchOptions
+from diffretriever.schemas.serve import Way
 from diffretriever.scoring.hits import NO_NUMBER, Hits
 from diffretriever.scoring.kernels import chosen_to_float32
 from diffretriever.scoring.maxsim import CodedQueries, can_be_best, exact_scores
@@ -26,8 +28,6 @@ from diffretriever.scoring.topk import TopK
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.codes import Segment, open_segments
 from diffretriever.search.dense.stream import StreamingScan, asks_for_the_authors_score
-from schemas.search import SearchOptions
-from schemas.serve import Way
 
 _VALUES_AT_ONCE = 1 << 20
 """Numbers of vectors widened at once, 4 MiB of fp32: they stay in the processor's cache."""

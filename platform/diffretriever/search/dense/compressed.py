@@ -19,6 +19,8 @@ from diffretriever.encoders.representations import Representations, refuse_queri
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_of, read_packed
 from diffretriever.ragged import rows_of
+from diffretriever.schemas.search import SearchOptions
+from diffretriever.schemas.serve import Way
 from diffretriever.scoring.hits import NO_NUMBER, Hits
 from diffretriever.scoring.kernels import to_float32
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders
@@ -26,8 +28,6 @@ from diffretriever.scoring.topk import TopK
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.packed import PackedSegment, open_packed
 from diffretriever.search.dense.stream import StreamingScan, asks_for_the_authors_score
-from schemas.search import SearchOptions
-from schemas.serve import Way
 
 _COLUMNS = ("codes",)
 _RELATIVE_ERROR = 2.0**-11 + 2.0**-13 + FP32_ROUNDING

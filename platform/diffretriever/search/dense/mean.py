@@ -13,10 +13,10 @@ import torch
 
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.accelerate import ProposerName
 from diffretriever.scoring.maxsim import CodedQueries
 from diffretriever.search.dense.codes import Segment
 from diffretriever.search.dense.proposer import Proposer
-from schemas.accelerate import ProposerName
 
 _CPU = torch.device("cpu")
 _SCORES_AT_ONCE = 1 << 26

@@ -27,11 +27,11 @@ from diffretriever.codecs.codewords import nearest_centroids, spherical_centroid
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.ragged import within
+from diffretriever.schemas.accelerate import ProposerName
 from diffretriever.scoring.kernels import to_float32
 from diffretriever.search.dense.coded import CodedPassages
 from diffretriever.search.dense.codes import Segment
 from diffretriever.search.dense.proposer import Proposer
-from schemas.accelerate import ProposerName
 
 FILE = "plaid.safetensors"
 """Beside a segment's codes."""

@@ -13,9 +13,9 @@ import numpy as np
 
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.accelerate import ProposerName
 from diffretriever.search.dense.coded import CodedPassages
 from diffretriever.search.dense.codes import Segment
-from schemas.accelerate import ProposerName
 
 
 class Proposer(ABC):

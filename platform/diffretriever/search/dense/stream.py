@@ -16,14 +16,14 @@ from diffretriever.encoders.representations import Representations, read_vectors
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import refuse_rows
 from diffretriever.progress import track
+from diffretriever.schemas.retriever import is_neural
+from diffretriever.schemas.search import SearchOptions
+from diffretriever.schemas.serve import Way
 from diffretriever.scoring.hits import Hits
 from diffretriever.scoring.kernels import to_float32
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest, maxsim
 from diffretriever.scoring.topk import TopK
 from diffretriever.search.dense.base import DenseSearch
-from schemas.retriever import is_neural
-from schemas.search import SearchOptions
-from schemas.serve import Way
 
 _MAX_BATCH_ROWS = 16384
 _BLOCK_BYTES = 32 << 20

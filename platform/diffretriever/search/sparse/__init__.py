@@ -9,8 +9,8 @@ from diffretriever.search.sparse.stream import StreamingImpacts
 
 if TYPE_CHECKING:
     from diffretriever.index.table import PassageIndex
+    from diffretriever.schemas.search import SearchOptions
     from diffretriever.search.sparse.base import SparseSearch
-    from schemas.search import SearchOptions
 
 
 SEARCHES: tuple[type[SparseSearch], ...] = (PostingsSearch, StreamingImpacts)

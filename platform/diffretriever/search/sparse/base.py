@@ -7,9 +7,9 @@ from typing import ClassVar, Self
 
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.search import SearchOptions
+from diffretriever.schemas.serve import Way
 from diffretriever.scoring.hits import Hits
-from schemas.search import SearchOptions
-from schemas.serve import Way
 
 
 class SparseSearch(ABC):

@@ -34,14 +34,14 @@ from diffretriever.index.table import PassageIndex, fragment_key, rows_written
 from diffretriever.index.vectors import NotFiniteError, finite_rows
 from diffretriever.progress import track
 from diffretriever.ragged import offsets_of
+from diffretriever.schemas.search import SearchOptions
+from diffretriever.schemas.serve import Way
 from diffretriever.scoring.hits import NO_NUMBER, Hits
 from diffretriever.scoring.topk import TopK
 from diffretriever.search.sparse.base import SparseSearch
 from diffretriever.search.sparse.segment import Impacts, PostingsSegment, write_segment
 from diffretriever.search.sparse.segment_search import search_many
 from diffretriever.search.sparse.stream import StreamingImpacts
-from schemas.search import SearchOptions
-from schemas.serve import Way
 
 FORMAT = 1
 """Of these files, those of the segment included."""

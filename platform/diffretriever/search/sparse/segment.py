@@ -25,8 +25,8 @@ from pydantic import NonNegativeInt, PositiveInt, ValidationError
 from diffretriever.files import whole_folder
 from diffretriever.index.mapped_files import load_array
 from diffretriever.ragged import offsets_of
+from diffretriever.schemas.base import Model
 from diffretriever.search.sparse.kernels import BLOCK_ROWS, digest_postings, place, tally
-from schemas.base import Model
 
 Impacts: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Of some passages: ids (integers, ascending within a passage), weights (float32), offsets (int64, passages + 1)."""

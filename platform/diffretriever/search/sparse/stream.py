@@ -11,12 +11,12 @@ from diffretriever.encoders.representations import Representations, read_impacts
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import finite_rows
 from diffretriever.progress import track
+from diffretriever.schemas.search import SearchOptions
+from diffretriever.schemas.serve import Way
 from diffretriever.scoring.hits import Hits
 from diffretriever.scoring.sparse import impact_matrix, sparse_scores
 from diffretriever.scoring.topk import TopK
 from diffretriever.search.sparse.base import SparseSearch
-from schemas.search import SearchOptions
-from schemas.serve import Way
 
 _MAX_BATCH_ROWS = 16384
 _COLUMNS = ("id", "impact_ids", "impact_weights")

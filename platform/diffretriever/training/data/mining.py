@@ -10,9 +10,9 @@ import numpy as np
 
 from diffretriever.collections.base import Passage
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.training_data import MineNegativesJob
 from diffretriever.scoring.hits import Hit
 from diffretriever.training.data.examples import Checked, Example, passage_key, text_key
-from schemas.training_data import MineNegativesJob
 
 _CACHED_PASSAGES = 100_000
 

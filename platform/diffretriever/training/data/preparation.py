@@ -12,12 +12,12 @@ from diffretriever.collections import BadInputError, BadInputPolicy, BadRecord, 
 from diffretriever.collections.quarantine import quarantine_line, refuse_other_files
 from diffretriever.files import cache_dir, exists, put_folder, whole_file
 from diffretriever.ledger import refuse_another
+from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.training_data import PrepareTrainingJob, TrainingCounts, TrainingSetManifest, TrainingSource
 from diffretriever.training.data.examples import keys_of
 from diffretriever.training.data.sources import ExampleSource, RawPiece, checked, open_source
 from diffretriever.training.data.training_set import MANIFEST_FILE, read_manifest
 from diffretriever.training.data.training_set_writer import ExampleBlock, TrainingSetWriter, make_block
-from schemas.places import StorePath
-from schemas.training_data import PrepareTrainingJob, TrainingCounts, TrainingSetManifest, TrainingSource
 
 QUARANTINE_FILE = "quarantine.jsonl"
 _LISTED = 5

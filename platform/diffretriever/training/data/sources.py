@@ -32,6 +32,7 @@ from diffretriever.collections.files import FileCollection
 from diffretriever.collections.pydoc import PYDOC, passages_and_summaries
 from diffretriever.collections.records import Line, RefusedError, TextFile, decode, find_file, read_lines
 from diffretriever.files import cache_dir, file_state, files_in, is_file, is_folder, open_input, whole_file
+from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.training.data.examples import (
     Checked,
     are_in,
@@ -42,7 +43,6 @@ from diffretriever.training.data.examples import (
     passage_key,
     text_key,
 )
-from schemas.places import StorePath, as_place
 
 RawKind: TypeAlias = Literal["jsonl", "tsv", "rows", "bad"]
 """What the records of a piece are: lines of a file, rows of a table, or unusable."""

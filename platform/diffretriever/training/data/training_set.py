@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from diffretriever.collections.base import Passage
 from diffretriever.files import AnyPlace, cache_dir, exists, locked, open_input, read_model, whole_folder
+from diffretriever.schemas.places import StorePath, as_place
+from diffretriever.schemas.training_data import TRAINING_SET_FORMAT, TrainingSetManifest
 from diffretriever.training.data.examples import Example, Group, passage_key
 from diffretriever.training.data.seeds import draws, permutation
-from schemas.places import StorePath, as_place
-from schemas.training_data import TRAINING_SET_FORMAT, TrainingSetManifest
 
 MANIFEST_FILE = "manifest.json"
 EXAMPLES_FILE = "examples.arrow"

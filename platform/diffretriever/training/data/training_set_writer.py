@@ -26,9 +26,7 @@ from diffretriever import __version__
 from diffretriever.collections.base import BadRecord, Passage
 from diffretriever.files import write_text
 from diffretriever.ragged import offsets_of
-from diffretriever.training.data.examples import Checked, Example, are_in, example_digest, stored_digest, text_key
-from diffretriever.training.data.training_set import EXAMPLES_FILE, MANIFEST_FILE, PASSAGES_FILE
-from schemas.training_data import (
+from diffretriever.schemas.training_data import (
     EXAMPLES_SCHEMA,
     PASSAGES_SCHEMA,
     PrepareTrainingJob,
@@ -36,6 +34,8 @@ from schemas.training_data import (
     TrainingSetManifest,
     TrainingSource,
 )
+from diffretriever.training.data.examples import Checked, Example, are_in, example_digest, stored_digest, text_key
+from diffretriever.training.data.training_set import EXAMPLES_FILE, MANIFEST_FILE, PASSAGES_FILE
 
 _FIRST_ROWS = 1 << 14
 
