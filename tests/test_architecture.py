@@ -43,6 +43,7 @@ LEVELS = {
     "front": 9,
     "jobs": 10,
     "serve": 10,
+    "__main__": 11,
 }
 RAY_ALLOWED = {"pipelines", "jobs", "serve"}
 LANCE_ALLOWED = {"index"}
