@@ -166,7 +166,7 @@ def assert_measured(desk: Desk, collection: str, indexes: Iterable[str], batch: 
 
 
 def test_encode_evaluate_search_serve_add_and_encode_again(desk: Desk, collection: str, full: bool) -> None:
-    """The short form has neither BM25, evaluation nor batch search: test_on_a_store.py and the README's have them."""
+    """The short form has neither BM25, evaluation nor batch search: test_on_a_store.py and test_pages.py have them."""
     bench = desk.bench
     before = files_on_the_head(bench)
     masked, checkpoint = bench.index(), bench.upload(bench.nodes.files / CHECKPOINT)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Literal, Self, overload
@@ -312,8 +314,12 @@ def _collection(documents: Documents, name: str, fields: Mapping[str, str] | Non
 
 
 def _encode(job: EncodeJob, collection: Collection, retriever: Retriever, *, on_ray: bool | None) -> EncodeSummary:
-    from diffretriever.pipelines.encode import encode_collection
-    from diffretriever.pipelines.few import EncoderHere
+    # In a notebook Ray and tqdm ask for widgets, which nothing here needs.
+    logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="IProgress not found")
+        from diffretriever.pipelines.encode import encode_collection
+        from diffretriever.pipelines.few import EncoderHere
 
     if on_ray or (on_ray is None and _has_more(collection, _MOST_HERE)):
         return encode_collection(job, collection=collection, retriever=retriever.config)

@@ -65,7 +65,7 @@ class Results(Sequence[Hit]):
         return pd.DataFrame([asdict(hit) for hit in self.hits], columns=list(Hit.__dataclass_fields__))
 
     def __repr__(self) -> str:
-        head = f"{len(self)} passages by {self.mode} scores for '{self.query}'"
+        head = f"{len(self)} passage{'' if len(self) == 1 else 's'} by {self.mode} scores for '{self.query}'"
         return "\n".join([head, *(_line(hit) for hit in self.hits)])
 
     def _repr_html_(self) -> str:

@@ -1,4 +1,4 @@
-"""Every command of the README is executed here, in order, in a copy of what git tracks."""
+"""Every command of the README and of the guides is executed here, in order, in a copy of what git tracks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ import pytest
 from tests.pipelines.corpora import line, write_corpus
 
 ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text("utf-8")
+PAGES = ("README.md", "docs/search.md", "docs/research.md", "docs/cluster.md")
+"""As a newcomer reads them; each goes on from those before."""
 
 # `make test` tells what it runs that it is inside make, which would change what `make -n` prints.
 OTHERS = {"RAY_ADDRESS", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"}
@@ -31,8 +32,12 @@ pytestmark = pytest.mark.cluster
 
 
 def commands() -> list[str]:
-    blocks = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
-    return [command for block in blocks for command in block.strip().splitlines()]
+    return [command for block in blocks_of("sh") for command in block.strip().splitlines()]
+
+
+def blocks_of(language: str) -> list[str]:
+    pages = [(ROOT / page).read_text("utf-8") for page in PAGES]
+    return [block for page in pages for block in re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)]
 
 
 ON_RAY = ("batch_search", "sweep_budgets")
@@ -111,8 +116,8 @@ def run(command: str, folder: Path, environment: dict[str, str]) -> subprocess.C
     )
 
 
-def test_the_readme_has_the_commands() -> None:
-    assert len(LOCAL) >= 9
+def test_the_pages_have_the_commands() -> None:
+    assert len(LOCAL) >= 20
     assert len(SUBMITTED) == 2
     assert {c for c in commands() if c.startswith("make ")} == {"make demo", "make test"}
 
@@ -144,13 +149,14 @@ def test_local_command(
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        (0, r"1 passages by hybrid scores for 'when do I cut roses\?'\n.*\n      Prune roses in late winter"),
-        (1, r"torch.Size\(\[1, 1, 64\]\) torch.Size\(\[1, 1, \d+\]\)"),
+        (0, r"1 passage by hybrid scores for 'when do I cut roses\?'\n.*\n      Prune roses in late winter"),
+        (1, r"1 roses 0.5 Roses\n2 "),
+        (2, r"torch.Size\(\[1, 1, 64\]\) torch.Size\(\[1, 1, \d+\]\)"),
     ],
 )
 def test_python_example(place: int, said: str, checkout: Path, environment: dict[str, str]) -> None:
-    examples = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(examples) == 2
+    examples = blocks_of("python")
+    assert len(examples) == 3
     (checkout / "example.py").write_text(examples[place])
     done = run("python example.py", checkout, environment)
     assert done.returncode == 0, done.stderr

@@ -1,0 +1,40 @@
+"""The notebooks of docs/ run from their first cell to their last, each in a kernel and a folder of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+SHOWN = {
+    "search": ["Prune roses in late winter", "Bees keep their hive warm", "(8, 384)"],
+    "compare": ["nDCG@10", "diffretriever-minilm", "dense+bm25"],
+}
+"""What their outputs show, among other things."""
+
+
+def outputs(notebook: nbformat.NotebookNode) -> str:
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    return "\n".join(str(output) for cell in cells for output in cell.outputs)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "platform"))
+    notebook = nbformat.read(path, as_version=4)
+    # No time limit: a busy machine takes what it takes.
+    NotebookClient(notebook, timeout=None, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = outputs(notebook)
+    for text in SHOWN[path.stem]:
+        assert text in shown
+
+
+def test_notebooks_show_their_outputs() -> None:
+    for path in NOTEBOOKS:
+        shown = outputs(nbformat.read(path, as_version=4))
+        assert all(text in shown for text in SHOWN[path.stem]), f"run {path.name} and save it with its outputs"
