@@ -22,7 +22,7 @@ import pytest
 from tests.pipelines.corpora import line, write_corpus
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "docs/search.md", "docs/research.md", "docs/cluster.md")
+PAGES = ("README.md", "docs/search.md", "docs/research.md", "docs/training.md", "docs/cluster.md")
 """As a newcomer reads them; each goes on from those before."""
 
 # `make test` tells what it runs that it is inside make, which would change what `make -n` prints.
@@ -40,7 +40,7 @@ def blocks_of(language: str) -> list[str]:
     return [block for page in pages for block in re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)]
 
 
-ON_RAY = ("batch_search", "sweep_budgets")
+ON_RAY = ("batch_search", "sweep_budgets", "train")
 """Jobs that start a Ray where none runs, however little they have to do."""
 
 LOCAL = [c for c in commands() if not c.startswith(("make ", "ray ", "export "))]
@@ -54,7 +54,10 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("platform", "schemas", "jobs", "serve"):
         # With what Python and numba compiled, as after the first command.
         shutil.copytree(ROOT / name, folder / name, symlinks=True)
-    write_corpus(folder / "my-corpus", [line(i) for i in range(40)])
+    corpus = write_corpus(folder / "my-corpus", [line(i) for i in range(40)])
+    (corpus / "queries.jsonl").write_text("".join(f'{{"_id": "q{i}", "text": "masked slot {i}"}}\n' for i in range(8)))
+    judged = "".join(f"q{i}\tp{i}\t1\n" for i in range(8))
+    (corpus / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
     return folder
 
 
@@ -161,6 +164,37 @@ def test_python_example(place: int, said: str, checkout: Path, environment: dict
     done = run("python example.py", checkout, environment)
     assert done.returncode == 0, done.stderr
     assert re.match(said, done.stdout), done.stdout
+
+
+def test_the_servers_commands(checkout: Path, environment: dict[str, str]) -> None:
+    """docs/serving.md: the server, then what it is asked."""
+    page = (ROOT / "docs" / "serving.md").read_text("utf-8")
+    start, *asked = re.findall(r"^\$ (.*)$", page, re.MULTILINE)
+    assert len(asked) == 3
+    port = _free_port()
+    place = f"localhost:{port}"
+    with (checkout / "server.log").open("w") as log:
+        server = subprocess.Popen(
+            ["bash", "-c", f"exec {start.replace('port=8001', f'port={port}')}"],
+            cwd=checkout,
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        while "serving on" not in (told := (checkout / "server.log").read_text()):
+            assert server.poll() is None, told
+            time.sleep(0.1)
+        answers = [run(f"{each} -sS".replace("localhost:8001", place), checkout, environment) for each in asked]
+        server.send_signal(signal.SIGTERM)
+        assert server.wait() == 0
+    finally:
+        server.kill()
+    for answer in answers:
+        assert answer.returncode == 0, answer.stderr
+        assert "urn:diffretriever:problem" not in answer.stdout, answer.stdout
+    (found,) = json.loads(answers[0].stdout)["results"]
+    assert found["hits"][0]["id"] == "roses"
 
 
 def test_submitted_commands(checkout: Path, cluster: Cluster) -> None:
