@@ -1,4 +1,4 @@
-"""What made the embedded model. Run from the root of the repository: `python -m tools.study --help`."""
+"""Programs beside the package. Run from the root of the repository: `python -m tools.study --help`."""
 
 import sys
 from pathlib import Path
