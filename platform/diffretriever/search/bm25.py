@@ -9,8 +9,8 @@ import logging
 import re
 import warnings
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-import bm25s
 import numpy as np
 import Stemmer
 from numba import njit
@@ -26,6 +26,10 @@ from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.scoring.hits import Hits
 from diffretriever.scoring.topk import TopK
 from diffretriever.search.base import Searcher
+
+# Loaded where it is used, for a search that asks for no BM25 need not wait for it.
+if TYPE_CHECKING:
+    import bm25s
 
 # The 33 English stop words of Lucene's EnglishAnalyzer.
 # fmt: off
@@ -123,6 +127,8 @@ def _built_and_kept(index: PassageIndex) -> bm25s.BM25 | None:
 
 def _built(index: PassageIndex) -> bm25s.BM25 | None:
     """Return the model of an index's texts; None where no text has a word."""
+    import bm25s
+
     retriever = index.manifest.retriever
     config = retriever if isinstance(retriever, Bm25Retriever) else OF_ANY_TEXTS
     words: list[list[str]] = []
@@ -162,6 +168,8 @@ def open_bm25(index: PassageIndex) -> bm25s.BM25 | None:
     Raises:
         DamagedError: it is not what was written.
     """
+    import bm25s
+
     held = bm25_artefact(index).open()
     if held is None:
         return None
@@ -207,6 +215,8 @@ def _remove_older(index: PassageIndex) -> None:
 
 def analyse(texts: Sequence[str]) -> list[list[str]]:
     """Return the terms of each text as Lucene's EnglishAnalyzer makes them, but for its exotic word breaks."""
+    import bm25s
+
     plain = [_POSSESSIVE.sub("", text.lower()) for text in texts]
     return bm25s.tokenize(
         plain,
