@@ -1,4 +1,4 @@
-"""Encoding against two plain loops: a job against bare forward passes, chosen logits against all logits."""
+"""Encoding against plain loops: a job against bare forward passes, chosen logits against all; and what checks cost."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import json
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
-from pydantic import PositiveInt, model_validator
+from pydantic import PositiveInt, TypeAdapter, model_validator
 
 from benchmarks.measuring import COLUMNS, Benchmark, Comparison, Sample, compare, header, in_child, run
 from diffretriever.schemas.budget import Budget
@@ -21,10 +22,14 @@ from diffretriever.schemas.retriever import (
 _PRESET = "diffretriever-minilm-untrained"
 JOB_GOAL = 0.90
 LOGITS_GOAL = 3.0
+CHECKS_GOAL = 0.02
 
 
 class EncodeBenchmark(Benchmark):
-    """Measure encoding: (a) a job against bare forward passes, (b) logits of content words against all logits."""
+    """Measure encoding: (a) a job over bare forward passes, (b) chosen logits over all, (c) the share of checks."""
+
+    parts: tuple[Literal["a", "b", "c"], ...] = ("a", "b", "c")
+    """Which of them."""
 
     passages: PositiveInt = 4608
     """Passages of the built-in collection for (a), spread over it."""
@@ -32,6 +37,8 @@ class EncodeBenchmark(Benchmark):
     """Passages of a block in (a); there must be three blocks or more."""
     logits_passages: PositiveInt = 96
     """Passages for (b)."""
+    checked_passages: PositiveInt = 1500
+    """Passages for (c)."""
     vocab_size: PositiveInt = 152_064
     """Vocabulary of the random model of (b); the default is that of Dream 7B."""
     repeats: PositiveInt = 3
@@ -51,25 +58,30 @@ def main(config: EncodeBenchmark) -> None:
     about = header()
     with TemporaryDirectory() as temporary:
         dtype = str(_loop("chosen_dtype"))
-        results = [_job_over_bare(config, Path(temporary), dtype), _chosen_over_naive(config, Path(temporary))]
-    what = (
-        f"(a) {_PRESET} q4p4, {dtype}, {config.passages} passages: bare forward passes, encode job\n"
-        f"(b) random Dream model q4p4, float32, {config.logits_passages} passages: all logits, chosen logits"
-    )
-    table = format_table([row for result in results for row in result.rows()], COLUMNS)
-    details = [{**result.model_dump(), "ratio": result.ratio, "ratios": result.ratios} for result in results]
-    config.report(about, f"{what}\n\n{table}", dtype=dtype, results=details)
+        compared = [_COMPARISONS[part](config, Path(temporary), dtype) for part in config.parts if part in _COMPARISONS]
+        checks = _checks(config, Path(temporary), dtype) if "c" in config.parts else {}
+    about_parts = {
+        "a": f"(a) {_PRESET} q4p4, {dtype}, {config.passages} passages: bare forward passes, encode job",
+        "b": f"(b) random Dream model q4p4, float32, {config.logits_passages} passages: all logits, chosen logits",
+    }
+    text = [line for part, line in about_parts.items() if part in config.parts]
+    if compared:
+        text += ["", format_table([row for result in compared for row in result.rows()], COLUMNS)]
+    if checks:
+        share = (checks["finite"] + checks["checksums"]) / checks["encoding"]
+        text.append(
+            f"(c) {config.checked_passages} passages in one process: {checks['encoding']:.1f} s of CPU, of which "
+            f"{checks['finite']:.3f} s look for what is not finite and {checks['checksums']:.3f} s make checksums: "
+            f"{share:.2%} (goal: at most {CHECKS_GOAL:.0%}, {'met' if share <= CHECKS_GOAL else 'missed'})"
+        )
+    details = [{**result.model_dump(), "ratio": result.ratio, "ratios": result.ratios} for result in compared]
+    config.report(about, "\n".join(text), dtype=dtype, results=details, checks=checks)
 
 
 def _job_over_bare(config: EncodeBenchmark, folder: Path, dtype: str) -> Comparison:
-    from diffretriever.presets import load_retriever
-
-    retriever = load_retriever(_PRESET)
-    assert isinstance(retriever, MaskedRetriever)
-    retriever = retriever.model_copy(update={"backbone": retriever.backbone.model_copy(update={"dtype": dtype})})
     arguments: dict[str, str | int] = {
         "collection": _write_corpus(folder / "job.jsonl", config.passages),
-        "retriever": _write_retriever(folder / "job.yaml", retriever),
+        "retriever": _write_embedded(folder / "job.yaml", dtype),
         "rows": config.rows_per_block,
     }
     return compare(
@@ -77,7 +89,7 @@ def _job_over_bare(config: EncodeBenchmark, folder: Path, dtype: str) -> Compari
     )
 
 
-def _chosen_over_naive(config: EncodeBenchmark, folder: Path) -> Comparison:
+def _chosen_over_naive(config: EncodeBenchmark, folder: Path, _: str) -> Comparison:
     from diffretriever.random_models.checkpoints import write_random_checkpoint
 
     model = write_random_checkpoint(
@@ -104,6 +116,15 @@ def _chosen_over_naive(config: EncodeBenchmark, folder: Path) -> Comparison:
     )
 
 
+_COMPARISONS = {"a": _job_over_bare, "b": _chosen_over_naive}
+
+
+def _checks(config: EncodeBenchmark, folder: Path, dtype: str) -> dict[str, float]:
+    corpus = _write_corpus(folder / "checks.jsonl", config.checked_passages)
+    found = _loop("checks", collection=corpus, retriever=_write_embedded(folder / "checks.yaml", dtype))
+    return TypeAdapter(dict[str, float]).validate_python(found)
+
+
 def _loop(name: str, **arguments: str | int) -> object:
     return in_child("benchmarks.encode.loops", name, **arguments)
 
@@ -122,6 +143,15 @@ def _write_corpus(file: Path, count: int) -> str:
     lines = [json.dumps({"_id": p.id, "title": p.title, "text": p.text}) + "\n" for p in chosen]
     file.write_text("".join(lines), encoding="utf-8")
     return str(file)
+
+
+def _write_embedded(file: Path, dtype: str) -> str:
+    from diffretriever.presets import load_retriever
+
+    retriever = load_retriever(_PRESET)
+    assert isinstance(retriever, MaskedRetriever)
+    backbone = retriever.backbone.model_copy(update={"dtype": dtype})
+    return _write_retriever(file, retriever.model_copy(update={"backbone": backbone}))
 
 
 def _write_retriever(file: Path, retriever: MaskedRetriever) -> str:

@@ -76,6 +76,36 @@ def job(collection: str, retriever: str, rows: int) -> Sample:
     return Sample(rate=summary.steady_rate, peak_mb=max(peaks))
 
 
+def checks(collection: str, retriever: str) -> dict[str, float]:
+    """CPU seconds of encoding in this process, and those of checking that numbers are finite and summing up rows.
+
+    One process counts both, so that a busy machine changes neither.
+    """
+    from diffretriever.front.index import Index
+    from diffretriever.index import checksums, vectors, writer
+
+    spent = {"finite": 0.0, "checksums": 0.0}
+
+    def counted(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def counting(*given: Any) -> Any:
+            start = time.thread_time()
+            try:
+                return work(*given)
+            finally:
+                spent[name] += time.thread_time() - start
+
+        return counting
+
+    with (
+        TemporaryDirectory() as folder,
+        mock.patch.object(writer, "refuse_to_write", counted("finite", vectors.refuse_to_write)),
+        mock.patch.object(checksums, "row_checksums", counted("checksums", checksums.row_checksums)),
+    ):
+        start = time.process_time()
+        Index.create(f"{folder}/index", collection, retriever=retriever, on_ray=False)
+        return {**spent, "encoding": time.process_time() - start}
+
+
 def chosen(collection: str, retriever: str) -> Sample:
     """This platform's encoder: batches by a token budget, logits of content ids at the slots."""
     encoder, texts = _prepared(collection, retriever)
@@ -177,4 +207,4 @@ def check_same(ours: Representations, theirs: Representations, vocab_size: int) 
 
 
 if __name__ == "__main__":
-    serve_child({f.__name__: f for f in (chosen_dtype, bare, job, chosen, naive)})
+    serve_child({f.__name__: f for f in (chosen_dtype, bare, job, checks, chosen, naive)})
