@@ -9,12 +9,12 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import BudgetChoice
 from diffretriever.schemas.places import IndexPlace, Place
-from diffretriever.schemas.settings import RayConfig
+from diffretriever.schemas.settings import PresetListing, RayConfig
 
 _ROLES = ("id", "title", "text")
 
 
-class EncodeJob(RayConfig):
+class EncodeJob(RayConfig, PresetListing):
     """Encode a collection into an index: exactly once, resumable by running the same command again."""
 
     collection: str
