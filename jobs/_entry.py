@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import inspect
 import json
 import os
 import signal
@@ -58,14 +57,15 @@ def run(config_class: type[C], main: Callable[[C], None]) -> None:
     """
     signal.signal(signal.SIGTERM, _end)
     _quieten_libraries()
+    # Before required flags are asked for.
     if issubclass(config_class, PresetListing) and "--list-presets" in sys.argv[1:]:
-        from diffretriever.presets import preset_table
-
-        # Before required flags are asked for.
-        print(preset_table())
+        _print_presets()
         return
     asks_for_help = {"-h", "--help"} & set(sys.argv[1:])
     config = config_class.from_command_line(examples=_examples(main) if asks_for_help else ())
+    if isinstance(config, PresetListing) and config.list_presets:
+        _print_presets()
+        return
     show_progress()
     try:
         if isinstance(config, ModelOptions):
@@ -78,8 +78,16 @@ def run(config_class: type[C], main: Callable[[C], None]) -> None:
         raise SystemExit(status) from None
 
 
+def _print_presets() -> None:
+    from diffretriever.presets import preset_table
+
+    print(preset_table())
+
+
 def _examples(main: Callable[[C], None]) -> list[str]:
     """Return examples of arguments for the job whose `main` this is, by the name of its file."""
+    import inspect
+
     import yaml
 
     named = yaml.safe_load((Path(__file__).parent / "examples.yaml").read_text("utf-8"))
