@@ -11,8 +11,20 @@ import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from typing import TypeVar
 
+
+def _unless_interrupted(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """Say of Ctrl-C while the job is being loaded that it came, without a traceback."""
+    if issubclass(kind, KeyboardInterrupt):
+        sys.stderr.write("interrupted: nothing had begun\n")
+        return
+    sys.__excepthook__(kind, error, traceback)
+
+
+# Before all that takes time.
+sys.excepthook = _unless_interrupted
 ROOT = Path(__file__).resolve().parents[1]
 # Of a checkout; a wheel has the jobs within the package, which is on the path already.
 if (ROOT / "platform").is_dir():
@@ -27,7 +39,7 @@ from diffretriever.consent import trust_code  # noqa: E402  (found through the p
 from diffretriever.full_disk import causes, full_disk  # noqa: E402
 from diffretriever.progress import show_progress  # noqa: E402
 from diffretriever.schemas.places import StorePath, plain_place  # noqa: E402
-from diffretriever.schemas.settings import JobConfig, ModelOptions  # noqa: E402
+from diffretriever.schemas.settings import JobConfig, ModelOptions, PresetListing  # noqa: E402
 
 C = TypeVar("C", bound=JobConfig)
 _LOST = ("LocalRayletDiedError", "NodeDiedError", "WorkerCrashedError", "OwnerDiedError", "RpcError")
@@ -45,7 +57,15 @@ def run(config_class: type[C], main: Callable[[C], None]) -> None:
     """
     signal.signal(signal.SIGTERM, _end)
     _quieten_libraries()
-    config = config_class.from_command_line()
+    # Before required flags are asked for.
+    if issubclass(config_class, PresetListing) and "--list-presets" in sys.argv[1:]:
+        _print_presets()
+        return
+    asks_for_help = {"-h", "--help"} & set(sys.argv[1:])
+    config = config_class.from_command_line(examples=_examples(main) if asks_for_help else ())
+    if isinstance(config, PresetListing) and config.list_presets:
+        _print_presets()
+        return
     show_progress()
     try:
         if isinstance(config, ModelOptions):
@@ -56,6 +76,22 @@ def run(config_class: type[C], main: Callable[[C], None]) -> None:
         if status is None:
             raise
         raise SystemExit(status) from None
+
+
+def _print_presets() -> None:
+    from diffretriever.presets import preset_table
+
+    print(preset_table())
+
+
+def _examples(main: Callable[[C], None]) -> list[str]:
+    """Return examples of arguments for the job whose `main` this is, by the name of its file."""
+    import inspect
+
+    import yaml
+
+    named = yaml.safe_load((Path(__file__).parent / "examples.yaml").read_text("utf-8"))
+    return list(named.get(Path(inspect.getfile(main)).stem, []))
 
 
 def _say(error: BaseException, config: JobConfig) -> int | None:

@@ -42,6 +42,8 @@ def main(config: DemoJob) -> None:
         asked.setdefault(preset, []).extend(modes)
     encoding = {preset: _encode_job(config, preset, output / "indexes" / preset) for preset in asked}
     collection = open_collection(config.collection)
+    # Nothing is encoded for a split that is not there.
+    collection.qrels(config.split)
     with nullcontext() if all(is_few(job, collection) for job in encoding.values()) else ray_session(config):
         for preset, job in encoding.items():
             summary = encode_collection(job)

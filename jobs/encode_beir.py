@@ -23,6 +23,8 @@ def describe(summary: EncodeSummary) -> str:
     lines = [f"{summary.index}: {summary.rows:,} passages, {summary.encoded:,} encoded now in {summary.seconds:.0f} s"]
     if summary.steady_rate:
         lines[0] += f" ({summary.steady_rate:.1f} passages/s once running)"
+    if summary.chunk is not None:
+        lines.append(f"  a document of more than {summary.chunk:,} tokens is several passages: ID#1, ID#2, …")
     if summary.already_there:
         lines.append(f"  {summary.already_there:,} were there already, with the same text")
     if summary.skipped:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import BudgetChoice
 from diffretriever.schemas.places import IndexPlace, Place
-from diffretriever.schemas.settings import RayConfig
+from diffretriever.schemas.settings import PresetListing, RayConfig
 
 _ROLES = ("id", "title", "text")
 
 
-class EncodeJob(RayConfig):
+class EncodeJob(RayConfig, PresetListing):
     """Encode a collection into an index: exactly once, resumable by running the same command again."""
 
     collection: str
-    """BEIR folder or zip, MS MARCO folder, corpus file (.jsonl, .tsv, .csv, .json, .parquet, .arrow), all but a zip
-    also as the URI of an object store; or a name: `pydoc` (built in), a BEIR set to download, or `irds:` and a name of
-    ir_datasets (the extra `irds`)."""
+    """BEIR folder or zip, MS MARCO folder, corpus file (.jsonl, .tsv, .csv, .json, .parquet, .arrow), other folder of
+    .md, .txt and .html files or one of them, all but a zip also as the URI of an object store; or a name: `pydoc`
+    (built in), a BEIR set to download, or `irds:` and a name of ir_datasets (the extra `irds`)."""
     fields: tuple[str, ...] = ()
     """What fields of a table are called, as ROLE=FIELD with the roles id, title and text: text=body; default: id, _id
     or docid, title, text or contents."""
@@ -35,6 +35,10 @@ class EncodeJob(RayConfig):
     budget: BudgetChoice | None = None
     """Slots as q<K_q>p<K_p>, for example q4p16, in place of the retriever's own; or the selection.json of a budget
     sweep."""
+    chunk: NonNegativeInt | None = None
+    """Most tokens of a passage, with its title, counted by the retriever's own tokenizer (words for BM25): a longer
+    document becomes passages ID#1, ID#2, … of whole paragraphs or sentences; 0: none does. Default: as many as the
+    retriever reads for folders and files of text, 0 for others, whose judgements are of whole documents."""
     on_bad_input: Literal["error", "quarantine"] = "error"
     """What to do with records that cannot be encoded: stop before anything starts, or set them aside in a file. A
     passage that the retriever encodes as NaN or infinity stops the job when it is met, or is set aside too."""
@@ -107,6 +111,8 @@ class EncodeSummary(Model):
     """File that holds the bad records, if there are any."""
     rows: int
     """In the index now."""
+    chunk: int | None = None
+    """Most tokens of a passage, where longer documents are several; None where documents stay whole."""
     seconds: float
     """Duration of the job without Ray's start."""
     steady_rate: float

@@ -6,10 +6,10 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, model_validat
 
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import Budget
-from diffretriever.schemas.settings import ModelOptions
+from diffretriever.schemas.settings import ModelOptions, PresetListing
 
 
-class PlanJob(ModelOptions):
+class PlanJob(ModelOptions, PresetListing):
     """Work out what an index takes before it is made: hours, bytes, memory and time of a search, cost of storage."""
 
     passages: PositiveInt | None = None

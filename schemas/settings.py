@@ -20,7 +20,14 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
-from pydantic_settings import BaseSettings, CliSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    CliSettingsSource,
+    CliToggleFlag,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
 from diffretriever.schemas.base import CommaSeparated, Model, refuse_unknown_keys, suggest
 from diffretriever.schemas.places import StorePath, plain_place
@@ -65,13 +72,19 @@ class JobConfig(Model):
         return place
 
     @classmethod
-    def from_command_line(cls, arguments: Sequence[str] | None = None) -> Self:
-        """Build the config, or print what is wrong and how to mend it and exit with status 2."""
+    def from_command_line(cls, arguments: Sequence[str] | None = None, examples: Sequence[str] = ()) -> Self:
+        """Build the config, or print what is wrong and how to mend it and exit with status 2.
+
+        Args:
+            arguments: flags and values; None: those of this process.
+            examples: of arguments, which `--help` shows at its end.
+        """
         given = list(sys.argv[1:] if arguments is None else arguments)
         loader = type(cls.__name__, (_CommandLine, cls), {"__doc__": cls.__doc__})
         try:
             _refuse_unknown_flags(given, cls)
-            helps: Any = partial(_Help, own={_flag_of(name) for name in cls.__annotations__})
+            own = {_flag_of(name) for name in cls.__annotations__}
+            helps: Any = partial(_Help, own=own, examples=examples)
             command_line = CliSettingsSource[Any](
                 loader, cli_parse_args=given, cli_prog_name=Path(sys.argv[0]).name, formatter_class=helps
             )
@@ -120,6 +133,13 @@ class ModelOptions(JobConfig):
     """Model whose own Python code may run in this job, if its retriever asks for it (`remote_code: true`): a hub id,
     ID@REVISION, or a folder that begins with `/`, `./`, `../` or `~`; repeat the flag for several. No file, preset or
     index can say so, and none keeps it."""
+
+
+class PresetListing(JobConfig):
+    """Settings of jobs that take the name of a retriever."""
+
+    list_presets: CliToggleFlag[bool] = Field(default=False, exclude=True)
+    """Print the names that --retriever takes, with what each is good for, and end."""
 
 
 class SelfExclusion(JobConfig):
@@ -189,11 +209,22 @@ class _CommandLine(BaseSettings):
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Puts required flags first, then the job's own, says values as people do, and leaves empty defaults out."""
+    """Puts required flags first, then the job's own, says values as people do, and leaves empty defaults out.
 
-    def __init__(self, prog: str, own: set[str]) -> None:
+    Examples stand at the end.
+    """
+
+    def __init__(self, prog: str, own: set[str], examples: Sequence[str]) -> None:
         super().__init__(prog)
-        self._own = own
+        self._own, self._examples = own, examples
+        self._command = f"python {sys.argv[0]}" if sys.argv[0].endswith(".py") else prog
+
+    def format_help(self) -> str:
+        """Return the whole, or a part where the parser asks for its usage alone."""
+        text = super().format_help()
+        if not self._examples or "\noptions:" not in text:
+            return text
+        return "\n".join([text, "examples:", *(f"  {self._command} {each}" for each in self._examples), ""])
 
     def add_usage(
         self, usage: str | None, actions: Iterable[argparse.Action], groups: Any, prefix: str | None = None

@@ -15,7 +15,7 @@ from diffretriever.schemas.budget import BudgetChoice
 from diffretriever.schemas.codec import CodecConfig
 from diffretriever.schemas.places import Place
 from diffretriever.schemas.retriever import RetrieverConfig
-from diffretriever.schemas.settings import JobConfig
+from diffretriever.schemas.settings import PresetListing
 
 TRAINING_FORMAT = 1
 
@@ -189,7 +189,7 @@ class Recipe(Model):
         return None
 
 
-class TrainJob(Recipe, JobConfig):
+class TrainJob(Recipe, PresetListing):
     """Fine-tune a retriever's backbone with LoRA on Ray Train; run again, the same command resumes."""
 
     recipe: RecipeName = "plain"

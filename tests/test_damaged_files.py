@@ -335,6 +335,8 @@ KINDS = {
     "corpus in JSON": Kind(_text("corpus.json", "[" + ",".join(LINES.splitlines()) + "]"), _scan_file),
     "corpus in Parquet": Kind(_table_file("corpus.parquet"), _scan_file, is_text=False),
     "corpus in Arrow": Kind(_table_file("corpus.arrow"), _scan_file, is_text=False),
+    "Markdown": Kind(_text("a.md", "---\ntitle: A\ntags: [b]\n---\n# H\n\ntext\n"), _scan_file),
+    "HTML": Kind(_text("a.html", "<meta charset=utf-8><title>A</title><p>text<!-- c --><pre>x\n</pre>"), _scan_file),
     "quarantine": Kind(_text("bad.jsonl", BAD), lambda file: refuse_other_files(file, [])),
     "sweep": Kind(_sweep("sweep.json"), lambda file: read_manifest(file.parent)),
     "job of a sweep": Kind(_sweep("sweep.yaml"), _read_sweep_job),
@@ -575,6 +577,7 @@ TRIED: dict[str, tuple[str, ...]] = {
     "collections/quarantine.py": ("quarantine",),
     "collections/records.py": ("corpus", "corpus, compressed", "queries", "queries in columns", "qrels", "run"),
     "collections/tables.py": ("corpus in CSV", "corpus in JSON", "corpus in Parquet", "corpus in Arrow"),
+    "collections/texts.py": ("Markdown", "HTML"),
     "encoders/library_files.py": ("modules of a library's model",),
     "encoders/library_preparer.py": ("tokenizer",),
     "evaluation/budgets/sweeps.py": (

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from diffretriever.front.results import Hit, Results
     from diffretriever.front.retriever import Retriever
     from diffretriever.index.table import PassageIndex
-    from diffretriever.presets import load_retriever
+    from diffretriever.presets import list_presets, load_retriever
     from diffretriever.schemas.budget import Budget
     from diffretriever.search import open_searcher
 
@@ -33,6 +33,7 @@ _PLACES = {
     "Retriever": "diffretriever.front.retriever",
     "compare": "diffretriever.front.evaluation",
     "evaluate": "diffretriever.front.evaluation",
+    "list_presets": "diffretriever.presets",
     "load_backbone": "diffretriever.backbones",
     "load_encoder": "diffretriever.encoders",
     "load_retriever": "diffretriever.presets",
@@ -49,6 +50,7 @@ __all__ = [
     "Retriever",
     "compare",
     "evaluate",
+    "list_presets",
     "load_backbone",
     "load_encoder",
     "load_retriever",

@@ -26,6 +26,11 @@ from diffretriever.schemas.sweep import BudgetSelection
 
 C = TypeVar("C")
 
+_MOST_NAMED = 4
+"""Presets that a message suggests."""
+_PURPOSE = "purpose"
+"""Key of a preset's sentence for people, which is no part of the config."""
+
 
 class Presets(Generic[C]):
     """The named configs of one kind."""
@@ -44,6 +49,10 @@ class Presets(Generic[C]):
         """Return the names of all presets."""
         return list(self._named)
 
+    def purposes(self) -> dict[str, str]:
+        """Return what each preset is good for, by name, in the file's order."""
+        return {name: values.get(_PURPOSE, "") for name, values in self._named.items()}
+
     def load(self, name: str) -> C:
         """Return the preset `name`, or what the YAML file `name` describes.
 
@@ -58,6 +67,8 @@ class Presets(Generic[C]):
         Raises:
             ValueError: an unknown key, or a value that does not fit.
         """
+        if isinstance(values, dict):
+            values = {key: value for key, value in values.items() if key != _PURPOSE}
         try:
             return self._adapter.validate_python(values)
         except ValidationError as error:
@@ -74,7 +85,7 @@ class Presets(Generic[C]):
             return self._named[name]
         path = as_place(name)
         if path.suffix not in (".yaml", ".yml"):
-            raise ValueError(f"unknown {self._kind} '{name}'.{suggest(name, self._named)} Or give a .yaml file.")
+            raise ValueError(f"unknown {self._kind} '{name}'.{self._suggested(name)} Or give a .yaml file.")
         if not is_file(path):
             raise ValueError(
                 f"no file {name}: give a YAML file that describes a {self._kind}, or one of {self.names()}"
@@ -84,6 +95,11 @@ class Presets(Generic[C]):
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise ValueError(f"{name} is not valid YAML: {error}") from error
 
+    def _suggested(self, name: str) -> str:
+        """Return the presets whose names begin with `name` or have it as a part, else the most similar one."""
+        near = [f"'{known}'" for known in self._named if name.lower() in known]
+        return f" Did you mean {' or '.join(near[:_MOST_NAMED])}?" if near else suggest(name, self._named)
+
 
 RETRIEVERS: Presets[RetrieverConfig] = Presets("retriever", "presets.yaml", RETRIEVER_ADAPTER)
 
@@ -91,6 +107,17 @@ RETRIEVERS: Presets[RetrieverConfig] = Presets("retriever", "presets.yaml", RETR
 def preset_names() -> list[str]:
     """Return the names of all retriever presets."""
     return RETRIEVERS.names()
+
+
+def list_presets() -> dict[str, str]:
+    """Return what each retriever preset is good for, by name."""
+    return RETRIEVERS.purposes()
+
+
+def preset_table() -> str:
+    """Return the retriever presets as lines: name and what it is good for."""
+    width = max(map(len, preset_names()))
+    return "\n".join(f"{name:{width}}  {purpose}" for name, purpose in list_presets().items())
 
 
 def load_retriever(

@@ -120,14 +120,14 @@ def test_messages_show_paths_as_they_were_given(
         ("pydocs", "Did you mean 'pydoc'"),
         ("zzzzz", "Known: arguana, .*pydoc"),
         ("empty", "neither corpus.jsonl"),
-        ("a.txt", "must end in .zip, .jsonl"),
+        ("a.pdf", "must end in .zip, .jsonl"),
         ("no.zip", "cannot be unpacked: File is not a zip file"),
     ],
 )
 def test_sources_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, message: str) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
-    Path("a.txt").touch()
+    Path("a.pdf").touch()
     Path("no.zip").write_bytes(b"no")
     with pytest.raises(ValueError, match=message):
         open_collection(source)

@@ -79,11 +79,11 @@ def test_an_msmarco_folder_and_single_files(bucket: str) -> None:
 def test_what_is_not_there_is_said(bucket: str) -> None:
     with pytest.raises(ValueError, match=f"no collection '{bucket}/none': no such object or folder"):
         open_collection(f"{bucket}/none")
-    write_text(f"{bucket}/x/file.txt", "")
+    write_text(f"{bucket}/x/file.pdf", "")
     with pytest.raises(ValueError, match=r"x: neither corpus.jsonl \(BEIR\)"):
         open_collection(f"{bucket}/x")
-    with pytest.raises(ValueError, match=r"file.txt: a file must end in"):
-        open_collection(f"{bucket}/x/file.txt")
+    with pytest.raises(ValueError, match=r"file.pdf: a file must end in"):
+        open_collection(f"{bucket}/x/file.pdf")
     write_text(f"{bucket}/x.zip", "")
     with pytest.raises(ValueError, match="a zip cannot be read as a stream"):
         open_collection(f"{bucket}/x.zip")

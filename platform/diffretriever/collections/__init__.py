@@ -1,4 +1,4 @@
-"""Readers and writers: BEIR, MS MARCO, `ir_datasets`, the built-in collection, runs and judgements."""
+"""Readers and writers: BEIR, MS MARCO, `ir_datasets`, tables, texts, the built-in collection, runs and judgements."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from diffretriever.collections.files import FileCollection, read_queries
 from diffretriever.collections.pydoc import PYDOC, open_pydoc
 from diffretriever.collections.records import TextFile, find_file
 from diffretriever.collections.tables import READERS, TableCollection, is_table
+from diffretriever.collections.texts import READERS as TEXTS
+from diffretriever.collections.texts import is_text, open_text_file, open_texts_folder
 from diffretriever.collections.trec import read_qrels, write_qrels
 from diffretriever.files import is_file, is_folder, is_local
 from diffretriever.schemas.base import suggest
@@ -69,9 +71,9 @@ def open_collection(source: str, fields: Mapping[str, str] | None = None) -> Col
     """Open a collection by path, URI or name; a path that exists comes first.
 
     Paths: a BEIR folder or zip, an MS MARCO folder, or one corpus file, which has no queries: `.jsonl` or `.tsv`, plain
-    or `.gz`, or a table, `.csv`, `.json`, `.parquet`, `.arrow` or `.feather`. All but a zip may lie on an object store,
-    from where they are read as a stream. Names: `pydoc`, or a public BEIR collection, which is downloaded once, or
-    `irds:` and a name of `ir_datasets`.
+    or `.gz`, or a table, `.csv`, `.json`, `.parquet`, `.arrow` or `.feather`; or any other folder of `.md`, `.txt` and
+    `.html` files, or one such file. All but a zip may lie on an object store, from where they are read as a stream.
+    Names: `pydoc`, or a public BEIR collection, which is downloaded once, or `irds:` and a name of `ir_datasets`.
 
     Args:
         source: the path, URI or name.
@@ -128,7 +130,9 @@ def _open_file(path: Path | StorePath, name: str, shown: str) -> Collection:
             return FileCollection(name.removesuffix(end), TextFile(path, shown), {})
     if is_table(name):
         return TableCollection(Path(name).stem, TextFile(path, shown), {})
-    raise ValueError(f"{shown}: a file must end in .zip, {', '.join([*_CORPUS_ENDS, *READERS])}")
+    if is_text(name):
+        return open_text_file(path, name, shown)
+    raise ValueError(f"{shown}: a file must end in .zip, {', '.join([*_CORPUS_ENDS, *READERS, *TEXTS])}")
 
 
 def _open_folder(path: Path | StorePath, name: str, shown: str) -> Collection:
@@ -136,7 +140,12 @@ def _open_folder(path: Path | StorePath, name: str, shown: str) -> Collection:
         return beir.open_beir_folder(path, name, shown)
     if any(find_file(path, file, shown) for file in (msmarco.CORPUS, *msmarco.ARCHIVES)):
         return msmarco.open_msmarco_folder(path, name, shown)
-    raise ValueError(f"{shown}: neither {beir.CORPUS} (BEIR) nor {msmarco.CORPUS} (MS MARCO), nor .gz of them, there")
+    if texts := open_texts_folder(path, name, shown):
+        return texts
+    raise ValueError(
+        f"{shown}: neither {beir.CORPUS} (BEIR) nor {msmarco.CORPUS} (MS MARCO), nor .gz of them, nor a text "
+        f"({', '.join(TEXTS)}) there"
+    )
 
 
 def __getattr__(name: str) -> Any:

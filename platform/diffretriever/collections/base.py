@@ -141,6 +141,11 @@ class Collection(ABC):
         return []
 
     @property
+    def holds_documents(self) -> bool:
+        """Whether records are whole documents, which an index holds in chunks unless it is told otherwise."""
+        return False
+
+    @property
     def excludes_self(self) -> bool:
         """Whether a query's own document (same id) counts as no result of it."""
         return excludes_self(self.name)

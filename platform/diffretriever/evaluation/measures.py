@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 import ir_measures
 import numpy as np
+import pyarrow.compute as pc
 from ir_measures.measures import Measure
 
 from diffretriever.collections import Qrels, Run
+from diffretriever.collections.chunks import CHUNK_ID
 from diffretriever.collections.customs import least_relevance
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.evaluate import DEFAULT_MEASURES
@@ -77,17 +79,32 @@ def evaluate(run: Run, qrels: Qrels, measures: Sequence[str] = DEFAULT_MEASURES)
         measures: names as in `parse_measures`.
 
     Raises:
-        ValueError: no query in the qrels, or a measure that cannot be computed.
+        ValueError: no query in the qrels, a measure that cannot be computed, or passages that are chunks of what is
+            judged.
     """
     if not qrels:
         raise ValueError("the qrels hold no query: give the qrels of the split that was searched")
     parsed = dict(zip(measures, parse_measures(measures), strict=True))
+    _refuse_chunks(run, qrels)
     ranked = _by_rank(run, qrels, _deepest(parsed.values()))
     found = {(str(m.measure), m.query_id): float(m.value) for m in _compute(set(parsed.values()), qrels, ranked)}
     per_query = {
         name: {query: found.get((str(measure), query), 0.0) for query in qrels} for name, measure in parsed.items()
     }
     return EvaluationResult({name: float(np.mean([*v.values()])) for name, v in per_query.items()}, per_query)
+
+
+def _refuse_chunks(run: Run, qrels: Qrels) -> None:
+    ids = run.hits.passages.ids
+    chunks = ids.filter(pc.match_substring_regex(ids, CHUNK_ID.pattern)).to_pylist()
+    judged = {passage for relevant in qrels.values() for passage in relevant} if chunks else set()
+    for chunk in chunks:
+        document = CHUNK_ID.sub("", chunk)
+        if chunk not in judged and document in judged:
+            raise ValueError(
+                f"'{chunk}' is a chunk, and the qrels judge the whole of '{document}': measure on an index that was "
+                "encoded without --chunk"
+            )
 
 
 def _from_grade(name: str, least: int) -> str:

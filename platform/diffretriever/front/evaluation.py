@@ -76,7 +76,10 @@ def evaluate(
     queries, qrels = source.queries(split), source.qrels(split)
     judged = sorted({passage for relevant in qrels.values() for passage, value in relevant.items() if value > 0})
     if judged and not index.holds_any(judged):
-        raise ValueError(f"{index.place} holds none of the passages that {source.name} judges relevant: take its index")
+        raise ValueError(
+            f"{index.place} holds none of the passages that {source.name} judges relevant: take its index, one without "
+            "chunks"
+        )
     depth = searched_depth(k, exclude_self=source.excludes_self)
     found = index.searcher.search([query.text for query in queries], top_k=depth, modes=modes)
     ids = [query.id for query in queries]

@@ -66,6 +66,7 @@ class Index:
         budget: str | Budget | None = None,
         fields: Mapping[str, str] | None = None,
         name: str = "documents",
+        chunk: int | None = None,
         on_ray: bool | None = None,
     ) -> Self:
         """Make an index of documents. Where one is, by the same retriever, they are added to it.
@@ -78,6 +79,9 @@ class Index:
             budget: slots such as `q4p16`, in place of the own ones of a retriever that is named.
             fields: `id`, `title` or `text` → what that field is called in the documents.
             name: of the collection that documents in memory are.
+            chunk: most tokens of a passage, title included, counted by the retriever's own tokenizer (words for BM25):
+                a longer document becomes passages `ID#1`, `ID#2`, …; 0: none does; None: as many as the retriever reads
+                for folders and files of text, 0 for others.
             on_ray: whether to encode on Ray; None: where there are more than 10,000 passages.
 
         Raises:
@@ -89,7 +93,8 @@ class Index:
         chosen = Retriever(retriever, budget=budget) if isinstance(retriever, str) else retriever
         chosen = chosen.on(collection.name)
         uri = os.fspath(place)
-        _encode(EncodeJob(collection=collection.name, index=uri), collection, chosen, on_ray=on_ray)
+        job = EncodeJob(collection=collection.name, index=uri, chunk=chunk)
+        _encode(job, collection, chosen, on_ray=on_ray)
         return cls(uri, retriever=chosen)
 
     def add(
@@ -99,6 +104,7 @@ class Index:
         on_existing: OnExisting = "error",
         fields: Mapping[str, str] | None = None,
         name: str = "documents",
+        chunk: int | None = None,
         on_ray: bool | None = None,
     ) -> EncodeSummary:
         """Encode documents and add them. The same text under the same id is never encoded twice.
@@ -108,12 +114,13 @@ class Index:
             on_existing: what to do with one whose id is there with another text.
             fields: as for `create`.
             name: as for `create`.
+            chunk: as for `create`.
             on_ray: as for `create`.
 
         Raises:
             ValueError: bad documents, or another text under an id; nothing has been written then.
         """
-        job = EncodeJob(collection=name, index=self.place, on_existing=on_existing)
+        job = EncodeJob(collection=name, index=self.place, on_existing=on_existing, chunk=chunk)
         return self._add(job, documents, fields, on_ray=on_ray)
 
     def sync(
@@ -122,6 +129,7 @@ class Index:
         *,
         fields: Mapping[str, str] | None = None,
         name: str = "documents",
+        chunk: int | None = None,
         on_ray: bool | None = None,
     ) -> EncodeSummary:
         """Make what the index holds of a collection the same as these documents: add, replace, delete.
@@ -130,12 +138,13 @@ class Index:
             documents: as for `create`; all of the collection's.
             fields: as for `create`.
             name: of the collection; passages of others stay.
+            chunk: as for `create`.
             on_ray: as for `create`.
 
         Raises:
             ValueError: bad documents; nothing has been written then.
         """
-        job = EncodeJob(collection=name, index=self.place, on_existing="replace", sync=True)
+        job = EncodeJob(collection=name, index=self.place, on_existing="replace", sync=True, chunk=chunk)
         return self._add(job, documents, fields, on_ray=on_ray)
 
     def _add(
@@ -318,9 +327,11 @@ def _encode(job: EncodeJob, collection: Collection, retriever: Retriever, *, on_
     logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="IProgress not found")
+        from diffretriever.pipelines.chunking import chunked
         from diffretriever.pipelines.encode import encode_collection
         from diffretriever.pipelines.few import EncoderHere
 
+    collection = chunked(collection, job.chunk, retriever.config)
     if on_ray or (on_ray is None and _has_more(collection, _MOST_HERE)):
         return encode_collection(job, collection=collection, retriever=retriever.config)
     import torch

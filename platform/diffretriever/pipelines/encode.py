@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from functools import cache, partial, reduce
+from functools import partial, reduce
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ import pyarrow as pa
 from ray.data import ActorPoolStrategy, Dataset, TaskPoolStrategy
 
 from diffretriever.collections import Collection, ScanResult, open_collection, scan, set_aside
+from diffretriever.collections.chunks import ChunkedCollection
 from diffretriever.collections.keys import KeySet
 from diffretriever.collections.quarantine import own_file, refuse_other_files
 from diffretriever.collections.scanning import ScannedPart
@@ -35,9 +36,10 @@ from diffretriever.index.vectors import named
 from diffretriever.index.writer import BlockWriter, Committer, WriterLock, beside
 from diffretriever.pipelines.accelerate import accelerate_index
 from diffretriever.pipelines.choosing import MachinesAhead, PassageSelection, scan_parts
+from diffretriever.pipelines.chunking import chunked
 from diffretriever.pipelines.cluster import PREPARE_CPUS, EncoderPool, ray_session, size_pool
 from diffretriever.pipelines.compact import CompactionBeside, compact_index
-from diffretriever.pipelines.encoders import EncoderStart, StartedEncoder, as_begun, describing_encoder, fetched_at_last
+from diffretriever.pipelines.encoders import EncoderStart, StartedEncoder, as_begun, describing_encoder, preparer_of
 from diffretriever.pipelines.few import EncoderHere, is_few, torch_threads
 from diffretriever.pipelines.streams import (
     AS_ARROW,
@@ -56,7 +58,7 @@ from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.encode import EncodeJob, EncodeSummary
 from diffretriever.schemas.index import TEXT_SCHEMA, IndexManifest
 from diffretriever.schemas.places import StorePath, as_place
-from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, NeuralRetriever, RetrieverConfig, has_slots, is_neural
+from diffretriever.schemas.retriever import NeuralRetriever, RetrieverConfig, has_slots, is_neural
 from diffretriever.schemas.settings import RayConfig
 
 if TYPE_CHECKING:
@@ -115,6 +117,7 @@ def encode_collection(
     if quarantine is not None:
         refuse_other_files(quarantine, collection.inputs())
     retriever = retriever or load_retriever(job.retriever, job.backbone, job.budget, job.adapter).on(collection.name)
+    collection = chunked(collection, job.chunk, retriever)
     here = here or _if_few(job, collection)
     with ray_session(job) if here is None else nullcontext(), ExitStack() as held:
         uris = (job.index, *smaller.values())
@@ -159,6 +162,7 @@ def encode_collection(
         bad_reasons=scanned.reasons | ({_NOT_FINITE: len(left_out)} if left_out else {}),
         quarantine=str(quarantine) if n_bad else None,
         rows=len(indexes[0]),
+        chunk=collection.tokens if isinstance(collection, ChunkedCollection) else None,
         seconds=time.monotonic() - started,
         steady_rate=rate,
     )
@@ -391,7 +395,7 @@ def _written(
 
 def prepare_blocks(rows: pa.Table, retriever_json: str) -> Iterator[pa.Table]:
     """Tokenise each block's passages and find their content words."""
-    yield from _prepared(rows, _preparer(retriever_json))
+    yield from _prepared(rows, preparer_of(retriever_json))
 
 
 def _prepared(rows: pa.Table, preparer: Preparer) -> Iterator[pa.Table]:
@@ -401,14 +405,6 @@ def _prepared(rows: pa.Table, preparer: Preparer) -> Iterator[pa.Table]:
         titles, texts = table.column("title").to_pylist(), table.column("text").to_pylist()
         prepared = to_arrow(preparer.prepare_passages(titles, texts))
         yield pack(key, beside(table, prepared))
-
-
-@cache
-def _preparer(retriever_json: str) -> Any:
-    from diffretriever.encoders import load_preparer
-
-    config = RETRIEVER_ADAPTER.validate_json(retriever_json)
-    return fetched_at_last(lambda: load_preparer(config))  # type: ignore[arg-type]
 
 
 class EncodeBlocks:

@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from diffretriever.schemas.settings import RayConfig
 
 if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder
+    from diffretriever.encoders.preparer import Preparer
 
 T = TypeVar("T")
 
@@ -95,6 +97,15 @@ class StartedEncoder:
         if self._encoder is None:
             raise ValueError(self._mistake)
         return self._encoder
+
+
+@cache
+def preparer_of(retriever_json: str) -> Preparer:
+    """Return what prepares texts for a retriever, read once a process."""
+    from diffretriever.encoders import load_preparer
+
+    config = RETRIEVER_ADAPTER.validate_json(retriever_json)
+    return fetched_at_last(lambda: load_preparer(config))  # type: ignore[arg-type]
 
 
 def fetched_at_last(load: Callable[[], T]) -> T:

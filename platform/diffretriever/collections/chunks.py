@@ -1,0 +1,88 @@
+"""A collection whose long documents are several passages each: chunks of whole paragraphs or sentences, where they fit.
+
+A document `ID` that is short enough stays one passage and keeps its id; the chunks of a longer one are `ID#1`, `ID#2`
+and so on, each with the document's title. So the document's id is what stands before the last `#`. The same documents
+give the same chunks every time, which is what resuming and syncing go by.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from diffretriever.collections.base import BadRecord, Collection, Part, Passage, Qrels, Query, Reading
+from diffretriever.schemas.places import StorePath
+
+CHUNK_ID = re.compile(r"#[0-9]+$")
+"""What the id of a chunk has after its document's."""
+
+
+class ChunkedCollection(Collection):
+    """Another collection in chunks. Markdown is divided by its structure; other text has paragraphs and sentences."""
+
+    def __init__(self, whole: Collection, tokens: int, count: Callable[[str], int]) -> None:
+        """Read nothing yet.
+
+        Args:
+            whole: the documents.
+            tokens: most tokens of a passage, its title included. Of these a long title takes half at the most.
+            count: returns the tokens of a text; picklable.
+        """
+        self.name = whole.name
+        self.tokens = tokens
+        self._whole, self._count = whole, count
+
+    def records(self) -> Iterator[Passage | BadRecord]:
+        """Stream the chunks of each document in turn."""
+        return (chunk for record in self._whole.records() for chunk in self._chunks(record))
+
+    def parts(self) -> list[Part]:
+        """Return the parts of the documents' collection."""
+        return self._whole.parts()
+
+    def read(self, part: Part) -> Reading:
+        """Read a part; all chunks of a document are on its line."""
+        reading = self._whole.read(part)
+        records = ((line, chunk) for line, record in reading.records for chunk in self._chunks(record))
+        return Reading(reading.file, records, reading.count_lines)
+
+    def splits(self) -> list[str]:
+        """Return those of the documents' collection."""
+        return self._whole.splits()
+
+    def queries(self, split: str) -> list[Query]:
+        """Return those of the documents' collection."""
+        return self._whole.queries(split)
+
+    def qrels(self, split: str) -> Qrels:
+        """Return the judgements, which are of documents."""
+        return self._whole.qrels(split)
+
+    def source_state(self) -> str:
+        """Return that of the documents' collection."""
+        return self._whole.source_state()
+
+    def inputs(self) -> list[Path | StorePath]:
+        """Return those of the documents' collection."""
+        return self._whole.inputs()
+
+    def place(self) -> str:
+        """Return that of the documents' collection."""
+        return self._whole.place()
+
+    def _chunks(self, record: Passage | BadRecord) -> Iterator[Passage | BadRecord]:
+        if isinstance(record, BadRecord):
+            yield record
+            return
+        # The full stop is what some retrievers write between the two.
+        before = f"{record.title}. " if record.title else ""
+        if self._count(before + record.text) <= self.tokens:
+            yield record
+            return
+        from semantic_text_splitter import MarkdownSplitter
+
+        room = max(self.tokens - self._count(before), self.tokens // 2, 1)
+        chunks = MarkdownSplitter.from_callback(self._count, room).chunks(record.text)
+        for number, text in enumerate(chunks, start=1):
+            yield Passage(f"{record.id}#{number}", record.title, text)

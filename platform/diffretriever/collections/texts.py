@@ -1,0 +1,300 @@
+"""Collections that lie in files of text: a folder of Markdown, plain text and HTML, or one such file; a file a passage.
+
+The id is the path within the folder. In it `%`, `#`, white space and control characters are written as in a URI (`%20`
+for a space): no id has white space, and what follows a `#` is the number of a chunk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
+
+import yaml
+
+from diffretriever.collections.base import BadRecord, Passage, UnjudgedCollection
+from diffretriever.collections.records import BOM, Line, RefusedError, checked_passage, decode
+from diffretriever.files import files_in, filesystem_of, open_input
+from diffretriever.schemas.places import StorePath
+
+if TYPE_CHECKING:
+    from bs4 import BeautifulSoup
+
+_MAX_BYTES = 16 << 20
+"""Of a file that is read; the longest novels have four million."""
+_RAW_CHARACTERS = 200
+_UNFIT_FOR_ID = re.compile("[\\s%#\\x00-\\x1f\\x7f-\\x9f\\ufeff]")
+_FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
+_HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)[ \t]*(?:#+[ \t]*)?$")
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_UNDERLINE = re.compile(r" {0,3}(?:=+|-{2,})[ \t]*$")
+_CHARSET_WITHIN = 1024
+"""Bytes at the start of an HTML file, where its character set is to be named."""
+_NOT_TEXT = ("script", "style", "template", "noscript", "title")
+_PARAGRAPHS = ("blockquote", "dl", "h1", "h2", "h3", "h4", "h5", "h6", "ol", "p", "pre", "section", "table", "ul")
+_LINES = (
+    *("address", "article", "aside", "caption", "dd", "details", "dialog", "div", "dt", "fieldset", "figcaption"),
+    *("figure", "footer", "form", "header", "hr", "li", "main", "nav", "option", "summary", "tr"),
+)
+_CELLS = ("td", "th")
+_APART = dict.fromkeys(_PARAGRAPHS, "\n\n") | dict.fromkeys(_LINES, "\n") | dict.fromkeys(_CELLS, " ")
+"""HTML element → what stands before and after its text."""
+
+log = logging.getLogger(__name__)
+
+
+class _File(NamedTuple):
+    path: str
+    """Within the folder, with slashes."""
+    state: str
+    """Size and time of the last change."""
+
+
+class _Read(NamedTuple):
+    """What was read from a file."""
+
+    title: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TextsCollection(UnjudgedCollection):
+    """The texts of a folder, in the order of their paths, or that of a single file."""
+
+    name: str
+    root: Path | StorePath
+    """The folder of the file or files."""
+    shown: str
+    """What stands before a path within `root` in messages."""
+    only: str | None = None
+    """Name of the file, where there is one alone."""
+
+    def records(self) -> Iterator[Passage | BadRecord]:
+        """Stream the files in the order of their paths."""
+        return map(self._record, (file.path for file in self._files()))
+
+    @property
+    def holds_documents(self) -> bool:
+        """Yes: a file may be of any length."""
+        return True
+
+    def source_state(self) -> str:
+        """Return a digest of the files' paths, sizes and times of change."""
+        text = "".join(f"{file.path}\0{file.state}\n" for file in self._files())
+        return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=16).hexdigest()
+
+    def inputs(self) -> list[Path | StorePath]:
+        """Return the files."""
+        return [self._at(file.path) for file in self._files()]
+
+    def place(self) -> str:
+        """Return the folder's or the file's URI, or its path, absolute and without links."""
+        place = self.root if self.only is None else self._at(self.only)
+        return str(place.resolve() if isinstance(place, Path) else place)
+
+    def left_out(self) -> Counter[str]:
+        """Count the files that are no texts, by the end of their names; hidden ones are not looked at."""
+        return Counter(_end_of(file.path) or "without suffix" for file in _listed(self.root) if not is_text(file.path))
+
+    def _files(self) -> list[_File]:
+        if self.only is None:
+            return [file for file in _listed(self.root) if is_text(file.path)]
+        return [file for file in _beside(self.root) if file.path == self.only]
+
+    def _at(self, path: str) -> Path | StorePath:
+        return self.root / path if isinstance(self.root, Path) else self.root / quote(path)
+
+    def _record(self, path: str) -> Passage | BadRecord:
+        with open_input(self._at(path)) as stream:
+            data = stream.read(_MAX_BYTES + 1)
+        try:
+            return _passage(path, data)
+        except RefusedError as refused:
+            # Of a file name that is no UTF-8, too, something can be shown.
+            shown = os.fsencode(f"{self.shown}{path}").decode(errors="replace")
+            return BadRecord(shown, 1, str(refused), data[:_RAW_CHARACTERS].decode(errors="replace"))
+
+
+def _passage(path: str, data: bytes) -> Passage:
+    if len(data) > _MAX_BYTES:
+        raise RefusedError(f"too long: more than {_MAX_BYTES} bytes")
+    title, text = READERS[_end_of(path)](data.removeprefix(BOM))
+    return checked_passage(_UNFIT_FOR_ID.sub(_in_percent, path), title or PurePosixPath(path).stem, text)
+
+
+def open_texts_folder(folder: Path | StorePath, name: str, shown: str) -> TextsCollection | None:
+    """Open a folder, with all below it, if there is a text; of other files it is said how many are left out."""
+    collection = TextsCollection(name, folder, f"{shown}/")
+    if not any(is_text(file.path) for file in _listed(folder)):
+        return None
+    if left_out := collection.left_out():
+        counts = ", ".join(f"{count:,} {end}" for end, count in sorted(left_out.items()))
+        log.warning("%s: %s files are no texts and are left out: %s", shown, f"{left_out.total():,}", counts)
+    return collection
+
+
+def open_text_file(file: Path | StorePath, name: str, shown: str) -> TextsCollection:
+    """Open a single file."""
+    # A link without a suffix is read as what it leads to.
+    found = file.resolve() if isinstance(file, Path) and not is_text(file.name) else file
+    return TextsCollection(PurePosixPath(name).stem, found.parent, shown.removesuffix(file.name), found.name)
+
+
+def is_text(name: str) -> bool:
+    """Return whether a file of this name is a text."""
+    return _end_of(name) in READERS
+
+
+def _end_of(name: str) -> str:
+    return PurePosixPath(name).suffix.lower()
+
+
+def _in_percent(unfit: re.Match[str]) -> str:
+    return quote(unfit[0], safe="")
+
+
+def _listed(folder: Path | StorePath) -> list[_File]:
+    """Return the files in a folder and below it, by path, without hidden ones and those in hidden folders."""
+    if isinstance(folder, Path):
+        return sorted(_walked(folder, folder))
+    found = _stored(folder, deep=True)
+    return sorted(file for file in found if not any(part.startswith(".") for part in file.path.split("/")))
+
+
+def _beside(folder: Path | StorePath) -> list[_File]:
+    """Return the files right in a folder."""
+    if isinstance(folder, StorePath):
+        return _stored(folder, deep=False)
+    return [_file_at(path, folder) for path in folder.iterdir() if path.is_file()]
+
+
+def _walked(folder: Path, root: Path) -> Iterator[_File]:
+    # No links to folders are followed: they may lead in a circle.
+    for above, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths = (Path(above, name) for name in files if not name.startswith("."))
+        yield from (_file_at(path, root) for path in paths if path.is_file())
+
+
+def _file_at(path: Path, root: Path) -> _File:
+    status = path.stat()
+    return _File(path.relative_to(root).as_posix(), f"{status.st_size}:{status.st_mtime_ns}")
+
+
+def _stored(folder: StorePath, *, deep: bool) -> list[_File]:
+    start = filesystem_of(folder)[1].rstrip("/") + "/"
+    found = files_in(folder, deep=deep)
+    return [_File(str(info.path).removeprefix(start), f"{info.size}:{info.mtime_ns}") for info in found]
+
+
+def _plain(data: bytes) -> _Read:
+    return _Read("", _decoded(data))
+
+
+def _markdown(data: bytes) -> _Read:
+    """Take front matter off; the title is its `title`, else the first heading."""
+    text = _decoded(data)
+    title, text = _without_front_matter(text)
+    return _Read(title or _first_heading(text), text)
+
+
+def _decoded(data: bytes) -> str:
+    return _with_plain_lines(decode(Line(1, data, complete=True)))
+
+
+def _with_plain_lines(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _without_front_matter(text: str) -> tuple[str, str]:
+    """Return the title that front matter names, if any, and the text without it.
+
+    What stands between two lines of dashes at the start is front matter if it is a mapping in YAML.
+    """
+    found = _FRONT_MATTER.match(text)
+    if found is None:
+        return "", text
+    try:
+        values = yaml.safe_load(found[1])
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return "", text
+    if not isinstance(values, dict):
+        return "", text
+    title = values.get("title")
+    return "" if title is None else " ".join(str(title).split()), text[found.end() :].lstrip("\n")
+
+
+def _first_heading(text: str) -> str:
+    """Return the first heading of Markdown, with `#` or underlined, that is not within a fence; "" if there is none."""
+    fence, above = "", ""
+    for line in text.split("\n"):
+        if opened := _FENCE.match(line):
+            if not fence:
+                fence = opened[1]
+            elif line.strip().startswith(fence) and not line.strip().strip(fence[0]):
+                fence = ""
+        elif fence:
+            continue
+        elif found := _HEADING.match(line):
+            return found[1]
+        elif above.strip() and _UNDERLINE.match(line):
+            return above.strip()
+        above = "" if opened else line
+    return ""
+
+
+def _html(data: bytes) -> _Read:
+    """Leave markup, scripts and styles out; blocks begin lines, and paragraphs have an empty line around them."""
+    from bs4 import BeautifulSoup
+    from bs4.exceptions import ParserRejectedMarkup
+
+    try:
+        soup = BeautifulSoup(_decoded_html(data), "html.parser")
+    except (ParserRejectedMarkup, RecursionError) as error:
+        raise RefusedError("malformed HTML: it cannot be parsed") from error
+    title = " ".join(soup.title.get_text().split()) if soup.title else ""
+    for tag in soup(_NOT_TEXT):
+        tag.decompose()
+    return _Read(title, _text_of(soup))
+
+
+def _text_of(soup: BeautifulSoup) -> str:
+    from bs4.element import NavigableString, PreformattedString, Tag
+
+    pieces, within = list[str](), list[Tag]()
+    for node in soup.descendants:
+        while within and within[-1] is not node.parent:
+            pieces.append(_APART.get(within.pop().name, ""))
+        if isinstance(node, Tag):
+            pieces.append("\n" if node.name == "br" else _APART.get(node.name, ""))
+            within.append(node)
+        # Comments, and what else nobody sees, are preformatted strings.
+        elif isinstance(node, NavigableString) and not isinstance(node, PreformattedString):
+            is_laid_out = "\n" in node and any(tag.name == "pre" for tag in within)
+            pieces.append(node if is_laid_out else node.replace("\n", " "))
+    lines = "\n".join(" ".join(line.split()) for line in "".join(pieces).split("\n"))
+    return re.sub(r"\n{3,}", "\n\n", lines).strip()
+
+
+def _decoded_html(data: bytes) -> str:
+    """Decode by the character set that the file names, else as UTF-8."""
+    from bs4.dammit import EncodingDetector
+
+    named = EncodingDetector.find_declared_encoding(data[:_CHARSET_WITHIN], is_html=True)
+    if named is None or named.replace("-", "").lower() == "utf8":
+        return _decoded(data)
+    try:
+        return _with_plain_lines(data.decode(named))
+    except (LookupError, UnicodeDecodeError) as error:
+        raise RefusedError(f"wrong character set: it names {named[:40]!a}, by which it cannot be read") from error
+
+
+READERS: dict[str, Callable[[bytes], _Read]] = {".htm": _html, ".html": _html, ".md": _markdown, ".txt": _plain}
+"""End of a file's name → what reads title and text from its bytes."""

@@ -1,0 +1,68 @@
+"""Whether a collection's documents are encoded in chunks, and by which tokens these are measured."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from diffretriever.collections import Collection
+from diffretriever.collections.chunks import ChunkedCollection
+from diffretriever.pipelines.encoders import preparer_of
+from diffretriever.schemas.retriever import RetrieverConfig, is_neural
+
+if TYPE_CHECKING:
+    from diffretriever.encoders.preparer import Preparer
+
+_ALL = 1 << 30
+"""Tokens: more than any text has."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCount:
+    """Counts the tokens of a text by a retriever's tokenizer, which each process reads when it is first needed."""
+
+    retriever_json: str
+
+    def __call__(self, text: str) -> int:
+        """Return how many tokens there are, without special ones."""
+        return len(preparer_of(self.retriever_json).vocabulary.tokenise([text], [_ALL])[0])
+
+
+def count_words(text: str) -> int:
+    """Return how many words a text has, for retrievers that read no tokens."""
+    return len(text.split())
+
+
+def chunked(collection: Collection, tokens: int | None, retriever: RetrieverConfig) -> Collection:
+    """Return a collection in chunks, or as it is.
+
+    What stands behind the tokens that a retriever reads is never found. Folders and files of text are therefore in
+    chunks that it reads whole. Other collections have passages that somebody has cut already, and judged by their ids:
+    they are in chunks only where that is asked for.
+
+    Args:
+        collection: of documents; one in chunks already stays as it is.
+        tokens: most tokens of a passage, title included; 0: no chunks; None: as above.
+        retriever: whose tokens are counted; words where it has no tokenizer.
+    """
+    if tokens == 0 or isinstance(collection, ChunkedCollection) or (tokens is None and not collection.holds_documents):
+        return collection
+    if not is_neural(retriever):
+        return collection if tokens is None else ChunkedCollection(collection, tokens, count_words)
+    text = retriever.model_dump_json()
+    most = _tokens_read(preparer_of(text))
+    if tokens is not None and tokens > most:
+        log.warning("chunks of %d tokens: the retriever reads the first %d of a passage", tokens, most)
+    return ChunkedCollection(collection, tokens or most, TokenCount(text))
+
+
+def _tokens_read(preparer: Preparer) -> int:
+    """Return how many tokens of a passage a retriever reads: its limit, without what that counts beside the text."""
+    limit = min(preparer.text.max_passage_tokens, preparer.vocabulary.max_length)
+    if preparer.text.length_semantics == "text":
+        return limit
+    (nothing,) = preparer.prepare_passages([""], [""])
+    return limit - nothing.n_tokens

@@ -1,0 +1,87 @@
+"""What helps somebody who does not know the jobs: examples in --help, which jobs take, and the list of presets."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import diffretriever as dr
+from diffretriever.collections.beir import FOLDERS
+from diffretriever.presets import preset_names
+from diffretriever.rerank import reranker_names
+from diffretriever.schemas.settings import PresetListing
+from tests.jobs.test_command_lines import JOBS, ROOT, in_one_process
+
+EXAMPLES: dict[str, list[str]] = yaml.safe_load((ROOT / "jobs" / "examples.yaml").read_text("utf-8"))
+NAMES = {
+    "retriever": preset_names(),
+    "reranker": reranker_names(),
+    "collection": [*FOLDERS, "notes/", "articles.csv"],
+    "validation": list(FOLDERS),
+}
+"""Field → what an example may say; folders and files of the reader's own are made up."""
+
+
+def test_every_job_has_examples() -> None:
+    assert EXAMPLES.keys() == JOBS.keys()
+    assert {2, 3} >= {len(set(own)) for own in EXAMPLES.values()}
+
+
+@pytest.mark.parametrize(("name", "example"), [(name, each) for name, own in EXAMPLES.items() for each in own])
+def test_a_job_takes_its_examples(name: str, example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "COLLECTIONS").mkdir()
+    monkeypatch.chdir(tmp_path)
+    if example == "--list-presets":
+        assert issubclass(JOBS[name], PresetListing)
+        return
+    config = JOBS[name].from_command_line(shlex.split(example))
+    for field, known in NAMES.items():
+        value = getattr(config, field, None)
+        assert value is None or value in known or value == JOBS[name].model_fields[field].default
+
+
+def test_help_ends_with_them_and_presets_are_listed() -> None:
+    listing = [name for name, job in JOBS.items() if issubclass(job, PresetListing)]
+    assert listing == [name for name, job in JOBS.items() if "retriever" in job.model_fields]
+    asked = [("encode_beir", ["--help"]), *((name, ["--list-presets"]) for name in listing)]
+    helped, *listed = in_one_process(asked, ROOT)[0]
+    expected = [f"  python {ROOT / 'jobs' / 'encode_beir.py'} {example}" for example in EXAMPLES["encode_beir"]]
+    assert helped.stdout.splitlines()[-len(expected) - 1 :] == ["examples:", *expected]
+    for ended in listed:
+        assert ended.status == 0
+        rows = [re.fullmatch(r"(\S+)( +)(\S.*)", line) for line in ended.stdout.splitlines()]
+        assert [row and row[1] for row in rows] == preset_names()
+        assert len({row.start(3) for row in rows if row}) == 1, "aligned"
+
+
+def test_every_preset_says_what_it_is_good_for() -> None:
+    purposes = dr.list_presets()
+    assert list(purposes) == preset_names()
+    assert all(purpose.endswith(".") and len(purpose) < 110 for purpose in purposes.values())
+    assert len(set(purposes.values())) == len(purposes), "none has inherited another's"
+
+
+def test_what_is_nearly_a_preset_is_suggested() -> None:
+    with pytest.raises(ValueError, match=r"'minilm'. Did you mean 'minilm-pooled' or 'diffretriever-minilm' or"):
+        dr.load_retriever("minilm")
+
+
+def test_interrupting_the_start_is_one_line() -> None:
+    code = f"import sys; sys.path.insert(0, {str(ROOT / 'jobs')!r}); import _entry; raise KeyboardInterrupt"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert done.stderr == "interrupted: nothing had begun\n"
+
+
+def test_a_demo_of_a_split_that_is_not_there_encodes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "x"}\n')
+    ((ended,), _) = in_one_process([("demo", ["--collection", str(tmp_path), "--split", "tst"])], tmp_path)
+    assert (ended.status, ended.stdout) == (1, "")
+    assert "has no split 'tst'" in ended.stderr
+    assert not (tmp_path / "demo").exists()
