@@ -1,10 +1,11 @@
-"""Named configs in the package's YAML files, and configs in YAML files of the user's own."""
+"""Named configs in the package's YAML files, configs in YAML files of the user's own, and what a config is called."""
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from importlib.resources import files
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Generic, TypeVar
 
 import yaml
@@ -13,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from diffretriever.files import is_file, read_text
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.budget import Budget, is_selection
+from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.schemas.retriever import (
     RETRIEVER_ADAPTER,
@@ -25,6 +27,7 @@ from diffretriever.schemas.retriever import (
 from diffretriever.schemas.sweep import BudgetSelection
 
 C = TypeVar("C")
+_NOT_IN_A_TAG = re.compile(r"[^\w.+-]+", re.ASCII)
 
 
 class Presets(Generic[C]):
@@ -178,3 +181,51 @@ def with_places(config: RetrieverConfig, backbone: str | None, adapter: str | No
 def absolute_source(source: str) -> str:
     """Return a local folder as an absolute path, since workers run in other directories; a hub id as it is."""
     return str(Path(source).absolute()) if Path(source).is_dir() else source
+
+
+def system_name(manifest: IndexManifest, query_budget: int | str | None = None) -> str:
+    """Return what a run calls the system that made it, such as `diffretriever-minilm.q4p16`; no spaces.
+
+    Args:
+        manifest: of the index that is searched. Its retriever is called by its preset and, where it is none, by its
+            method and the last part of its weights' places; a codec that its vectors are decoded from comes last.
+        query_budget: K_q of all queries, or what chose each one's; None is the retriever's own.
+    """
+    config, parts = manifest.retriever, []
+    if has_slots(config):
+        chosen = f"-{in_tag(query_budget)}-" if isinstance(query_budget, str) else query_budget or config.budget.query
+        parts = [f"q{chosen}p{config.budget.passage}"]
+    elif query_budget is not None:
+        parts = [f"q{query_budget}"]
+    if manifest.codec is not None and manifest.decodes:
+        parts.append(str(manifest.codec.name))
+    return ".".join([in_tag(_preset_of(config) or _described(config)), *parts])
+
+
+def in_tag(name: str) -> str:
+    """Return a name as it can stand in the tag of a run: `-` in place of spaces, slashes and the like."""
+    return _NOT_IN_A_TAG.sub("-", name).strip("-") or "run"
+
+
+def _preset_of(config: RetrieverConfig) -> str | None:
+    """Return the preset that a config is, on whichever collection; budget, precision and revisions aside."""
+    found = []
+    for name in preset_names():
+        preset = RETRIEVERS.load(name)
+        kinds = [preset, *(preset.on(each) for each in ("", *getattr(preset, "on_collections", ())))]
+        if any(_system(config) == _system(kind) for kind in kinds):
+            found.append((preset.model_dump().get("budget") != config.model_dump().get("budget"), name))
+    return min(found, key=lambda each: each[0])[1] if found else None
+
+
+def _system(config: RetrieverConfig) -> dict[str, Any]:
+    values = config.model_dump(mode="json", exclude={"budget"})
+    place = values.get("backbone", {})
+    return {**values, "backbone": {name: place.get(name) for name in ("source", "adapter", "adapter_head")}}
+
+
+def _described(config: RetrieverConfig) -> str:
+    if not is_neural(config):
+        return config.title
+    places = [config.backbone.source, *filter(None, [config.backbone.adapter])]
+    return "-".join([config.method, *(PurePosixPath(place.rstrip("/")).name for place in places)])

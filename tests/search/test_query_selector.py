@@ -81,6 +81,7 @@ def test_an_evaluation_encodes_each_query_with_its_own_budget(index: PassageInde
     for mode, hits in found.items():
         run = read_run(job.output / f"{mode}.trec")
         assert run == {f"q{number}": dict(each) for number, each in enumerate(hits) if each}
+    assert ".q-learned-0-p4.dense\n" in (local(job.output) / "dense.trec").read_text()
     report = SelectorReport.model_validate_json((local(job.output) / "selector.json").read_text("utf-8"))
     assert report.mean_budget == sum(budgets) / len(budgets)
     assert report.queries == {1: budgets.count(1), 3: budgets.count(3), 4: 0}

@@ -23,6 +23,7 @@ from diffretriever.evaluation.fused import (
 from diffretriever.evaluation.measures import EvaluationResult, evaluate, measures_of, parse_measures
 from diffretriever.evaluation.report import Evaluation, write_evaluation
 from diffretriever.files import read_text, remove, write_text
+from diffretriever.presets import in_tag, system_name
 from diffretriever.progress import track
 from diffretriever.schemas.evaluate import EvaluateJob, SelectorReport
 from diffretriever.schemas.fusion import Fusion, FusionReport, named_runs
@@ -77,9 +78,10 @@ def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
     budgets = [choice.budget for choice in choices] if chooser else None
     runs = search_queries(searcher, queries, job, budgets)
     results = {mode: evaluate(run, qrels, job.measures) for mode, run in track(runs.items(), "measuring", "runs")}
-    for mode, run in track(runs.items(), "writing runs", "runs"):
-        write_run(job.output / f"{mode}.trec", [run], mode)
     manifest = searcher.index.manifest
+    system = job.tag or system_name(manifest, chooser.selector.name if chooser else job.query_budget)
+    for mode, run in track(runs.items(), "writing runs", "runs"):
+        write_run(job.output / f"{mode}.trec", [run], f"{system}.{mode}")
     evaluation = Evaluation(
         retriever=manifest.title,
         command=command,
@@ -148,7 +150,7 @@ def _evaluate_fused(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
     measured.update(fused.items())
     results = {name: evaluate(run, qrels, job.measures) for name, run in track(measured.items(), "measuring", "runs")}
     for by, run in track(fused.items(), "writing runs", "runs"):
-        write_run(job.output / f"{by}.trec", [run], by)
+        write_run(job.output / f"{by}.trec", [run], f"{job.tag or in_tag('+'.join(runs.names))}.{by}")
     best, tested = compare(results, weights, runs.names)
     report = FusionReport(
         measure=job.measures[0],
