@@ -321,8 +321,9 @@ class LibraryRetriever(RetrieverBase):
     bidirectional: bool = False
     """Run a decoder without its causal mask and by transformers' own class. For models whose repository has code that
     does no more than that: the code is then not needed, and never run."""
-    similarity: Literal["cosine", "dot"] = "cosine"
-    """`dot` stores vectors as they are, for models trained without normalisation."""
+    similarity: Literal["cosine", "dot", "auto"] = "cosine"
+    """`dot` stores vectors as they are, for models trained without normalisation. `auto`: as the model's files say; an
+    index says which of the two it was."""
     remote_code: bool = False
     """The model needs the Python code that its repository brings. Off: such models are refused. On, the code runs only
     in commands that name the model by `--trust-code` or DIFFRETRIEVER_TRUST_CODE: a config is no consent."""

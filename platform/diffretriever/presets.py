@@ -27,15 +27,28 @@ from diffretriever.schemas.retriever import (
 from diffretriever.schemas.sweep import BudgetSelection
 
 C = TypeVar("C")
+_LIBRARY = "sentence-transformers/"
+"""What stands before a model that is used as sentence-transformers would use it."""
+_PATHS = ("/", "./", "../", "~")
+_NO_LIMIT = 1 << 20
+"""Tokens: more than any model reads, so that only its own limit applies."""
 _NOT_IN_A_TAG = re.compile(r"[^\w.+-]+", re.ASCII)
 
 
 class Presets(Generic[C]):
     """The named configs of one kind."""
 
-    def __init__(self, kind: str, file: str, adapter: TypeAdapter[C]) -> None:
-        """`kind` is what one is called in messages, `file` the YAML file in this package."""
+    def __init__(self, kind: str, file: str, adapter: TypeAdapter[C], others: str = "a .yaml file") -> None:
+        """Read them when they are first needed.
+
+        Args:
+            kind: what one is called in messages.
+            file: YAML file in this package.
+            adapter: that checks a config.
+            others: what may be given in place of a name.
+        """
         self._kind = kind
+        self._others = others
         self._file = file
         self._adapter = adapter
 
@@ -77,7 +90,7 @@ class Presets(Generic[C]):
             return self._named[name]
         path = as_place(name)
         if path.suffix not in (".yaml", ".yml"):
-            raise ValueError(f"unknown {self._kind} '{name}'.{suggest(name, self._named)} Or give a .yaml file.")
+            raise ValueError(f"unknown {self._kind} '{name}'.{suggest(name, self._named)} Or give {self._others}.")
         if not is_file(path):
             raise ValueError(
                 f"no file {name}: give a YAML file that describes a {self._kind}, or one of {self.names()}"
@@ -88,7 +101,9 @@ class Presets(Generic[C]):
             raise ValueError(f"{name} is not valid YAML: {error}") from error
 
 
-RETRIEVERS: Presets[RetrieverConfig] = Presets("retriever", "presets.yaml", RETRIEVER_ADAPTER)
+RETRIEVERS: Presets[RetrieverConfig] = Presets(
+    "retriever", "presets.yaml", RETRIEVER_ADAPTER, f"a .yaml file, or {_LIBRARY}MODEL"
+)
 
 
 def preset_names() -> list[str]:
@@ -102,7 +117,7 @@ def load_retriever(
     """Return the retriever called `name`, or described by the YAML file `name`, with parts replaced where given.
 
     Args:
-        name: of a preset, or of a YAML file.
+        name: of a preset, of a YAML file, or `sentence-transformers/` and a model; see `library_model`.
         backbone: folder or hub id to take in place of its backbone.
         budget: K_q and K_p in place of its own. Here and in the YAML file it may also be the path of the
             selection.json that a budget sweep wrote.
@@ -112,7 +127,7 @@ def load_retriever(
         ValueError: no such preset or file, an unknown key, a part that this method does not have, or a selection that
             was made for another backbone.
     """
-    values = RETRIEVERS.read(name)
+    values = library_model(name) if _names_a_model(name) else RETRIEVERS.read(name)
     if isinstance(values, dict) and is_selection(values.get("budget")):
         budget = budget or as_place(values["budget"])
         values = {key: value for key, value in values.items() if key != "budget"}
@@ -120,6 +135,33 @@ def load_retriever(
     if backbone is not None or adapter is not None:
         config = with_places(config, backbone, adapter)
     return config if budget is None else _with_budget(config, budget)
+
+
+def library_model(name: str) -> dict[str, Any]:
+    """Return the values of the config that runs a bi-encoder as its own files say: prompts, length, normalisation.
+
+    Behind `sentence-transformers/` stands what `SentenceTransformer` takes: a hub id, where a name without a slash is
+    one of the organisation sentence-transformers; or a folder, which begins with `/`, `./`, `../` or `~`, or a URI.
+
+    Raises:
+        ValueError: no name, or no such folder.
+    """
+    model = name.removeprefix(_LIBRARY)
+    if not model.strip():
+        raise ValueError(f"{name}: name a model, such as {_LIBRARY}all-MiniLM-L6-v2 or {_LIBRARY}./folder")
+    if model.startswith(_PATHS):
+        folder = Path(model).expanduser()
+        if not folder.is_dir():
+            raise ValueError(f"{name}: there is no folder {folder}")
+        model = str(folder.absolute())
+    elif "/" not in model:
+        model = f"{_LIBRARY}{model}"
+    limits = {"max_query_tokens": _NO_LIMIT, "max_passage_tokens": _NO_LIMIT}
+    return {"method": "library", "backbone": {"source": model}, "similarity": "auto", "text": limits}
+
+
+def _names_a_model(name: str) -> bool:
+    return name.startswith(_LIBRARY) and not name.endswith((".yaml", ".yml"))
 
 
 def _with_budget(config: RetrieverConfig, budget: Budget | Path | StorePath) -> MaskedRetriever:
