@@ -15,6 +15,7 @@ from diffretriever.files import is_file, read_text
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.budget import Budget, is_selection
 from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.installed import MISSING, names_installed
 from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.schemas.retriever import (
     RETRIEVER_ADAPTER,
@@ -77,6 +78,9 @@ class Presets(Generic[C]):
         try:
             return self._adapter.validate_python(values)
         except ValidationError as error:
+            first = error.errors()[0]
+            if first["type"] == MISSING:
+                raise ValueError(first["msg"]) from None
             problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
             raise ValueError(f"{name} does not describe a {self._kind}: {problems}") from error
 
@@ -117,7 +121,8 @@ def load_retriever(
     """Return the retriever called `name`, or described by the YAML file `name`, with parts replaced where given.
 
     Args:
-        name: of a preset, of a YAML file, or `sentence-transformers/` and a model; see `library_model`.
+        name: of a preset, of a YAML file, `sentence-transformers/` and a model (see `library_model`), or PACKAGE:NAME
+            of an installed package (see `schemas.installed`).
         backbone: folder or hub id to take in place of its backbone.
         budget: K_q and K_p in place of its own. Here and in the YAML file it may also be the path of the
             selection.json that a budget sweep wrote.
@@ -127,7 +132,7 @@ def load_retriever(
         ValueError: no such preset or file, an unknown key, a part that this method does not have, or a selection that
             was made for another backbone.
     """
-    values = library_model(name) if _names_a_model(name) else RETRIEVERS.read(name)
+    values = _values_of(name)
     if isinstance(values, dict) and is_selection(values.get("budget")):
         budget = budget or as_place(values["budget"])
         values = {key: value for key, value in values.items() if key != "budget"}
@@ -160,8 +165,13 @@ def library_model(name: str) -> dict[str, Any]:
     return {"method": "library", "backbone": {"source": model}, "similarity": "auto", "text": limits}
 
 
-def _names_a_model(name: str) -> bool:
-    return name.startswith(_LIBRARY) and not name.endswith((".yaml", ".yml"))
+def _values_of(name: str) -> Any:
+    is_file_name = name.endswith((".yaml", ".yml"))
+    if name.startswith(_LIBRARY) and not is_file_name:
+        return library_model(name)
+    if names_installed(name) and not is_file_name:
+        return {"method": name}
+    return RETRIEVERS.read(name)
 
 
 def _with_budget(config: RetrieverConfig, budget: Budget | Path | StorePath) -> MaskedRetriever:
@@ -269,5 +279,5 @@ def _system(config: RetrieverConfig) -> dict[str, Any]:
 def _described(config: RetrieverConfig) -> str:
     if not is_neural(config):
         return config.title
-    places = [config.backbone.source, *filter(None, [config.backbone.adapter])]
+    places = filter(None, [config.backbone.source, config.backbone.adapter])
     return "-".join([config.method, *(PurePosixPath(place.rstrip("/")).name for place in places)])
