@@ -54,7 +54,7 @@ def test_it_is_named_like_a_preset_or_in_a_file(tmp_path: Path) -> None:
     )
     config = load_retriever(str(tmp_path / "mine.yaml"))
     assert type(config) is import_module("random_indexing").RandomIndexing
-    assert config.size == 64
+    assert config.model_dump()["size"] == 64
     assert dr.Retriever(METHOD).encode_queries("prune roses").vectors_MH.shape == (1, 256)
     assert dr.Retriever(config).encode_queries(TEXTS).vectors_MH.shape == (3, 64)
     assert load_retriever(METHOD, backbone="elsewhere").backbone.source == "elsewhere"  # type: ignore[union-attr]

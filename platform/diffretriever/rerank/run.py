@@ -49,7 +49,7 @@ def rerank_run(job: RerankJob, records: Iterable[Passage | BadRecord]) -> Rerank
     scores = earlier | scored
     write_text(_config_path(job.output), _description(job, reranker))
     run = Run.of_lists((c.query.id, reordered(c, scores[c.query.id])) for c in candidates)
-    write_run(job.output, [run], f"{in_tag(as_place(job.reranker).stem)}.{config.method}")
+    write_run(job.output, [run], f"{in_tag(as_place(job.reranker).name.removesuffix('.yaml'))}.{config.method}")
     partial.remove()
     return RerankSummary(
         queries=len(candidates),
