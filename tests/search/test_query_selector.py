@@ -92,6 +92,14 @@ def test_an_evaluation_encodes_each_query_with_its_own_budget(index: PassageInde
     assert "adaptive" in selector_table(report)
 
 
+def test_an_index_of_another_collection_is_refused(job: EvaluateJob) -> None:
+    qrels = Path(str(job.collection)) / "qrels" / "test.tsv"
+    qrels.write_text("query-id\tcorpus-id\tscore\nq0\tother\t1\n", "utf-8")
+    with pytest.raises(ValueError, match="holds none of the passages that collection judges relevant: take its index"):
+        evaluate_job(job, "c")
+    assert not local(job.output).exists()
+
+
 def test_a_fixed_selector_is_that_budget(job: EvaluateJob) -> None:
     fixed = evaluate_job(job.model_copy(update={"selector": "fixed:2"}), "c")
     plain = evaluate_job(job.model_copy(update={"selector": None, "query_budget": 2}), "c")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from diffretriever.evaluation.fused import (
     fusion_section,
 )
 from diffretriever.evaluation.measures import EvaluationResult, evaluate, measures_of, parse_measures
+from diffretriever.evaluation.overlap import overlap_of, relevant_in, warnings_of
 from diffretriever.evaluation.report import Evaluation, write_evaluation
 from diffretriever.files import read_text, remove, write_text
 from diffretriever.presets import in_tag, system_name
@@ -34,6 +36,7 @@ from diffretriever.search.batch import kept_hits, searched_depth
 from diffretriever.search.neural import NeuralSearcher
 from diffretriever.search.selecting import BudgetChooser, Choice
 
+_LOG = logging.getLogger(__name__)
 SELECTOR_FILE = "selector.json"
 
 # Queries that are encoded one by one for their time: so many, or fewer where these seconds have passed.
@@ -72,6 +75,7 @@ def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
     job = with_measures(job.settled(default=collection.excludes_self), collection.name)
     queries, qrels = collection.queries(job.split), collection.qrels(job.split)
     searcher = open_searcher(job.index, job, job.version)
+    _refuse_index_of_others(searcher, qrels, collection.name)
     texts = [query.text for query in queries]
     chooser = BudgetChooser.for_searcher(searcher, job.selector) if job.selector else None
     choices = chooser.choose(texts) if chooser else []
@@ -98,6 +102,14 @@ def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
         report = report_selector(chooser, searcher.encoder, texts, choices)
         _add(job.output, SELECTOR_FILE, report, selector_section(report))
     return results
+
+
+def _refuse_index_of_others(searcher: Searcher, qrels: Qrels, collection: str) -> None:
+    relevant = relevant_in(qrels)
+    if relevant and not (searcher.index.order.passages.numbers_of(relevant) >= 0).any():
+        raise ValueError(
+            f"{searcher.index.uri} holds none of the passages that {collection} judges relevant: take its index"
+        )
 
 
 def search_queries(
@@ -132,6 +144,8 @@ def _evaluate_run(job: EvaluateJob, command: str) -> dict[str, EvaluationResult]
     if job.drops_self:
         run = run.without_self()
     results = {"run": evaluate(run, qrels, job.measures)}
+    for told in warnings_of(job.run.name, overlap_of(run, qrels), len(qrels)):
+        _LOG.warning("warning: %s", told)
     evaluation = Evaluation(
         retriever=job.run.name, command=command, config=job.model_dump(mode="json"), collection=job.collection
     )
@@ -149,6 +163,9 @@ def _evaluate_fused(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
     measured: dict[str, Run] = {name: runs.single(name) for name in runs.names}
     measured.update(fused.items())
     results = {name: evaluate(run, qrels, job.measures) for name, run in track(measured.items(), "measuring", "runs")}
+    for name in runs.names:
+        for told in warnings_of(name, overlap_of(measured[name], qrels), len(qrels)):
+            _LOG.warning("warning: %s", told)
     for by, run in track(fused.items(), "writing runs", "runs"):
         write_run(job.output / f"{by}.trec", [run], f"{job.tag or in_tag('+'.join(runs.names))}.{by}")
     best, tested = compare(results, weights, runs.names)
