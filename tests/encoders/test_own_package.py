@@ -14,7 +14,7 @@ import diffretriever as dr
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex, manifest_of
-from diffretriever.pipelines.encoders import with_commits
+from diffretriever.pipelines.encoders import EncoderStart, StartedEncoder, with_commits
 from diffretriever.presets import load_retriever, system_name
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.installed import installed_encoder
@@ -103,6 +103,16 @@ def test_without_the_package_one_line_names_it(index: dr.Index, request: pytest.
     with pytest.raises(ValueError, match="not installed here") as refused:
         dr.Retriever(METHOD)
     assert str(refused.value) == missing
+
+
+@pytest.mark.usefixtures("own_package")
+def test_a_machine_without_the_package_says_so(request: pytest.FixtureRequest) -> None:
+    made = manifest_of(encoder_of())
+    start = EncoderStart(made.retriever.model_dump_json(), made.weights, "cpu", 1)
+    request.getfixturevalue("uninstalled")
+    with pytest.raises(ValueError, match=f"^machine .*: the retriever '{METHOD}' is one of the package") as refused:
+        _ = StartedEncoder(start).encoder
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.usefixtures("uninstalled")

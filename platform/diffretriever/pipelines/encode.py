@@ -37,7 +37,14 @@ from diffretriever.pipelines.accelerate import accelerate_index
 from diffretriever.pipelines.choosing import MachinesAhead, PassageSelection, scan_parts
 from diffretriever.pipelines.cluster import PREPARE_CPUS, EncoderPool, ray_session, size_pool
 from diffretriever.pipelines.compact import CompactionBeside, compact_index
-from diffretriever.pipelines.encoders import EncoderStart, StartedEncoder, as_begun, describing_encoder, fetched_at_last
+from diffretriever.pipelines.encoders import (
+    EncoderStart,
+    StartedEncoder,
+    as_begun,
+    describing_encoder,
+    fetched_at_last,
+    retriever_from,
+)
 from diffretriever.pipelines.few import EncoderHere, is_few, torch_threads
 from diffretriever.pipelines.streams import (
     AS_ARROW,
@@ -56,7 +63,7 @@ from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.encode import EncodeJob, EncodeSummary
 from diffretriever.schemas.index import TEXT_SCHEMA, IndexManifest
 from diffretriever.schemas.places import StorePath, as_place
-from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, NeuralRetriever, RetrieverConfig, has_slots, is_neural
+from diffretriever.schemas.retriever import NeuralRetriever, RetrieverConfig, has_slots, is_neural
 from diffretriever.schemas.settings import RayConfig
 
 if TYPE_CHECKING:
@@ -407,8 +414,8 @@ def _prepared(rows: pa.Table, preparer: Preparer) -> Iterator[pa.Table]:
 def _preparer(retriever_json: str) -> Any:
     from diffretriever.encoders import load_preparer
 
-    config = RETRIEVER_ADAPTER.validate_json(retriever_json)
-    return fetched_at_last(lambda: load_preparer(config))  # type: ignore[arg-type]
+    config = retriever_from(retriever_json)
+    return fetched_at_last(lambda: load_preparer(config))
 
 
 class EncodeBlocks:
