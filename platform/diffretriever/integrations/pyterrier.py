@@ -92,7 +92,7 @@ class PyTerrierRetriever(pt.Transformer):
 
     def __eq__(self, other: Any) -> bool:
         """Return whether both search the same version of the same index alike."""
-        return self._identity() == other._identity() if isinstance(other, PyTerrierRetriever) else NotImplemented
+        return self._identity() == other._identity() if type(other) is type(self) else NotImplemented
 
     def __hash__(self) -> int:
         return hash(self._identity())
