@@ -163,6 +163,9 @@ class CompareJob(SelfExclusion):
             raise ValueError("--runs has one run: give two or more to compare, or measure one by evaluate.py")
         if len({*self.fusions}) < len(self.fusions):
             raise ValueError("--fusions: name none twice")
+        taken = sorted({f"fused by {by}" for by in self.fusions} & {*named_runs(self.runs, "--runs")})
+        if taken:
+            raise ValueError(f"--runs: a row of --fusions is called '{taken[0]}': give the run another name")
         if (self.collection is None) == (self.qrels is None):
             raise ValueError("give --qrels FILE, or --collection and --split")
         return self

@@ -149,7 +149,7 @@ def library_model(name: str) -> dict[str, Any]:
     one of the organisation sentence-transformers; or a folder, which begins with `/`, `./`, `../` or `~`, or a URI.
 
     Raises:
-        ValueError: no name, or no such folder.
+        ValueError: no name, no such folder, or a hub id that is a folder here as well.
     """
     model = name.removeprefix(_LIBRARY)
     if not model.strip():
@@ -159,8 +159,12 @@ def library_model(name: str) -> dict[str, Any]:
         if not folder.is_dir():
             raise ValueError(f"{name}: there is no folder {folder}")
         model = str(folder.absolute())
-    elif "/" not in model:
-        model = f"{_LIBRARY}{model}"
+    else:
+        model = model if "/" in model else f"{_LIBRARY}{model}"
+        if Path(model).is_dir():
+            raise ValueError(
+                f"{name}: {model} is a folder here, and a name of the hub: for the folder say {_LIBRARY}./…"
+            )
     limits = {"max_query_tokens": _NO_LIMIT, "max_passage_tokens": _NO_LIMIT}
     return {"method": "library", "backbone": {"source": model}, "similarity": "auto", "text": limits}
 

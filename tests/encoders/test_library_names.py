@@ -63,6 +63,9 @@ def test_the_name_is_what_the_library_takes(model: Path, tmp_path: Path, monkeyp
     for path in (str(model), "./model", "~/model"):
         assert source_of(f"sentence-transformers/{path}") == str(model)
     assert source_of("sentence-transformers/model") == "sentence-transformers/model", "a bare name is the hub's"
+    (tmp_path / "some" / "model").mkdir(parents=True)
+    with pytest.raises(ValueError, match="some/model is a folder here, and a name of the hub"):
+        load_retriever("sentence-transformers/some/model")
     with pytest.raises(ValueError, match=r"sentence-transformers/\./modle: there is no folder modle"):
         load_retriever("sentence-transformers/./modle")
     with pytest.raises(ValueError, match="name a model, such as sentence-transformers/all-MiniLM-L6-v2"):

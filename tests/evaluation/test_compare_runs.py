@@ -105,6 +105,8 @@ def test_fusions_are_rows_more(job: CompareJob, tmp_path: Path) -> None:
     for fusion in job.fusions:
         assert report.measures[f"fused by {fusion}"] == {f"fused by {fusion}": evaluated[fusion].mean}
     assert "d fused by min-max" in lettered_table(report)
+    with pytest.raises(ValueError, match="a row of --fusions is called 'fused by min-max': give the run another name"):
+        CompareJob.model_validate({**job.model_dump(), "runs": (*job.runs, "fused by min-max=x.trec")})
     with pytest.raises(ValueError, match="--fusions: name none twice"):
         CompareJob.model_validate({**job.model_dump(), "fusions": ("min-max", "min-max")})
 

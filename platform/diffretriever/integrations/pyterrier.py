@@ -9,6 +9,7 @@ No Java is needed, unless another part of a pipeline is Terrier's.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,12 @@ class PyTerrierRetriever(pt.Transformer):
     """
 
     def __init__(
-        self, index: Index | str, *, mode: Mode | None = None, k: int = 1000, budget: int | None = None
+        self,
+        index: Index | str | os.PathLike[str],
+        *,
+        mode: Mode | None = None,
+        k: int = 1000,
+        budget: int | None = None,
     ) -> None:
         """Open the index, if it is not open; the weights are loaded with the first search.
 
@@ -50,7 +56,7 @@ class PyTerrierRetriever(pt.Transformer):
         if k < 1:
             raise ValueError(f"k must be at least 1, and is {k}")
         super().__init__()
-        self.index = Index(index) if isinstance(index, str) else index
+        self.index = index if isinstance(index, Index) else Index(index)
         self.mode = mode
         self.k = k
         self.budget = budget
