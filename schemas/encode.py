@@ -25,7 +25,8 @@ class EncodeJob(RayConfig, PresetListing):
     """What fields of a table are called, as ROLE=FIELD with the roles id, title and text: text=body; default: id, _id
     or docid, title, text or contents."""
     retriever: str = "diffretriever-minilm"
-    """Name of a preset, or a YAML file that describes a retriever."""
+    """Name of a preset, a YAML file that describes a retriever, sentence-transformers/MODEL (a model of the hub, or a
+    folder such as sentence-transformers/./folder, used as its own files say), or PACKAGE:NAME of one installed."""
     index: IndexPlace
     """Folder or object-store URI of the index; made if it is not there, added to if it is."""
     backbone: str | None = None

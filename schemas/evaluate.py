@@ -5,20 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from pydantic import BeforeValidator, NonNegativeFloat, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveInt, model_validator
 from pydantic_settings import NoDecode
 
 from diffretriever.schemas.base import Model, split_at_commas
 from diffretriever.schemas.fusion import Fusion, named_runs
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.places import IndexPlace, Place
-from diffretriever.schemas.search import QueryBudgetOptions, SearchOptions, VersionOption
+from diffretriever.schemas.search import QueryBudgetOptions, RunTag, SearchOptions, VersionOption
 from diffretriever.schemas.settings import RayConfig, SelfExclusion
 
 DEFAULT_MEASURES = ("nDCG@10", "MRR@10", "Recall@100")
 
 
-class EvaluateJob(SearchOptions, VersionOption, QueryBudgetOptions, SelfExclusion):
+class EvaluateJob(SearchOptions, VersionOption, QueryBudgetOptions, SelfExclusion, RunTag):
     """Search an index with a collection's queries, or take finished runs, and measure them against the qrels."""
 
     index: IndexPlace = ""
@@ -72,6 +72,8 @@ class EvaluateJob(SearchOptions, VersionOption, QueryBudgetOptions, SelfExclusio
             raise ValueError("--modes goes with --index: a finished run has its scores behind it")
         if self.version is not None:
             raise ValueError("--version goes with --index: a finished run has its version behind it")
+        if self.run is not None and self.tag is not None:
+            raise ValueError("--tag goes with --index or --runs: a finished run has its own")
         if self.selector is not None:
             raise ValueError("--selector goes with --index: a finished run has its budgets behind it")
         if self.index:
@@ -145,17 +147,25 @@ class CompareJob(SelfExclusion):
     """Qrels file, TREC (4 columns) or BEIR (3 columns), in place of --collection."""
     measures: tuple[str, ...] = ()
     """Measures as ir_measures writes them; default: as in evaluate.py."""
+    fusions: tuple[Fusion, ...] = ()
+    """Ways to fuse all --runs with equal weights, each a row more: `min-max` (the paper's hybrid), `z-score`,
+    `reciprocal-rank`. For other weights, and for runs of what is fused, see evaluate.py."""
     test: Test = "t-test"
     """Paired test over queries: Student's t, or Fisher's randomisation with 10,000 draws."""
     allow_missing: bool = False
     """Let a run lack queries that another has: it has found nothing for them. Otherwise that is an error."""
     output: Place
-    """Folder for comparison.json, .md, .tex, .html and .png, and the values of every query."""
+    """Folder for comparison.json, .md, .tex, .html and .png, differences.png, and the values of every query."""
 
     @model_validator(mode="after")
     def _has_runs_and_qrels(self) -> CompareJob:
         if len(named_runs(self.runs, "--runs")) < 2:
             raise ValueError("--runs has one run: give two or more to compare, or measure one by evaluate.py")
+        if len({*self.fusions}) < len(self.fusions):
+            raise ValueError("--fusions: name none twice")
+        taken = sorted({f"fused by {by}" for by in self.fusions} & {*named_runs(self.runs, "--runs")})
+        if taken:
+            raise ValueError(f"--runs: a row of --fusions is called '{taken[0]}': give the run another name")
         if (self.collection is None) == (self.qrels is None):
             raise ValueError("give --qrels FILE, or --collection and --split")
         return self
@@ -199,6 +209,17 @@ class EvaluationReport(Model):
     """The resolved config of the job."""
 
 
+class Overlap(Model):
+    """What a run and qrels have in common."""
+
+    queries: int
+    """Queries of the qrels that the run has passages for."""
+    judged: float
+    """Share of those queries' first ten passages that are judged, relevant or not."""
+    relevant: int
+    """Passages that are judged relevant for any query, and that the run finds for any."""
+
+
 class ComparisonReport(Model):
     """The file `comparison.json`: several systems on the same queries."""
 
@@ -214,6 +235,10 @@ class ComparisonReport(Model):
     """The test of that."""
     queries: int
     """Queries of the qrels, the same for every system."""
+    overlap: dict[str, Overlap] = Field(default_factory=dict)
+    """By run; empty where systems are no runs."""
+    warnings: tuple[str, ...] = ()
+    """Why the measures may say less than they seem to."""
     created: str
     """ISO 8601 time, UTC."""
     command: str

@@ -17,7 +17,8 @@ class PlanJob(ModelOptions, PresetListing):
     collection: str | None = None
     """Collection to count, to take the length of texts from and to --measure on; see encode_beir.py."""
     retriever: str = "diffretriever-minilm"
-    """Name of a preset, or a YAML file that describes a retriever."""
+    """Name of a preset, a YAML file that describes a retriever, sentence-transformers/MODEL (a model of the hub, or a
+    folder such as sentence-transformers/./folder, used as its own files say), or PACKAGE:NAME of one installed."""
     backbone: str | None = None
     """Folder, object-store URI or hub id to use in place of the retriever's own backbone."""
     adapter: str | None = None

@@ -91,7 +91,7 @@ class ProtocolRule(Model):
     search: dict[str, Any] = Field(default_factory=dict)
     """Options of the search."""
 
-    def fits(self, method: Method, regime: Regime, vectors: Vectors) -> bool:
+    def fits(self, method: str, regime: Regime, vectors: Vectors) -> bool:
         """Return whether it applies to a row."""
         return (
             (not self.methods or method in self.methods)

@@ -1,19 +1,28 @@
 """What describes a retriever completely: method, backbone, budget, prompt, lengths. Saved with every artefact.
 
 A config also says what its method can do. Code elsewhere asks for that, never for the method: a new method is a class
-here, a place in the unions at the end, and the code that runs it.
+here, a place in the unions at the end, and the code that runs it; or an `InstalledRetriever` in a package of its own.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
-from pydantic import Field, PositiveInt, TypeAdapter, model_validator
+from pydantic import (
+    Field,
+    PositiveInt,
+    SerializeAsAny,
+    TypeAdapter,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 from typing_extensions import TypeIs
 
 from diffretriever.schemas.base import Model, suggest
 from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.installed import installed_encoder, names_installed
 from diffretriever.schemas.mode import Mode, lists_of, modes_of
 
 Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
@@ -321,8 +330,9 @@ class LibraryRetriever(RetrieverBase):
     bidirectional: bool = False
     """Run a decoder without its causal mask and by transformers' own class. For models whose repository has code that
     does no more than that: the code is then not needed, and never run."""
-    similarity: Literal["cosine", "dot"] = "cosine"
-    """`dot` stores vectors as they are, for models trained without normalisation."""
+    similarity: Literal["cosine", "dot", "auto"] = "cosine"
+    """`dot` stores vectors as they are, for models trained without normalisation. `auto`: as the model's files say; an
+    index says which of the two it was."""
     remote_code: bool = False
     """The model needs the Python code that its repository brings. Off: such models are refused. On, the code runs only
     in commands that name the model by `--trust-code` or DIFFRETRIEVER_TRUST_CODE: a config is no consent."""
@@ -402,6 +412,30 @@ class LibraryRetriever(RetrieverBase):
         return self.text.max_query_tokens if side == "query" else self.text.max_passage_tokens
 
 
+class InstalledRetriever(RetrieverBase):
+    """The base of configs in packages of somebody's own: `method` is a literal PACKAGE:NAME; see `schemas.installed`.
+
+    Its other fields are the settings that vectors depend on: they are part of an index's fingerprint, as is the digest
+    of weights that the encoder gives.
+    """
+
+    modes = ("dense",)
+
+    method: str
+    backbone: BackboneConfig = BackboneConfig(source="")
+    """Where the weights are; an empty `source` where the package brings all that it needs."""
+    text: TextConfig = TextConfig()
+
+    @property
+    def title(self) -> str:
+        """Method and, if there is one, the model."""
+        return _model_title(self.method, self.backbone) if self.backbone.source else self.method
+
+    def max_vectors(self, side: Side) -> int:
+        """Return 1."""
+        return 1
+
+
 class Bm25Retriever(RetrieverBase):
     """BM25 with Lucene's formula, Porter stemming and Lucene's English stop words."""
 
@@ -435,9 +469,23 @@ def _model_title(method: str, backbone: BackboneConfig) -> str:
 
 BackboneRetriever: TypeAlias = MaskedRetriever | GeneratedRetriever | PooledRetriever
 """Those that are trainable."""
-NeuralRetriever: TypeAlias = BackboneRetriever | LibraryRetriever
+NeuralRetriever: TypeAlias = BackboneRetriever | LibraryRetriever | InstalledRetriever
 """Those that have weights."""
-RetrieverConfig: TypeAlias = Annotated[NeuralRetriever | Bm25Retriever, Field(discriminator="method")]
+_Own: TypeAlias = Annotated[BackboneRetriever | LibraryRetriever | Bm25Retriever, Field(discriminator="method")]
+
+
+def _by_method(values: Any, ours: ValidatorFunctionWrapHandler) -> Any:
+    """Return the config: of our own methods, or of one that an installed package has."""
+    method = values.get("method") if isinstance(values, dict) else None
+    if names_installed(method):
+        return installed_encoder(method).config_class.model_validate(values)
+    return values if isinstance(values, RetrieverBase) else ours(values)
+
+
+if TYPE_CHECKING:
+    RetrieverConfig: TypeAlias = NeuralRetriever | Bm25Retriever
+else:
+    RetrieverConfig = Annotated[SerializeAsAny[_Own], WrapValidator(_by_method)]
 RETRIEVER_ADAPTER: TypeAdapter[RetrieverConfig] = TypeAdapter(RetrieverConfig)
 
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+import re
+from typing import Annotated, Literal, Self
 
-from pydantic import PositiveInt, model_validator
+from pydantic import AfterValidator, PositiveInt, model_validator
 
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.places import IndexPlace, Place
 from diffretriever.schemas.settings import JobConfig, ModelOptions, RayConfig, SelfExclusion
+
+
+def _without_spaces(tag: str) -> str:
+    if not re.fullmatch(r"[!-~]+", tag):
+        raise ValueError(f"'{tag}': a tag has letters, digits and signs only, no spaces")
+    return tag
 
 
 class SearchOptions(ModelOptions):
@@ -41,6 +48,14 @@ class VersionOption(JobConfig):
     """Version of the index, of those that inspect_index.py lists; default: the latest."""
 
 
+class RunTag(JobConfig):
+    """What the runs that a job writes are called."""
+
+    tag: Annotated[str, AfterValidator(_without_spaces)] | None = None
+    """Name of the system in the last column of the runs, before the mode; default: retriever and budget, such as
+    diffretriever-minilm.q4p16."""
+
+
 class QueryBudgetOptions(JobConfig):
     """How many slots queries get."""
 
@@ -70,7 +85,7 @@ class SearchJob(SearchOptions, VersionOption, QueryBudgetOptions):
     """Print JSON instead of text."""
 
 
-class BatchSearchJob(RayConfig, SearchOptions, SelfExclusion):
+class BatchSearchJob(RayConfig, SearchOptions, SelfExclusion, RunTag):
     """Search an index for many queries at once on Ray, and write TREC runs; resumable by the same command again.
 
     Every task scans some of the index's data files for all queries together; what they find is merged exactly.

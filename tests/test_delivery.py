@@ -54,7 +54,8 @@ def declared() -> list[str]:
 
 def declared_or_optional() -> list[str]:
     """The same, and what the code imports only where somebody has installed it."""
-    return [*declared(), *project()["optional-dependencies"]["irds"]]
+    extras = project()["optional-dependencies"]
+    return [*declared(), *extras["irds"], *extras["mteb"], *extras["pyterrier"]]
 
 
 def normal(requirement: str) -> str:
@@ -247,7 +248,7 @@ import importlib, pkgutil, runpy, sys
 from pathlib import Path
 import diffretriever
 names = [m.name for m in pkgutil.walk_packages(diffretriever.__path__, "diffretriever.")]
-names = [name for name in names if not name.endswith("__main__")]
+names = [name for name in names if not name.endswith("__main__") and ".integrations." not in name]
 for name in names:
     assert Path(importlib.import_module(name).__file__).is_relative_to(Path(sys.argv[1]).parent), name
 sys.path.insert(0, sys.argv[1])

@@ -1,10 +1,11 @@
-"""Named configs in the package's YAML files, and configs in YAML files of the user's own."""
+"""Named configs in the package's YAML files, configs in YAML files of the user's own, and what a config is called."""
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from importlib.resources import files
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Generic, TypeVar
 
 import yaml
@@ -13,6 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 from diffretriever.files import is_file, read_text
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.budget import Budget, is_selection
+from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.installed import MISSING, names_installed
 from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.schemas.retriever import (
     RETRIEVER_ADAPTER,
@@ -25,6 +28,12 @@ from diffretriever.schemas.retriever import (
 from diffretriever.schemas.sweep import BudgetSelection
 
 C = TypeVar("C")
+_LIBRARY = "sentence-transformers/"
+"""What stands before a model that is used as sentence-transformers would use it."""
+_PATHS = ("/", "./", "../", "~")
+_NO_LIMIT = 1 << 20
+"""Tokens: more than any model reads, so that only its own limit applies."""
+_NOT_IN_A_TAG = re.compile(r"[^\w.+-]+", re.ASCII)
 
 _MOST_NAMED = 4
 """Presets that a message suggests."""
@@ -35,9 +44,17 @@ _PURPOSE = "purpose"
 class Presets(Generic[C]):
     """The named configs of one kind."""
 
-    def __init__(self, kind: str, file: str, adapter: TypeAdapter[C]) -> None:
-        """`kind` is what one is called in messages, `file` the YAML file in this package."""
+    def __init__(self, kind: str, file: str, adapter: TypeAdapter[C], others: str = "a .yaml file") -> None:
+        """Read them when they are first needed.
+
+        Args:
+            kind: what one is called in messages.
+            file: YAML file in this package.
+            adapter: that checks a config.
+            others: what may be given in place of a name.
+        """
         self._kind = kind
+        self._others = others
         self._file = file
         self._adapter = adapter
 
@@ -72,6 +89,9 @@ class Presets(Generic[C]):
         try:
             return self._adapter.validate_python(values)
         except ValidationError as error:
+            first = error.errors()[0]
+            if first["type"] == MISSING:
+                raise ValueError(first["msg"]) from None
             problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
             raise ValueError(f"{name} does not describe a {self._kind}: {problems}") from error
 
@@ -85,7 +105,7 @@ class Presets(Generic[C]):
             return self._named[name]
         path = as_place(name)
         if path.suffix not in (".yaml", ".yml"):
-            raise ValueError(f"unknown {self._kind} '{name}'.{self._suggested(name)} Or give a .yaml file.")
+            raise ValueError(f"unknown {self._kind} '{name}'.{self._suggested(name)} Or give {self._others}.")
         if not is_file(path):
             raise ValueError(
                 f"no file {name}: give a YAML file that describes a {self._kind}, or one of {self.names()}"
@@ -101,7 +121,9 @@ class Presets(Generic[C]):
         return f" Did you mean {' or '.join(near[:_MOST_NAMED])}?" if near else suggest(name, self._named)
 
 
-RETRIEVERS: Presets[RetrieverConfig] = Presets("retriever", "presets.yaml", RETRIEVER_ADAPTER)
+RETRIEVERS: Presets[RetrieverConfig] = Presets(
+    "retriever", "presets.yaml", RETRIEVER_ADAPTER, f"a .yaml file, or {_LIBRARY}MODEL"
+)
 
 
 def preset_names() -> list[str]:
@@ -126,7 +148,8 @@ def load_retriever(
     """Return the retriever called `name`, or described by the YAML file `name`, with parts replaced where given.
 
     Args:
-        name: of a preset, or of a YAML file.
+        name: of a preset, of a YAML file, `sentence-transformers/` and a model (see `library_model`), or PACKAGE:NAME
+            of an installed package (see `schemas.installed`).
         backbone: folder or hub id to take in place of its backbone.
         budget: K_q and K_p in place of its own. Here and in the YAML file it may also be the path of the
             selection.json that a budget sweep wrote.
@@ -136,7 +159,7 @@ def load_retriever(
         ValueError: no such preset or file, an unknown key, a part that this method does not have, or a selection that
             was made for another backbone.
     """
-    values = RETRIEVERS.read(name)
+    values = _values_of(name)
     if isinstance(values, dict) and is_selection(values.get("budget")):
         budget = budget or as_place(values["budget"])
         values = {key: value for key, value in values.items() if key != "budget"}
@@ -144,6 +167,42 @@ def load_retriever(
     if backbone is not None or adapter is not None:
         config = with_places(config, backbone, adapter)
     return config if budget is None else _with_budget(config, budget)
+
+
+def library_model(name: str) -> dict[str, Any]:
+    """Return the values of the config that runs a bi-encoder as its own files say: prompts, length, normalisation.
+
+    Behind `sentence-transformers/` stands what `SentenceTransformer` takes: a hub id, where a name without a slash is
+    one of the organisation sentence-transformers; or a folder, which begins with `/`, `./`, `../` or `~`, or a URI.
+
+    Raises:
+        ValueError: no name, no such folder, or a hub id that is a folder here as well.
+    """
+    model = name.removeprefix(_LIBRARY)
+    if not model.strip():
+        raise ValueError(f"{name}: name a model, such as {_LIBRARY}all-MiniLM-L6-v2 or {_LIBRARY}./folder")
+    if model.startswith(_PATHS):
+        folder = Path(model).expanduser()
+        if not folder.is_dir():
+            raise ValueError(f"{name}: there is no folder {folder}")
+        model = str(folder.absolute())
+    else:
+        model = model if "/" in model else f"{_LIBRARY}{model}"
+        if Path(model).is_dir():
+            raise ValueError(
+                f"{name}: {model} is a folder here, and a name of the hub: for the folder say {_LIBRARY}./…"
+            )
+    limits = {"max_query_tokens": _NO_LIMIT, "max_passage_tokens": _NO_LIMIT}
+    return {"method": "library", "backbone": {"source": model}, "similarity": "auto", "text": limits}
+
+
+def _values_of(name: str) -> Any:
+    is_file_name = name.endswith((".yaml", ".yml"))
+    if name.startswith(_LIBRARY) and not is_file_name:
+        return library_model(name)
+    if names_installed(name) and not is_file_name:
+        return {"method": name}
+    return RETRIEVERS.read(name)
 
 
 def _with_budget(config: RetrieverConfig, budget: Budget | Path | StorePath) -> MaskedRetriever:
@@ -205,3 +264,51 @@ def with_places(config: RetrieverConfig, backbone: str | None, adapter: str | No
 def absolute_source(source: str) -> str:
     """Return a local folder as an absolute path, since workers run in other directories; a hub id as it is."""
     return str(Path(source).absolute()) if Path(source).is_dir() else source
+
+
+def system_name(manifest: IndexManifest, query_budget: int | str | None = None) -> str:
+    """Return what a run calls the system that made it, such as `diffretriever-minilm.q4p16`; no spaces.
+
+    Args:
+        manifest: of the index that is searched. Its retriever is called by its preset and, where it is none, by its
+            method and the last part of its weights' places; a codec that its vectors are decoded from comes last.
+        query_budget: K_q of all queries, or what chose each one's; None is the retriever's own.
+    """
+    config, parts = manifest.retriever, []
+    if has_slots(config):
+        chosen = f"-{in_tag(query_budget)}-" if isinstance(query_budget, str) else query_budget or config.budget.query
+        parts = [f"q{chosen}p{config.budget.passage}"]
+    elif query_budget is not None:
+        parts = [f"q{query_budget}"]
+    if manifest.codec is not None and manifest.decodes:
+        parts.append(str(manifest.codec.name))
+    return ".".join([in_tag(_preset_of(config) or _described(config)), *parts])
+
+
+def in_tag(name: str) -> str:
+    """Return a name as it can stand in the tag of a run: `-` in place of spaces, slashes and the like."""
+    return _NOT_IN_A_TAG.sub("-", name).strip("-") or "run"
+
+
+def _preset_of(config: RetrieverConfig) -> str | None:
+    """Return the preset that a config is, on whichever collection; budget, precision and revisions aside."""
+    found = []
+    for name in preset_names():
+        preset = RETRIEVERS.load(name)
+        kinds = [preset, *(preset.on(each) for each in ("", *getattr(preset, "on_collections", ())))]
+        if any(_system(config) == _system(kind) for kind in kinds):
+            found.append((preset.model_dump().get("budget") != config.model_dump().get("budget"), name))
+    return min(found, key=lambda each: each[0])[1] if found else None
+
+
+def _system(config: RetrieverConfig) -> dict[str, Any]:
+    values = config.model_dump(mode="json", exclude={"budget"})
+    place = values.get("backbone", {})
+    return {**values, "backbone": {name: place.get(name) for name in ("source", "adapter", "adapter_head")}}
+
+
+def _described(config: RetrieverConfig) -> str:
+    if not is_neural(config):
+        return config.title
+    places = filter(None, [config.backbone.source, config.backbone.adapter])
+    return "-".join([config.method, *(PurePosixPath(place.rstrip("/")).name for place in places)])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +15,20 @@ from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.pooled import PooledEncoder
 from diffretriever.schemas.retriever import BackboneConfig, MaskedRetriever, PooledRetriever
 from tests.encoders.encoder_cases import CASES, MASKED, FolderOf, Make, case_config
+from tests.encoders.example_package import install
 
 
 @pytest.fixture(scope="session")
-def encoder_of(folder_of: FolderOf) -> Callable[[str], Encoder]:
+def own_package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The example of an encoder in a package of its own, installed in the folder that this is."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = install(tmp_path_factory.mktemp("packages"))
+        patch.syspath_prepend(folder)
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def encoder_of(folder_of: FolderOf, own_package: Path) -> Callable[[str], Encoder]:
     """The encoder of a case, loaded on first use: not to be changed."""
     return cache(lambda case: load_encoder(case_config(case, folder_of), "cpu"))
 

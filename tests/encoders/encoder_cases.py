@@ -13,6 +13,7 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import Representations
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, Bm25Retriever, NeuralRetriever
+from tests.encoders.example_package import METHOD
 
 _REPLLAMA = {"pooling": "last", "append_eos": True, "query_prefix": "query: ", "passage_prefix": "passage: "}
 CASES: dict[str, dict[str, Any]] = {
@@ -27,6 +28,7 @@ CASES: dict[str, dict[str, Any]] = {
     "generated-llama3": {"max_tokens": 5, "stop": "cap-then-cut"},
     "pooled-minilm": {"preset": "minilm-pooled"},
     "pooled-qwen2-last": _REPLLAMA,
+    "installed-bert": {"method": METHOD},
 }
 """Encoders under test, METHOD-FAMILY and anything after: the fields of their configs, or a preset's name."""
 if find_spec("sentence_transformers"):  # an extra, tested where it is installed
@@ -70,7 +72,7 @@ def case_config(case: str, folder_of: FolderOf) -> NeuralRetriever:
         assert not isinstance(config, Bm25Retriever)
         return config.model_copy(update={"backbone": BackboneConfig(source="minilm", dtype="float32")})
     method, family, *_ = case.split("-")
-    fields |= {"method": method, "backbone": {"source": str(folder_of(family)), "dtype": "float32"}}
+    fields = {"method": method, **fields, "backbone": {"source": str(folder_of(family)), "dtype": "float32"}}
     config = RETRIEVER_ADAPTER.validate_python(fields)
     assert not isinstance(config, Bm25Retriever)
     return config

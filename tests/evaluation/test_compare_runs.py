@@ -9,10 +9,12 @@ import pytest
 from scipy.stats import ttest_rel
 
 from diffretriever.collections import Run, write_qrels, write_run
-from diffretriever.evaluation.comparison import better_than, compare_runs, lettered_table
+from diffretriever.evaluation.comparison import better_than, compare_runs, draw_differences, lettered_table
+from diffretriever.evaluation.evaluate import evaluate_job
 from diffretriever.evaluation.measures import EvaluationResult
+from diffretriever.evaluation.overlap import warnings_of
 from diffretriever.files import write_text
-from diffretriever.schemas.evaluate import CompareJob, Test
+from diffretriever.schemas.evaluate import CompareJob, EvaluateJob, Overlap, Test
 from tests.reproduction.tex import faults
 
 N = 30
@@ -90,3 +92,57 @@ def test_what_is_no_comparison(job: CompareJob, tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=told):
             CompareJob.model_validate({**job.model_dump(), **wrong})
+
+
+def test_fusions_are_rows_more(job: CompareJob, tmp_path: Path) -> None:
+    job = job.model_copy(update={"fusions": ("min-max", "reciprocal-rank")})
+    report = compare_runs(job, "python jobs/compare.py")
+    assert list(report.measures) == [*RUNS, "fused by min-max", "fused by reciprocal-rank"]
+    assert list(report.overlap) == [*RUNS], "what is fused has no queries or passages of its own"
+    runs = tuple(f"{name}={tmp_path / name}.trec" for name in RUNS)
+    own = EvaluateJob(runs=runs, qrels=job.qrels, fusions=job.fusions, measures=job.measures, output=tmp_path / "e")
+    evaluated = evaluate_job(own, "c")
+    for fusion in job.fusions:
+        assert report.measures[f"fused by {fusion}"] == {f"fused by {fusion}": evaluated[fusion].mean}
+    assert "d fused by min-max" in lettered_table(report)
+    with pytest.raises(ValueError, match="a row of --fusions is called 'fused by min-max': give the run another name"):
+        CompareJob.model_validate({**job.model_dump(), "runs": (*job.runs, "fused by min-max=x.trec")})
+    with pytest.raises(ValueError, match="--fusions: name none twice"):
+        CompareJob.model_validate({**job.model_dump(), "fusions": ("min-max", "min-max")})
+
+
+def test_differences_are_drawn_query_by_query(job: CompareJob) -> None:
+    compare_runs(job, "c")
+    output = Path(str(job.output))
+    assert (output / "differences.png").read_bytes()[:4] == b"\x89PNG"
+    for end in ("md", "html", "tex"):
+        assert "differences.png" in (output / f"comparison.{end}").read_text("utf-8")
+    values = {str(i): i / N for i in range(N)}
+    rows = {name: EvaluationResult({"m": place}, {"m": values}) for place, name in enumerate("abcdefghijkl")}
+    assert draw_differences(rows)[:4] == b"\x89PNG", "of many systems, the first are drawn"
+
+
+def test_a_run_that_says_little_is_told_of(job: CompareJob, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert compare_runs(job, "c").warnings == ()
+    write_run(tmp_path / "poor.trec", [Run.of({f"q{i}": {"x": 2.0} for i in range(N - 1)})], "poor")
+    write_qrels(tmp_path / "more.tsv", {**QRELS, "q99": {"d1": 1}})
+    poor = {"runs": (*job.runs, f"poor={tmp_path}/poor.trec"), "qrels": tmp_path / "more.tsv", "allow_missing": True}
+    report = compare_runs(job.model_copy(update=poor), "c")
+    assert report.overlap["poor"] == Overlap(queries=N - 1, judged=0.0, relevant=0)
+    assert report.overlap["good"] == Overlap(queries=N, judged=0.5, relevant=N)
+    told = (
+        "good has passages for 30 of 31 judged queries: the others count as 0",
+        "poor has passages for 29 of 31 judged queries: the others count as 0",
+        "poor finds no passage that is judged relevant: is it of the same collection?",
+    )
+    assert {*told} <= {*report.warnings}
+    assert f"\nwarning: {told[2]}" in lettered_table(report)
+    page = (Path(str(job.output)) / "comparison.md").read_text("utf-8")
+    assert "Warning: poor finds no passage" in page
+    assert "| poor | 29 | 0.0% | 0 |" in page
+    single = EvaluateJob(run=tmp_path / "poor.trec", qrels=tmp_path / "more.tsv", output=tmp_path / "e")
+    evaluate_job(single, "c")
+    assert "warning: poor.trec finds no passage that is judged relevant" in caplog.text
+    assert warnings_of("x", Overlap(queries=0, judged=0, relevant=0), N) == [
+        "x has passages for none of the 30 judged queries: is it of the same split?"
+    ]

@@ -57,6 +57,7 @@ def test_single_and_fused_runs_are_measured_and_tested(folder: Path) -> None:
     assert results["min-max"].mean["nDCG@10"] > max(results[name].mean["nDCG@10"] for name in RUNS)
     metrics = EvaluationReport.model_validate_json((folder / "out/metrics.json").read_text("utf-8"))
     assert metrics.retriever == "BM25 + MiniLM"
+    assert (folder / "out/z-score.trec").read_text().endswith(" BM25+MiniLM.z-score\n")
     assert metrics.config["fusions"] == list(fusions)
     report = FusionReport.model_validate_json((folder / "out/fusion.json").read_text("utf-8"))
     assert (report.measure, report.tuned_by, report.tuned_on) == ("nDCG@10", None, None)

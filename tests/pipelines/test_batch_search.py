@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from unittest.mock import patch
 
@@ -76,6 +77,8 @@ def test_the_runs_are_those_of_one_search(job: BatchSearchJob) -> None:
     searched = [searcher.search(texts, top_k=31, modes=MODES) for texts in rounds]
     found = {mode: [hits for each in searched for hits in each[mode]] for mode in MODES}
     assert set(summary.runs) == set(MODES)
+    (tag,) = {line.split()[5] for line in (local(job.output) / "dense+sparse+bm25.trec").read_text().splitlines()}
+    assert re.fullmatch(r"masked-llada\d*\.q4p4\.dense\+sparse\+bm25", tag)
     for mode, hits in found.items():
         run = read_run(job.output / f"{mode}.trec")
         kept = {q: [hit for hit in ranked if hit[0] != q][:30] for q, ranked in zip(TEXTS, hits, strict=True)}

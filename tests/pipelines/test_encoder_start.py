@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
+import ray
 
 from diffretriever.backbones import source
 from diffretriever.backbones.source import FetchError
@@ -19,13 +21,16 @@ from diffretriever.index.table import manifest_of
 from diffretriever.pipelines import encoders
 from diffretriever.pipelines.cluster import EncoderPool
 from diffretriever.pipelines.encode import encode_collection
-from diffretriever.pipelines.encoders import EncoderStart, StartedEncoder, as_begun
+from diffretriever.pipelines.encoders import EncoderStart, StartedEncoder, as_begun, load_in_actor
 from diffretriever.pipelines.streams import actor_options, blocks_of, dataset_of, pack
 from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.installed import installed_encoder
 from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, LibraryRetriever, MaskedRetriever
 from diffretriever.schemas.settings import RayConfig
+from tests.encoders.example_package import METHOD, install
 from tests.pipelines.corpora import JobMaker, line, write_corpus
 
+ROOT = Path(__file__).resolve().parents[2]
 COMMIT = "c" * 40
 OTHER = "0" * 64
 HUB_ID = "organisation/model"
@@ -138,3 +143,22 @@ def test_a_job_ends_with_the_actors_sentence(tmp_path: Path, checkpoint: Path, m
         pytest.raises(ValueError, match=r"^machine .* has other weights .*what was committed stays$"),
     ):
         encode_collection(make_job(corpus))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_an_actor_has_the_encoder_of_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = install(tmp_path / "packages")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "random_indexing", raising=False)
+    installed_encoder.cache_clear()
+    config = RETRIEVER_ADAPTER.validate_python({"method": METHOD, "size": 32})
+    encoder = load_encoder(config, "cpu")  # type: ignore[arg-type] # it has weights
+
+    def encode(start: EncoderStart) -> pa.Table:
+        return load_in_actor(start).encode_queries(["river"]).to_arrow()
+
+    paths = ":".join(map(str, (folder, ROOT / "platform", ROOT)))
+    there = ray.remote(encode).options(runtime_env={"env_vars": {"PYTHONPATH": paths}})
+    found = ray.get(there.remote(start_of(manifest_of(encoder))))
+    assert found.equals(encoder.encode_queries(["river"]).to_arrow())
+    installed_encoder.cache_clear()

@@ -41,6 +41,7 @@ def test_the_best_passages_are_reordered_and_the_rest_follows(make_job: MakeJob,
         assert ranked_ids(scores) == ranked_ids(dict(zip(top, expected.tolist(), strict=True))) + rest
         lowest = min(scores[i] for i in top)
         assert all(scores[i] < lowest for i in rest)
+    assert {line.split()[5] for line in local(job.output).read_text().splitlines()} == {"mine.query-likelihood"}
     assert ranked_ids(RUN["q2"])[1:3] == ["p2", "p4"], "ties of the old run are cut by id"
 
 

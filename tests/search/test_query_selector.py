@@ -81,6 +81,7 @@ def test_an_evaluation_encodes_each_query_with_its_own_budget(index: PassageInde
     for mode, hits in found.items():
         run = read_run(job.output / f"{mode}.trec")
         assert run == {f"q{number}": dict(each) for number, each in enumerate(hits) if each}
+    assert ".q-learned-0-p4.dense\n" in (local(job.output) / "dense.trec").read_text()
     report = SelectorReport.model_validate_json((local(job.output) / "selector.json").read_text("utf-8"))
     assert report.mean_budget == sum(budgets) / len(budgets)
     assert report.queries == {1: budgets.count(1), 3: budgets.count(3), 4: 0}
@@ -89,6 +90,14 @@ def test_an_evaluation_encodes_each_query_with_its_own_budget(index: PassageInde
     page = (local(job.output) / "report.md").read_text("utf-8")
     assert f"## Adaptive K_q\n\nSelector learned λ=0: mean K_q {report.mean_budget:.2f}" in page
     assert "adaptive" in selector_table(report)
+
+
+def test_an_index_of_another_collection_is_refused(job: EvaluateJob) -> None:
+    qrels = Path(str(job.collection)) / "qrels" / "test.tsv"
+    qrels.write_text("query-id\tcorpus-id\tscore\nq0\tother\t1\n", "utf-8")
+    with pytest.raises(ValueError, match="holds none of the passages that collection judges relevant: take its index"):
+        evaluate_job(job, "c")
+    assert not local(job.output).exists()
 
 
 def test_a_fixed_selector_is_that_budget(job: EvaluateJob) -> None:

@@ -88,7 +88,7 @@ def is_commit(revision: str | None) -> bool:
 
 
 def _is_on_hub(source: str) -> bool:
-    return source != "minilm" and is_local(source) and not Path(source).expanduser().is_dir()
+    return source not in ("", "minilm") and is_local(source) and not Path(source).expanduser().is_dir()
 
 
 def _commit(fetched: Path, revision: str | None) -> str | None:

@@ -1,10 +1,14 @@
-"""Encoders: text to representations. Adding one is a file here, a config in `schemas.retriever` and a line below."""
+"""Encoders: text to representations. Adding one is a file here, a config in `schemas.retriever` and a line below.
+
+One in a package of its own needs none of that: see `schemas.installed`.
+"""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from diffretriever.schemas.installed import installed_encoder, names_installed
 from diffretriever.schemas.retriever import NeuralRetriever
 
 if TYPE_CHECKING:
@@ -39,6 +43,8 @@ def load_encoder(config: NeuralRetriever, device: str = "auto") -> Encoder:
 def _encoder_class(config: NeuralRetriever) -> type[Encoder]:
     if isinstance(config, str):
         raise ValueError(f"'{config}' is a name: load_retriever gives its config, or say Retriever('{config}').encoder")
+    if names_installed(config.method):
+        return installed_encoder(config.method)
     module, name = ENCODERS[config.method].split(":")
     found: type[Encoder] = getattr(import_module(module), name)
     return found

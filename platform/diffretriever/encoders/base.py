@@ -166,6 +166,8 @@ class Encoder(ABC):
 class BackboneEncoder(Encoder):
     """An encoder over one of the native backbones."""
 
+    config: BackboneRetriever
+
     def __init__(self, config: BackboneRetriever, backbone: Backbone, preparer: Preparer) -> None:
         facts = ModelFacts(
             device=backbone.device,

@@ -59,7 +59,9 @@ class LibraryEncoder(Encoder):
         kind = "ColBERT" if files.is_stanford_colbert else files.library_config.get("model_type", _SINGLE)
         if kind != _SINGLE:
             # The library would make another model of it, with the same weights.
-            raise ValueError(f"{files.folder} is a {kind}, not a model of one vector a text")
+            raise ValueError(
+                f"{files.folder} is a {kind}, not a model of one vector a text: say vectors: token in a YAML file"
+            )
         return LibraryPreparer(config, files)
 
     @classmethod
@@ -68,6 +70,8 @@ class LibraryEncoder(Encoder):
         preparer = cls.load_preparer(config)
         files = LibraryFiles.open(config, weights=True)
         place = resolve_device(device)
+        if config.similarity == "auto":
+            config = config.model_copy(update={"similarity": _similarity_of(files)})
         model = _load_model(config, files, place, resolve_dtype(config.backbone.dtype, place))
         _check_preparation(model, preparer, files)
         return cls(config, model, preparer, files.digest())
@@ -202,6 +206,19 @@ def _pooling_of(config: LibraryRetriever, files: LibraryFiles) -> str:
     architectures = files.config.get("architectures") or [""]
     causal = architectures[0].endswith("ForCausalLM") and files.config.get("is_causal", True)
     return "lasttoken" if causal and not config.bidirectional else "mean"
+
+
+def _similarity_of(files: LibraryFiles) -> str:
+    """Return `dot` where the model's files say so and do not normalise, else `cosine`, the library's default.
+
+    Raises:
+        ValueError: they say another similarity.
+    """
+    named = files.library_config.get("similarity_fn_name") or "cosine"
+    if named not in ("cosine", "dot"):
+        raise ValueError(f"{files.folder} compares vectors by {named}: only cosine and dot are supported")
+    normalises = any(module.type.endswith(".Normalize") for module in files.modules)
+    return "dot" if named == "dot" and not normalises else "cosine"
 
 
 def _leave_prompt_out(model: Any, files: LibraryFiles) -> None:

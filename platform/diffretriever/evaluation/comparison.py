@@ -1,6 +1,6 @@
 """Several systems on the same queries: means, which are significantly better than which, and where they differ.
 
-A comparison is `comparison.json`, `per_query.parquet`, a figure, and the same page in Markdown, LaTeX and HTML.
+A comparison is `comparison.json`, `per_query.parquet`, two figures, and the same page in Markdown, LaTeX and HTML.
 
 Legend: Q queries, C pairs of systems.
 """
@@ -19,22 +19,29 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from diffretriever.collections import Qrels, open_collection, read_qrels
+from diffretriever.evaluation.figures import BASE, BLUE, INK, RED, panel_figure, png, quiet
 from diffretriever.evaluation.formats import FORMATS, Command, Picture, Section
 from diffretriever.evaluation.formats.grid import Grid, GridCell, GridRow
 from diffretriever.evaluation.formats.tables import format_table, level_with_interval, points, signed
-from diffretriever.evaluation.fused import FinishedRuns
-from diffretriever.evaluation.measures import EvaluationResult, evaluate, measures_of, parse_measures
+from diffretriever.evaluation.fused import FinishedRuns, Weights
+from diffretriever.evaluation.measures import EvaluationResult, deepest_rank, evaluate, measures_of, parse_measures
+from diffretriever.evaluation.overlap import overlap_of, warnings_of
 from diffretriever.evaluation.report import INTERVAL_NOTE, draw_measures, intervals_of, summary_of
 from diffretriever.evaluation.statistics import ALPHA, holm, randomisation_p_each, t_test_p
 from diffretriever.files import whole_file, write_bytes, write_text
-from diffretriever.schemas.evaluate import TESTS, CompareJob, ComparisonReport, Test
+from diffretriever.schemas.evaluate import TESTS, CompareJob, ComparisonReport, Overlap, Test
 from diffretriever.schemas.fusion import named_runs
 from diffretriever.schemas.places import StorePath
+from diffretriever.scoring.fusion import FUSION_DEPTH
 
 _T = TypeVar("_T")
 _MOST = len(string.ascii_lowercase)
 _DIFFERING = 5
 """Queries of each kind that a page shows."""
+_LONGEST = 36
+"""Characters of a name above a panel."""
+_DRAWN = 10
+"""Systems whose differences are drawn, the best included."""
 
 
 def compare_runs(job: CompareJob, command: str) -> ComparisonReport:
@@ -56,10 +63,15 @@ def compare_runs(job: CompareJob, command: str) -> ComparisonReport:
     excludes = job.settled(default=collection is not None and collection.excludes_self).drops_self
     places = named_runs(job.runs, "--runs")
     runs = FinishedRuns.read(places, qrels, exclude_self=excludes, allow_missing=job.allow_missing)
-    systems = {name: {name: evaluate(runs.single(name), qrels, measures)} for name in runs.names}
+    measured = {name: runs.single(name) for name in runs.names}
+    overlap = {name: overlap_of(run, qrels) for name, run in measured.items()}
+    equal = Weights.given(runs.names).by_run
+    depth = deepest_rank(measures) or FUSION_DEPTH
+    measured.update({f"fused by {by}": runs.fused(by, equal, depth) for by in job.fusions})
+    systems = {name: {name: evaluate(run, qrels, measures)} for name, run in measured.items()}
     title = " and ".join([", ".join(runs.names[:-1]), runs.names[-1]])
     place = f" on {name} ({job.split})" if job.qrels is None else ""
-    report = write_comparison(job.output, f"{title}{place}", systems, command=command, test=job.test)
+    report = write_comparison(job.output, f"{title}{place}", systems, command=command, test=job.test, overlap=overlap)
     write_text(job.output / "compare.yaml", job.to_yaml())
     return report
 
@@ -71,6 +83,7 @@ def write_comparison(
     *,
     command: str,
     test: Test = "t-test",
+    overlap: Mapping[str, Overlap] | None = None,
 ) -> ComparisonReport:
     """Write the files into folder `output`, each whole or not at all, and return what is in the JSON.
 
@@ -82,15 +95,18 @@ def write_comparison(
         systems: results by system and mode, at least one and at most 26 in all.
         command: the command line.
         test: of significance.
+        overlap: of runs with the qrels, by name.
 
     Raises:
         ValueError: systems were measured on different queries or by different measures, or there are too many.
     """
-    report = compared(title, systems, command, test)
+    report = compared(title, systems, command, test, overlap)
     rows = _labelled(systems)
     means, intervals = _labelled(report.measures), _labelled(report.intervals)
     figure = draw_measures(means, intervals, title, summary_of(report.queries))
     write_bytes(output / "comparison.png", figure)
+    if len(rows) > 1:
+        write_bytes(output / "differences.png", draw_differences(rows))
     with whole_file(output / "per_query.parquet") as stream:
         parquet.write_table(_per_query(rows), stream)
     sections = _sections(report, rows)
@@ -101,7 +117,11 @@ def write_comparison(
 
 
 def compared(
-    title: str, systems: Mapping[str, Mapping[str, EvaluationResult]], command: str, test: Test = "t-test"
+    title: str,
+    systems: Mapping[str, Mapping[str, EvaluationResult]],
+    command: str,
+    test: Test = "t-test",
+    overlap: Mapping[str, Overlap] | None = None,
 ) -> ComparisonReport:
     """Return what `write_comparison` writes as JSON.
 
@@ -110,6 +130,7 @@ def compared(
         systems: as for `write_comparison`.
         command: the command line.
         test: of significance.
+        overlap: of runs with the qrels, by name.
 
     Raises:
         ValueError: as `write_comparison` does.
@@ -117,13 +138,16 @@ def compared(
     rows = _labelled(systems)
     _check_comparable(rows)
     first = next(iter(rows.values()))
+    queries, overlap = len(next(iter(first.per_query.values()))), dict(overlap or {})
     return ComparisonReport(
         title=title,
         measures={system: {mode: r.mean for mode, r in modes.items()} for system, modes in systems.items()},
         intervals={system: intervals_of(modes) for system, modes in systems.items()},
         better_than=better_than(rows, test),
         test=test,
-        queries=len(next(iter(first.per_query.values()))),
+        queries=queries,
+        overlap=overlap,
+        warnings=tuple(told for name, own in overlap.items() for told in warnings_of(name, own, queries)),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
     )
@@ -144,7 +168,8 @@ def lettered_table(report: ComparisonReport) -> str:
         [f"{letters[label]} {label}", *(f"{value:.4f} {_marks(report, m, label)}".rstrip() for m, value in row.items())]
         for label, row in means.items()
     ]
-    return f"{format_table(cells, ['system', *next(iter(means.values()))])}\n\n{_note(report)}"
+    table = format_table(cells, ["system", *next(iter(means.values()))])
+    return "\n".join([table, "", _note(report), *(f"warning: {told}" for told in report.warnings)])
 
 
 def better_than(rows: Mapping[str, EvaluationResult], test: Test) -> dict[str, dict[str, list[str]]]:
@@ -196,9 +221,15 @@ def _per_query(rows: Mapping[str, EvaluationResult]) -> pa.Table:
 
 def _sections(report: ComparisonReport, rows: Mapping[str, EvaluationResult]) -> list[Section]:
     picture = Picture("comparison.png", "Figure", f"{summary_of(report.queries)}.")
-    sections = [Section("Measures", [means_of(report)]), Section("Intervals", [_intervals(report), picture])]
+    measures = Section("Measures", [means_of(report), *(f"Warning: {told}." for told in report.warnings)])
+    sections = [measures, Section("Intervals", [_intervals(report), picture])]
     if len(rows) > 1:
-        sections.append(Section("Where they differ", [_differing(rows)]))
+        drawn = f"{_first_measure(rows)} of each system less that of {_by_mean(rows)[0]}, by query, in order."
+        sections.append(
+            Section("Where they differ", [_differing(rows), Picture("differences.png", "Differences", drawn)])
+        )
+    if report.overlap:
+        sections.append(Section("Runs and judgements", [_overlaps(report)]))
     return [*sections, Section("Command", [Command(report.command)])]
 
 
@@ -231,8 +262,8 @@ def _intervals(report: ComparisonReport) -> Grid:
 
 def _differing(rows: Mapping[str, EvaluationResult]) -> Grid:
     """Show the queries on which the best system and the next differ most."""
-    measure = next(iter(next(iter(rows.values())).mean))
-    best, second = sorted(rows, key=lambda label: -rows[label].mean[measure])[:2]
+    measure = _first_measure(rows)
+    best, second = _by_mean(rows)[:2]
     values = [rows[label].per_query[measure] for label in (best, second)]
     gains = sorted(values[0], key=lambda query: (values[1][query] - values[0][query], query))
     shown = [query for query in gains[:_DIFFERING] if values[0][query] > values[1][query]]
@@ -250,6 +281,63 @@ def _differing(rows: Mapping[str, EvaluationResult]) -> Grid:
     )
     caption = f"{measure} of the best system and the next, on the queries where they differ most."
     return Grid("differing", "Differences", caption, 1, (_head("query", best, second, "difference"),), body)
+
+
+def _overlaps(report: ComparisonReport) -> Grid:
+    """Show how much of each run is judged: what is not counts as not relevant, which is unfair to some systems."""
+    body = tuple(
+        GridRow(
+            (
+                GridCell(name),
+                GridCell(f"{own.queries:,}", "ours"),
+                GridCell(f"{own.judged:.1%}", "ours"),
+                GridCell(f"{own.relevant:,}", "ours"),
+            )
+        )
+        for name, own in report.overlap.items()
+    )
+    caption = (
+        f"Of {report.queries:,} judged queries, those that a run has passages for; how many of their first ten are "
+        "judged; and the relevant passages that it finds. A passage without a judgement counts as not relevant."
+    )
+    head = _head("run", "queries", "judged@10", "relevant found")
+    return Grid("overlap", "Overlap", caption, 1, (head,), body)
+
+
+def draw_differences(rows: Mapping[str, EvaluationResult]) -> bytes:
+    """Return a PNG with a panel for each system but the best: its value less the best one's, for all queries, sorted.
+
+    Args:
+        rows: results by system, two or more; of the first measure. The nine next to the best are drawn.
+    """
+    measure = _first_measure(rows)
+    best, *others = _by_mean(rows)[:_DRAWN]
+    title, subtitle = f"{measure}, query by query", f"each system less {best}; queries from its worst to its best"
+    figure, panels = panel_figure(len(others), 3, (2.9, 2.0), title, subtitle, share_y=True)
+    for panel, label in zip(panels, others, strict=True):
+        differences = np.sort(
+            [value - rows[best].per_query[measure][query] for query, value in rows[label].per_query[measure].items()]
+        )
+        places = np.arange(len(differences))
+        for sign, colour in ((-1, RED), (1, BLUE)):
+            one_side = np.where(np.sign(differences) == sign, differences, 0.0)
+            panel.fill_between(places, one_side, step="mid", color=colour, linewidth=0, zorder=2)
+        panel.axhline(0, color=BASE, linewidth=0.8, zorder=3)
+        wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
+        panel.set_title(label if len(label) <= _LONGEST else f"{label[:_LONGEST]}…", loc="left", fontsize=9, color=INK)
+        panel.set_xlabel(f"{wins:,} better, {losses:,} worse", fontsize=8.5, color=INK)
+        panel.set_xticks([])
+        quiet(panel, "y")
+    return png(figure)
+
+
+def _first_measure(rows: Mapping[str, EvaluationResult]) -> str:
+    return next(iter(next(iter(rows.values())).mean))
+
+
+def _by_mean(rows: Mapping[str, EvaluationResult]) -> list[str]:
+    measure = _first_measure(rows)
+    return sorted(rows, key=lambda label: -rows[label].mean[measure])
 
 
 def _head(*texts: str) -> GridRow:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,8 +22,10 @@ from diffretriever.evaluation.fused import (
     fusion_section,
 )
 from diffretriever.evaluation.measures import EvaluationResult, evaluate, measures_of, parse_measures
+from diffretriever.evaluation.overlap import overlap_of, relevant_in, warnings_of
 from diffretriever.evaluation.report import Evaluation, write_evaluation
 from diffretriever.files import read_text, remove, write_text
+from diffretriever.presets import in_tag, system_name
 from diffretriever.progress import track
 from diffretriever.schemas.evaluate import EvaluateJob, SelectorReport
 from diffretriever.schemas.fusion import Fusion, FusionReport, named_runs
@@ -33,6 +36,7 @@ from diffretriever.search.batch import kept_hits, searched_depth
 from diffretriever.search.neural import NeuralSearcher
 from diffretriever.search.selecting import BudgetChooser, Choice
 
+_LOG = logging.getLogger(__name__)
 SELECTOR_FILE = "selector.json"
 
 # Queries that are encoded one by one for their time: so many, or fewer where these seconds have passed.
@@ -71,15 +75,17 @@ def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
     job = with_measures(job.settled(default=collection.excludes_self), collection.name)
     queries, qrels = collection.queries(job.split), collection.qrels(job.split)
     searcher = open_searcher(job.index, job, job.version)
+    _refuse_index_of_others(searcher, qrels, collection.name)
     texts = [query.text for query in queries]
     chooser = BudgetChooser.for_searcher(searcher, job.selector) if job.selector else None
     choices = chooser.choose(texts) if chooser else []
     budgets = [choice.budget for choice in choices] if chooser else None
     runs = search_queries(searcher, queries, job, budgets)
     results = {mode: evaluate(run, qrels, job.measures) for mode, run in track(runs.items(), "measuring", "runs")}
-    for mode, run in track(runs.items(), "writing runs", "runs"):
-        write_run(job.output / f"{mode}.trec", [run], mode)
     manifest = searcher.index.manifest
+    system = job.tag or system_name(manifest, chooser.selector.name if chooser else job.query_budget)
+    for mode, run in track(runs.items(), "writing runs", "runs"):
+        write_run(job.output / f"{mode}.trec", [run], f"{system}.{mode}")
     evaluation = Evaluation(
         retriever=manifest.title,
         command=command,
@@ -96,6 +102,14 @@ def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
         report = report_selector(chooser, searcher.encoder, texts, choices)
         _add(job.output, SELECTOR_FILE, report, selector_section(report))
     return results
+
+
+def _refuse_index_of_others(searcher: Searcher, qrels: Qrels, collection: str) -> None:
+    relevant = relevant_in(qrels)
+    if relevant and not (searcher.index.order.passages.numbers_of(relevant) >= 0).any():
+        raise ValueError(
+            f"{searcher.index.uri} holds none of the passages that {collection} judges relevant: take its index"
+        )
 
 
 def search_queries(
@@ -130,6 +144,8 @@ def _evaluate_run(job: EvaluateJob, command: str) -> dict[str, EvaluationResult]
     if job.drops_self:
         run = run.without_self()
     results = {"run": evaluate(run, qrels, job.measures)}
+    for told in warnings_of(job.run.name, overlap_of(run, qrels), len(qrels)):
+        _LOG.warning("warning: %s", told)
     evaluation = Evaluation(
         retriever=job.run.name, command=command, config=job.model_dump(mode="json"), collection=job.collection
     )
@@ -147,8 +163,11 @@ def _evaluate_fused(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
     measured: dict[str, Run] = {name: runs.single(name) for name in runs.names}
     measured.update(fused.items())
     results = {name: evaluate(run, qrels, job.measures) for name, run in track(measured.items(), "measuring", "runs")}
+    for name in runs.names:
+        for told in warnings_of(name, overlap_of(measured[name], qrels), len(qrels)):
+            _LOG.warning("warning: %s", told)
     for by, run in track(fused.items(), "writing runs", "runs"):
-        write_run(job.output / f"{by}.trec", [run], by)
+        write_run(job.output / f"{by}.trec", [run], f"{job.tag or in_tag('+'.join(runs.names))}.{by}")
     best, tested = compare(results, weights, runs.names)
     report = FusionReport(
         measure=job.measures[0],

@@ -12,6 +12,7 @@ from diffretriever.evaluation.formats.html import HtmlFormat
 from diffretriever.evaluation.formats.tables import Cell, format_table
 from diffretriever.evaluation.measures import EvaluationResult, measures_of, parse_measures
 from diffretriever.evaluation.measures import evaluate as measure
+from diffretriever.evaluation.overlap import relevant_in
 from diffretriever.front.index import Index
 from diffretriever.schemas.evaluate import ComparisonReport, Test
 from diffretriever.schemas.mode import Mode
@@ -74,8 +75,8 @@ def evaluate(
     wanted = measures_of(source.name, split) if measures is None else measures
     parse_measures(wanted)
     queries, qrels = source.queries(split), source.qrels(split)
-    judged = sorted({passage for relevant in qrels.values() for passage, value in relevant.items() if value > 0})
-    if judged and not index.holds_any(judged):
+    relevant = relevant_in(qrels)
+    if relevant and not index.holds_any(relevant):
         raise ValueError(
             f"{index.place} holds none of the passages that {source.name} judges relevant: take its index, one without "
             "chunks"

@@ -75,7 +75,7 @@ class Index:
             place: folder or object-store URI.
             documents: a list of texts or mappings, a data frame, an Arrow table (see
                 `diffretriever.collections.documents.as_collection`), or where a collection lies (`open_collection`).
-            retriever: name of a preset, a YAML file that describes one, or a `Retriever`.
+            retriever: a preset, a YAML file that describes one, `sentence-transformers/MODEL`, or a `Retriever`.
             budget: slots such as `q4p16`, in place of the own ones of a retriever that is named.
             fields: `id`, `title` or `text` → what that field is called in the documents.
             name: of the collection that documents in memory are.

@@ -38,7 +38,8 @@ class Retriever:
         """Read the config.
 
         Args:
-            retriever: name of a preset, a YAML file that describes a retriever, or a config.
+            retriever: name of a preset, a YAML file that describes a retriever, `sentence-transformers/` and a model
+                (see `presets.library_model`), or a config.
             backbone: folder, object-store URI or hub id to use in place of the retriever's own backbone.
             adapter: the same of a LoRA adapter.
             budget: slots such as `q4p16`, in place of the retriever's own; or the selection.json of a budget sweep.

@@ -55,8 +55,9 @@ from diffretriever.schemas.index import (
     passage_schema,
     representation_fields,
 )
+from diffretriever.schemas.installed import MISSING, names_installed, package_of
 from diffretriever.schemas.places import plain_place
-from diffretriever.schemas.retriever import Bm25Retriever
+from diffretriever.schemas.retriever import Bm25Retriever, NeuralRetriever
 
 if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder
@@ -479,11 +480,15 @@ def manifest_of(encoder: Encoder) -> IndexManifest:
         retriever=resolved,
         weights=facts.weights,
         tokenizer=facts.tokenizer,
-        libraries={name: metadata.version(name) for name in _LIBRARIES},
+        libraries={name: metadata.version(name) for name in (*_LIBRARIES, *_own_package(config))},
         hidden_size=facts.hidden_size,
         vocab_size=facts.vocab_size,
         created=_now(),
     )
+
+
+def _own_package(config: NeuralRetriever) -> list[str]:
+    return [package_of(config.method)] if names_installed(config.method) else []
 
 
 def bm25_manifest(config: Bm25Retriever) -> IndexManifest:
@@ -523,6 +528,8 @@ def manifest_in(dataset: Any, uri: str) -> IndexManifest:
         manifest = IndexManifest.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
+        if first["type"] == MISSING:
+            raise ValueError(f"{uri}: {first['msg']}") from None
         raise ValueError(
             f"the manifest of {uri} cannot be read ({'.'.join(map(str, first['loc']))}: {first['msg']}): upgrade if a "
             f"newer version made it; if it is damaged, restore {table_uri(uri)}/_versions from a copy"

@@ -24,7 +24,7 @@ from diffretriever.ledger import Ledger
 from diffretriever.pipelines.cluster import EncoderPool, ray_session, size_pool
 from diffretriever.pipelines.encoders import QUERIES_PER_BLOCK, describe_encoder, encode_queries, query_block
 from diffretriever.pipelines.streams import ONE_BLOCK, blocks_of, dataset_of, get_table, pack, put_table, unpack
-from diffretriever.presets import with_places
+from diffretriever.presets import system_name, with_places
 from diffretriever.progress import Progress, track
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.mode import Mode
@@ -195,7 +195,9 @@ class _BatchSearch:
     def write_run(self, mode: Mode) -> Path | StorePath:
         """Write the run of one mode and return where it is."""
         path = self._job.output / f"{mode}.trec"
-        write_run(path, track(self._runs(mode), f"writing {path.name}", "queries", len(self._queries), len), mode)
+        system = self._job.tag or system_name(self._index.manifest, self._job.query_budget)
+        parts = track(self._runs(mode), f"writing {path.name}", "queries", len(self._queries), len)
+        write_run(path, parts, f"{system}.{mode}")
         return path
 
     def _runs(self, mode: Mode) -> Iterator[Run]:

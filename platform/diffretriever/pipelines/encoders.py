@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import pyarrow as pa
 import ray
+from pydantic import ValidationError
 
 from diffretriever.backbones.source import FetchError, pinned
 from diffretriever.collections import Query
@@ -104,8 +105,8 @@ def preparer_of(retriever_json: str) -> Preparer:
     """Return what prepares texts for a retriever, read once a process."""
     from diffretriever.encoders import load_preparer
 
-    config = RETRIEVER_ADAPTER.validate_json(retriever_json)
-    return fetched_at_last(lambda: load_preparer(config))  # type: ignore[arg-type]
+    config = retriever_from(retriever_json)
+    return fetched_at_last(lambda: load_preparer(config))
 
 
 def fetched_at_last(load: Callable[[], T]) -> T:
@@ -129,7 +130,7 @@ def load_in_actor(start: EncoderStart) -> Encoder:
     from diffretriever.encoders import load_encoder
 
     torch.set_num_threads(start.threads)
-    encoder = load_encoder(_retriever_from(start.retriever_json), start.device)
+    encoder = load_encoder(retriever_from(start.retriever_json), start.device)
     facts = encoder.facts
     for what, found, expected in (
         ("other weights", facts.weights, start.weights),
@@ -170,7 +171,7 @@ def _describe(retriever_json: str, device: str) -> str:
     from diffretriever.encoders import load_encoder
     from diffretriever.index.table import manifest_of
 
-    retriever = with_commits(_retriever_from(retriever_json))
+    retriever = with_commits(retriever_from(retriever_json))
     return manifest_of(load_encoder(retriever, device)).model_dump_json()
 
 
@@ -197,8 +198,16 @@ def as_begun(place: BackboneConfig, begun: BackboneConfig) -> BackboneConfig:
     return place.model_copy(update=kept)
 
 
-def _retriever_from(text: str) -> NeuralRetriever:
-    return RETRIEVER_ADAPTER.validate_json(text)  # type: ignore[return-value] # jobs give no other
+def retriever_from(text: str) -> NeuralRetriever:
+    """Return the retriever that a job sent to this process.
+
+    Raises:
+        ValueError: this machine lacks the package that it is in.
+    """
+    try:
+        return RETRIEVER_ADAPTER.validate_json(text)  # type: ignore[return-value] # jobs give no other
+    except ValidationError as error:
+        raise ValueError(f"machine {socket.gethostname()}: {error.errors()[0]['msg']}") from None
 
 
 def query_block(queries: Sequence[Query], budget: int | None) -> pa.Table:

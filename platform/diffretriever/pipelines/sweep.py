@@ -50,7 +50,7 @@ from diffretriever.pipelines.encoders import (
 )
 from diffretriever.pipelines.few import EncoderHere, is_few
 from diffretriever.pipelines.streams import MAX_ROWS, get_table, put_table
-from diffretriever.presets import RETRIEVERS, load_retriever
+from diffretriever.presets import RETRIEVERS, load_retriever, system_name
 from diffretriever.progress import track
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.budget import Budget
@@ -398,7 +398,8 @@ def _search_round(index: PassageIndex, cells: list[Cell], store: QueryStore, job
         rows = slice(start, start + len(asked))
         start += len(asked)
         own = {name: hits[rows] for name, hits in lists.items()}
-        _write(cell, asked, own, None if averaged is None else averaged[rows], job)
+        system = system_name(index.manifest, cell.budget.query)
+        _write(cell, asked, own, None if averaged is None else averaged[rows], job, system)
 
 
 def _lists(index: PassageIndex, queries: Representations, job: SweepJob) -> tuple[dict[ListName, Hits], Hits | None]:
@@ -418,7 +419,14 @@ def _lists(index: PassageIndex, queries: Representations, job: SweepJob) -> tupl
     return lists, averaged
 
 
-def _write(cell: Cell, queries: list[Query], lists: dict[ListName, Hits], averaged: Hits | None, job: SweepJob) -> None:
+def _write(
+    cell: Cell,
+    queries: list[Query],
+    lists: dict[ListName, Hits],
+    averaged: Hits | None,
+    job: SweepJob,
+    system: str,
+) -> None:
     depth = searched_depth(job.top_k, exclude_self=job.drops_self)
     # Runs of an older state are replaced one by one: from here on none of them is vouched for.
     ledger = Ledger(cell.folder)
@@ -428,5 +436,5 @@ def _write(cell: Cell, queries: list[Query], lists: dict[ListName, Hits], averag
         hits = averaged if mode == "pooled-slots" else ranked(mode, lists, depth)
         assert hits is not None, "what the modes take has been searched for"
         kept = kept_hits(ids, hits, job.top_k, exclude_self=job.drops_self)
-        write_run(cell.folder / f"{mode}.trec", [Run(ids, kept)], mode)
+        write_run(cell.folder / f"{mode}.trec", [Run(ids, kept)], f"{system}.{mode}")
     ledger.put_json(_STATE, {"state": cell.state})

@@ -8,6 +8,7 @@ from diffretriever.evaluation.evaluate import with_measures
 from diffretriever.evaluation.measures import evaluate
 from diffretriever.evaluation.report import Evaluation, write_evaluation
 from diffretriever.index.table import PassageIndex, check_same, manifest_of
+from diffretriever.presets import system_name
 from diffretriever.schemas.evaluate import EvaluateJob
 from diffretriever.schemas.retriever import is_neural
 from diffretriever.search.dense.averaged import AveragedSlots
@@ -32,7 +33,7 @@ def evaluate_pooled_slots(job: EvaluateJob, command: str) -> None:
     hits = AveragedSlots(index).search(encoder.encode_queries([query.text for query in queries]), job.top_k)
     run = Run([query.id for query in queries], hits)
     results = {"dense": evaluate(run, qrels, job.measures)}
-    write_run(job.output / "dense.trec", [run], "dense")
+    write_run(job.output / "dense.trec", [run], f"{system_name(index.manifest)}.pooled-slots")
     evaluation = Evaluation(
         retriever=f"{index.manifest.title}, slots averaged",
         command=command,

@@ -20,10 +20,11 @@ import yaml
 from diffretriever.collections import BadRecord, Passage, Query, Run, open_collection, read_run, write_run
 from diffretriever.files import write_text
 from diffretriever.ledger import Ledger
+from diffretriever.presets import in_tag
 from diffretriever.progress import Progress
 from diffretriever.rerank import load_reranker, reranker_config
 from diffretriever.rerank.base import Reranker
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.schemas.rerank import RerankJob, RerankSummary
 from diffretriever.scoring.topk import top_k
 
@@ -48,7 +49,7 @@ def rerank_run(job: RerankJob, records: Iterable[Passage | BadRecord]) -> Rerank
     scores = earlier | scored
     write_text(_config_path(job.output), _description(job, reranker))
     run = Run.of_lists((c.query.id, reordered(c, scores[c.query.id])) for c in candidates)
-    write_run(job.output, [run], config.method)
+    write_run(job.output, [run], f"{in_tag(as_place(job.reranker).name.removesuffix('.yaml'))}.{config.method}")
     partial.remove()
     return RerankSummary(
         queries=len(candidates),

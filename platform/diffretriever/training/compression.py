@@ -15,7 +15,7 @@ Legend: B texts, K most vectors of a text, H hidden size, M vectors of all texts
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +24,6 @@ from torch import Tensor
 from diffretriever.codecs import codec_from_bytes, load_codec, train_codec
 from diffretriever.codecs.base import Codec
 from diffretriever.encoders.base import BackboneEncoder
-from diffretriever.schemas.retriever import BackboneRetriever
 from diffretriever.schemas.training import Recipe
 from diffretriever.training.batches import Batches
 from diffretriever.training.gather import Workers, broadcast_bytes
@@ -75,7 +74,7 @@ class Compression:
     def _fitted(self, step: int) -> Codec:
         assert self._recipe.compression is not None, "the recipe names the codec"
         passages = self._batches.passages(step, SAMPLE)
-        config = with_training_lengths(cast("BackboneRetriever", self._encoder.config), self._recipe)
+        config = with_training_lengths(self._encoder.config, self._recipe)
         preparer = self._encoder.make_preparer(config, self._encoder.preparer.vocabulary)
         # A new one: what an encoder has kept of earlier weights must not be used.
         encoder = type(self._encoder)(config, self._encoder.backbone, preparer)

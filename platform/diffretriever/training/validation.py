@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import cast
 
 from diffretriever.collections import open_collection
 from diffretriever.collections.base import BadRecord, Passage
@@ -14,7 +13,6 @@ from diffretriever.evaluation.measures import EvaluationResult, evaluate
 from diffretriever.index.table import PassageIndex, manifest_of
 from diffretriever.index.writer import BlockWriter, Committer, beside, text_table
 from diffretriever.schemas.evaluate import EvaluateJob
-from diffretriever.schemas.retriever import BackboneRetriever
 from diffretriever.search.neural import NeuralSearcher
 
 MEASURE = "nDCG@10"
@@ -48,8 +46,7 @@ class Validator:
     def results(self, encoder: BackboneEncoder) -> dict[str, EvaluationResult]:
         """Return the same with each query's own nDCG@10."""
         # What the encoder has kept of earlier weights must not be used.
-        config = cast("BackboneRetriever", encoder.config)
-        fresh = type(encoder)(config, encoder.backbone, encoder.preparer)
+        fresh = type(encoder)(encoder.config, encoder.backbone, encoder.preparer)
         with tempfile.TemporaryDirectory(prefix="validation-") as folder:
             job = EvaluateJob(
                 index=f"{folder}/index",

@@ -1,0 +1,192 @@
+"""A retriever in MTEB's terms, so that `mteb.evaluate` measures it on retrieval and reranking tasks.
+
+>>> mteb.evaluate(MtebRetriever("diffretriever-minilm"), mteb.get_tasks(["NFCorpus"]))
+
+It is a search model (MTEB's `SearchProtocol`), not an encoder of one vector a text: so MaxSim, sparse and hybrid scores
+are measured as a search gives them.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diffretriever.front.index import Index
+from diffretriever.front.retriever import Retriever
+from diffretriever.index.table import bm25_manifest, manifest_of
+from diffretriever.presets import in_tag, system_name
+from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.mode import Mode, lists_of, parse_mode
+from diffretriever.schemas.retriever import is_neural
+from diffretriever.scoring.hits import Hits
+
+if TYPE_CHECKING:
+    from mteb.models.model_meta import ModelMeta
+
+_LOG = logging.getLogger(__name__)
+_SCORES_AT_ONCE = 10_000_000
+"""Query-passage pairs that are held at once where given passages are ranked."""
+
+
+class MtebRetriever:
+    """A retriever that MTEB indexes each task's corpus with, and searches. Texts of nothing are left out of indexes."""
+
+    def __init__(
+        self, retriever: str | Retriever, *, mode: Mode | None = None, folder: str | Path | None = None
+    ) -> None:
+        """Read the config; the weights are loaded when MTEB first asks for something.
+
+        Args:
+            retriever: as `Index.create` takes it.
+            mode: score to rank by, such as `dense` or `dense+bm25`; None: hybrid where the retriever makes it.
+            folder: where indexes are kept, one for each task, split and subset, and taken up again by the same
+                retriever; None: in a temporary folder, each until the next one is made.
+
+        Raises:
+            ValueError: no such retriever or score.
+        """
+        self.retriever = Retriever(retriever) if isinstance(retriever, str) else retriever
+        self.mode = self.retriever.modes[-1] if mode is None else parse_mode(mode)
+        if self.mode not in self.retriever.config.offered_modes:
+            offered = ", ".join(self.retriever.config.offered_modes)
+            raise ValueError(f"{self.retriever.name} has no {self.mode} scores: it has {offered}")
+        self._folder = None if folder is None else Path(folder)
+        self._forget: weakref.finalize[..., MtebRetriever] | None = None
+        self._index: Index | None = None
+        self._ids: list[str] = []
+
+    def index(self, corpus: Any, *, task_metadata: Any, hf_split: str, hf_subset: str, **_: Any) -> None:
+        """Index a corpus.
+
+        Args:
+            corpus: `datasets.Dataset` with `id`, `text` and perhaps `title`.
+            task_metadata: its `name` is the collection's, which some retrievers have instructions for.
+            hf_split: of the task.
+            hf_subset: of the task.
+
+        Raises:
+            ValueError: all texts are blank, or the folder holds another retriever's index of this task.
+        """
+        self._ids = [str(name) for name in corpus["id"]]
+        titles = corpus["title"] if "title" in corpus.column_names else [""] * len(self._ids)
+        texts = zip(titles, corpus["text"], strict=True)
+        # Ids of any form may come: an index has the rows' numbers in their place.
+        documents = [
+            {"id": str(row), "title": title or "", "text": text or ""}
+            for row, (title, text) in enumerate(texts)
+            if (title or "").strip() or (text or "").strip()
+        ]
+        if len(documents) < len(self._ids):
+            _LOG.warning("%s: %d blank texts are in no index", task_metadata.name, len(self._ids) - len(documents))
+        self._index = None
+        place = self._place() / in_tag(f"{task_metadata.name}-{hf_subset}-{hf_split}")
+        self._index = Index.create(place, documents, retriever=self.retriever, name=task_metadata.name)
+
+    def search(
+        self,
+        queries: Any,
+        *,
+        top_k: int,
+        top_ranked: Mapping[str, Sequence[str]] | None = None,
+        **_: Any,
+    ) -> dict[str, dict[str, float]]:
+        """Search the corpus that was indexed last.
+
+        Args:
+            queries: `datasets.Dataset` with `id`, `text` and perhaps `instruction`, which stands behind the text, as
+                MTEB has it.
+            top_k: passages a query.
+            top_ranked: query id → ids of the passages to rank, in reranking tasks; None: all.
+
+        Returns:
+            Query id → passage id → score.
+
+        Raises:
+            ValueError: nothing has been indexed, or queries are conversations.
+        """
+        if self._index is None:
+            raise ValueError("no corpus has been indexed: call index first, as mteb.evaluate does")
+        ids, texts = [str(name) for name in queries["id"]], list(queries["text"])
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("queries that are conversations are not supported")
+        if "instruction" in queries.column_names:
+            texts = [
+                f"{text} {more}" if more else text for text, more in zip(texts, queries["instruction"], strict=True)
+            ]
+        if top_ranked is None:
+            return dict(zip(ids, self._named(self._searched(texts, top_k)), strict=True))
+        return self._ranked(ids, texts, top_k, top_ranked)
+
+    def _ranked(
+        self, ids: list[str], texts: list[str], top_k: int, top_ranked: Mapping[str, Sequence[str]]
+    ) -> dict[str, dict[str, float]]:
+        assert self._index is not None, "the caller has checked this"
+        found: dict[str, dict[str, float]] = {}
+        at_once = max(1, _SCORES_AT_ONCE // max(1, len(self._index)))
+        for start in range(0, len(ids), at_once):
+            part = slice(start, start + at_once)
+            everything = self._named(self._searched(texts[part], len(self._index)))
+            for query, scores in zip(ids[part], everything, strict=True):
+                wanted = {*map(str, top_ranked.get(query, ()))}
+                kept = [(passage, score) for passage, score in scores.items() if passage in wanted]
+                found[query] = dict(kept[:top_k])
+        return found
+
+    def _searched(self, texts: list[str], k: int) -> Hits:
+        assert self._index is not None, "the caller has checked this"
+        return self._index.searcher.search(texts, top_k=k, modes=[self.mode])[self.mode]
+
+    def _named(self, hits: Hits) -> Iterator[dict[str, float]]:
+        for found in hits:
+            yield {self._ids[int(row)]: score for row, score in found}
+
+    def _place(self) -> Path:
+        if self._folder is not None:
+            return self._folder
+        if self._forget is not None:
+            self._forget()
+        place = tempfile.mkdtemp(prefix="mteb-")
+        self._forget = weakref.finalize(self, shutil.rmtree, place, ignore_errors=True)
+        return Path(place)
+
+    @cached_property
+    def _manifest(self) -> IndexManifest:
+        config = self.retriever.config
+        return manifest_of(self.retriever.encoder) if is_neural(config) else bm25_manifest(config)
+
+    @cached_property
+    def mteb_model_meta(self) -> ModelMeta:
+        """What MTEB files results under: the system's name, as in runs, and the fingerprint as revision."""
+        from mteb.models.model_meta import ModelMeta, ScoringFunction
+
+        lists = lists_of(self.mode)
+        many = self.retriever.config.max_vectors("passage") > 1
+        kinds = {"dense": "late-interaction" if many else "dense", "sparse": "sparse", "bm25": "sparse"}
+        unit = ScoringFunction.COSINE if self._manifest.retriever.has_unit_vectors else ScoringFunction.DOT_PRODUCT
+        score = ScoringFunction.MAX_SIM if many else unit
+        return ModelMeta(
+            loader=None,
+            name=f"diffretriever/{system_name(self._manifest)}.{self.mode}",
+            revision=self._manifest.fingerprint,
+            release_date=None,
+            languages=None,
+            n_parameters=None,
+            memory_usage_mb=None,
+            max_tokens=None,
+            embed_dim=self._manifest.hidden_size,
+            license=None,
+            open_weights=None,
+            public_training_code=None,
+            public_training_data=None,
+            framework=["PyTorch"],
+            similarity_fn_name=score if lists == ("dense",) else ScoringFunction.CUSTOM,
+            use_instructions=None,
+            training_datasets=None,
+            model_type=[*dict.fromkeys(kinds[name] for name in lists)] if len(lists) == 1 else ["hybrid"],
+        )

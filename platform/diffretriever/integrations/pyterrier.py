@@ -1,0 +1,107 @@
+"""An index in PyTerrier's terms: a transformer from queries to ranked passages, for its operators and experiments.
+
+>>> dense = PyTerrierRetriever("demo/indexes/diffretriever-minilm", mode="dense")
+>>> bm25 = PyTerrierRetriever("demo/indexes/diffretriever-minilm", mode="bm25")
+>>> (0.7 * dense + 0.3 * bm25) % 10
+
+No Java is needed, unless another part of a pipeline is Terrier's.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from diffretriever.front.index import Index
+from diffretriever.schemas.mode import Mode
+
+try:
+    import pyterrier as pt
+except ImportError as error:
+    raise ImportError("this needs PyTerrier: pip install 'diffretriever[pyterrier]'") from error
+
+
+class PyTerrierRetriever(pt.Transformer):
+    """Searches an index; equal ones rank alike.
+
+    Attributes:
+        index: that is searched.
+        mode: score to rank by; None: hybrid where the retriever makes it.
+        k: passages a query.
+        budget: K_q; None is the retriever's own.
+    """
+
+    def __init__(
+        self,
+        index: Index | str | os.PathLike[str],
+        *,
+        mode: Mode | None = None,
+        k: int = 1000,
+        budget: int | None = None,
+    ) -> None:
+        """Open the index, if it is not open; the weights are loaded with the first search.
+
+        Args:
+            index: or where it lies.
+            mode: score to rank by, such as `dense` or `dense+bm25`.
+            k: passages a query, 1 or more.
+            budget: K_q of all queries.
+
+        Raises:
+            ValueError: there is no index, or k is less than 1.
+        """
+        if k < 1:
+            raise ValueError(f"k must be at least 1, and is {k}")
+        super().__init__()
+        self.index = index if isinstance(index, Index) else Index(index)
+        self.mode = mode
+        self.k = k
+        self.budget = budget
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        """Search for queries.
+
+        Args:
+            inp: a row a query: `qid`, `query` and any other columns about it, no `docno`.
+
+        Returns:
+            The columns of `inp` with `docno`, `score` and `rank`: a row a passage, best first, ranks from 0.
+
+        Raises:
+            pyterrier.validate.InputValidationError: columns are missing, or there is a `docno`.
+            ValueError: the index has no such score, or the retriever no slots.
+        """
+        pt.validate.query_frame(inp, extra_columns=["query"], context=self)
+        columns = [*dict.fromkeys(["qid", "query", *pt.model.query_columns(inp)])]
+        texts = [str(text) for text in inp["query"]]
+        if not texts:
+            return inp[columns].assign(
+                docno=pd.Series(dtype=str), score=pd.Series(dtype=float), rank=pd.Series(dtype=int)
+            )
+        mode = self.mode or self.index.searcher.modes[-1]
+        budgets = None if self.budget is None else [self.budget] * len(texts)
+        hits = self.index.searcher.search(texts, top_k=self.k, modes=[mode], budgets=budgets)[mode]
+        queries_F = hits.queries()
+        ranks_F = np.arange(len(queries_F)) - hits.offsets[queries_F] + pt.model.FIRST_RANK
+        found = inp[columns].iloc[queries_F].reset_index(drop=True)
+        return found.assign(docno=hits.names(), score=hits.scores_F, rank=ranks_F)
+
+    def fuse_rank_cutoff(self, k: int) -> PyTerrierRetriever:
+        """Return what `self % k` is the same as: PyTerrier's `compile` asks for it."""
+        return PyTerrierRetriever(self.index, mode=self.mode, k=min(k, self.k), budget=self.budget)
+
+    def __repr__(self) -> str:
+        return f"PyTerrierRetriever('{self.index.place}', mode={self.mode}, k={self.k}, budget={self.budget})"
+
+    def __eq__(self, other: Any) -> bool:
+        """Return whether both search the same version of the same index alike."""
+        return self._identity() == other._identity() if type(other) is type(self) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def _identity(self) -> tuple[str, int, str | None, int, int | None]:
+        return self.index.place, self.index.version, self.mode, self.k, self.budget

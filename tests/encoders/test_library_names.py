@@ -1,0 +1,155 @@
+"""`sentence-transformers/MODEL` as a retriever: a bi-encoder used as its own files say, without a YAML file."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sentence_transformers", reason="the extra `models` is not installed")
+
+from sentence_transformers import SentenceTransformer
+
+import diffretriever as dr
+from diffretriever.consent import VARIABLE, trust_code
+from diffretriever.encoders.library import LibraryEncoder
+from diffretriever.index.table import PassageIndex, manifest_of
+from diffretriever.presets import load_retriever
+from diffretriever.schemas.retriever import LibraryRetriever
+from tests.encoders.library_cases import TEXTS, change_json, late_interaction, published
+
+PROMPTS = {"query": "query: ", "document": "passage: "}
+LONG = " ".join(TEXTS * 40)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with prompts: not to be changed."""
+    return published("bert", tmp_path_factory.mktemp("original"), "mean", prompts=PROMPTS)
+
+
+@pytest.fixture
+def model(original: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be changed at will."""
+    return Path(shutil.copytree(original, tmp_path / "model"))
+
+
+def retriever(folder: Path) -> dr.Retriever:
+    found = dr.Retriever(f"sentence-transformers/{folder}", device="cpu")
+    assert isinstance(found.config, LibraryRetriever)
+    place = found.config.backbone.model_copy(update={"dtype": "float32"})
+    found.config = found.config.model_copy(update={"backbone": place})
+    return found
+
+
+def library(folder: Path) -> SentenceTransformer:
+    return SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": "float32"})
+
+
+def source_of(name: str) -> str:
+    config = load_retriever(name)
+    assert isinstance(config, LibraryRetriever)
+    return config.backbone.source
+
+
+def test_the_name_is_what_the_library_takes(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert source_of("sentence-transformers/all-MiniLM-L6-v2") == "sentence-transformers/all-MiniLM-L6-v2"
+    assert source_of("sentence-transformers/BAAI/bge-base-en") == "BAAI/bge-base-en"
+    assert source_of("sentence-transformers/s3://bucket/model") == "s3://bucket/model"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for path in (str(model), "./model", "~/model"):
+        assert source_of(f"sentence-transformers/{path}") == str(model)
+    assert source_of("sentence-transformers/model") == "sentence-transformers/model", "a bare name is the hub's"
+    (tmp_path / "some" / "model").mkdir(parents=True)
+    with pytest.raises(ValueError, match="some/model is a folder here, and a name of the hub"):
+        load_retriever("sentence-transformers/some/model")
+    with pytest.raises(ValueError, match=r"sentence-transformers/\./modle: there is no folder modle"):
+        load_retriever("sentence-transformers/./modle")
+    with pytest.raises(ValueError, match="name a model, such as sentence-transformers/all-MiniLM-L6-v2"):
+        load_retriever("sentence-transformers/")
+    with pytest.raises(ValueError, match=r"Or give a \.yaml file, or sentence-transformers/MODEL\."):
+        load_retriever("sentence-transformer/x")
+
+
+def test_prompts_and_length_are_the_models(model: Path) -> None:
+    ours, theirs = retriever(model), library(model)
+    for texts in (TEXTS, [LONG]):
+        for found, expected in (
+            (ours.encode_queries(texts), theirs.encode_query(texts)),
+            (ours.encode_passages(texts), theirs.encode_document(texts)),
+        ):
+            unit = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+            np.testing.assert_allclose(found.vectors_MH.astype(np.float32), unit, atol=1e-3, rtol=0)
+
+
+def test_a_model_may_read_more_than_other_retrievers(tmp_path: Path) -> None:
+    model = published("mistral", tmp_path, "mean")
+    change_json(model / "config.json", max_position_embeddings=2048)
+    change_json(model / "sentence_bert_config.json", max_seq_length=900)
+    assert retriever(model).encode_queries([LONG]).n_tokens.tolist() == [900]
+
+
+@pytest.mark.parametrize(
+    ("named", "normalised", "expected"),
+    [(None, False, "cosine"), ("cosine", False, "cosine"), ("dot", False, "dot"), ("dot", True, "cosine")],
+)
+def test_vectors_are_normalised_as_the_model_says(
+    named: str | None, normalised: bool, expected: str, model: Path, tmp_path: Path
+) -> None:
+    if normalised:
+        model = published("bert", tmp_path / "normalised", "mean", dense=True)
+    change_json(model / "config_sentence_transformers.json", similarity_fn_name=named)
+    index = dr.Index.create(tmp_path / "index", TEXTS, retriever=retriever(model))
+    made = PassageIndex.open(index.place).manifest.retriever
+    assert isinstance(made, LibraryRetriever)
+    assert made.similarity == expected
+    theirs = library(model)
+    scores = theirs.similarity(theirs.encode_query("honey"), theirs.encode_document(TEXTS))[0].numpy()
+    found = dr.Index(index.place).search("honey", k=len(TEXTS))
+    np.testing.assert_allclose([hit.score for hit in found], sorted(scores, reverse=True), rtol=2e-3)
+
+
+def test_another_similarity_is_refused(model: Path) -> None:
+    change_json(model / "config_sentence_transformers.json", similarity_fn_name="euclidean")
+    with pytest.raises(ValueError, match="compares vectors by euclidean: only cosine and dot are supported"):
+        retriever(model).encode_queries("honey")
+
+
+def test_an_index_is_of_these_weights_and_this_tokenizer(model: Path, tmp_path: Path) -> None:
+    index = dr.Index.create(tmp_path / "index", TEXTS, retriever=retriever(model))
+    assert index.add([TEXTS[0]], name="documents").already_there == 1
+    elsewhere = Path(shutil.copytree(model, tmp_path / "elsewhere"))
+    same = manifest_of(retriever(elsewhere).encoder).fingerprint
+    assert same == PassageIndex.open(index.place).manifest.fingerprint, "places count for nothing"
+    vocabulary = elsewhere / "tokenizer.json"
+    vocabulary.write_text(vocabulary.read_text().replace('"honey"', '"hxney"'))
+    with pytest.raises(ValueError, match="was made by another retriever"):
+        dr.Index.create(index.place, ["more"], retriever=retriever(elsewhere))
+    weights = model / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-3] ^= 1
+    weights.write_bytes(bytes(data))
+    with pytest.raises(ValueError, match="was made by another retriever"):
+        dr.Index(index.place).search("honey")
+
+
+def test_code_of_a_model_needs_consent(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "")
+    change_json(model / "config.json", auto_map={"AutoModel": "modeling_own.OwnModel"})
+    trust_code([str(model)])
+    with pytest.raises(ValueError, match=r"Python code of its own repository.*--trust-code"):
+        retriever(model).encode_queries("honey")
+
+
+def test_models_of_many_vectors_are_named_in_a_file(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is a ColBERT, not a model of one vector a text: say vectors: token"):
+        retriever(late_interaction("pylate", tmp_path)).encode_queries("honey")
+
+
+def test_the_encoder_says_which_similarity_it_is(model: Path) -> None:
+    encoder = retriever(model).encoder
+    assert isinstance(encoder, LibraryEncoder)
+    assert encoder.config.similarity == "cosine"

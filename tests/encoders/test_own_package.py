@@ -1,0 +1,165 @@
+"""An encoder in a package of its own: by its entry point, in jobs, workers and indexes, and nothing by a path."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module, invalidate_caches
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import diffretriever as dr
+from diffretriever.encoders import load_encoder
+from diffretriever.encoders.base import Encoder
+from diffretriever.index.table import PassageIndex, manifest_of
+from diffretriever.pipelines.encoders import EncoderStart, StartedEncoder, with_commits
+from diffretriever.presets import load_retriever, system_name
+from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.installed import installed_encoder
+from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, InstalledRetriever, NeuralRetriever
+from tests.encoders.example_package import METHOD, install
+
+TEXTS = ["prune roses in winter", "the server has no memory", "tomatoes like the sun"]
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> None:
+    installed_encoder.cache_clear()
+
+
+@pytest.fixture
+def uninstalled(own_package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine without the package; what a test adds to the path is gone after it."""
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place != str(own_package)])
+    monkeypatch.delitem(sys.modules, "random_indexing", raising=False)
+    installed_encoder.cache_clear()
+
+
+def encoder_of(**fields: Any) -> Encoder:
+    config = RETRIEVER_ADAPTER.validate_python({"method": METHOD, **fields})
+    return load_encoder(config, "cpu")  # type: ignore[arg-type] # it has weights
+
+
+@pytest.fixture
+def index(own_package: Path, tmp_path: Path) -> dr.Index:
+    return dr.Index.create(tmp_path / "index", TEXTS, retriever=METHOD)
+
+
+@pytest.mark.usefixtures("own_package")
+def test_it_is_named_like_a_preset_or_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        yaml.safe_dump({"method": METHOD, "size": 64, "backbone": {"source": "minilm"}})
+    )
+    config = load_retriever(str(tmp_path / "mine.yaml"))
+    assert type(config) is import_module("random_indexing").RandomIndexing
+    assert config.model_dump()["size"] == 64
+    assert dr.Retriever(METHOD).encode_queries("prune roses").vectors_MH.shape == (1, 256)
+    assert dr.Retriever(config).encode_queries(TEXTS).vectors_MH.shape == (3, 64)
+    assert load_retriever(METHOD, backbone="elsewhere").backbone.source == "elsewhere"  # type: ignore[union-attr]
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"method": METHOD, "sise": 64}))
+    with pytest.raises(ValueError, match=r"unknown key 'sise' in RandomIndexing\. Did you mean 'size'"):
+        load_retriever(str(tmp_path / "mine.yaml"))
+
+
+def test_its_indexes_are_searched(index: dr.Index) -> None:
+    found = dr.Index(index.place).search("sun on tomatoes", k=2)
+    assert (found[0].text, found.mode) == (TEXTS[2], "dense")
+    assert index.add(["more"], name="others").encoded == 1
+    assert repr(index).endswith(f"4 passages, {METHOD}, version {index.version})")
+
+
+def test_settings_and_what_the_encoder_says_of_its_weights_are_the_fingerprint(index: dr.Index) -> None:
+    made = PassageIndex.open(index.place).manifest
+    assert IndexManifest.model_validate_json(made.model_dump_json()) == made
+    assert made.libraries["diffretriever-random-indexing"] == "1.0"
+    assert made.fingerprint == manifest_of(encoder_of()).fingerprint
+    assert made.fingerprint != manifest_of(encoder_of(seed=1)).fingerprint
+    other = encoder_of()
+    other.facts = type(other.facts)(**{**{n: getattr(other.facts, n) for n in other.facts.__slots__}, "weights": "2"})
+    assert made.fingerprint != manifest_of(other).fingerprint
+    with pytest.raises(ValueError, match=r"was made by another retriever.*\n.*retriever\.size: 256 != 64"):
+        dr.Index.create(index.place, ["x"], retriever=dr.Retriever(encoder_of(size=64).config))
+    assert system_name(made) == "diffretriever-random-indexing-static-minilm"
+
+
+@pytest.mark.usefixtures("own_package")
+def test_a_package_may_bring_its_weights() -> None:
+    config = encoder_of().config.model_copy(update={"backbone": BackboneConfig(source="")})
+    assert with_commits(config) == config
+    assert config.title == METHOD
+
+
+def test_without_the_package_one_line_names_it(index: dr.Index, request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue("uninstalled")
+    missing = (
+        f"the retriever '{METHOD}' is one of the package diffretriever-random-indexing, which is not installed here: "
+        "install it, if you know and trust it"
+    )
+    with pytest.raises(ValueError, match="not installed here") as refused:
+        dr.Index(index.place)
+    assert str(refused.value) == f"{index.place}: {missing}"
+    with pytest.raises(ValueError, match="not installed here") as refused:
+        dr.Retriever(METHOD)
+    assert str(refused.value) == missing
+
+
+@pytest.mark.usefixtures("own_package")
+def test_a_machine_without_the_package_says_so(request: pytest.FixtureRequest) -> None:
+    made = manifest_of(encoder_of())
+    start = EncoderStart(made.retriever.model_dump_json(), made.weights, "cpu", 1)
+    request.getfixturevalue("uninstalled")
+    with pytest.raises(ValueError, match=f"^machine .*: the retriever '{METHOD}' is one of the package") as refused:
+        _ = StartedEncoder(start).encoder
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.usefixtures("uninstalled")
+def test_another_version_may_lack_the_entry_point(tmp_path: Path) -> None:
+    sys.path.insert(0, str(install(tmp_path / "other", group="diffretriever.others")))
+    with pytest.raises(ValueError, match=r"1\.0, which is installed here, has no entry point 'static' in the group"):
+        load_retriever(METHOD)
+
+
+@pytest.mark.usefixtures("uninstalled")
+def test_a_package_that_is_not_whole(tmp_path: Path) -> None:
+    folder = install(tmp_path / "broken", module=False)
+    sys.path.insert(0, str(folder))
+    with pytest.raises(ValueError, match="cannot be imported: No module named 'random_indexing'"):
+        load_retriever(METHOD)
+    invalidate_caches()
+    (folder / "random_indexing.py").write_text("class RandomIndexingEncoder: pass\n")
+    with pytest.raises(ValueError, match=f"needs a config_class with method: Literal\\['{METHOD}'\\]"):
+        load_retriever(METHOD)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "hostile:Hostile",
+        "hostile:static",
+        "./hostile:Hostile",
+        "hostile.py:Hostile",
+        "../hostile:x",
+        "os:system",
+        "json:",
+    ],
+)
+def test_what_an_index_names_is_never_imported_by_its_name(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even where Python would find it: beside the index, in the current directory, on the path."""
+    (tmp_path / "hostile.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    values = {"created": "today", "retriever": {"method": method, "backbone": {"source": str(tmp_path)}}}
+    with pytest.raises(ValueError, match=r"not installed here|does not match any of the expected tags"):
+        IndexManifest.model_validate(values)
+    assert not (tmp_path / "ran").exists()
+    assert "hostile" not in sys.modules
+
+
+def test_the_base_is_for_configs_of_their_own() -> None:
+    config: NeuralRetriever = InstalledRetriever(method="some-package:name")
+    assert (config.modes, config.max_vectors("query"), config.is_trainable) == (("dense",), 1, False)

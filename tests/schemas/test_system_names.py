@@ -1,0 +1,56 @@
+"""What runs call the system that made them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diffretriever.presets import in_tag, load_retriever, preset_names, system_name
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.evaluate import EvaluateJob
+from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.retriever import RetrieverConfig
+
+
+def manifest(config: RetrieverConfig, **fields: Any) -> IndexManifest:
+    return IndexManifest.model_validate({"retriever": config, "created": "today", **fields})
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_preset_is_called_by_its_name(name: str) -> None:
+    config = load_retriever(name)
+    for collection in ("", *getattr(config, "on_collections", ())):
+        assert system_name(manifest(config.on(collection))).split(".q")[0] == name, collection
+
+
+def test_budget_precision_and_revision_leave_the_name() -> None:
+    config = load_retriever("diffretriever-dream", budget=Budget(2, 8))
+    place = config.backbone.model_copy(update={"dtype": "bfloat16", "revision": "a" * 40})  # type: ignore[union-attr]
+    config = config.model_copy(update={"backbone": place})
+    assert system_name(manifest(config)) == "diffretriever-dream.q2p8"
+    assert system_name(manifest(config), 3) == "diffretriever-dream.q3p8"
+    assert system_name(manifest(config), "learned λ=0.001") == "diffretriever-dream.q-learned-0.001-p8"
+    codec = {"name": "residual2", "digest": "0" * 32, "width": 4, "keeps_vectors": False}
+    assert system_name(manifest(config, codec=codec)) == "diffretriever-dream.q2p8.residual2"
+
+
+def test_others_are_called_by_method_and_weights() -> None:
+    place = load_retriever("diffretriever-llada", backbone="/models/my llada/", adapter="s3://here/lora")
+    assert system_name(manifest(place)) == "masked-my-llada-lora.q4p4"
+    assert system_name(manifest(load_retriever("promptreps-llama3", backbone="/m"))) == "generated-m"
+    assert system_name(manifest(load_retriever("promptreps-llama3")), 2) == "promptreps-llama3.q2"
+    config = load_retriever("bm25").model_copy(update={"k1": 1.2})
+    assert system_name(manifest(config)) == "bm25-k1-1.2-b-0.4"
+
+
+def test_a_tag_has_no_spaces() -> None:
+    assert in_tag(" My BM25/1+λ ") == "My-BM25-1+"
+    assert in_tag("λ") == "run"
+    kinds: dict[str, Any] = {"index": "i", "collection": "c", "output": "o"}
+    assert EvaluateJob(**kinds, tag="mine").tag == "mine"
+    with pytest.raises(ValueError, match="'my run': a tag has letters, digits and signs only"):
+        EvaluateJob(**kinds, tag="my run")
+    with pytest.raises(ValueError, match="a finished run has its own"):
+        EvaluateJob(run=Path("r.trec"), qrels=Path("q"), output=Path("o"), tag="mine")
