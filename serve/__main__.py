@@ -5,22 +5,33 @@ SIGTERM and Ctrl-C end it well: requests that are being worked on are answered, 
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import signal
 import sys
 import time
+import warnings
+from contextlib import suppress
 from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
 
 ROOT = Path(__file__).resolve().parents[1]
 # Of a checkout, wherever the command is given; a wheel has this within the package, which is on the path already.
 if (ROOT / "platform").is_dir():
     sys.path.insert(0, str(ROOT / "platform"))
+# Ray starts its processes by fork and exec, never by fork alone, which is what Lance warns of.
+warnings.filterwarnings("ignore", message="lance is not fork-safe")
 
 from diffretriever.schemas.base import Model  # noqa: E402
-from diffretriever.serve.front import ENVIRONMENT  # noqa: E402
+from diffretriever.serve import front, starting  # noqa: E402
 
 _NAME = "diffretriever"
 _LOOK_S = 0.5
+_ERROR = re.compile(r"^(?:[\w.]+\.)?(\w*Error): (.+)$", re.MULTILINE)
+"""The last line of a traceback."""
 
 
 class Address(Model):
@@ -28,45 +39,34 @@ class Address(Model):
 
     host: str = "127.0.0.1"
     """0.0.0.0: every machine of the network may ask."""
-    port: int = 8000
+    port: Annotated[int, Field(ge=1, le=65535)] = 8000
 
 
 def main(arguments: list[str]) -> None:
     """Serve by `key=value` arguments, until a signal comes.
 
     Raises:
-        ValueError: an unknown or malformed setting, or the application cannot start; the message says why.
+        ValueError: an unknown or malformed setting, an address that is taken, an index that cannot be opened, or the
+            application cannot start; the message says why.
     """
     given = dict(_pair(argument) for argument in arguments)
     address = Address.model_validate({name: given.pop(name) for name in Address.model_fields if name in given})
-    # The proxies of a Ray that is started from here on.
-    os.environ.update(ENVIRONMENT)
-    import ray
-    from ray import serve
-
-    from diffretriever.pipelines.cluster import connect
-    from diffretriever.serve.app import search_app
-
-    application = search_app(given)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Of Ray's processes, which are started from here on.
+    os.environ.update({**front.ENVIRONMENT, **starting.ENVIRONMENT})
     try:
-        connect("local")
-        serve.start(http_options=address.model_dump())
-        target = serve.RunTarget(application, name=_NAME, route_prefix="/")
-        serve.run_many([target], wait_for_applications_running=False)
-        _wait_until_running()
+        with starting.Starting(address.host, address.port):
+            application = _application(given)
+            _start_ray(address)
+        _run(application)
         sys.stderr.write(f"serving on http://{address.host}:{address.port}\n")
         signal.pause()
     except KeyboardInterrupt:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         sys.stderr.write("told to end: answering what is being worked on\n")
-        # Ray shuts its proxies down beside the replicas, so the application goes first.
-        if ray.is_initialized():
-            serve.delete(_NAME)
     finally:
-        serve.shutdown()
-        ray.shutdown()
+        _end_ray()
 
 
 def _pair(argument: str) -> tuple[str, str]:
@@ -76,18 +76,83 @@ def _pair(argument: str) -> tuple[str, str]:
     return name, value
 
 
-def _wait_until_running() -> None:
+def _application(given: dict[str, Any]) -> Any:
+    """Return the application, of which everything but the weights has been opened in this process."""
+    from diffretriever.serve.app import search_app, settings
+    from diffretriever.serving.service import check_config
+
+    check_config(settings(given))
+    return search_app(given)
+
+
+def _start_ray(address: Address) -> None:
     from ray import serve
 
+    from diffretriever.pipelines.cluster import connect
+
+    # That it has started, and that it is being ended, is said here.
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    connect("local")
+    serve.start(http_options=address.model_dump())
+
+
+def _run(application: Any) -> None:
+    """Return once the application answers.
+
+    Raises:
+        ValueError: it cannot start; the message says why.
+    """
+    from ray import serve
+
+    target = serve.RunTarget(application, name=_NAME, route_prefix="/")
+    serve.run_many([target], wait_for_applications_running=False)
     while (found := serve.status().applications[_NAME]).status != "RUNNING":
         if found.status == "DEPLOY_FAILED":
-            raise ValueError(found.message)
+            raise ValueError(_reason(found))
         time.sleep(_LOOK_S)
+
+
+def _reason(failed: Any) -> str:
+    """Return the error that a replica ended with, of what Ray says of an application that could not be deployed."""
+    told = [failed.message, *(each.message for each in failed.deployments.values())]
+    errors = [found for message in told for found in _ERROR.findall(message)]
+    if not errors:
+        return f"the application cannot start: {failed.message}"
+    kind, message = errors[-1]
+    return message if kind == "ValueError" else f"a replica cannot start: {kind}: {message}"
+
+
+def _end_ray() -> None:
+    if "ray" not in sys.modules:
+        return
+    import ray
+    from ray import serve
+
+    # Ray's own functions would start it to end it.
+    if ray.is_initialized():
+        with suppress(serve.exceptions.RayServeException):
+            # Ray shuts its proxies down beside the replicas, so the application goes first.
+            serve.delete(_NAME)
+        serve.shutdown()
+        ray.shutdown()
+
+
+def explain(error: ValueError) -> str:
+    """Return what is wrong with settings, a line each; of other mistakes the message."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    lines = []
+    for item in error.errors():
+        name, message = ".".join(map(str, item["loc"])), str(item["msg"]).removeprefix("Value error, ")
+        if item["type"] == "missing":
+            message = f"give it as {name}=VALUE"
+        lines.append(f"{name}: {message}" if name else message)
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
     try:
         main(sys.argv[1:])
     except ValueError as error:
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(f"error: {explain(error)}\n")
         raise SystemExit(1) from None

@@ -139,8 +139,8 @@ class Ingress:
                 _LOG.exception("no look at the newest version of the index; the one at hand is served")
 
 
-def search_app(arguments: dict[str, Any]) -> Application:
-    """Build the application from the settings of `ServeConfig`; DIFFRETRIEVER_INDEX stands in for `index`.
+def settings(arguments: dict[str, Any]) -> ServeConfig:
+    """Return the config that arguments say; DIFFRETRIEVER_INDEX stands in for `index`.
 
     Raises:
         ValueError: an unknown or malformed setting, named.
@@ -150,7 +150,16 @@ def search_app(arguments: dict[str, Any]) -> Application:
     if is_local(config.index):
         config = config.model_copy(update={"index": str(Path(config.index).absolute())})
     # Replicas run in other directories and do not have this process's environment.
-    config = config.model_copy(update={"trust_code": trusted_sources(config.trust_code)})
+    return config.model_copy(update={"trust_code": trusted_sources(config.trust_code)})
+
+
+def search_app(arguments: dict[str, Any]) -> Application:
+    """Build the application from the settings of `ServeConfig`; DIFFRETRIEVER_INDEX stands in for `index`.
+
+    Raises:
+        ValueError: an unknown or malformed setting, named.
+    """
+    config = settings(arguments)
     # Replicas get the digest: the key itself stays out of Ray's store and logs.
     secret = os.environ.get("DIFFRETRIEVER_API_KEY")
     key = key_digest(secret) if secret else None
