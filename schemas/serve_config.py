@@ -53,7 +53,11 @@ class ReplicaConfig(Model):
 
 
 class ServeConfig(Model):
-    """An application over one index. An API key comes from the environment alone: DIFFRETRIEVER_API_KEY."""
+    """An application over one index.
+
+    API keys come from the environment alone: that of DIFFRETRIEVER_API_KEY may do everything, that of
+    DIFFRETRIEVER_READ_KEY may search. With the second alone nobody can write; with neither, anybody may do everything.
+    """
 
     index: IndexPlace
     """Folder or object-store URI of the index."""

@@ -14,7 +14,7 @@ import uvicorn
 from diffretriever.client import AsyncSearchClient, ProblemError, Retries, SearchClient
 from diffretriever.schemas.serve import PassageIn
 from diffretriever.serving.api import make_api
-from diffretriever.serving.guard import key_digest
+from diffretriever.serving.guard import Keys
 from tests.browser.driving import Page
 from tests.browser.stub import STATIC
 from tests.serving.serving_cases import QUERIES, local_service, random_encoder, small_index
@@ -31,7 +31,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def served(uri: str, folder: Path) -> Iterator[str]:
     """Serve in a thread until the tests are through."""
-    api = make_api(local_service(uri), key_digest(KEY), STATIC)
+    api = make_api(local_service(uri), Keys.of(KEY), STATIC)
     server = uvicorn.Server(uvicorn.Config(api, log_level="warning", ws="none", loop="asyncio"))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

@@ -24,7 +24,7 @@ from diffretriever.schemas.serve import (
     SearchRequest,
     SearchResponse,
 )
-from diffretriever.serving.guard import Guard, SafeHeaders
+from diffretriever.serving.guard import Guard, Keys, SafeHeaders
 from diffretriever.serving.problems import (
     InvalidError,
     MalformedError,
@@ -42,17 +42,17 @@ _PROBLEM: dict[str, Any] = {
 }
 
 
-def make_api(service: Service, key: bytes | None, page: Path | None) -> FastAPI:
+def make_api(service: Service, keys: Keys, page: Path | None) -> FastAPI:
     """Return the application.
 
     Args:
         service: that answers.
-        key: `guard.key_digest` of the API key; None asks for none.
+        keys: that requests need; `Keys()` asks for none.
         page: folder of the search page; None serves none.
     """
     # Its pages of documentation would load scripts from elsewhere.
     api = FastAPI(title="DiffRetriever", version="1", docs_url=None, redoc_url=None)
-    api.add_middleware(Guard, config=service.config, key=key)
+    api.add_middleware(Guard, config=service.config, keys=keys)
     api.add_middleware(SafeHeaders)
     if service.config.cors_origins:
         api.add_middleware(

@@ -64,6 +64,16 @@ class UnauthorizedError(RequestError):
         return {"WWW-Authenticate": "Bearer"}
 
 
+class ForbiddenError(RequestError):
+    """The API key is good for less than what was asked."""
+
+    status, kind, title = 403, "forbidden", "The API key is not enough"
+
+    def headers(self) -> dict[str, str]:
+        """Say so as RFC 6750 §3.1 does."""
+        return {"WWW-Authenticate": 'Bearer error="insufficient_scope"'}
+
+
 class NotFoundError(RequestError):
     """Nothing is there."""
 
