@@ -37,7 +37,7 @@ HEADERS = {
     "referrer-policy": "same-origin",
 }
 """What every answer has: nobody may frame the pages, guess a file's type, or learn queries from an address."""
-OPEN = ("/", "/compare", "/healthz", "/readyz", "/openapi.json")
+OPEN = ("/", "/compare", "/docs", "/healthz", "/readyz", "/openapi.json")
 """Paths that need no key and are answered at once, like the page's files: they tell nothing of the index."""
 _FILES = "/static/"
 _READING = ("/search", "/encode")

@@ -114,6 +114,16 @@ class TooLargeError(RequestError):
         return {"Connection": "close"}
 
 
+class UnsupportedError(RequestError):
+    """The body is said to be something other than JSON, or nothing is said of it."""
+
+    status, kind, title = 415, "content-type", "The body is not sent as JSON"
+
+    def __init__(self, content_type: str) -> None:
+        said = f"the body is sent as {content_type}" if content_type else "nothing says what the body is"
+        super().__init__(said, "send it with the header `content-type: application/json`", "content-type")
+
+
 class InternalError(RequestError):
     """A mistake of the server's; what it was stands in its log, not in the answer."""
 
