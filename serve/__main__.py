@@ -25,7 +25,7 @@ if (ROOT / "platform").is_dir():
 # Ray starts its processes by fork and exec, never by fork alone, which is what Lance warns of.
 warnings.filterwarnings("ignore", message="lance is not fork-safe")
 
-from diffretriever.schemas.base import Model  # noqa: E402
+from diffretriever.schemas.base import Model, mistakes  # noqa: E402
 from diffretriever.serve import front, starting  # noqa: E402
 
 _NAME = "diffretriever"
@@ -138,16 +138,8 @@ def _end_ray() -> None:
 
 
 def explain(error: ValueError) -> str:
-    """Return what is wrong with settings, a line each; of other mistakes the message."""
-    if not isinstance(error, ValidationError):
-        return str(error)
-    lines = []
-    for item in error.errors():
-        name, message = ".".join(map(str, item["loc"])), str(item["msg"]).removeprefix("Value error, ")
-        if item["type"] == "missing":
-            message = f"give it as {name}=VALUE"
-        lines.append(f"{name}: {message}" if name else message)
-    return "\n".join(lines)
+    """Return what is wrong, a line for each setting."""
+    return "\n".join(mistakes(error)) if isinstance(error, ValidationError) else str(error)
 
 
 if __name__ == "__main__":
