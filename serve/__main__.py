@@ -5,14 +5,14 @@ SIGTERM and Ctrl-C end it well: requests that are being worked on are answered, 
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import re
 import signal
 import sys
 import time
-import warnings
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,8 +22,6 @@ ROOT = Path(__file__).resolve().parents[1]
 # Of a checkout, wherever the command is given; a wheel has this within the package, which is on the path already.
 if (ROOT / "platform").is_dir():
     sys.path.insert(0, str(ROOT / "platform"))
-# Ray starts its processes by fork and exec, never by fork alone, which is what Lance warns of.
-warnings.filterwarnings("ignore", message="lance is not fork-safe")
 
 from diffretriever.schemas.base import Model, mistakes  # noqa: E402
 from diffretriever.serve import front, starting  # noqa: E402
@@ -130,11 +128,13 @@ def _end_ray() -> None:
 
     # Ray's own functions would start it to end it.
     if ray.is_initialized():
-        with suppress(serve.exceptions.RayServeException):
-            # Ray shuts its proxies down beside the replicas, so the application goes first.
-            serve.delete(_NAME)
-        serve.shutdown()
-        ray.shutdown()
+        # Ray says on standard output that what it is told to end has died.
+        with redirect_stdout(io.StringIO()):
+            with suppress(serve.exceptions.RayServeException):
+                # Ray shuts its proxies down beside the replicas, so the application goes first.
+                serve.delete(_NAME)
+            serve.shutdown()
+            ray.shutdown()
 
 
 def explain(error: ValueError) -> str:
