@@ -57,7 +57,8 @@ def main(arguments: list[str]) -> None:
             application = _application(given)
             _start_ray(address)
         _run(application)
-        sys.stderr.write(f"serving on http://{address.host}:{address.port}\n")
+        url = f"http://{address.host}:{address.port}"
+        sys.stderr.write(f"serving on {url}, described at {url}/docs, measured for Prometheus at {url}/metrics\n")
         signal.pause()
     except KeyboardInterrupt:
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -26,7 +26,7 @@ from diffretriever.files import is_local
 from diffretriever.schemas.serve import PartState
 from diffretriever.schemas.serve_config import ReplicaConfig, ServeConfig
 from diffretriever.search.batch import to_table
-from diffretriever.serve.metrics import RayMetrics
+from diffretriever.serve.metrics import RayMetrics, exposition
 from diffretriever.serve.remote import RemoteBackend
 from diffretriever.serving.answering import SearchSpec
 from diffretriever.serving.api import make_api
@@ -119,7 +119,7 @@ class Ingress:
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Return the application; Ray asks for it once, in the replica."""
         self._watch = asyncio.get_running_loop().create_task(self._follow())
-        return make_api(self._service, self._keys, _PAGE if self._config.page else None)
+        return make_api(self._service, self._keys, _PAGE if self._config.page else None, exposition)
 
     async def ping(self) -> None:
         """Show that this replica is alive."""

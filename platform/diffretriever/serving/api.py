@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, Request
 from fastapi import Path as Place
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse, Response
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
@@ -42,13 +42,16 @@ from diffretriever.serving.service import Service
 _REFUSED = (400, 401, 408, 413, 415, 422, 503)
 
 
-def make_api(service: Service, keys: Keys, page: Path | None) -> FastAPI:
+def make_api(
+    service: Service, keys: Keys, page: Path | None, exposition: Callable[[], Awaitable[str]] | None = None
+) -> FastAPI:
     """Return the application.
 
     Args:
         service: that answers.
         keys: that requests need; `Keys()` asks for none.
         page: folder of the search page; None serves none.
+        exposition: returns measurements in the text format of Prometheus; None serves none.
     """
     # FastAPI's own pages would load scripts from elsewhere.
     api = FastAPI(
@@ -73,6 +76,8 @@ def make_api(service: Service, keys: Keys, page: Path | None) -> FastAPI:
     _add_routes(api, service)
     if page is not None:
         _add_page(api, page)
+    if exposition is not None:
+        _add_metrics(api, exposition)
     return api
 
 
@@ -146,6 +151,13 @@ def _add_routes(api: FastAPI, service: Service) -> None:
 
 def _body(examples: Mapping[str, tuple[str, BaseModel]]) -> Any:
     return Body(openapi_examples=description.bodies(examples))
+
+
+def _add_metrics(api: FastAPI, exposition: Callable[[], Awaitable[str]]) -> None:
+    # No operation of the interface: what it answers is described by Prometheus, and read by that.
+    @api.get("/metrics", include_in_schema=False)
+    async def metrics() -> PlainTextResponse:
+        return PlainTextResponse(await exposition(), media_type="text/plain; version=0.0.4")
 
 
 def _add_page(api: FastAPI, page: Path) -> None:
