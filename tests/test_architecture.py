@@ -41,6 +41,7 @@ LEVELS = {
     "serving": 8,
     "reproduction": 8,
     "front": 9,
+    "integrations": 10,
     "jobs": 10,
     "serve": 10,
 }

@@ -86,8 +86,10 @@ def modules_in(wheel: Path) -> list[str]:
 
 def test_it_searches_where_nothing_else_is(wheel: Path, url: str, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path)
-    modules = [name for name in modules_in(wheel) if ".integrations" not in name]
-    assert "diffretriever.client" in modules
+    found = modules_in(wheel)
+    assert {"diffretriever.client", "diffretriever.integrations.langchain"} <= {*found}
+    # What those are for has to be there, and brings what it likes.
+    modules = [name for name in found if not name.startswith("diffretriever.integrations.")]
     # Without `site`, this checkout is not on the path.
     places = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {sysconfig.get_path('purelib')!r}]"
     command = [sys.executable, "-I", "-S", "-c", f"{places}\n{SEARCH}", url, ",".join(modules)]
@@ -100,6 +102,7 @@ def test_it_is_of_the_same_version_and_asks_for_no_more(wheel: Path) -> None:
     for field in ("version", "license", "requires-python"):
         assert alone[field] == whole[field]
     assert {*alone["dependencies"]} <= {*whole["dependencies"]}
+    assert alone["optional-dependencies"].items() <= whole["optional-dependencies"].items()
     assert {normal(each) for each in alone["dependencies"]} == {"httpx2", "pydantic", "pydantic-core"}
     assert wheel.stat().st_size < 100_000
 
