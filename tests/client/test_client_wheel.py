@@ -51,7 +51,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for file in (ROOT / "client").iterdir():
         if file.is_file():
             (folder / "client" / file.name).write_bytes(file.read_bytes())
-    build = ["-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, folder / "client"]
+    build = ["-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), str(folder / "client")]
     subprocess.run([sys.executable, *build], check=True, capture_output=True)
     (made,) = folder.glob("*.whl")
     return made
@@ -115,6 +115,6 @@ def test_it_installs_into_a_fresh_environment(full: bool, wheel: Path, url: str,
     subprocess.run([python, "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", wheel], check=True)
     listed = subprocess.run([python, "-m", "pip", "list"], capture_output=True, text=True, check=True).stdout
     assert not {"torch", "ray", "pyarrow", "numpy"} & set(listed.split())
-    command = [python, "-I", "-c", SEARCH, url, "diffretriever.client"]
+    command = [str(python), "-I", "-c", SEARCH, url, "diffretriever.client"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("p1\n", 0), done.stderr
