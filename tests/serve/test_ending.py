@@ -148,11 +148,13 @@ def test_mistakes_are_one_line_before_ray_starts(settings: list[str], message: s
 def test_an_index_that_cannot_be_served_is_refused_before_ray_starts(
     index: PassageIndex, no_ray: None, tmp_path: Path
 ) -> None:
-    damaged = tmp_path / "damaged"
-    shutil.copytree(index.uri, damaged)
-    for file in damaged.glob("passages.lance/_versions/*.manifest"):
-        file.write_text("x")
-    settings = [(str(damaged), "selector=rule"), (index.uri, "selector=/no/file"), (index.uri, "backbone=/no/folder")]
+    places = tmp_path / "a", tmp_path / "b"
+    for place, files in zip(places, ("_versions/*.manifest", "data/*.lance"), strict=True):
+        shutil.copytree(index.uri, place)
+        for file in place.glob(f"passages.lance/{files}"):
+            file.write_text("x")
+    settings = [(str(place), "selector=rule") for place in places]
+    settings += [(index.uri, "selector=/no/file"), (index.uri, "backbone=/no/folder")]
     for place, setting in settings:
         with pytest.raises(ValueError, match=r"/no/|damaged") as caught:
             main([f"index={place}", f"port={free_port()}", setting])

@@ -189,13 +189,14 @@ class Service:
 
 
 def check_config(config: ServeConfig) -> None:
-    """Open what replicas open, but for the weights and the files that are searched, and close it.
+    """Open what replicas open, but for the weights and the files beside the table, and read a row of it.
 
     Raises:
         ValueError: they could not; the message says why.
     """
     index = open_index(config)
     open_answering(config, index, open_preparer(config, index), NoMetrics())
+    next(index.batches(["id"], 1), None)
 
 
 def open_index(config: ServeConfig) -> PassageIndex:
