@@ -38,6 +38,7 @@ class ReplicaConfig(Model):
     """How many copies of a deployment run, and with what."""
 
     min_replicas: PositiveInt = 1
+    """Copies that always run."""
     max_replicas: PositiveInt = 1
     """More than `min_replicas`: Ray adds copies while queues are long."""
     cpus: Annotated[float, Field(ge=0)] = 1.0

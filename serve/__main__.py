@@ -11,7 +11,9 @@ import os
 import re
 import signal
 import sys
+import textwrap
 import time
+from collections.abc import Iterator
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,10 +26,15 @@ if (ROOT / "platform").is_dir():
     sys.path.insert(0, str(ROOT / "platform"))
 
 from diffretriever.schemas.base import Model, mistakes  # noqa: E402
+from diffretriever.schemas.serve_config import ServeConfig  # noqa: E402
 from diffretriever.serve import front, starting  # noqa: E402
 
 _NAME = "diffretriever"
 _LOOK_S = 0.5
+_KEYS = (
+    "From the environment: DIFFRETRIEVER_API_KEY, the key that may do everything, and DIFFRETRIEVER_READ_KEY, one that",
+    "may search. Without either, anybody who reaches the port may do everything.",
+)
 _ERROR = re.compile(r"^(?:[\w.]+\.)?(\w*Error): (.+)$", re.MULTILINE)
 """The last line of a traceback."""
 
@@ -47,6 +54,9 @@ def main(arguments: list[str]) -> None:
         ValueError: an unknown or malformed setting, an address that is taken, an index that cannot be opened, or the
             application cannot start; the message says why.
     """
+    if {"-h", "--help"} & {*arguments}:
+        sys.stdout.write(_help())
+        return
     given = dict(_pair(argument) for argument in arguments)
     address = Address.model_validate({name: given.pop(name) for name in Address.model_fields if name in given})
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -66,6 +76,22 @@ def main(arguments: list[str]) -> None:
         sys.stderr.write("told to end: answering what is being worked on\n")
     finally:
         _end_ray()
+
+
+def _help() -> str:
+    settings = [line for model in (ServeConfig, Address) for line in _settings(model)]
+    return "\n".join(["usage: python -m serve index=FOLDER [NAME=VALUE ...]\n", *settings, "", *_KEYS, ""])
+
+
+def _settings(model: type[Model], prefix: str = "") -> Iterator[str]:
+    """Yield a line or more for each setting, the required ones first; those of a part have its name before theirs."""
+    for name, field in sorted(model.model_fields.items(), key=lambda each: not each[1].is_required()):
+        if isinstance(field.default, Model):
+            yield from _settings(type(field.default), f"{prefix}{name}.")
+            continue
+        about = " ".join((field.description or "").split())
+        default = "required" if field.is_required() else f"default: {field.default}"
+        yield from textwrap.wrap(f"  {prefix}{name}: {about} ({default})", 100, subsequent_indent="      ")
 
 
 def _pair(argument: str) -> tuple[str, str]:

@@ -113,6 +113,16 @@ def test_it_answers_what_it_is_working_on_and_ends_well(full: bool, request: pyt
     assert all(int(answer.headers["retry-after"]) > 0 for answer in refused)
 
 
+def test_its_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--help"])
+    said = capsys.readouterr().out
+    assert said.splitlines()[2].startswith("  index: Folder or object-store URI")
+    for name in ("port", "host", "layout", "limits.max_k", "ingress.max_replicas"):
+        assert f"\n  {name}: " in said
+    assert "DIFFRETRIEVER_READ_KEY" in said
+    assert max(map(len, said.splitlines())) <= 120
+
+
 @pytest.fixture
 def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever starts Ray fails."""
