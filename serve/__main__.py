@@ -148,8 +148,6 @@ def _reason(failed: Any) -> str:
 
 
 def _end_ray() -> None:
-    if "ray" not in sys.modules:
-        return
     import ray
     from ray import serve
 

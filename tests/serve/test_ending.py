@@ -159,11 +159,11 @@ def test_an_index_that_cannot_be_served_is_refused_before_ray_starts(
     index: PassageIndex, no_ray: None, tmp_path: Path
 ) -> None:
     places = tmp_path / "a", tmp_path / "b"
-    for place, files in zip(places, ("_versions/*.manifest", "data/*.lance"), strict=True):
-        shutil.copytree(index.uri, place)
-        for file in place.glob(f"passages.lance/{files}"):
+    for copy, files in zip(places, ("_versions/*.manifest", "data/*.lance"), strict=True):
+        shutil.copytree(index.uri, copy)
+        for file in copy.glob(f"passages.lance/{files}"):
             file.write_text("x")
-    settings = [(str(place), "selector=rule") for place in places]
+    settings = [(str(copy), "selector=rule") for copy in places]
     settings += [(index.uri, "selector=/no/file"), (index.uri, "backbone=/no/folder")]
     for place, setting in settings:
         with pytest.raises(ValueError, match=r"/no/|damaged") as caught:
