@@ -231,9 +231,10 @@ def _request(uri: str) -> Callable[[], object]:
     from fastapi.testclient import TestClient
 
     from diffretriever.serving.api import make_api
+    from diffretriever.serving.guard import Keys
     from tests.serving.serving_cases import local_service
 
-    client = TestClient(make_api(local_service(uri), None, None))
+    client = TestClient(make_api(local_service(uri), Keys(), None))
 
     def work() -> None:
         answer = client.post("/search", json={"query": "some text"})

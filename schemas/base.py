@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, ValidationError, model_validator
 from pydantic_core import CoreSchema, core_schema
 
 
@@ -41,6 +41,18 @@ def split_at_commas(value: Any) -> Any:
 
 CommaSeparated: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(split_at_commas)]
 """Several strings, or one with commas between them."""
+
+
+def mistakes(error: ValidationError) -> list[str]:
+    """Return what is wrong with the values that a model was made of, as `field: what`, a sentence each."""
+    found = []
+    for item in error.errors(include_url=False):
+        # Alternatives of a union (`str`, `list[str]`) are no part of the field's name.
+        parts = [str(part) for part in item["loc"] if isinstance(part, int) or part.isidentifier()]
+        field = ".".join(part for part in parts if part not in {"str", "int"})
+        message = "a value is needed" if item["type"] == "missing" else str(item["msg"]).removeprefix("Value error, ")
+        found.append(f"{field}: {message}" if field else message)
+    return found
 
 
 class Model(BaseModel):

@@ -38,6 +38,7 @@ class ReplicaConfig(Model):
     """How many copies of a deployment run, and with what."""
 
     min_replicas: PositiveInt = 1
+    """Copies that always run."""
     max_replicas: PositiveInt = 1
     """More than `min_replicas`: Ray adds copies while queues are long."""
     cpus: Annotated[float, Field(ge=0)] = 1.0
@@ -53,7 +54,11 @@ class ReplicaConfig(Model):
 
 
 class ServeConfig(Model):
-    """An application over one index. An API key comes from the environment alone: DIFFRETRIEVER_API_KEY."""
+    """An application over one index.
+
+    API keys come from the environment alone: that of DIFFRETRIEVER_API_KEY may do everything, that of
+    DIFFRETRIEVER_READ_KEY may search. With the second alone nobody can write; with neither, anybody may do everything.
+    """
 
     index: IndexPlace
     """Folder or object-store URI of the index."""

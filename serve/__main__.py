@@ -5,22 +5,38 @@ SIGTERM and Ctrl-C end it well: requests that are being worked on are answered, 
 
 from __future__ import annotations
 
+import io
+import logging
 import os
+import re
 import signal
 import sys
+import textwrap
 import time
+from collections.abc import Iterator
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
 
 ROOT = Path(__file__).resolve().parents[1]
 # Of a checkout, wherever the command is given; a wheel has this within the package, which is on the path already.
 if (ROOT / "platform").is_dir():
     sys.path.insert(0, str(ROOT / "platform"))
 
-from diffretriever.schemas.base import Model  # noqa: E402
-from diffretriever.serve.front import ENVIRONMENT  # noqa: E402
+from diffretriever.schemas.base import Model, mistakes  # noqa: E402
+from diffretriever.schemas.serve_config import ServeConfig  # noqa: E402
+from diffretriever.serve import front, starting  # noqa: E402
 
 _NAME = "diffretriever"
 _LOOK_S = 0.5
+_KEYS = (
+    "From the environment: DIFFRETRIEVER_API_KEY, the key that may do everything, and DIFFRETRIEVER_READ_KEY, one that",
+    "may search. Without either, anybody who reaches the port may do everything.",
+)
+_ERROR = re.compile(r"^(?:[\w.]+\.)?(\w*Error): (.+)$", re.MULTILINE)
+"""The last line of a traceback."""
 
 
 class Address(Model):
@@ -28,45 +44,54 @@ class Address(Model):
 
     host: str = "127.0.0.1"
     """0.0.0.0: every machine of the network may ask."""
-    port: int = 8000
+    port: Annotated[int, Field(ge=1, le=65535)] = 8000
 
 
 def main(arguments: list[str]) -> None:
     """Serve by `key=value` arguments, until a signal comes.
 
     Raises:
-        ValueError: an unknown or malformed setting, or the application cannot start; the message says why.
+        ValueError: an unknown or malformed setting, an address that is taken, an index that cannot be opened, or the
+            application cannot start; the message says why.
     """
+    if {"-h", "--help"} & {*arguments}:
+        sys.stdout.write(_help())
+        return
     given = dict(_pair(argument) for argument in arguments)
     address = Address.model_validate({name: given.pop(name) for name in Address.model_fields if name in given})
-    # The proxies of a Ray that is started from here on.
-    os.environ.update(ENVIRONMENT)
-    import ray
-    from ray import serve
-
-    from diffretriever.pipelines.cluster import connect
-    from diffretriever.serve.app import search_app
-
-    application = search_app(given)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Of Ray's processes, which are started from here on.
+    os.environ.update({**front.ENVIRONMENT, **starting.ENVIRONMENT})
     try:
-        connect("local")
-        serve.start(http_options=address.model_dump())
-        target = serve.RunTarget(application, name=_NAME, route_prefix="/")
-        serve.run_many([target], wait_for_applications_running=False)
-        _wait_until_running()
-        sys.stderr.write(f"serving on http://{address.host}:{address.port}\n")
+        with starting.Starting(address.host, address.port):
+            application = _application(given)
+            _start_ray(address)
+        _run(application)
+        url = f"http://{address.host}:{address.port}"
+        sys.stderr.write(f"serving on {url}, described at {url}/docs, measured for Prometheus at {url}/metrics\n")
         signal.pause()
     except KeyboardInterrupt:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         sys.stderr.write("told to end: answering what is being worked on\n")
-        # Ray shuts its proxies down beside the replicas, so the application goes first.
-        if ray.is_initialized():
-            serve.delete(_NAME)
     finally:
-        serve.shutdown()
-        ray.shutdown()
+        _end_ray()
+
+
+def _help() -> str:
+    settings = [line for model in (ServeConfig, Address) for line in _settings(model)]
+    return "\n".join(["usage: python -m serve index=FOLDER [NAME=VALUE ...]\n", *settings, "", *_KEYS, ""])
+
+
+def _settings(model: type[Model], prefix: str = "") -> Iterator[str]:
+    """Yield a line or more for each setting, the required ones first; those of a part have its name before theirs."""
+    for name, field in sorted(model.model_fields.items(), key=lambda each: not each[1].is_required()):
+        if isinstance(field.default, Model):
+            yield from _settings(type(field.default), f"{prefix}{name}.")
+            continue
+        about = " ".join((field.description or "").split())
+        default = "required" if field.is_required() else f"default: {field.default}"
+        yield from textwrap.wrap(f"  {prefix}{name}: {about} ({default})", 100, subsequent_indent="      ")
 
 
 def _pair(argument: str) -> tuple[str, str]:
@@ -76,18 +101,75 @@ def _pair(argument: str) -> tuple[str, str]:
     return name, value
 
 
-def _wait_until_running() -> None:
+def _application(given: dict[str, Any]) -> Any:
+    """Return the application, of which everything but the weights has been opened in this process."""
+    from diffretriever.serve.app import search_app, settings
+    from diffretriever.serving.service import check_config
+
+    check_config(settings(given))
+    return search_app(given)
+
+
+def _start_ray(address: Address) -> None:
     from ray import serve
 
+    from diffretriever.pipelines.cluster import connect
+
+    # That it has started, and that it is being ended, is said here.
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    connect("local")
+    serve.start(http_options=address.model_dump())
+
+
+def _run(application: Any) -> None:
+    """Return once the application answers.
+
+    Raises:
+        ValueError: it cannot start; the message says why.
+    """
+    from ray import serve
+
+    target = serve.RunTarget(application, name=_NAME, route_prefix="/")
+    serve.run_many([target], wait_for_applications_running=False)
     while (found := serve.status().applications[_NAME]).status != "RUNNING":
         if found.status == "DEPLOY_FAILED":
-            raise ValueError(found.message)
+            raise ValueError(_reason(found))
         time.sleep(_LOOK_S)
+
+
+def _reason(failed: Any) -> str:
+    """Return the error that a replica ended with, of what Ray says of an application that could not be deployed."""
+    told = [failed.message, *(each.message for each in failed.deployments.values())]
+    errors = [found for message in told for found in _ERROR.findall(message)]
+    if not errors:
+        return f"the application cannot start: {failed.message}"
+    kind, message = errors[-1]
+    return message if kind == "ValueError" else f"a replica cannot start: {kind}: {message}"
+
+
+def _end_ray() -> None:
+    import ray
+    from ray import serve
+
+    # Ray's own functions would start it to end it.
+    if ray.is_initialized():
+        # Ray says on standard output that what it is told to end has died.
+        with redirect_stdout(io.StringIO()):
+            with suppress(serve.exceptions.RayServeException):
+                # Ray shuts its proxies down beside the replicas, so the application goes first.
+                serve.delete(_NAME)
+            serve.shutdown()
+            ray.shutdown()
+
+
+def explain(error: ValueError) -> str:
+    """Return what is wrong, a line for each setting."""
+    return "\n".join(mistakes(error)) if isinstance(error, ValidationError) else str(error)
 
 
 if __name__ == "__main__":
     try:
         main(sys.argv[1:])
     except ValueError as error:
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(f"error: {explain(error)}\n")
         raise SystemExit(1) from None

@@ -26,12 +26,12 @@ from diffretriever.files import is_local
 from diffretriever.schemas.serve import PartState
 from diffretriever.schemas.serve_config import ReplicaConfig, ServeConfig
 from diffretriever.search.batch import to_table
-from diffretriever.serve.metrics import RayMetrics
+from diffretriever.serve.metrics import RayMetrics, exposition
 from diffretriever.serve.remote import RemoteBackend
 from diffretriever.serving.answering import SearchSpec
 from diffretriever.serving.api import make_api
 from diffretriever.serving.backend import EncodeBatcher, LocalBackend, SearchBatcher
-from diffretriever.serving.guard import key_digest
+from diffretriever.serving.guard import Keys
 from diffretriever.serving.service import (
     Service,
     open_answering,
@@ -99,7 +99,7 @@ class Ingress:
     def __init__(
         self,
         config: ServeConfig,
-        key: bytes | None,
+        keys: Keys,
         encoder: DeploymentHandle | None = None,
         shards: tuple[DeploymentHandle, ...] = (),
     ) -> None:
@@ -107,19 +107,19 @@ class Ingress:
 
         Args:
             config: of the application.
-            key: `guard.key_digest` of the API key; None asks for none.
+            keys: that requests need; `Keys()` asks for none.
             encoder: deployment that encodes; None: this replica encodes and searches by itself.
             shards: deployments that search, in the order of their numbers.
         """
         _use_threads(config, config.ingress)
-        self._config, self._key = config, key
+        self._config, self._keys = config, keys
         self._service = _together(config) if encoder is None else _apart(config, encoder, shards)
         self._watch: asyncio.Task[None] | None = None
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Return the application; Ray asks for it once, in the replica."""
         self._watch = asyncio.get_running_loop().create_task(self._follow())
-        return make_api(self._service, self._key, _PAGE if self._config.page else None)
+        return make_api(self._service, self._keys, _PAGE if self._config.page else None, exposition)
 
     async def ping(self) -> None:
         """Show that this replica is alive."""
@@ -139,8 +139,8 @@ class Ingress:
                 _LOG.exception("no look at the newest version of the index; the one at hand is served")
 
 
-def search_app(arguments: dict[str, Any]) -> Application:
-    """Build the application from the settings of `ServeConfig`; DIFFRETRIEVER_INDEX stands in for `index`.
+def settings(arguments: dict[str, Any]) -> ServeConfig:
+    """Return the config that arguments say; DIFFRETRIEVER_INDEX stands in for `index`.
 
     Raises:
         ValueError: an unknown or malformed setting, named.
@@ -150,17 +150,25 @@ def search_app(arguments: dict[str, Any]) -> Application:
     if is_local(config.index):
         config = config.model_copy(update={"index": str(Path(config.index).absolute())})
     # Replicas run in other directories and do not have this process's environment.
-    config = config.model_copy(update={"trust_code": trusted_sources(config.trust_code)})
-    # Replicas get the digest: the key itself stays out of Ray's store and logs.
-    secret = os.environ.get("DIFFRETRIEVER_API_KEY")
-    key = key_digest(secret) if secret else None
+    return config.model_copy(update={"trust_code": trusted_sources(config.trust_code)})
+
+
+def search_app(arguments: dict[str, Any]) -> Application:
+    """Build the application from the settings of `ServeConfig`; DIFFRETRIEVER_INDEX stands in for `index`.
+
+    Raises:
+        ValueError: an unknown or malformed setting, named.
+    """
+    config = settings(arguments)
+    # Replicas get digests: the keys themselves stay out of Ray's store and logs.
+    keys = Keys.of(os.environ.get("DIFFRETRIEVER_API_KEY"), os.environ.get("DIFFRETRIEVER_READ_KEY"))
     ingress = serve.deployment(**_options(config, config.ingress))(serve.ingress()(Ingress))
     if config.layout == "together":
-        return ingress.bind(config, key)
+        return ingress.bind(config, keys)
     encoder = serve.deployment(name="Encoder", **_options(config, config.encoder))(QueryEncoder)
     shard = serve.deployment(**_options(config, config.shard))(Shard)
     shards = tuple(shard.options(name=f"Shard{number}").bind(config, number) for number in range(config.shards))
-    return ingress.bind(config, key, encoder.bind(config), shards)
+    return ingress.bind(config, keys, encoder.bind(config), shards)
 
 
 def _together(config: ServeConfig) -> Service:

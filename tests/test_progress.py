@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 
 import pytest
 
@@ -73,3 +74,29 @@ def test_a_terminal_gets_one_live_line(clock: list[float], monkeypatch: pytest.M
         clock[0] += 0.6
     assert "writing runs:  10%" in stream.getvalue()
     assert "ETA 00:21, 1.7 queries/s]" in stream.getvalue()
+
+
+@pytest.mark.parametrize("columns", [60, 100, 160])
+def test_the_line_fits_the_terminal_and_has_a_bar(
+    columns: int, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is less wanted gives way: the middle of a long place, then padding and tokens."""
+    label = "notes of the gardeners' club → /home/somebody/projects/gardens/indexes/notes"
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    monkeypatch.setattr(stream, "fileno", lambda: 2)
+    monkeypatch.setattr("tqdm.std._screen_shape_wrapper", lambda: lambda _: (columns, 24))
+    monkeypatch.setattr("os.get_terminal_size", lambda _: os.terminal_size((columns, 24)))
+    monkeypatch.setattr("tqdm.std.time", lambda: clock[0])
+    with Progress(label, 12_000, stream) as shown:
+        for _ in range(3):
+            clock[0] += 20
+            shown.update(1000, 90_000, 100_000)
+    lines = [line for line in stream.getvalue().split("\r") if "%" in line]
+    assert {len(line.rstrip()) for line in lines} <= {*range(columns + 1)}
+    last = lines[-1]
+    assert last.startswith("note")
+    assert "3000/12000" in last
+    assert "notes: " in last
+    assert "25%|##" in last
+    assert ("ETA 03:00" in last, "passages/s" in last, "padding" in last) == (True, columns > 60, columns > 100)

@@ -57,12 +57,13 @@ def main(config: FuzzBenchmark) -> None:
     """Ask, and print a table of statuses."""
     from diffretriever.evaluation.formats.tables import format_table
     from diffretriever.serving.api import make_api
+    from diffretriever.serving.guard import Keys
     from tests.serving.serving_cases import local_service
 
     about = header()
     with tempfile.TemporaryDirectory() as folder:
         copy = shutil.copytree(config.index, Path(folder) / "index")
-        described = schemathesis.openapi.from_asgi("/openapi.json", make_api(local_service(str(copy)), None, None))
+        described = schemathesis.openapi.from_asgi("/openapi.json", make_api(local_service(str(copy)), Keys(), None))
         rows = []
         for method, path, mode in CASES:
             statuses = fuzz(described, method, path, mode, config.examples)

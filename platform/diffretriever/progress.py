@@ -7,6 +7,7 @@ other programs the same loops are silent.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import deque
@@ -28,6 +29,10 @@ _RATE_BLOCKS = 8
 _LEAST_BETWEEN_SECONDS = 0.2
 _BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
 _COUNT = "{desc}: {n_fmt} [{elapsed}{postfix}]"
+_COLUMNS = 80
+"""Of a terminal that does not say."""
+_BESIDE = 31
+"""Columns of a line for the shortest bar, for how long it has taken, and for what stands between."""
 
 _shows = False
 
@@ -96,9 +101,10 @@ class Progress:
             self._bar = tqdm(
                 total=self._total,
                 initial=self._done,
-                desc=self._label,
+                desc=self._fitting([])[0],
                 file=self._stream,
                 bar_format=_COUNT if self._total is None else _BAR,
+                dynamic_ncols=True,
                 delay=_QUIET_SECONDS if self._quiet else 0,
             )
             self._bar.set_postfix_str("starting", refresh=not self._quiet)
@@ -120,11 +126,13 @@ class Progress:
         while len(self._recent) > _RATE_BLOCKS and now - self._recent[0][0] > _RATE_WINDOW_SECONDS:
             self._recent.popleft()
         if self._bar is not None:
-            self._bar.set_postfix_str(self._rates(now), refresh=not self._quiet)
+            label, rates = self._fitting(self._rates(now))
+            self._bar.set_description_str(label, refresh=False)
+            self._bar.set_postfix_str(rates, refresh=not self._quiet)
             self._bar.update(count)
         elif self._is_due(now):
             self._logged = now
-            self._print(f"{self._label}: {self._counted()}, {self._rates(now)}")
+            self._print(f"{self._label}: {self._counted()}, {', '.join(self._rates(now))}")
 
     def _is_due(self, now: float) -> bool:
         if self._done == self._total:
@@ -136,10 +144,25 @@ class Progress:
             return f"{self._done:,} {self._unit}"
         return f"{self._done:,}/{self._total:,} ({100 * self._done // max(1, self._total)} %)"
 
-    def _rates(self, now: float) -> str:
+    def _columns(self) -> int:
+        """Return how wide the terminal is now."""
+        try:
+            return os.get_terminal_size(self._stream.fileno()).columns or _COLUMNS
+        except (OSError, ValueError):
+            return _COLUMNS
+
+    def _fitting(self, rates: list[str]) -> tuple[str, str]:
+        """Return the label, and the first of the rates, that leave room for a bar in the terminal's line."""
+        room = self._columns() - _BESIDE - 2 * len(str(self._total or self._done))
+        least = min(len(self._label), room // 2)
+        while rates and least + len(", ".join(rates)) > room:
+            rates = rates[:-1]
+        return _shortened(self._label, room - len(", ".join(rates))), ", ".join(rates)
+
+    def _rates(self, now: float) -> list[str]:
         then, done, tokens = self._recent[0]
         if then == now:
-            return "first block done"
+            return ["first block done"]
         seconds = now - then
         rate = (self._done - done) / seconds
         parts = [f"{rate:,.1f} {self._unit}/s"]
@@ -148,7 +171,7 @@ class Progress:
         if self._padded:
             parts.append(f"{(self._tokens - tokens) / seconds:,.0f} tokens/s")
             parts.append(f"{100 * (1 - self._tokens / self._padded):.1f} % padding")
-        return ", ".join(parts)
+        return parts
 
     def _print(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
@@ -158,6 +181,14 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.close()
+
+
+def _shortened(text: str, most: int) -> str:
+    """Return a text of at most `most` characters, at least three: its middle gives way."""
+    if len(text) <= most:
+        return text
+    kept = max(most, 3) - 1
+    return f"{text[: kept // 2]}…{text[len(text) - (kept - kept // 2) :]}"
 
 
 def _clock(seconds: float) -> str:

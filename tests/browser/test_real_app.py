@@ -8,13 +8,14 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 import uvicorn
 
 from diffretriever.client import AsyncSearchClient, ProblemError, Retries, SearchClient
 from diffretriever.schemas.serve import PassageIn
 from diffretriever.serving.api import make_api
-from diffretriever.serving.guard import key_digest
+from diffretriever.serving.guard import Keys
 from tests.browser.driving import Page
 from tests.browser.stub import STATIC
 from tests.serving.serving_cases import QUERIES, local_service, random_encoder, small_index
@@ -31,7 +32,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def served(uri: str, folder: Path) -> Iterator[str]:
     """Serve in a thread until the tests are through."""
-    api = make_api(local_service(uri), key_digest(KEY), STATIC)
+    api = make_api(local_service(uri), Keys.of(KEY), STATIC)
     server = uvicorn.Server(uvicorn.Config(api, log_level="warning", ws="none", loop="asyncio"))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -58,6 +59,24 @@ def test_page_searches_the_application(browser: Page, address: str) -> None:
     assert all("401" in error for error in browser.errors())
     browser.driver.get(f"{address}/compare?q=heat")
     browser.until("return document.querySelectorAll('#list-b li').length")
+    assert browser.errors() == []
+    browser.leave()
+
+
+def test_page_of_the_interface_says_all_that_can_be_asked(browser: Page, address: str) -> None:
+    """It loads nothing from elsewhere: its policy would have the browser say so."""
+    browser.begin(address)
+    browser.driver.get(f"{address}/docs")
+    browser.until("return document.querySelector('.operation')")
+    with httpx2.Client(base_url=address) as client:
+        paths = client.get("/openapi.json").json()["paths"]
+    asked = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+    assert set(browser.texts(".operation > summary code")) == asked
+    for summary in browser.all(".operation > summary"):
+        summary.click()
+    text = browser.one("#operations").text
+    assert f"curl -X POST '{address}/search'" in text
+    assert "urn:diffretriever:problem:content-type" in text
     assert browser.errors() == []
     browser.leave()
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from pydantic import ValidationError
 
 from diffretriever.client import AnswerError, AsyncSearchClient, ProblemError, Retries, SearchClient, UnreachableError
 from tests.client.service import ADDED, DELETED, FOUND, PASSAGE, REFUSED, Ask, Script, ok, problem
@@ -32,6 +33,27 @@ def test_search_sends_what_differs_and_returns_the_typed_answer(ask: Ask) -> Non
         "filter": {"collection": "c"},
         "explain": True,
     }
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "dens"}, "mode: 'dens' is no score to rank by. Did you mean 'dense'?"),
+        ({"k": 0}, "k: Input should be greater than 0"),
+        ({"budget": "adaptiv"}, "budget: Input should be 'adaptive'; or: budget: Input should be a valid integer"),
+        ({"query": 5}, "query: Input should be a valid string; or: query: Input should be a valid list"),
+        ({"query": ["a", None]}, "query: Input should be a valid string; or: query.1: Input should be a valid string"),
+    ],
+)
+def test_a_mistake_is_a_sentence_that_names_the_argument(ask: Ask, options: dict[str, Any], message: str) -> None:
+    """Before anything is sent, and without pydantic's own text."""
+    script = Script([])
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 (its text is looked at)
+        ask(script, "search", **{"query": "heat", **options})
+    assert str(caught.value).startswith(message)
+    assert "pydantic" not in str(caught.value)
+    assert not isinstance(caught.value, ValidationError)
+    assert script.requests == []
 
 
 def test_defaults_are_the_service_s(ask: Ask) -> None:

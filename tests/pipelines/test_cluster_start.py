@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from unittest.mock import patch
 
+import lance
 import pytest
+from ray._private.authentication.authentication_token_setup import _warn_token_auth_disabled, _warn_token_auth_enabled
+from ray.data._internal.execution.operators import actor_pool_map_operator
 
 from diffretriever.pipelines.cluster import connect
 
@@ -29,3 +34,19 @@ def test_other_failures_are_told_at_once() -> None:
     with patch("ray.init", side_effect=ConnectionError("nobody there")) as init, pytest.raises(ConnectionError):
         connect("127.0.0.1:1")
     assert init.call_count == 1
+
+
+def test_what_nobody_can_do_anything_about_is_not_said(caplog: pytest.LogCaptureFixture) -> None:
+    """Ray's own sentences, as its code has them: one that is worded anew would be said again."""
+    with patch("ray.init"), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        connect("local")
+        lance.__warn_on_fork()
+        warnings.warn("The minimum number of concurrent actors for 'x' is set to 4", stacklevel=1)
+        warnings.warn("another", stacklevel=1)
+    assert [str(each.message) for each in said] == ["another"]
+    assert "The minimum number of concurrent actors" in inspect.getsource(actor_pool_map_operator)
+    _warn_token_auth_enabled()
+    assert not caplog.records
+    _warn_token_auth_disabled()
+    assert "Anyone with network access" in caplog.text

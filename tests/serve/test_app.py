@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -148,9 +151,32 @@ def test_prometheus_knows_stages_batches_slots_and_queues(address: str, applicat
     wait_until(lambda: {name: tags(application, name) for name in measured} == measured)
 
 
+@pytest.mark.parametrize("application", ["together", "apart"])
+def test_metrics_are_on_the_server_s_own_port_and_the_dashboard_shows_no_others(address: str, application: str) -> None:
+    with httpx2.Client(base_url=f"{address}/{application}", headers=BEARER, timeout=LIMIT_S) as client:
+        ask(client, query=QUERIES, budget=3)
+        assert client.post("/search", json={"query": ""}).status_code == 422
+        wanted = shown_metrics()
+
+        def missing() -> set[str]:
+            answer = client.get("/metrics")
+            assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+            lines = [line for line in answer.text.splitlines() if f'application="{application}"' in line]
+            return wanted - {line.partition("{")[0] for line in lines}
+
+        wait_until(lambda: not missing())
+
+
+def shown_metrics() -> set[str]:
+    """What the expressions of the dashboard name."""
+    board = json.loads((Path(__file__).resolve().parents[2] / "serve" / "grafana.json").read_text("utf-8"))
+    expressions = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    return set(re.findall(r"\bray_\w+", " ".join(expressions)))
+
+
 def test_the_key(address: str) -> None:
     with httpx2.Client(base_url=f"{address}/together", timeout=LIMIT_S) as stranger:
-        for method, path in (("POST", "/search"), ("GET", "/index"), ("DELETE", "/passages/d1")):
+        for method, path in (("POST", "/search"), ("GET", "/index"), ("GET", "/metrics"), ("DELETE", "/passages/d1")):
             assert stranger.request(method, path).status_code == 401
         assert stranger.get("/healthz").json() == {"status": "ok"}
         assert "/search" in stranger.get("/openapi.json").json()["paths"]

@@ -15,6 +15,8 @@ from ray.serve.schema import ServeDeploySchema
 
 from diffretriever.schemas.serve_config import ServeConfig
 from diffretriever.serve.app import Shard, search_app
+from diffretriever.serve.metrics import chosen
+from diffretriever.serving.guard import Keys
 from tests.serving.serving_cases import random_encoder, small_index
 
 CONFIG = Path(__file__).resolve().parents[2] / "serve" / "config.yaml"
@@ -55,13 +57,19 @@ def test_queues_are_short_and_requests_are_finished_before_the_end() -> None:
         assert options.num_replicas == 1
 
 
-def test_the_key_goes_to_replicas_as_a_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_keys_go_to_replicas_as_digests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIFFRETRIEVER_API_KEY", "a-key-for-tests")
+    monkeypatch.setenv("DIFFRETRIEVER_READ_KEY", "another-key")
     ingress = built({"index": "i"})["Ingress"]
-    assert "a-key-for-tests" not in repr(ingress.init_args)
-    assert len(ingress.init_args[1]) == 32
+    assert "-key" not in repr(ingress.init_args)
+    assert ingress.init_args[1] == Keys.of("a-key-for-tests", "another-key")
+    monkeypatch.setenv("DIFFRETRIEVER_READ_KEY", "a-key-for-tests")
+    with pytest.raises(ValueError, match="give two"):
+        built({"index": "i"})
     monkeypatch.delenv("DIFFRETRIEVER_API_KEY")
-    assert built({"index": "i"})["Ingress"].init_args[1] is None
+    assert built({"index": "i"})["Ingress"].init_args[1] == Keys.of(read="a-key-for-tests")
+    monkeypatch.delenv("DIFFRETRIEVER_READ_KEY")
+    assert built({"index": "i"})["Ingress"].init_args[1] == Keys()
 
 
 def test_the_index_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -70,6 +78,12 @@ def test_the_index_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("DIFFRETRIEVER_INDEX")
     with pytest.raises(ValueError, match="index"):
         built({})
+
+
+def test_of_ray_s_measurements_only_those_of_serving_are_shown() -> None:
+    own = '# HELP ray_serve_x What it is\n# TYPE ray_serve_x gauge\nray_serve_x{a="1"} 2.0\nray_diffretriever_y 1.0\n'
+    others = '# HELP ray_serving Another\n# TYPE ray_node_cpu gauge\nray_node_cpu{a="ray_serve_x"} 3.0\n# EOF\n\n'
+    assert chosen(others + own + others) == own
 
 
 def test_replicas_without_a_gpu_of_their_own_use_the_cpu() -> None:

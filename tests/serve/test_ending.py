@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,10 +13,13 @@ from types import SimpleNamespace
 
 import httpx2
 import pytest
+from ray.serve import exceptions
 
 from diffretriever.index.table import PassageIndex
+from diffretriever.serve.__main__ import _reason, explain, main
 from diffretriever.serve.front import ENVIRONMENT
-from serve.__main__ import main
+from diffretriever.serve.starting import ENVIRONMENT as STARTING
+from diffretriever.serve.starting import Starting
 from tests.serve.asking import LIMIT_S, SETTINGS, in_threads, wait_until
 from tests.serving.serving_cases import QUERIES
 
@@ -38,7 +42,7 @@ def is_ready(url: str) -> bool:
 @pytest.fixture(autouse=True)
 def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Signals and variables are as before, afterwards."""
-    for name, value in ENVIRONMENT.items():
+    for name, value in {**ENVIRONMENT, **STARTING}.items():
         monkeypatch.setenv(name, value)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
@@ -55,6 +59,7 @@ def test_the_application_goes_before_the_proxies(monkeypatch: pytest.MonkeyPatch
         RunTarget=lambda application, name, route_prefix: application,
         run_many=lambda targets, wait_for_applications_running: done.extend(targets),
         status=lambda: running,
+        exceptions=exceptions,
         delete=lambda name: done.append(f"delete {name}"),
         shutdown=lambda: done.append("shutdown"),
     )
@@ -63,9 +68,11 @@ def test_the_application_goes_before_the_proxies(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("ray.shutdown", lambda: done.append("end of Ray"))
     monkeypatch.setattr("diffretriever.pipelines.cluster.connect", lambda address: done.append(f"connect {address}"))
     monkeypatch.setattr("diffretriever.serve.app.search_app", lambda settings: f"application of {settings['index']}")
+    monkeypatch.setattr("diffretriever.serving.service.check_config", lambda config: done.append("check"))
     monkeypatch.setattr("signal.pause", lambda: signal.raise_signal(signal.SIGTERM))
-    main(["index=i", "port=8001"])
-    up = ["connect local", "start 8001", "application of i"]
+    port = free_port()
+    main(["index=i", f"port={port}"])
+    up = ["check", "connect local", f"start {port}", "application of i"]
     assert done == [*up, "delete diffretriever", "shutdown", "end of Ray"]
 
 
@@ -106,7 +113,104 @@ def test_it_answers_what_it_is_working_on_and_ends_well(full: bool, request: pyt
     assert all(int(answer.headers["retry-after"]) > 0 for answer in refused)
 
 
-@pytest.mark.parametrize(("setting", "message"), [("index", "NAME=VALUE"), ("port=x", "port"), ("indx=i", "index")])
-def test_settings_that_are_none_are_named(setting: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        main([setting])
+def test_its_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--help"])
+    said = capsys.readouterr().out
+    assert said.splitlines()[2].startswith("  index: Folder or object-store URI")
+    for name in ("port", "host", "layout", "limits.max_k", "ingress.max_replicas"):
+        assert f"\n  {name}: " in said
+    assert "DIFFRETRIEVER_READ_KEY" in said
+    assert max(map(len, said.splitlines())) <= 120
+
+
+@pytest.fixture
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever starts Ray fails."""
+
+    def connect(address: str) -> None:
+        pytest.fail(f"Ray was started at {address}")
+
+    monkeypatch.setattr("diffretriever.pipelines.cluster.connect", connect)
+    monkeypatch.setattr("diffretriever.serve.__main__._end_ray", lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["index"], "index: give settings as NAME=VALUE, such as index=indexes/mine"),
+        (["index=i", "port=x"], "port: Input should be a valid integer, unable to parse string as an integer"),
+        (["index=i", "port=0"], "port: Input should be greater than or equal to 1"),
+        (["indx=i", "port=PORT"], "unknown key 'indx' in ServeConfig. Did you mean 'index'?"),
+        (["port=PORT"], "index: a value is needed"),
+        (["index=/none", "port=PORT"], "no index at /none: make one with"),
+        (["index=/none", "port=PORT", "host=nowhere.invalid"], "host=nowhere.invalid is no address: give"),
+    ],
+)
+def test_mistakes_are_one_line_before_ray_starts(settings: list[str], message: str, no_ray: None) -> None:
+    settings = [setting.replace("PORT", str(free_port())) for setting in settings]
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 (its text is looked at)
+        main(settings)
+    said = explain(caught.value)
+    assert said.startswith(message)
+    assert "\n" not in said
+
+
+def test_an_index_that_cannot_be_served_is_refused_before_ray_starts(
+    index: PassageIndex, no_ray: None, tmp_path: Path
+) -> None:
+    places = tmp_path / "a", tmp_path / "b"
+    for copy, files in zip(places, ("_versions/*.manifest", "data/*.lance"), strict=True):
+        shutil.copytree(index.uri, copy)
+        for file in copy.glob(f"passages.lance/{files}"):
+            file.write_text("x")
+    settings = [(str(copy), "selector=rule") for copy in places]
+    settings += [(index.uri, "selector=/no/file"), (index.uri, "backbone=/no/folder")]
+    for place, setting in settings:
+        with pytest.raises(ValueError, match=r"/no/|damaged") as caught:
+            main([f"index={place}", f"port={free_port()}", setting])
+        assert "\n" not in explain(caught.value)
+
+
+def test_a_port_that_another_server_has_is_refused_even_if_that_one_shares_it(no_ray: None) -> None:
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = int(other.getsockname()[1])
+        for host in ("127.0.0.1", "0.0.0.0"):
+            with pytest.raises(ValueError, match=f"port {port} of {host} is taken.* such as port={port + 1}"):
+                main(["index=i", f"host={host}", f"port={port}"])
+
+
+def test_while_it_starts_it_says_so_and_ray_can_take_the_port() -> None:
+    port = free_port()
+    with Starting("127.0.0.1", port), socket.socket() as proxy:
+        proxy.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        proxy.bind(("127.0.0.1", port))
+        with pytest.raises(ValueError, match="is taken"):
+            Starting("127.0.0.1", port)
+        wait_until(lambda: answers(port))
+        answer = httpx2.get(f"http://127.0.0.1:{port}/readyz", timeout=LIMIT_S)
+    assert (answer.status_code, answer.headers["content-type"]) == (503, "application/problem+json")
+    assert answer.json()["detail"] == "the server is starting"
+    assert int(answer.headers["retry-after"]) > 0
+    Starting("127.0.0.1", port).close()
+
+
+def answers(port: int) -> bool:
+    try:
+        return httpx2.get(f"http://127.0.0.1:{port}/", timeout=LIMIT_S).status_code == 503
+    except httpx2.TransportError:
+        return False
+
+
+def test_why_a_replica_cannot_start_is_the_error_and_not_its_traceback() -> None:
+    trace = "The deployment failed to start 3 times:\n  File 'x', line 1\n    raise X\n"
+    failed = SimpleNamespace(message="Failed to update ['Ingress'].", deployments={})
+    assert _reason(failed) == "the application cannot start: Failed to update ['Ingress']."
+    for line, said in (
+        ("ValueError: file /i/x is damaged: encode it again", "file /i/x is damaged: encode it again"),
+        ("torch.OutOfMemoryError: no room", "a replica cannot start: OutOfMemoryError: no room"),
+    ):
+        failed.deployments = {"Ingress": SimpleNamespace(message=f"{trace}{line}\n")}
+        assert _reason(failed) == said

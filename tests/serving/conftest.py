@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.serving.api import make_api
-from diffretriever.serving.guard import key_digest
+from diffretriever.serving.guard import Keys
 from tests.serving.serving_cases import local_service, random_encoder, small_index
 
 KEY = "a-key-for-tests"
@@ -38,5 +38,5 @@ def own_index(encoder: Encoder, tmp_path: Path) -> PassageIndex:
 def client(index: PassageIndex) -> Iterator[TestClient]:
     limits = {"max_query_chars": 200, "max_queries": 4, "max_k": 50, "max_body_bytes": 4000, "max_passages": 3}
     service = local_service(index.uri, limits=limits)
-    with TestClient(make_api(service, key_digest(KEY), None), headers={"X-API-Key": KEY}) as made:
+    with TestClient(make_api(service, Keys.of(KEY), None), headers={"X-API-Key": KEY}) as made:
         yield made

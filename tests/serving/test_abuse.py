@@ -16,6 +16,7 @@ from fastapi.testclient import TestClient
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.serve import Problem, SearchResponse
 from diffretriever.serving.api import make_api
+from diffretriever.serving.guard import Keys
 from tests.serve.asking import wait_until
 from tests.serving.serving_cases import local_service
 
@@ -25,7 +26,7 @@ STATIC = Path(__file__).resolve().parents[2] / "serve" / "static"
 @pytest.fixture(scope="module")
 def default(index: PassageIndex) -> Iterator[TestClient]:
     """The application with the limits that it comes with, and the page."""
-    with TestClient(make_api(local_service(index.uri), None, STATIC), raise_server_exceptions=False) as made:
+    with TestClient(make_api(local_service(index.uri), Keys(), STATIC), raise_server_exceptions=False) as made:
         yield made
 
 
@@ -97,7 +98,7 @@ def test_paths_lead_nowhere_else(default: TestClient, path: str) -> None:
 @pytest.fixture
 def port(index: PassageIndex) -> Iterator[int]:
     """A real server that gives a body three seconds, and reads and works on two at a time."""
-    api = make_api(local_service(index.uri, limits={"body_s": 3.0}, max_ongoing=2), None, None)
+    api = make_api(local_service(index.uri, limits={"body_s": 3.0}, max_ongoing=2), Keys(), None)
     server = uvicorn.Server(uvicorn.Config(api, log_level="warning", ws="none", loop="asyncio"))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ import yaml
 from pydantic import ValidationError
 
 from diffretriever.schemas.serve_config import ServeConfig
-from diffretriever.serving.guard import Guard, Message, Receive, Scope, Send
+from diffretriever.serving.guard import Guard, Keys, Message, Receive, Scope, Send
+from diffretriever.serving.problems import RequestError
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG_S = 3600.0
@@ -51,11 +54,13 @@ async def answer(_scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def guard(**settings: Any) -> Guard:
-    return Guard(answer, ServeConfig.model_validate({"index": "i", **settings}), None)
+def guard(keys: Keys | None = None, **settings: Any) -> Guard:
+    return Guard(answer, ServeConfig.model_validate({"index": "i", **settings}), keys or Keys())
 
 
-async def request(through: Guard, *parts: bytes, wait: float = 0, path: str = "/search") -> Sent:
+async def request(
+    through: Guard, *parts: bytes, wait: float = 0, path: str = "/search", method: str = "POST", key: str = ""
+) -> Sent:
     left = list(parts)
 
     async def receive() -> Message:
@@ -63,7 +68,8 @@ async def request(through: Guard, *parts: bytes, wait: float = 0, path: str = "/
         return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
 
     sent = Sent()
-    await through({"type": "http", "path": path, "headers": []}, receive, sent)
+    headers = [(b"authorization", f"Bearer {key}".encode())]
+    await through({"type": "http", "path": path, "method": method, "headers": headers}, receive, sent)
     return sent
 
 
@@ -130,6 +136,60 @@ def test_what_has_passed_makes_room() -> None:
         return [(await request(one, body)).status for body in (b"a", b"fails", b"b")]
 
     assert asyncio.run(ask()) == [200, 500, 200]
+
+
+READS = (("POST", "/search"), ("POST", "/encode"), ("GET", "/index"), ("GET", "/metrics"), ("GET", "/nothing"))
+WRITES = (
+    ("POST", "/passages"),
+    ("DELETE", "/passages/d1"),
+    ("POST", "/nothing"),
+    ("POST", "/search/"),
+)
+
+
+@pytest.mark.parametrize(
+    ("keys", "given", "reading", "writing"),
+    [
+        (Keys(), "any", 200, 200),
+        (Keys.of("w"), "w", 200, 200),
+        (Keys.of("w"), "r", 401, 401),
+        (Keys.of("w", "r"), "w", 200, 200),
+        (Keys.of("w", "r"), "r", 200, 403),
+        (Keys.of("w", "r"), "x", 401, 401),
+        (Keys.of("w", "r"), "", 401, 401),
+        (Keys.of(None, "r"), "r", 200, 403),
+        (Keys.of("", "r"), "", 401, 401),
+        (Keys.of("", ""), "", 200, 200),
+    ],
+)
+def test_a_key_for_reading_changes_nothing(keys: Keys, given: str, reading: int, writing: int) -> None:
+    through = guard(keys)
+    for expected, asked in ((reading, READS), (writing, WRITES)):
+        for method, path in asked:
+            sent = asyncio.run(request(through, b"", path=path, method=method, key=given))
+            assert sent.status == expected, (method, path)
+            if expected == 403:
+                assert "may search" in sent.problem["detail"]
+                assert "key for writing" in sent.problem["fix"]
+                assert sent.headers[b"www-authenticate"] == b'Bearer error="insufficient_scope"'
+
+
+def test_both_keys_are_compared_whatever_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long it takes says nothing of a key, nor which of them was given."""
+    compared: list[bytes] = []
+    real = hmac.compare_digest
+
+    def counted(one: bytes, other: bytes) -> bool:
+        compared.append(other)
+        return real(one, other)
+
+    monkeypatch.setattr("hmac.compare_digest", counted)
+    keys = Keys.of("w", "r")
+    for given in ("w", "r", "x"):
+        compared.clear()
+        with suppress(RequestError):
+            keys.check(given.encode(), writes=False)
+        assert compared == [keys.write, keys.read]
 
 
 def test_the_cluster_config_is_valid() -> None:

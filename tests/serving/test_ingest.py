@@ -18,6 +18,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
 from diffretriever.search import open_searcher
 from diffretriever.serving.api import make_api
+from diffretriever.serving.guard import Keys
 from diffretriever.serving.ingest import _locked
 from diffretriever.serving.problems import UnavailableError
 from tests.serving.serving_cases import PASSAGES, QUERIES, local_service, write_passages
@@ -25,7 +26,7 @@ from tests.serving.serving_cases import PASSAGES, QUERIES, local_service, write_
 
 @pytest.fixture
 def client(own_index: PassageIndex) -> Iterator[TestClient]:
-    with TestClient(make_api(local_service(own_index.uri, limits={"max_passages": 3}), None, None)) as made:
+    with TestClient(make_api(local_service(own_index.uri, limits={"max_passages": 3}), Keys(), None)) as made:
         yield made
 
 

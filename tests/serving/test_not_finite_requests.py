@@ -15,6 +15,7 @@ from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.serving.api import make_api
+from diffretriever.serving.guard import Keys
 from tests.serving.serving_cases import local_service
 
 BAD, GOOD, BAD_TOKENS = "slab slab slab slab", "heat", 16
@@ -31,7 +32,7 @@ def client(own_index: PassageIndex) -> Iterator[TestClient]:
                 encoded.vectors_MH[encoded.offsets[row]] = np.nan
         return encoded
 
-    app = make_api(local_service(own_index.uri), None, None)
+    app = make_api(local_service(own_index.uri), Keys(), None)
     with patch.object(MaskedEncoder, "encode", encode), TestClient(app) as made:
         yield made
 

@@ -16,6 +16,7 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.budget import Budget
 from diffretriever.serving.api import make_api
+from diffretriever.serving.guard import Keys
 from diffretriever.serving.service import Service
 from tests.serving.serving_cases import local_service, random_encoder, write_passages
 
@@ -48,7 +49,7 @@ def move(own_index: PassageIndex, tmp_path: Path) -> Move:
 def test_one_of_the_same_retriever_is_served(
     service: Service, own_index: PassageIndex, encoder: Encoder, move: Move, is_followed: bool
 ) -> None:
-    with TestClient(make_api(service, None, None)) as client:
+    with TestClient(make_api(service, Keys(), None)) as client:
         assert client.post("/search", json=ASKED).json()["index"]["version"] == own_index.version
         move(encoder)
         if is_followed:
@@ -72,7 +73,7 @@ def test_one_of_another_retriever_needs_a_new_replica(
     with pytest.raises(ValueError, match="made by another retriever"):
         asyncio.run(service.refresh())
     assert service.is_other_retriever
-    with TestClient(make_api(service, None, None)) as client:
+    with TestClient(make_api(service, Keys(), None)) as client:
         for refused in (client.get("/readyz"), client.post("/search", json=ASKED)):
             assert (refused.status_code, refused.headers["Retry-After"]) == (503, "2")
             assert "is being replaced" in refused.json()["detail"]
@@ -82,7 +83,7 @@ def test_none_is_waited_for(service: Service, own_index: PassageIndex) -> None:
     away = Path(own_index.uri).rename(f"{own_index.uri}-away")
     with pytest.raises(ValueError, match="no index at"):
         asyncio.run(service.refresh())
-    with TestClient(make_api(service, None, None)) as client:
+    with TestClient(make_api(service, Keys(), None)) as client:
         assert client.get("/readyz").status_code == 503
         away.rename(own_index.uri)
         asyncio.run(service.refresh())

@@ -14,7 +14,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.serve import Problem, SearchResponse
 from diffretriever.search import open_searcher
 from diffretriever.serving.api import make_api
-from diffretriever.serving.guard import HEADERS, key_digest
+from diffretriever.serving.guard import HEADERS, Keys
 from tests.serving.serving_cases import PASSAGES, QUERIES, local_service, write_passages
 
 
@@ -171,7 +171,7 @@ def test_other_sites_may_not_ask(client: TestClient) -> None:
 
 def test_sites_that_are_named_may_ask(index: PassageIndex) -> None:
     service = local_service(index.uri, cors_origins=["https://example.org"])
-    with TestClient(make_api(service, key_digest("key"), None)) as client:
+    with TestClient(make_api(service, Keys.of("key"), None)) as client:
         for origin, allowed in (("https://example.org", "https://example.org"), ("https://example.com", None)):
             asks = {"Origin": origin, "Access-Control-Request-Method": "POST"}
             asks["Access-Control-Request-Headers"] = "authorization,content-type"
@@ -182,7 +182,7 @@ def test_sites_that_are_named_may_ask(index: PassageIndex) -> None:
 
 
 def test_answers_say_how_fresh_they_are(index: PassageIndex) -> None:
-    with TestClient(make_api(local_service(index.uri), None, None)) as client:
+    with TestClient(make_api(local_service(index.uri), Keys(), None)) as client:
         first = search(client, query="heat").index
         time.sleep(0.05)
         later = search(client, query="heat").index

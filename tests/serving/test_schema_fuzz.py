@@ -11,6 +11,7 @@ from schemathesis import GenerationMode
 from benchmarks.serve.fuzz import CASES, OPERATIONS, fuzz
 from diffretriever.encoders.base import Encoder
 from diffretriever.serving.api import make_api
+from diffretriever.serving.guard import Keys
 from tests.serving.serving_cases import local_service, small_index
 
 
@@ -18,7 +19,7 @@ from tests.serving.serving_cases import local_service, small_index
 def described(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Any:
     uri = str(tmp_path_factory.mktemp("index"))
     small_index(encoder, uri)
-    return schemathesis.openapi.from_asgi("/openapi.json", make_api(local_service(uri), None, None))
+    return schemathesis.openapi.from_asgi("/openapi.json", make_api(local_service(uri), Keys(), None))
 
 
 def test_all_operations_are_drawn_from(described: Any) -> None:

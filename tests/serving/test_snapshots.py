@@ -31,7 +31,7 @@ class Parts:
 
     def budget(self, *_: object) -> None: ...
 
-    def part(self, state: PartState) -> None:
+    def part(self, version: int, state: PartState) -> None:
         self.told.append(state)
 
 

@@ -14,6 +14,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.search.dense.codes import build_codes
 from diffretriever.search.sparse.postings import build_postings
 from diffretriever.serving.api import make_api
+from diffretriever.serving.guard import Keys
 from tests.search.dense_cases import prepare
 from tests.serving.serving_cases import QUERIES, local_service
 
@@ -22,7 +23,7 @@ ASKED: dict[str, Any] = {"query": QUERIES, "k": 61, "budget": "adaptive"}
 
 
 def served(uri: str) -> TestClient:
-    return TestClient(make_api(local_service(uri), None, None))
+    return TestClient(make_api(local_service(uri), Keys(), None))
 
 
 def ways(client: TestClient) -> Any:

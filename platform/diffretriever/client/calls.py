@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
+from diffretriever.schemas.base import mistakes
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.serve import (
     AskedBudget,
@@ -26,6 +27,7 @@ from diffretriever.schemas.serve import (
 )
 
 Answer = TypeVar("Answer", bound=BaseModel)
+Body = TypeVar("Body", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +70,14 @@ def search(
     Raises:
         ValueError: a value that no service would take.
     """
-    chosen = None if collection is None else Filter(collection=collection)
-    body = SearchRequest(query=query, k=k, mode=mode, budget=budget, filter=chosen, explain=explain)
+    chosen = None if collection is None else _body(Filter, collection=collection)
+    body = _body(SearchRequest, query=query, k=k, mode=mode, budget=budget, filter=chosen, explain=explain)
     return Call("POST", "search", SearchResponse, body)
 
 
 def encode(query: Texts, *, budget: AskedBudget) -> Call[EncodeResponse]:
-    """Return the call that asks for queries' vectors and terms."""
-    return Call("POST", "encode", EncodeResponse, EncodeRequest(query=query, budget=budget))
+    """Return the call that asks for queries' vectors and terms; `ValueError` for what no service would take."""
+    return Call("POST", "encode", EncodeResponse, _body(EncodeRequest, query=query, budget=budget))
 
 
 def index() -> Call[IndexResponse]:
@@ -85,9 +87,17 @@ def index() -> Call[IndexResponse]:
 
 def add(passages: Sequence[PassageIn]) -> Call[IngestResponse]:
     """Return the call that adds or replaces passages; `ValueError` if there are none."""
-    return Call("POST", "passages", IngestResponse, IngestRequest(passages=list(passages)), reads=False)
+    return Call("POST", "passages", IngestResponse, _body(IngestRequest, passages=list(passages)), reads=False)
 
 
 def delete(passage_id: str) -> Call[DeleteResponse]:
     """Return the call that deletes one passage, whatever characters its id has."""
     return Call("DELETE", f"passages/{quote(passage_id, safe='')}", DeleteResponse, reads=False)
+
+
+def _body(kind: type[Body], **fields: Any) -> Body:
+    """Return a body; raise `ValueError`, with the field and the fix, where it cannot be."""
+    try:
+        return kind(**fields)
+    except ValidationError as error:
+        raise ValueError("; or: ".join(mistakes(error))) from None

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import threading
+import warnings
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ _SECONDS_TO_ANSWER = 3.0
 _STARTS = 4
 _TOO_LATE = ("timed out during startup", "Timed out waiting for file")
 """What Ray says then, or where one of them has died."""
+_TOKENS = "ray._private.authentication.authentication_token_setup"
+"""The logger of what Ray says of tokens."""
 _HOW_TO_RETRY = "\nFailed to apply UDF transform after"
 """How the advice begins that Ray Data appends to the message of what a function raised."""
 _OF_A_FILE = re.compile(r"\[Errno (\d+)\] ([^\n]*?): '([^'\n]+)'")
@@ -95,6 +98,7 @@ def connect(address: str, **options: Any) -> None:
         options: further ones of `ray.init`.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    _quieten()
     handler = signal.getsignal(signal.SIGTERM)
     for attempt in range(_STARTS):
         try:
@@ -116,6 +120,20 @@ def connect(address: str, **options: Any) -> None:
     # Ray's own prints a stack and ends the process.
     if callable(handler) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
+
+
+def _quieten() -> None:
+    """Keep from this process's output what nobody needs to do anything about."""
+    # Ray starts its processes by fork and exec, never by fork alone, which is what Lance warns of.
+    warnings.filterwarnings("ignore", message="lance is not fork-safe")
+    # A graph of few blocks has work for few encoders: that the others have none is as it should be.
+    warnings.filterwarnings("ignore", message="The minimum number of concurrent actors")
+    logging.getLogger(_TOKENS).addFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Return whether Ray says more than that a local cluster has made itself a token, which nobody has to know."""
+    return not record.getMessage().startswith("Token authentication is enabled")
 
 
 def is_cluster_at_hand(config: RayConfig) -> bool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI, Request
+from fastapi import Body, FastAPI, Request
+from fastapi import Path as Place
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, Response
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from fastapi.staticfiles import StaticFiles
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
@@ -20,39 +23,47 @@ from diffretriever.schemas.serve import (
     IndexResponse,
     IngestRequest,
     IngestResponse,
-    Problem,
     SearchRequest,
     SearchResponse,
 )
-from diffretriever.serving.guard import Guard, SafeHeaders
+from diffretriever.serving import description
+from diffretriever.serving.description import answer
+from diffretriever.serving.guard import Guard, Keys, SafeHeaders
 from diffretriever.serving.problems import (
     InvalidError,
     MalformedError,
     NotAllowedError,
     NotFoundError,
     RequestError,
+    UnsupportedError,
 )
 from diffretriever.serving.service import Service
 
-_REFUSED = (400, 401, 408, 413, 422, 503)
-_PROBLEM: dict[str, Any] = {
-    "model": Problem,
-    "description": "What is wrong, and what to do",
-    "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
-}
+_REFUSED = (400, 401, 408, 413, 415, 422, 503)
 
 
-def make_api(service: Service, key: bytes | None, page: Path | None) -> FastAPI:
+def make_api(
+    service: Service, keys: Keys, page: Path | None, exposition: Callable[[], Awaitable[str]] | None = None
+) -> FastAPI:
     """Return the application.
 
     Args:
         service: that answers.
-        key: `guard.key_digest` of the API key; None asks for none.
+        keys: that requests need; `Keys()` asks for none.
         page: folder of the search page; None serves none.
+        exposition: returns measurements in the text format of Prometheus; None serves none.
     """
-    # Its pages of documentation would load scripts from elsewhere.
-    api = FastAPI(title="DiffRetriever", version="1", docs_url=None, redoc_url=None)
-    api.add_middleware(Guard, config=service.config, key=key)
+    # FastAPI's own pages would load scripts from elsewhere.
+    api = FastAPI(
+        title=description.TITLE,
+        summary=description.SUMMARY,
+        version="1",
+        openapi_tags=description.TAGS,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+    )
+    api.add_middleware(Guard, config=service.config, keys=keys)
     api.add_middleware(SafeHeaders)
     if service.config.cors_origins:
         api.add_middleware(
@@ -65,47 +76,88 @@ def make_api(service: Service, key: bytes | None, page: Path | None) -> FastAPI:
     _add_routes(api, service)
     if page is not None:
         _add_page(api, page)
+    if exposition is not None:
+        _add_metrics(api, exposition)
     return api
 
 
 def _add_routes(api: FastAPI, service: Service) -> None:
-    refused: dict[int | str, dict[str, Any]] = dict.fromkeys(_REFUSED, _PROBLEM)
+    keyed: dict[str, Any] = {"security": description.SECURITY}
+    refused = description.refusals(*_REFUSED)
+    writing = description.refusals(*_REFUSED, 403)
 
-    @api.post("/search", responses=refused)
-    async def search(request: SearchRequest) -> SearchResponse:
+    @api.post("/search", tags=["search"], responses={**answer(description.FOUND), **refused}, openapi_extra=keyed)
+    async def search(request: Annotated[SearchRequest, _body(description.SEARCHES)]) -> SearchResponse:
         """Rank passages for one query or several."""
         return await service.search(request)
 
-    @api.post("/encode", responses=refused)
-    async def encode(request: EncodeRequest) -> EncodeResponse:
+    @api.post("/encode", tags=["search"], responses={**answer(description.ENCODED), **refused}, openapi_extra=keyed)
+    async def encode(
+        request: Annotated[EncodeRequest, _body({"query": ("One query", description.ENCODING)})],
+    ) -> EncodeResponse:
         """Return the vectors and words of queries."""
         return await service.encode(request)
 
-    @api.get("/index", responses=dict.fromkeys((401, 503), _PROBLEM))
+    @api.get(
+        "/index",
+        tags=["service"],
+        responses={**answer(description.DESCRIBED), **description.refusals(401, 503)},
+        openapi_extra=keyed,
+    )
     async def describe() -> IndexResponse:
         """Say what is searched, and what may be asked."""
         return await service.describe()
 
-    @api.post("/passages", responses=refused)
-    async def ingest(request: IngestRequest) -> IngestResponse:
+    @api.post("/passages", tags=["passages"], responses={**answer(description.ADDED), **writing}, openapi_extra=keyed)
+    async def ingest(
+        request: Annotated[IngestRequest, _body({"notes": ("Two passages", description.ADDING)})],
+    ) -> IngestResponse:
         """Add passages, or put them in place of those with their ids."""
         return await service.ingest(request)
 
-    @api.delete("/passages/{passage_id:path}", responses={**refused, 404: _PROBLEM})
-    async def delete(passage_id: str) -> DeleteResponse:
+    @api.delete(
+        "/passages/{passage_id:path}",
+        tags=["passages"],
+        responses={**answer(description.DELETED), **writing, **description.refusals(404)},
+        openapi_extra=keyed,
+    )
+    async def delete(
+        passage_id: Annotated[str, Place(description="Id of the passage.", examples=["note-1"])],
+    ) -> DeleteResponse:
         """Delete one passage."""
         return await service.delete(passage_id)
 
-    @api.get("/healthz")
+    @api.get("/healthz", tags=["service"], responses=answer(description.WELL))
     async def alive() -> Health:
         """Answer while the process lives."""
         return Health(status="ok")
 
-    @api.get("/readyz", responses={503: _PROBLEM})
+    @api.get("/readyz", tags=["service"], responses={**answer(description.WELL), **description.refusals(503)})
     async def ready() -> Health:
         """Answer while searches can be answered: a replica takes no requests before."""
         await service.check()
         return Health(status="ok")
+
+    @api.get("/openapi.json", include_in_schema=False)
+    async def described(request: Request) -> JSONResponse:
+        document = api.openapi()
+        components = {
+            kind: {**document["components"].get(kind, {}), **further}
+            for kind, further in description.COMPONENTS.items()
+        }
+        servers = [{"url": request.scope.get("root_path", "") or "/", "description": "This server"}]
+        return JSONResponse({**document, "servers": servers, "components": components})
+
+
+def _body(examples: Mapping[str, tuple[str, BaseModel]]) -> Any:
+    return Body(openapi_examples=description.bodies(examples))
+
+
+def _add_metrics(api: FastAPI, exposition: Callable[[], Awaitable[str]]) -> None:
+    # No operation of the interface: what it answers is described by Prometheus, and read by that.
+    @api.get("/metrics", include_in_schema=False)
+    async def metrics() -> PlainTextResponse:
+        return PlainTextResponse(await exposition(), media_type="text/plain; version=0.0.4")
 
 
 def _add_page(api: FastAPI, page: Path) -> None:
@@ -117,6 +169,10 @@ def _add_page(api: FastAPI, page: Path) -> None:
     async def compare() -> FileResponse:
         return FileResponse(page / "compare.html")
 
+    @api.get("/docs", include_in_schema=False)
+    async def docs() -> FileResponse:
+        return FileResponse(page / "docs.html")
+
     api.mount("/static", StaticFiles(directory=page), name="static")
 
 
@@ -127,7 +183,10 @@ def _add_problems(api: FastAPI) -> None:
 
     @api.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        return _response(_explained(error), request)
+        sent = request.headers.get("content-type", "")
+        # A body that is not said to be JSON has not been read.
+        unread = isinstance(error.body, bytes) and error.body
+        return _response(UnsupportedError(sent) if unread else _explained(error), request)
 
     @api.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:

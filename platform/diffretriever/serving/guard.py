@@ -1,4 +1,4 @@
-"""What stands before the routes: the API key, how many requests at a time, how large and how slow a body may be.
+"""What stands before the routes: the API keys, how many requests at a time, how large and how slow a body may be.
 
 It also adds the headers that every answer has.
 """
@@ -10,10 +10,12 @@ import hashlib
 import hmac
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Self, TypeAlias
 
 from diffretriever.schemas.serve_config import ServeConfig
 from diffretriever.serving.problems import (
+    ForbiddenError,
     InternalError,
     RequestError,
     TooLargeError,
@@ -35,14 +37,59 @@ HEADERS = {
     "referrer-policy": "same-origin",
 }
 """What every answer has: nobody may frame the pages, guess a file's type, or learn queries from an address."""
-OPEN = ("/", "/compare", "/healthz", "/readyz", "/openapi.json")
+OPEN = ("/", "/compare", "/docs", "/healthz", "/readyz", "/openapi.json")
 """Paths that need no key and are answered at once, like the page's files: they tell nothing of the index."""
 _FILES = "/static/"
+_READING = ("/search", "/encode")
+"""Paths that change nothing though their method is POST."""
 _RAW_HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 _BUSY_S = 1
 _YOUNG_S = 0.5
 """Seconds for which a body may count as one that comes at once, however busy the machine is."""
 _LOG = logging.getLogger("diffretriever.serving")
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The SHA-256 of each API key, which is all that a server keeps of them.
+
+    Attributes:
+        write: of the key that may do everything.
+        read: of the key that may search, and change nothing. Where there is only this one, nobody can write.
+    """
+
+    write: bytes | None = None
+    read: bytes | None = None
+
+    @classmethod
+    def of(cls, write: str | None = None, read: str | None = None) -> Self:
+        """Return the digests of keys; a missing or empty one is none.
+
+        Raises:
+            ValueError: both are the same.
+        """
+        if write and write == read:
+            raise ValueError("the keys for reading and for writing are the same: give two, or the second alone")
+        return cls(*(hashlib.sha256(key.encode()).digest() if key else None for key in (write, read)))
+
+    def check(self, given: bytes, *, writes: bool) -> None:
+        """Raise unless a key is enough for a request; both are compared, each in the same time whatever is given.
+
+        Raises:
+            UnauthorizedError: it is none of the keys.
+            ForbiddenError: it may not write.
+        """
+        if self.write is None and self.read is None:
+            return
+        digest = hashlib.sha256(given).digest()
+        may_write, may_read = (key is not None and hmac.compare_digest(digest, key) for key in (self.write, self.read))
+        if may_write:
+            return
+        if not may_read:
+            raise UnauthorizedError("the request has no valid API key", "send it as `Authorization: Bearer KEY`")
+        if writes:
+            fix = "send the key for writing" if self.write else "ask whoever runs it: there is no key for writing"
+            raise ForbiddenError("this API key may search, and not change the index", fix)
 
 
 class Bodies:
@@ -102,9 +149,8 @@ class Guard:
         ongoing: requests that are being worked on.
     """
 
-    def __init__(self, app: App, config: ServeConfig, key: bytes | None) -> None:
-        """`key` is the `key_digest` of the API key, None where none is needed."""
-        self._app, self._key = app, key
+    def __init__(self, app: App, config: ServeConfig, keys: Keys) -> None:
+        self._app, self._keys = app, keys
         self._limits, self._most = config.limits, config.max_ongoing
         self.ongoing = 0
         self._bodies = Bodies(config.max_ongoing, config.limits.body_s)
@@ -121,13 +167,10 @@ class Guard:
             await send_problem(refused, scope, send)
 
     def _check_key(self, scope: Scope) -> None:
-        if self._key is None:
-            return
         headers = dict(scope["headers"])
         scheme, _, bearer = headers.get(b"authorization", b"").partition(b" ")
         given = bearer.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
-        if not hmac.compare_digest(hashlib.sha256(given).digest(), self._key):
-            raise UnauthorizedError("the request has no valid API key", "send it as `Authorization: Bearer KEY`")
+        self._keys.check(given, writes=_writes(scope))
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         # A body that comes slowly must not take the place of a request that could be worked on.
@@ -183,14 +226,17 @@ class SafeHeaders:
         await self._app(scope, receive, with_headers)
 
 
-def key_digest(key: str) -> bytes:
-    """Return the SHA-256 of an API key, which is all that a server keeps of it."""
-    return hashlib.sha256(key.encode()).digest()
+def _path(scope: Scope) -> str:
+    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
 
 
 def _is_open(scope: Scope) -> bool:
-    path = str(scope["path"]).removeprefix(scope.get("root_path", ""))
-    return path in OPEN or path.startswith(_FILES)
+    return _path(scope) in OPEN or _path(scope).startswith(_FILES)
+
+
+def _writes(scope: Scope) -> bool:
+    """Return whether a request may change the index: what is not known to read is taken to write."""
+    return scope["method"] not in {"GET", "HEAD"} and _path(scope) not in _READING
 
 
 class Replayed:

@@ -23,8 +23,8 @@ class Metrics(Protocol):
     def budget(self, slots: int | None) -> None:
         """Record the K_q of a query; None where queries have no budget."""
 
-    def part(self, state: PartState) -> None:
-        """Record what the newest version holds of an index, here."""
+    def part(self, version: int, state: PartState) -> None:
+        """Record the newest version of the index, and what it holds here."""
 
 
 class NoMetrics:
@@ -39,5 +39,5 @@ class NoMetrics:
     def budget(self, slots: int | None) -> None:
         """Do nothing."""
 
-    def part(self, state: PartState) -> None:
+    def part(self, version: int, state: PartState) -> None:
         """Do nothing."""

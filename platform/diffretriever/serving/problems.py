@@ -64,6 +64,16 @@ class UnauthorizedError(RequestError):
         return {"WWW-Authenticate": "Bearer"}
 
 
+class ForbiddenError(RequestError):
+    """The API key is good for less than what was asked."""
+
+    status, kind, title = 403, "forbidden", "The API key is not enough"
+
+    def headers(self) -> dict[str, str]:
+        """Say so as RFC 6750 §3.1 does."""
+        return {"WWW-Authenticate": 'Bearer error="insufficient_scope"'}
+
+
 class NotFoundError(RequestError):
     """Nothing is there."""
 
@@ -102,6 +112,16 @@ class TooLargeError(RequestError):
     def headers(self) -> dict[str, str]:
         """Have the connection closed, likewise."""
         return {"Connection": "close"}
+
+
+class UnsupportedError(RequestError):
+    """The body is said to be something other than JSON, or nothing is said of it."""
+
+    status, kind, title = 415, "content-type", "The body is not sent as JSON"
+
+    def __init__(self, content_type: str) -> None:
+        said = f"the body is sent as {content_type}" if content_type else "nothing says what the body is"
+        super().__init__(said, "send it with the header `content-type: application/json`", "content-type")
 
 
 class InternalError(RequestError):

@@ -34,7 +34,7 @@ from diffretriever.scoring.fusion import lists_for
 from diffretriever.serving.answering import Answering, CheckedRequest, Planner, encoded_query
 from diffretriever.serving.backend import Backend
 from diffretriever.serving.ingest import Writer
-from diffretriever.serving.metrics import Metrics
+from diffretriever.serving.metrics import Metrics, NoMetrics
 from diffretriever.serving.problems import InvalidError, RequestError, UnavailableError
 from diffretriever.serving.snapshots import Version, View
 
@@ -186,6 +186,17 @@ class Service:
 
     async def _encode_passages(self, titles: list[str], texts: list[str]) -> Representations:
         return await self._backend.encode(await asyncio.to_thread(self._answering.prepare_passages, titles, texts))
+
+
+def check_config(config: ServeConfig) -> None:
+    """Open what replicas open, but for the weights and the files beside the table, and read a row of it.
+
+    Raises:
+        ValueError: they could not; the message says why.
+    """
+    index = open_index(config)
+    open_answering(config, index, open_preparer(config, index), NoMetrics())
+    next(index.batches(["id"], 1), None)
 
 
 def open_index(config: ServeConfig) -> PassageIndex:

@@ -209,7 +209,7 @@ class Snapshots:
             options: of the searches.
             device: of dense searches.
             shard: which share of the fragments; None: all.
-            metrics: told what the newest version holds; None: nobody is.
+            metrics: told the newest version and what it holds; None: nobody is.
         """
         self._options, self._device = options, device
         self._shard = shard or ShardNumber()
@@ -234,7 +234,7 @@ class Snapshots:
     def _fill(self, version: Version, found: Future[Snapshot]) -> None:
         try:
             snapshot = Snapshot(_opened(self._options.index, version), self._shard, self._options, self._device)
-            self._metrics.part(snapshot.state)
+            self._metrics.part(version.number, snapshot.state)
         except BaseException as error:
             # All who wait for it hear of it, and who comes later tries again.
             with self._lock:

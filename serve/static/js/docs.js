@@ -1,0 +1,102 @@
+// The page of the HTTP interface, drawn from openapi.json: nothing is loaded from elsewhere.
+
+import { byId, el } from "./dom.js";
+
+const JSON_TYPES = ["application/json", "application/problem+json"];
+
+function pretty(value) {
+  return el("pre", { tabindex: 0 }, JSON.stringify(value, null, 2));
+}
+
+/** Return the schema that a reference names, or the schema itself. */
+function resolved(schema, document_) {
+  return schema.$ref ? document_.components.schemas[schema.$ref.split("/").pop()] : schema;
+}
+
+function typeName(schema) {
+  if (schema.$ref) return schema.$ref.split("/").pop();
+  if (schema.anyOf) return schema.anyOf.map(typeName).join(" or ");
+  if (schema.enum) return schema.enum.join(", ");
+  if (schema.const !== undefined) return String(schema.const);
+  if (schema.type === "array") return `list of ${typeName(schema.items || {})}`;
+  return schema.type || "any";
+}
+
+function fields(schema) {
+  const list = el("dl");
+  for (const [name, field] of Object.entries(schema.properties || {})) {
+    const need = (schema.required || []).includes(name) ? ", required" : "";
+    list.append(el("dt", {}, `${name}: ${typeName(field)}${need}`));
+    if (field.description) list.append(el("dd", {}, field.description));
+  }
+  return list;
+}
+
+function content(described) {
+  const type = JSON_TYPES.find((each) => described.content && described.content[each]);
+  return type ? described.content[type] : null;
+}
+
+function examplesOf(body) {
+  const named = Object.values(body.examples || {});
+  return body.example === undefined ? named : [...named, { summary: "Example", value: body.example }];
+}
+
+function curl(method, path, body) {
+  const here = new URL(".", document.baseURI).href.replace(/\/$/, "");
+  const lines = [`curl ${method === "get" ? "" : `-X ${method.toUpperCase()} `}'${here}${path}'`];
+  if (body) lines.push("-H 'content-type: application/json'", `-d '${JSON.stringify(body).replaceAll("'", "'\\''")}'`);
+  return el("pre", { tabindex: 0 }, lines.join(" \\\n  "));
+}
+
+function requestOf(method, path, operation, document_) {
+  const place = (operation.parameters || []).reduce((text, each) => {
+    const example = (each.schema.examples || each.examples || ["ID"])[0];
+    return text.replace(`{${each.name}}`, example);
+  }, path);
+  const body = operation.requestBody && content(operation.requestBody);
+  if (!body) return [curl(method, place)];
+  const asked = examplesOf(body).flatMap((each) => [el("h4", {}, each.summary), curl(method, place, each.value)]);
+  return [...asked, el("h4", {}, "Fields of the body"), fields(resolved(body.schema, document_))];
+}
+
+function answersOf(operation) {
+  return Object.entries(operation.responses).flatMap(([status, described]) => {
+    const body = content(described);
+    const title = el("h4", {}, `${status}: ${described.description}`);
+    return body ? [title, ...examplesOf(body).map((each) => pretty(each.value))] : [title];
+  });
+}
+
+function operationOf(method, path, operation, document_) {
+  const title = el("code", {}, `${method.toUpperCase()} ${path}`);
+  const keys = operation.security ? [el("p", {}, "Needs a key where the server has keys: Authorization: Bearer KEY")] : [];
+  return el(
+    "details",
+    { class: "operation" },
+    el("summary", {}, title, ` ${operation.description.split("\n")[0]}`),
+    el("div", {}, ...keys, ...requestOf(method, path, operation, document_), ...answersOf(operation)),
+  );
+}
+
+function groupOf(tag, document_) {
+  const operations = Object.entries(document_.paths).flatMap(([path, methods]) =>
+    Object.entries(methods)
+      .filter(([, operation]) => (operation.tags || []).includes(tag.name))
+      .map(([method, operation]) => operationOf(method, path, operation, document_)),
+  );
+  const title = el("h2", {}, tag.name[0].toUpperCase() + tag.name.slice(1));
+  return el("section", { class: "group" }, title, el("p", {}, tag.description), ...operations);
+}
+
+async function show() {
+  const response = await fetch("openapi.json");
+  if (!response.ok) throw new Error(`status ${response.status}`);
+  const document_ = await response.json();
+  byId("summary").textContent = document_.info.summary;
+  byId("operations").append(...document_.tags.map((tag) => groupOf(tag, document_)));
+}
+
+show().catch((error) => {
+  byId("status").textContent = `The description cannot be read (${error.message}). Reload the page in a moment.`;
+});

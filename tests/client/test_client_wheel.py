@@ -1,0 +1,120 @@
+"""`diffretriever-client`: a wheel of the same sources that searches a server with neither torch nor Ray about."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+import threading
+import tomllib
+import venv
+import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.service import FOUND
+from tests.test_delivery import normal
+
+ROOT = Path(__file__).resolve().parents[2]
+SEARCH = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BLOCKED:
+            raise ImportError(f"{name} is not to be loaded")
+BLOCKED = {"torch", "ray", "lance", "lancedb", "pyarrow", "numpy", "pandas", "transformers", "fastapi"}
+sys.meta_path.insert(0, Refuse())
+import importlib
+for name in sys.argv[2].split(","):
+    importlib.import_module(name)
+from diffretriever.client import SearchClient
+with SearchClient(sys.argv[1]) as client:
+    print(client.search("heat").results[0].hits[0].id)
+"""
+
+
+def project(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built beside the checkout, so that nothing is left in it."""
+    folder = tmp_path_factory.mktemp("checkout")
+    (folder / "platform").symlink_to(ROOT / "platform")
+    (folder / "client").mkdir()
+    for file in (ROOT / "client").iterdir():
+        if file.is_file():
+            (folder / "client" / file.name).write_bytes(file.read_bytes())
+    build = ["-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), str(folder / "client")]
+    subprocess.run([sys.executable, *build], check=True, capture_output=True)
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """A server that finds the same for everybody."""
+
+    class Found(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            body = FOUND.model_dump_json().encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Found) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def modules_in(wheel: Path) -> list[str]:
+    files = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")]
+    return sorted(name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in files)
+
+
+def test_it_searches_where_nothing_else_is(wheel: Path, url: str, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    found = modules_in(wheel)
+    assert {"diffretriever.client", "diffretriever.integrations.langchain"} <= {*found}
+    # What those are for has to be there, and brings what it likes.
+    modules = [name for name in found if not name.startswith("diffretriever.integrations.")]
+    # Without `site`, this checkout is not on the path.
+    places = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {sysconfig.get_path('purelib')!r}]"
+    command = [sys.executable, "-I", "-S", "-c", f"{places}\n{SEARCH}", url, ",".join(modules)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("p1\n", 0), done.stderr
+
+
+def test_it_is_of_the_same_version_and_asks_for_no_more(wheel: Path) -> None:
+    whole, alone = project(ROOT)["project"], project(ROOT / "client")["project"]
+    for field in ("version", "license", "requires-python"):
+        assert alone[field] == whole[field]
+    assert {*alone["dependencies"]} <= {*whole["dependencies"]}
+    assert alone["optional-dependencies"].items() <= whole["optional-dependencies"].items()
+    assert {normal(each) for each in alone["dependencies"]} == {"httpx2", "pydantic", "pydantic-core"}
+    assert wheel.stat().st_size < 100_000
+
+
+def test_it_installs_into_a_fresh_environment(full: bool, wheel: Path, url: str, tmp_path: Path) -> None:
+    if not full:
+        pytest.skip("makes an environment and installs into it: --full")
+    venv.create(tmp_path, with_pip=True)
+    python = tmp_path / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", wheel], check=True)
+    listed = subprocess.run([python, "-m", "pip", "list"], capture_output=True, text=True, check=True).stdout
+    assert not {"torch", "ray", "pyarrow", "numpy"} & set(listed.split())
+    command = [str(python), "-I", "-c", SEARCH, url, "diffretriever.client"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("p1\n", 0), done.stderr
