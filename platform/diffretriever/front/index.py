@@ -14,8 +14,9 @@ from diffretriever.collections.documents import Documents, as_collection
 from diffretriever.front.results import Hit, Results
 from diffretriever.front.retriever import Retriever, texts_of
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.base import split_at_commas
 from diffretriever.schemas.budget import Budget
-from diffretriever.schemas.encode import EncodeJob, EncodeSummary
+from diffretriever.schemas.encode import NO_METADATA, EncodeJob, EncodeSummary
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.retriever import is_neural
 from diffretriever.schemas.search import SearchOptions
@@ -30,7 +31,6 @@ OnExisting = Literal["error", "skip", "replace"]
 
 _MOST_HERE = 10_000
 """Passages: more are encoded on Ray."""
-_SHOWN = ["title", "text", "collection"]
 
 
 class Index:
@@ -63,6 +63,7 @@ class Index:
         retriever: str | Retriever = "diffretriever-minilm",
         budget: str | Budget | None = None,
         fields: Mapping[str, str] | None = None,
+        metadata: str | Sequence[str] | None = None,
         name: str = "documents",
         on_ray: bool | None = None,
     ) -> Self:
@@ -75,6 +76,8 @@ class Index:
             retriever: name of a preset, a YAML file that describes one, or a `Retriever`.
             budget: slots such as `q4p16`, in place of the own ones of a retriever that is named.
             fields: `id`, `title` or `text` → what that field is called in the documents.
+            metadata: names of further fields to keep as columns, which hits have and searches filter by; none where the
+                list is empty; None: all whose values are neither lists nor objects.
             name: of the collection that documents in memory are.
             on_ray: whether to encode on Ray; None: where there are more than 10,000 passages.
 
@@ -87,7 +90,8 @@ class Index:
         chosen = Retriever(retriever, budget=budget) if isinstance(retriever, str) else retriever
         chosen = chosen.on(collection.name)
         uri = os.fspath(place)
-        _encode(EncodeJob(collection=collection.name, index=uri), collection, chosen, on_ray=on_ray)
+        job = EncodeJob(collection=collection.name, index=uri, metadata=_metadata(metadata))
+        _encode(job, collection, chosen, on_ray=on_ray)
         return cls(uri, retriever=chosen)
 
     def add(
@@ -96,6 +100,7 @@ class Index:
         *,
         on_existing: OnExisting = "error",
         fields: Mapping[str, str] | None = None,
+        metadata: str | Sequence[str] | None = None,
         name: str = "documents",
         on_ray: bool | None = None,
     ) -> EncodeSummary:
@@ -105,13 +110,14 @@ class Index:
             documents: as for `create`.
             on_existing: what to do with one whose id is there with another text.
             fields: as for `create`.
+            metadata: as for `create`, of the columns that the index has; of a field without one, say which to keep.
             name: as for `create`.
             on_ray: as for `create`.
 
         Raises:
             ValueError: bad documents, or another text under an id; nothing has been written then.
         """
-        job = EncodeJob(collection=name, index=self.place, on_existing=on_existing)
+        job = EncodeJob(collection=name, index=self.place, on_existing=on_existing, metadata=_metadata(metadata))
         return self._add(job, documents, fields, on_ray=on_ray)
 
     def sync(
@@ -119,6 +125,7 @@ class Index:
         documents: Documents,
         *,
         fields: Mapping[str, str] | None = None,
+        metadata: str | Sequence[str] | None = None,
         name: str = "documents",
         on_ray: bool | None = None,
     ) -> EncodeSummary:
@@ -127,13 +134,16 @@ class Index:
         Args:
             documents: as for `create`; all of the collection's.
             fields: as for `create`.
+            metadata: as for `create`, of the columns that the index has; of a field without one, say which to keep.
             name: of the collection; passages of others stay.
             on_ray: as for `create`.
 
         Raises:
             ValueError: bad documents; nothing has been written then.
         """
-        job = EncodeJob(collection=name, index=self.place, on_existing="replace", sync=True)
+        job = EncodeJob(
+            collection=name, index=self.place, on_existing="replace", sync=True, metadata=_metadata(metadata)
+        )
         return self._add(job, documents, fields, on_ray=on_ray)
 
     def _add(
@@ -188,7 +198,7 @@ class Index:
         chosen: Mode = mode or self.searcher.modes[-1]
         budgets = None if budget is None else [budget] * len(texts)
         hits = self.searcher.search(texts, top_k=k, modes=[chosen], budgets=budgets)[chosen]
-        rows = self._table.take(hits.rows(), _SHOWN).to_pylist()
+        rows = self._table.shown(hits.rows())
         found = list(zip(hits.names(), hits.scores_F.tolist(), rows, strict=True))
         results = [
             Results(text, chosen, tuple(Hit(rank, i, score, **row) for rank, (i, score, row) in enumerate(own, 1)))
@@ -309,6 +319,13 @@ def _collection(documents: Documents, name: str, fields: Mapping[str, str] | Non
         return open_collection(os.fspath(documents), fields)
     except ValueError as error:
         raise ValueError(f"{error} A text of yours goes in a list: [text]") from None
+
+
+def _metadata(names: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return what a job is told."""
+    if names is None:
+        return ()
+    return tuple(split_at_commas(names)) or NO_METADATA
 
 
 def _encode(job: EncodeJob, collection: Collection, retriever: Retriever, *, on_ray: bool | None) -> EncodeSummary:

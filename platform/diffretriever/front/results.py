@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import html
 import textwrap
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, overload
 
+from diffretriever.schemas.metadata import Scalar
 from diffretriever.schemas.mode import Mode
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class Hit:
     text: str
     collection: str
     """Name of the collection that it came with."""
+    metadata: dict[str, Scalar | None] = field(default_factory=dict, hash=False)
+    """Its further fields that the index keeps; None where it has none."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +62,19 @@ class Results(Sequence[Hit]):
         return [hit.id for hit in self.hits]
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a data frame with a row for each hit and the columns of `Hit`."""
+        """Return a data frame with a row for each hit: the fields of `Hit`, then those of its metadata.
+
+        One of these that is called as a field of `Hit` is `metadata.NAME`.
+        """
         import pandas as pd
 
-        return pd.DataFrame([asdict(hit) for hit in self.hits], columns=list(Hit.__dataclass_fields__))
+        names = [name for name in Hit.__dataclass_fields__ if name != "metadata"]
+        rows = [{name: getattr(hit, name) for name in names} for hit in self.hits]
+        further = [{_column(name, names): value for name, value in hit.metadata.items()} for hit in self.hits]
+        return pd.DataFrame(
+            [{**row, **own} for row, own in zip(rows, further, strict=True)],
+            columns=[*names, *(further[0] if further else ())],
+        )
 
     def __repr__(self) -> str:
         head = f"{len(self)} passages by {self.mode} scores for '{self.query}'"
@@ -76,6 +88,10 @@ class Results(Sequence[Hit]):
         )
         head = f"<caption>{html.escape(self.query)} ({self.mode})</caption>"
         return f"<table>{head}<tr><th></th><th>score</th><th>id</th><th>passage</th></tr>{rows}</table>"
+
+
+def _column(name: str, own: Container[str]) -> str:
+    return f"metadata.{name}" if name in own else name
 
 
 def _line(hit: Hit) -> str:

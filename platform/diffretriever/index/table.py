@@ -52,6 +52,7 @@ from diffretriever.schemas.index import (
     ROW_CHECKSUM,
     IndexContents,
     IndexManifest,
+    metadata_fields,
     passage_schema,
     representation_fields,
 )
@@ -69,6 +70,7 @@ _MANIFEST_KEY = b"diffretriever.manifest"
 _IDS_PER_LOOKUP = 1000
 _MOST_OF_A_SHARE = 1.1
 """What a shard may hold of an even share, to be given more."""
+_SHOWN = ("title", "text", "collection")
 _ROWS_AT_ONCE = 65536
 """Of columns that take few bytes."""
 _CHECKSUM_FIELD = pa.field(ROW_CHECKSUM, pa.uint32(), nullable=False)
@@ -235,6 +237,17 @@ class PassageIndex:
         with self._readable():
             taken = self.dataset.take(rows.tolist(), columns=columns_to_read(self.manifest, columns))
         return with_vectors(self.uri, self.manifest, taken, columns)
+
+    def shown(self, rows: np.ndarray) -> list[dict[str, Any]]:
+        """Return what answers show of the passages in `rows` (int64): `title`, `text`, `collection` and `metadata`.
+
+        Metadata are the values of all its columns by name, None where a passage has none.
+        """
+        names = list(self.manifest.metadata or {})
+        return [
+            {"metadata": {name: row.pop(name) for name in names}, **row}
+            for row in self.take(rows, [*_SHOWN, *names]).to_pylist()
+        ]
 
     def representations(self, rows: np.ndarray) -> Representations:
         """Return what is stored of the passages in `rows` (int64), in their order; the index has an encoder."""
@@ -510,7 +523,8 @@ def check_same(index: IndexManifest, encoder: IndexManifest, uri: str) -> None:
 
 def table_schema(manifest: IndexManifest) -> pa.Schema:
     """Return the schema of an index's table, a checksum of each row included, with the manifest in its metadata."""
-    schema = passage_schema(manifest.hidden_size, manifest.codec).append(_CHECKSUM_FIELD)
+    fields = [*passage_schema(manifest.hidden_size, manifest.codec), *metadata_fields(manifest.metadata or {})]
+    schema = pa.schema([*fields, _CHECKSUM_FIELD])
     return schema.with_metadata({_MANIFEST_KEY: manifest.model_dump_json().encode()})
 
 
