@@ -31,17 +31,19 @@ def main(config: SearchJob) -> None:
         (choice,) = chooser.choose([config.query])
         budgets = [choice.budget]
         print(_reason(chooser, choice), file=sys.stderr if config.json_output else sys.stdout)
-    hits = searcher.search([config.query], top_k=config.top_k, modes=[mode], budgets=budgets)[mode]
+    hits = searcher.search([config.query], top_k=config.top_k, modes=[mode], budgets=budgets, filter=config.filter)[
+        mode
+    ]
     passages = searcher.index.shown(hits.rows())
-    found = list(zip(hits[0], passages, strict=True))
+    ranked = list(zip(hits[0], passages, strict=True))
     if config.json_output:
-        rows = [{"id": i, "score": score, "mode": mode, **passage} for (i, score), passage in found]
+        rows = [{"id": i, "score": score, "mode": mode, **passage} for (i, score), passage in ranked]
         print(json.dumps(rows, ensure_ascii=False, indent=2, default=date.isoformat))
         return
     print(f"{mode} scores of {len(searcher.index):,} passages")
-    if not found:
+    if not ranked:
         print("nothing found")
-    for rank, ((passage_id, score), passage) in enumerate(found, start=1):
+    for rank, ((passage_id, score), passage) in enumerate(ranked, start=1):
         print(_show(rank, passage_id, score, passage))
 
 

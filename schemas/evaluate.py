@@ -12,13 +12,13 @@ from diffretriever.schemas.base import Model, split_at_commas
 from diffretriever.schemas.fusion import Fusion, named_runs
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.places import IndexPlace, Place
-from diffretriever.schemas.search import QueryBudgetOptions, SearchOptions, VersionOption
+from diffretriever.schemas.search import FilterOption, QueryBudgetOptions, SearchOptions, VersionOption
 from diffretriever.schemas.settings import RayConfig, SelfExclusion
 
 DEFAULT_MEASURES = ("nDCG@10", "MRR@10", "Recall@100")
 
 
-class EvaluateJob(SearchOptions, VersionOption, QueryBudgetOptions, SelfExclusion):
+class EvaluateJob(SearchOptions, VersionOption, FilterOption, QueryBudgetOptions, SelfExclusion):
     """Search an index with a collection's queries, or take finished runs, and measure them against the qrels."""
 
     index: IndexPlace = ""
@@ -72,6 +72,8 @@ class EvaluateJob(SearchOptions, VersionOption, QueryBudgetOptions, SelfExclusio
             raise ValueError("--modes goes with --index: a finished run has its scores behind it")
         if self.version is not None:
             raise ValueError("--version goes with --index: a finished run has its version behind it")
+        if self.filter is not None:
+            raise ValueError("--filter goes with --index: a finished run has its passages behind it")
         if self.selector is not None:
             raise ValueError("--selector goes with --index: a finished run has its budgets behind it")
         if self.index:

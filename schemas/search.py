@@ -41,6 +41,14 @@ class VersionOption(JobConfig):
     """Version of the index, of those that inspect_index.py lists; default: the latest."""
 
 
+class FilterOption(JobConfig):
+    """Which passages of an index are searched."""
+
+    filter: str | None = None
+    """Condition on metadata that passages must meet, such as "year >= 2020 AND lang = 'en'"; columns are those that
+    inspect_index.py lists, `id` and `collection`. The scores of passages stay what they are."""
+
+
 class QueryBudgetOptions(JobConfig):
     """How many slots queries get."""
 
@@ -56,7 +64,7 @@ class QueryBudgetOptions(JobConfig):
         return self
 
 
-class SearchJob(SearchOptions, VersionOption, QueryBudgetOptions):
+class SearchJob(SearchOptions, VersionOption, FilterOption, QueryBudgetOptions):
     """Ask an index one question and see the ranked passages."""
 
     query: str
@@ -70,7 +78,7 @@ class SearchJob(SearchOptions, VersionOption, QueryBudgetOptions):
     """Print JSON instead of text."""
 
 
-class BatchSearchJob(RayConfig, SearchOptions, SelfExclusion):
+class BatchSearchJob(RayConfig, SearchOptions, FilterOption, SelfExclusion):
     """Search an index for many queries at once on Ray, and write TREC runs; resumable by the same command again.
 
     Every task scans some of the index's data files for all queries together; what they find is merged exactly.

@@ -116,6 +116,28 @@ def test_the_job_prints_it(index: dr.Index) -> None:
         command = ["python", str(ROOT / "jobs" / "search.py"), "--index", index.place, "--query", "prune", *flags]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
-    (hit,) = json.loads(said("--json-output"))
+    (hit,) = json.loads(said("--json-output", "--filter", "year >= 2020"))
     assert hit["metadata"] == {"year": 2020, "lang": "en", "score": 1.0, "day": None}
     assert "year: 2020, lang: en, score: 1.0" in said()
+
+
+def test_filters(index: dr.Index) -> None:
+    assert index.search("roses", filter="year >= 2021").ids == ["b"]
+    assert set(index.search("roses", filter="lang = 'en' AND id <> 'a'").ids) == {"c"}
+    whole = {hit.id: hit.score for hit in index.search("roses")}
+    assert {hit.id: hit.score for hit in index.search("roses", filter="year IS NOT NULL")} == {
+        name: whole[name] for name in ("a", "b")
+    }
+    assert [each.ids for each in index.search(["prune", "sun"], filter="year = 2021")] == [[], ["b"]]
+    index.delete("b")
+    assert index.search("roses", filter="year >= 2021").ids == []
+    with pytest.raises(ValueError, match=r"there is no column 'yaer'. Did you mean 'year'\?"):
+        index.search("roses", filter="yaer = 1")
+
+
+def test_an_index_without_metadata_is_filtered_by_collection(tmp_path: Path) -> None:
+    plain = dr.Index.create(tmp_path / "plain", ["prune roses"], retriever="bm25", name="one")
+    plain.add(["more roses"], name="two")
+    assert [hit.collection for hit in plain.search("roses", filter="collection = 'two'")] == ["two"]
+    with pytest.raises(ValueError, match=r"Known: collection, id\."):
+        plain.search("roses", filter="year = 1")

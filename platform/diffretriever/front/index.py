@@ -170,16 +170,34 @@ class Index:
 
     @overload
     def search(  # type: ignore[overload-overlap]
-        self, queries: str, k: int = 10, *, mode: Mode | None = None, budget: int | None = None
+        self,
+        queries: str,
+        k: int = 10,
+        *,
+        mode: Mode | None = None,
+        budget: int | None = None,
+        filter: str | None = None,
     ) -> Results: ...
 
     @overload
     def search(
-        self, queries: Sequence[str], k: int = 10, *, mode: Mode | None = None, budget: int | None = None
+        self,
+        queries: Sequence[str],
+        k: int = 10,
+        *,
+        mode: Mode | None = None,
+        budget: int | None = None,
+        filter: str | None = None,
     ) -> list[Results]: ...
 
     def search(
-        self, queries: str | Sequence[str], k: int = 10, *, mode: Mode | None = None, budget: int | None = None
+        self,
+        queries: str | Sequence[str],
+        k: int = 10,
+        *,
+        mode: Mode | None = None,
+        budget: int | None = None,
+        filter: str | None = None,  # noqa: A002 (what everybody calls it)
     ) -> Results | list[Results]:
         """Return the best passages for a query, or for each of several.
 
@@ -188,16 +206,18 @@ class Index:
             k: passages a query.
             mode: score to rank by, such as `dense` or `dense+bm25`; None: hybrid where the retriever makes it.
             budget: K_q; None is the retriever's own.
+            filter: condition on metadata, such as `year >= 2020 AND lang = 'en'`: passages that do not meet it are not
+                found, the others have the scores that they have without it. `index.filters` says what it is made of.
 
         Raises:
-            ValueError: the index has no such score, or the retriever no slots.
+            ValueError: the index has no such score, the retriever no slots, or the filter cannot be understood.
         """
         texts = texts_of(queries)
         if k < 1:
             raise ValueError(f"k must be at least 1, and is {k}")
         chosen: Mode = mode or self.searcher.modes[-1]
         budgets = None if budget is None else [budget] * len(texts)
-        hits = self.searcher.search(texts, top_k=k, modes=[chosen], budgets=budgets)[chosen]
+        hits = self.searcher.search(texts, top_k=k, modes=[chosen], budgets=budgets, filter=filter)[chosen]
         rows = self._table.shown(hits.rows())
         found = list(zip(hits.names(), hits.scores_F.tolist(), rows, strict=True))
         results = [

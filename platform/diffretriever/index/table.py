@@ -382,9 +382,11 @@ class IndexPart(PassageIndex):
     def __init__(self, whole: PassageIndex, fragments: Sequence[Any], condition: str | None = None) -> None:
         """`fragments` are Lance's, of `whole`; `condition` in its SQL leaves out passages of them."""
         super().__init__(whole.uri, whole.dataset, whole.manifest)
-        self._whole = whole
+        self.whole = whole
+        """What it is a part of."""
         self._fragments = list(fragments)
         self._condition = condition
+        self._rows = sum(fragment.count_rows() for fragment in self._fragments)
 
     @classmethod
     def of_fragments(cls, whole: PassageIndex, numbers: Sequence[int]) -> IndexPart:
@@ -392,18 +394,32 @@ class IndexPart(PassageIndex):
         return cls(whole, [whole.dataset.get_fragment(number) for number in numbers])
 
     @classmethod
-    def of_collection(cls, whole: PassageIndex, collection: str) -> IndexPart:
-        """Return the passages of one collection; `whole` is an index or a part of one, whose order it shares."""
-        quoted = collection.replace("'", "''")
-        return cls(whole, whole.fragments(), f"collection = '{quoted}'")
+    def filtered(cls, whole: PassageIndex, condition: str) -> IndexPart:
+        """Return the passages that a condition of `index.filters` admits.
+
+        Every way to search finds among them what it would find among all: the others have no numbers in the part's
+        order, as deleted passages have none.
+
+        Args:
+            whole: an index, or a part of some of its fragments.
+            condition: in Lance's SQL.
+        """
+        part = cls(whole, whole.fragments(), condition)
+        addresses = [batch.column("_rowaddr").to_numpy() for batch in part.addressed_batches([], _ROWS_AT_ONCE)]
+        admitted = np.concatenate([np.empty(0, np.uint64), *addresses])
+        part._orders[part.version] = whole.order.admitting(admitted)
+        owners = set((admitted >> np.uint64(32)).tolist())
+        part._fragments = [fragment for fragment in part._fragments if fragment.fragment_id in owners]
+        part._rows = len(admitted)
+        return part
 
     @property
-    def order(self) -> PassageOrder:
-        """The order of the passages of the part's fragments, those that a condition leaves out included."""
-        return super().order if self._condition is None else self._whole.order
+    def is_filtered(self) -> bool:
+        """Whether passages of its fragments are left out."""
+        return self._condition is not None
 
     def __len__(self) -> int:
-        return sum(fragment.count_rows(self._condition) for fragment in self._fragments)
+        return self._rows
 
     def fragments(self) -> list[Any]:
         """Return the fragments that passages of the part can be in, in the order given."""
@@ -416,6 +432,10 @@ class IndexPart(PassageIndex):
             return
         options = {"fragments": self._fragments, "filter": self._condition}
         yield from self._scan(columns, batch_size, self.dataset.scanner, **options)
+
+    def fragment_batches(self, fragment: Any, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
+        """Stream columns of the part's passages in a fragment."""
+        yield from self._scan(columns, batch_size, fragment.scanner, filter=self._condition)
 
     def batches(self, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
         """Stream `columns` of the part's passages."""
