@@ -294,6 +294,8 @@ class PassageIn(Model):
     """Title or text may be empty, not both."""
     collection: str = Field(default="served", min_length=1)
     """What a filter can name it by."""
+    metadata: dict[str, Value | None] = Field(default_factory=dict)
+    """Values of the columns that `GET /index` names under `metadata`; days and times as ISO 8601 has them."""
 
 
 class IngestRequest(Model):
@@ -308,7 +310,7 @@ class IngestResponse(Model):
 
     added: int
     replaced: int
-    """Those whose id was there with another title, text or collection."""
+    """Those whose id was there with another title, text, collection or metadata."""
     unchanged: int
     """Those that were there as they are."""
     version: int

@@ -34,6 +34,14 @@ def test_search_sends_what_differs_and_returns_the_typed_answer(ask: Ask) -> Non
     }
 
 
+def test_filters_are_sent_as_they_are_written(ask: Ask) -> None:
+    script = Script([ok(FOUND)])
+    ask(script, "search", "heat", filter="year >= 2020")
+    assert json.loads(script.requests[0].content) == {"query": "heat", "filter": "year >= 2020"}
+    with pytest.raises(ValueError, match="give collection or filter, not both"):
+        ask(script, "search", "heat", filter="year >= 2020", collection="c")
+
+
 def test_defaults_are_the_service_s(ask: Ask) -> None:
     script = Script([ok(FOUND)])
     ask(script, "search", "heat")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import numpy as np
 
@@ -320,8 +320,8 @@ class Index:
         """Return whether any of these passages is there."""
         return bool((self._table.order.passages.numbers_of(list(ids)) >= 0).any())
 
-    def __getitem__(self, passage_id: str) -> dict[str, str]:
-        """Return a passage's title, text and collection; raises `KeyError` where it is not there."""
+    def __getitem__(self, passage_id: str) -> dict[str, Any]:
+        """Return a passage's title, text, collection and metadata; raises `KeyError` where it is not there."""
         return self._table.passages([passage_id])[passage_id]
 
     def __repr__(self) -> str:

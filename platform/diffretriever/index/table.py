@@ -243,11 +243,12 @@ class PassageIndex:
 
         Metadata are the values of all its columns by name, None where a passage has none.
         """
-        names = list(self.manifest.metadata or {})
-        return [
-            {"metadata": {name: row.pop(name) for name in names}, **row}
-            for row in self.take(rows, [*_SHOWN, *names]).to_pylist()
-        ]
+        taken = self.take(rows, [*_SHOWN, *(self.manifest.metadata or {})])
+        return [self._with_metadata(row) for row in taken.to_pylist()]
+
+    def _with_metadata(self, row: dict[str, Any]) -> dict[str, Any]:
+        metadata = {name: row.pop(name) for name in self.manifest.metadata or {}}
+        return {**row, "metadata": metadata}
 
     def representations(self, rows: np.ndarray) -> Representations:
         """Return what is stored of the passages in `rows` (int64), in their order; the index has an encoder."""
@@ -272,14 +273,15 @@ class PassageIndex:
             start += len(found)
         return KeySet(keys)
 
-    def passages(self, ids: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Return id to its `title`, `text` and `collection`; ids that are not there are left out."""
-        found: dict[str, dict[str, str]] = {}
+    def passages(self, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Return id to what `shown` says of the passage; ids that are not there are left out."""
+        found: dict[str, dict[str, Any]] = {}
+        columns = ["id", *_SHOWN, *(self.manifest.metadata or {})]
         for start in range(0, len(ids), _IDS_PER_LOOKUP):
             condition = ids_filter(ids[start : start + _IDS_PER_LOOKUP])
             with self._readable():
-                rows = self.dataset.to_table(["id", "title", "text", "collection"], filter=condition).to_pylist()
-            found.update({row.pop("id"): row for row in rows})
+                rows = self.dataset.to_table(columns, filter=condition).to_pylist()
+            found.update({row.pop("id"): self._with_metadata(row) for row in rows})
         return found
 
     def delete(self, ids: Iterable[str]) -> int:
