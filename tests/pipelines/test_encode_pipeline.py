@@ -41,7 +41,7 @@ def test_encode_again_append_and_replace(tmp_path: Path, make_job: JobMaker) -> 
     assert index.contents().collections == {"first": 70, "second": 20}
 
     changed = write_corpus(tmp_path / "first", [line(i, "another text") if i < 5 else line(i) for i in range(70)])
-    with pytest.raises(ValueError, match=r"5 passages are in .* with another text \('p0', .*'p4'\)"):
+    with pytest.raises(ValueError, match=r"5 passages are in .* with another text or other metadata \('p0', .*'p4'\)"):
         encode_collection(make_job(changed))
     skipped = encode_collection(make_job(changed, on_existing="skip"))
     assert (skipped.encoded, skipped.skipped, skipped.rows) == (0, 5, 90)
@@ -61,7 +61,7 @@ def test_a_large_file_is_read_in_parts(tmp_path: Path, make_job: JobMaker, monke
     assert encode_collection(job).already_there == 90
     assert sorted(PassageIndex.open(job.index).digests()) == sorted(f"p{i}" for i in range(90))
     write_corpus(corpus, [line(i, "changed" if i in (3, 80) else None) for i in range(90)])
-    with pytest.raises(ValueError, match=r"2 passages are in .* with another text \('p3', 'p80'\)"):
+    with pytest.raises(ValueError, match=r"2 passages are in .* with another text or other metadata \('p3', 'p80'\)"):
         encode_collection(job)
     write_corpus(corpus, [*(line(i) for i in range(90)), line(0)])
     with pytest.raises(ValueError, match=r"corpus.jsonl:91: duplicate id: 'p0' is first on line 1"):
