@@ -82,7 +82,12 @@ def _plain(result: dict[str, Any]) -> None:
         slot["words"] = slot["passage_words"] = []
 
 
+def _dated(result: dict[str, Any]) -> None:
+    result["hits"][0]["metadata"] = {"year": 2020, "lang": None, "free": False}
+
+
 _CHANGES = {
+    "dated": _dated,
     "hostile": _hostile,
     "essay": _essay,
     "named": _named,
