@@ -40,7 +40,8 @@ def main(config: SearchJob) -> None:
         rows = [{"id": i, "score": score, "mode": mode, **passage} for (i, score), passage in ranked]
         print(json.dumps(rows, ensure_ascii=False, indent=2, default=date.isoformat))
         return
-    print(f"{mode} scores of {len(searcher.index):,} passages")
+    among = f", of which those count that meet {config.filter}" if config.filter else ""
+    print(f"{mode} scores of {len(searcher.index):,} passages{among}")
     if not ranked:
         print("nothing found")
     for rank, ((passage_id, score), passage) in enumerate(ranked, start=1):
