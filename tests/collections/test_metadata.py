@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,21 @@ def test_values_of_other_libraries_are_plain() -> None:
     assert only == {"n": 3, "f": 0.5, "t": noon - timedelta(hours=2), "naive": noon, "d": date(2020, 1, 1)}
     assert {type(value) for value in only.values()} == {int, float, datetime, date}
     assert collection.columns == dict(zip(only, ["int64", "float64", "timestamp", "timestamp", "date"], strict=True))
+
+
+def test_what_pandas_numbers_rows_by_is_no_field(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"text": [*"wxyz"], "year": [1, 2, 3, 4], "cost": [Decimal("1.5"), *[None] * 3]})
+    frame = frame.take([3, 1, 0]).query("year > 1").rename(index={3: 7})
+    frame.to_csv(tmp_path / "c.csv")
+    frame.to_parquet(tmp_path / "c.parquet")
+    assert "__index_level_0__" in parquet.read_schema(tmp_path / "c.parquet").names
+    for source in (as_collection(frame), *(open_collection(str(tmp_path / name)) for name in ("c.csv", "c.parquet"))):
+        assert kept(typed(source)) == [{"year": 4}, {"year": 2}]
+
+
+def test_a_field_that_is_not_kept_may_be_what_it_is() -> None:
+    rows = [{"text": "x", "year": 1, "huge": 1 << 70, "s": "\ud800", "d": Decimal("1.5")}]
+    assert kept(typed(as_collection(rows), ("year", "d"))) == [{"year": 1, "d": 1.5}]
 
 
 def test_times_of_nanoseconds_are_cut() -> None:

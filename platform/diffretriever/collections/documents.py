@@ -29,6 +29,7 @@ Documents: TypeAlias = Any
 Arrow's stream interface."""
 
 _ROLES = ("id", "title", "text")
+_INDEX_OF_PANDAS = "__index_level_"
 _ID_BYTES = 8
 _RAW_CHARACTERS = 200
 
@@ -101,23 +102,27 @@ def text_id(title: str, text: str) -> str:
     return hashlib.blake2b(f"{title}\x1f{text}".encode(), digest_size=_ID_BYTES).hexdigest()
 
 
-def without_parts(schema: pa.Schema) -> list[str]:
-    """Return the columns of a table whose values have no parts."""
+def flat_columns(schema: pa.Schema) -> list[str]:
+    """Return the columns of a table whose values have no parts; none of those is that pandas numbers rows by."""
     import pyarrow as pa
 
-    return [field.name for field in schema if not pa.types.is_nested(field.type)]
+    return [
+        field.name
+        for field in schema
+        if not pa.types.is_nested(field.type) and not field.name.startswith(_INDEX_OF_PANDAS)
+    ]
 
 
 def rows_of_batch(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[dict[str, Any]]:
     """Yield rows as mappings, an empty tuple in the place of values that have parts.
 
     Args:
-        batch: the columns of `without_parts`.
+        batch: the columns of `flat_columns`.
         schema: of the whole table.
     """
     import pyarrow as pa
 
-    nested = dict.fromkeys(set(schema.names).difference(batch.schema.names), ())
+    nested: dict[str, Any] = {field.name: () for field in schema if pa.types.is_nested(field.type)}
     # Times that are finer than microseconds have no type in Python.
     fields = [
         pa.field(each.name, pa.timestamp("us", each.type.tz) if pa.types.is_timestamp(each.type) else each.type)
@@ -139,7 +144,7 @@ def _rows(documents: Any) -> Iterable[Any]:
         import pyarrow as pa
 
         table = pa.table(documents)
-        flat = table.select(without_parts(table.schema))
+        flat = table.select(flat_columns(table.schema))
         return (row for batch in flat.to_batches() for row in rows_of_batch(batch, table.schema))
     if isinstance(documents, Iterable) and not isinstance(documents, bytes | bytearray):
         return documents

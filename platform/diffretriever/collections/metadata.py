@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from operator import ne
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -99,11 +100,11 @@ class WithMetadata(Collection):
         )
 
     def kinds_of(self, passage: Passage) -> Iterator[tuple[str, Kind]]:
-        """Yield the kind of each value, while the columns are not known."""
+        """Yield the kind of each value, while the columns are not known; of fields that are not kept, `other`."""
         if self.columns is not None or self.wanted == ():
             return
         for name, value in passage.further.items():
-            kind = as_read(name, value)[0]
+            kind = as_read(name, value)[0] if self._keeps(name) else "other"
             if kind is not None:
                 yield name, kind
 
@@ -217,6 +218,7 @@ _KINDS: Mapping[type, Kind] = {
     bool: "bool",
     int: "int64",
     float: "float64",
+    Decimal: "float64",
     str: "string",
     datetime: "timestamp",
     date: "date",

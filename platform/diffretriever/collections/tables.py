@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from diffretriever.collections.base import BadRecord, Passage, UnjudgedCollection
-from diffretriever.collections.documents import passages_of, rows_of_batch, without_parts
+from diffretriever.collections.documents import flat_columns, passages_of, rows_of_batch
 from diffretriever.collections.records import (
     ID_FIELDS,
     MAX_PASSAGE_BYTES,
@@ -77,7 +77,8 @@ def _csv(table: TableCollection, stream: BinaryIO) -> Iterator[Row]:
 
 
 def _untyped(row: Mapping[str, str], own: Container[str]) -> Row:
-    return {name: value if name in own else Untyped(value) for name, value in row.items()}
+    # A column without a name numbers the rows, as pandas writes it.
+    return {name: value if name in own else Untyped(value) for name, value in row.items() if name}
 
 
 def _json(_: TableCollection, stream: BinaryIO) -> Iterator[Row]:
@@ -92,7 +93,7 @@ def _parquet(_: TableCollection, stream: BinaryIO) -> Iterator[Row]:
 
     file = ParquetFile(stream)
     schema = file.schema_arrow
-    for batch in file.iter_batches(_ROWS_AT_ONCE, columns=without_parts(schema)):
+    for batch in file.iter_batches(_ROWS_AT_ONCE, columns=flat_columns(schema)):
         yield from rows_of_batch(batch, schema)
 
 
@@ -101,7 +102,7 @@ def _arrow(_: TableCollection, stream: BinaryIO) -> Iterator[Row]:
 
     with ipc.open_file(stream) as file:
         for number in range(file.num_record_batches):
-            yield from rows_of_batch(file.get_batch(number).select(without_parts(file.schema)), file.schema)
+            yield from rows_of_batch(file.get_batch(number).select(flat_columns(file.schema)), file.schema)
 
 
 READERS = {".csv": _csv, ".json": _json, ".parquet": _parquet, ".arrow": _arrow, ".feather": _arrow}

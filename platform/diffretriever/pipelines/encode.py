@@ -220,7 +220,7 @@ def _scanned(
     scanned = scan(collection, job.on_bad_input, quarantine, choose=choose, scan_parts=parts)
     if scanned.left_out:
         _LOG.warning(
-            "%s: of the fields %s, values that are lists or objects are not kept as metadata",
+            "%s: values such as lists and objects are not kept as metadata: those of %s",
             collection.name,
             ", ".join(scanned.left_out),
         )
