@@ -104,7 +104,8 @@ class WithMetadata(Collection):
         if self.columns is not None or self.wanted == ():
             return
         for name, value in passage.further.items():
-            kind = as_read(name, value)[0] if self._keeps(name) else "other"
+            # Most values are of these: those that cannot be kept have been refused before.
+            kind = _CERTAIN.get(type(value)) or (as_read(name, value)[0] if self._keeps(name) else "other")
             if kind is not None:
                 yield name, kind
 
@@ -223,6 +224,7 @@ _KINDS: Mapping[type, Kind] = {
     datetime: "timestamp",
     date: "date",
 }
+_CERTAIN: Mapping[type, Kind] = {bool: "bool", int: "int64", str: "string"}
 _PLAIN: Mapping[Kind, Callable[[str, Any], Scalar]] = {
     "bool": lambda _, value: bool(value),
     "int64": _integer,

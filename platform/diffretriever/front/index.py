@@ -24,6 +24,7 @@ from diffretriever.schemas.search import SearchOptions
 if TYPE_CHECKING:
     from diffretriever.collections import Collection
     from diffretriever.schemas.inspect import VersionChange
+    from diffretriever.schemas.metadata import Columns
     from diffretriever.schemas.serve import Explanation
     from diffretriever.search.base import Searcher
 
@@ -276,6 +277,11 @@ class Index:
     def modes(self) -> tuple[Mode, ...]:
         """All scores that the index can be ranked by."""
         return self._table.manifest.retriever.offered_modes
+
+    @property
+    def metadata(self) -> Columns:
+        """The columns of metadata that the index keeps, and their types: what a filter can name."""
+        return dict(self._table.manifest.metadata or {})
 
     def versions(self) -> list[VersionChange]:
         """Return what is kept of the index's history, oldest first."""

@@ -83,7 +83,8 @@ class Results(Sequence[Hit]):
     def _repr_html_(self) -> str:
         rows = "".join(
             f"<tr><td>{hit.rank}</td><td>{hit.score:.4f}</td><td>{html.escape(hit.id)}</td>"
-            f"<td style='text-align:left'>{_bold(hit.title)}{html.escape(_shortened(hit.text))}</td></tr>"
+            f"<td style='text-align:left'>{_bold(hit.title)}{html.escape(_shortened(hit.text))}"
+            f"{_small(_known(hit))}</td></tr>"
             for hit in self.hits
         )
         head = f"<caption>{html.escape(self.query)} ({self.mode})</caption>"
@@ -96,8 +97,17 @@ def _column(name: str, own: Container[str]) -> str:
 
 def _line(hit: Hit) -> str:
     title = f"  {hit.title}" if hit.title else ""
-    text = textwrap.shorten(hit.text, width=_WIDTH - 6, placeholder=" …")
-    return f"{hit.rank:4}. {hit.score:.4f}  [{hit.id}]{title}\n      {text}"
+    below = [hit.text, _known(hit)]
+    lines = [textwrap.shorten(each, width=_WIDTH - 6, placeholder=" …") for each in below if each]
+    return "\n      ".join([f"{hit.rank:4}. {hit.score:.4f}  [{hit.id}]{title}", *lines])
+
+
+def _known(hit: Hit) -> str:
+    return ", ".join(f"{name}: {value}" for name, value in hit.metadata.items() if value is not None)
+
+
+def _small(text: str) -> str:
+    return f"<br><small>{html.escape(_shortened(text))}</small>" if text else ""
 
 
 def _bold(title: str) -> str:

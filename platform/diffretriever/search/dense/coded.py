@@ -32,7 +32,7 @@ from diffretriever.search.dense.stream import StreamingScan, asks_for_the_author
 _VALUES_AT_ONCE = 1 << 20
 """Numbers of vectors widened at once, 4 MiB of fp32: they stay in the processor's cache."""
 _NOT_THERE = -1
-_FEW = 0.1
+_FEW = 0.3
 """Of all passages."""
 
 
