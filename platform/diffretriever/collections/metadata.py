@@ -7,6 +7,7 @@ column makes the record a bad one, as any other mistake in it does.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ Kind: TypeAlias = ColumnType | Literal["written bool", "written int64", "written
 Kinds: TypeAlias = dict[str, dict[Kind, None]]
 """Name of a field → the kinds of its values, the first one first."""
 
+_RAW_CHARACTERS = 200
 _LEAST_INT, _MOST_INT = -(1 << 63), (1 << 63) - 1
 _INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
@@ -82,7 +84,8 @@ class WithMetadata(Collection):
             values = ((name, self._value(name, value)) for name, value in record.further.items() if self._keeps(name))
             return replace(record, metadata={name: value for name, value in values if value is not None})
         except RefusedError as refused:
-            return BadRecord(file, line, str(refused), repr(dict(record.further))[:200])
+            raw = json.dumps({"id": record.id, **record.further}, ensure_ascii=False, default=str)
+            return BadRecord(file, line, str(refused), raw.encode(errors="replace").decode()[:_RAW_CHARACTERS])
 
     def _keeps(self, name: str) -> bool:
         return self.wanted is None or name in self.wanted
