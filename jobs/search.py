@@ -6,7 +6,8 @@ import json
 import shutil
 import sys
 import textwrap
-from typing import TYPE_CHECKING
+from datetime import date
+from typing import TYPE_CHECKING, Any
 
 from _entry import run
 
@@ -30,17 +31,20 @@ def main(config: SearchJob) -> None:
         (choice,) = chooser.choose([config.query])
         budgets = [choice.budget]
         print(_reason(chooser, choice), file=sys.stderr if config.json_output else sys.stdout)
-    hits = searcher.search([config.query], top_k=config.top_k, modes=[mode], budgets=budgets)[mode]
-    passages = searcher.index.take(hits.rows(), ["title", "text", "collection"]).to_pylist()
-    found = list(zip(hits[0], passages, strict=True))
+    hits = searcher.search([config.query], top_k=config.top_k, modes=[mode], budgets=budgets, filter=config.filter)[
+        mode
+    ]
+    passages = searcher.index.shown(hits.rows())
+    ranked = list(zip(hits[0], passages, strict=True))
     if config.json_output:
-        rows = [{"id": i, "score": score, "mode": mode, **passage} for (i, score), passage in found]
-        print(json.dumps(rows, ensure_ascii=False, indent=2))
+        rows = [{"id": i, "score": score, "mode": mode, **passage} for (i, score), passage in ranked]
+        print(json.dumps(rows, ensure_ascii=False, indent=2, default=date.isoformat))
         return
-    print(f"{mode} scores of {len(searcher.index):,} passages")
-    if not found:
+    among = f", of which those count that meet {config.filter}" if config.filter else ""
+    print(f"{mode} scores of {len(searcher.index):,} passages{among}")
+    if not ranked:
         print("nothing found")
-    for rank, ((passage_id, score), passage) in enumerate(found, start=1):
+    for rank, ((passage_id, score), passage) in enumerate(ranked, start=1):
         print(_show(rank, passage_id, score, passage))
 
 
@@ -52,12 +56,14 @@ def _reason(chooser: BudgetChooser, choice: Choice) -> str:
     )
 
 
-def _show(rank: int, passage_id: str, score: float, passage: dict[str, str]) -> str:
+def _show(rank: int, passage_id: str, score: float, passage: dict[str, Any]) -> str:
     width = min(100, shutil.get_terminal_size().columns)
     title = f"  {passage['title']}" if passage["title"] else ""
     text = textwrap.shorten(passage["text"], width=3 * (width - 6), placeholder=" …")
     body = textwrap.fill(text, width=width, initial_indent="      ", subsequent_indent="      ")
-    return f"{rank:4}. {score:.4f}  [{passage_id}]{title}\n{body}"
+    known = [f"{name}: {value}" for name, value in passage["metadata"].items() if value is not None]
+    metadata = f"\n      {textwrap.shorten(', '.join(known), width=width - 6, placeholder=' …')}" if known else ""
+    return f"{rank:4}. {score:.4f}  [{passage_id}]{title}\n{body}{metadata}"
 
 
 if __name__ == "__main__":

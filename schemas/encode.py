@@ -8,9 +8,12 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import BudgetChoice
+from diffretriever.schemas.metadata import check_column_name
 from diffretriever.schemas.places import IndexPlace, Place
 from diffretriever.schemas.settings import PresetListing, RayConfig
 
+NO_METADATA = ("none",)
+"""What `--metadata` says to keep no further fields."""
 _ROLES = ("id", "title", "text")
 
 
@@ -24,6 +27,10 @@ class EncodeJob(RayConfig, PresetListing):
     fields: tuple[str, ...] = ()
     """What fields of a table are called, as ROLE=FIELD with the roles id, title and text: text=body; default: id, _id
     or docid, title, text or contents."""
+    metadata: tuple[str, ...] = ()
+    """Further fields to keep as columns, returned with hits and filtered by; repeat the flag or separate by commas;
+    `none`: none of them; default: all whose values are neither lists nor objects. An index that is there keeps those
+    that it was made with."""
     retriever: str = "diffretriever-minilm"
     """Name of a preset, a YAML file that describes a retriever, sentence-transformers/MODEL (a model of the hub, or a
     folder such as sentence-transformers/./folder, used as its own files say), or PACKAGE:NAME of one installed."""
@@ -65,6 +72,20 @@ class EncodeJob(RayConfig, PresetListing):
     def named_fields(self) -> dict[str, str]:
         """`fields` by role."""
         return dict(_role_and_field(each) for each in self.fields)
+
+    @property
+    def metadata_wanted(self) -> tuple[str, ...] | None:
+        """Names of the fields to keep; None for all."""
+        if self.metadata == NO_METADATA:
+            return ()
+        return self.metadata or None
+
+    @field_validator("metadata")
+    @classmethod
+    def _names_columns(cls, metadata: tuple[str, ...]) -> tuple[str, ...]:
+        for name in metadata if metadata != NO_METADATA else ():
+            check_column_name(name)
+        return tuple(dict.fromkeys(metadata))
 
     @field_validator("fields")
     @classmethod

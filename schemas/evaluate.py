@@ -12,13 +12,17 @@ from diffretriever.schemas.base import Model, split_at_commas
 from diffretriever.schemas.fusion import Fusion, named_runs
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.places import IndexPlace, Place
-from diffretriever.schemas.search import QueryBudgetOptions, RunTag, SearchOptions, VersionOption
+from diffretriever.schemas.search import FilterOption, QueryBudgetOptions, RunTag, SearchOptions, VersionOption
 from diffretriever.schemas.settings import RayConfig, SelfExclusion
 
 DEFAULT_MEASURES = ("nDCG@10", "MRR@10", "Recall@100")
 
 
-class EvaluateJob(SearchOptions, VersionOption, QueryBudgetOptions, SelfExclusion, RunTag):
+_OF_AN_INDEX = {"modes": "scores", "version": "version", "filter": "passages", "selector": "budgets"}
+"""Settings of an evaluation that only the search of an index has, and what they decide of its runs."""
+
+
+class EvaluateJob(SearchOptions, VersionOption, FilterOption, QueryBudgetOptions, SelfExclusion, RunTag):
     """Search an index with a collection's queries, or take finished runs, and measure them against the qrels."""
 
     index: IndexPlace = ""
@@ -68,14 +72,11 @@ class EvaluateJob(SearchOptions, VersionOption, QueryBudgetOptions, SelfExclusio
             raise ValueError("--weights and --tune-runs go with --runs: give the runs to fuse")
         if finished is None:
             return self._needs_a_collection()
-        if self.modes:
-            raise ValueError("--modes goes with --index: a finished run has its scores behind it")
-        if self.version is not None:
-            raise ValueError("--version goes with --index: a finished run has its version behind it")
+        for name, what in _OF_AN_INDEX.items():
+            if getattr(self, name) not in (None, ()):
+                raise ValueError(f"--{name} goes with --index: a finished run has its {what} behind it")
         if self.run is not None and self.tag is not None:
             raise ValueError("--tag goes with --index or --runs: a finished run has its own")
-        if self.selector is not None:
-            raise ValueError("--selector goes with --index: a finished run has its budgets behind it")
         if self.index:
             raise ValueError(f"give {finished} or --index, not both")
         if self.qrels is None and self.collection is None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from pydantic import Field
 
 from diffretriever.schemas.base import Model, differing_fields
 from diffretriever.schemas.codec import StoredCodec
+from diffretriever.schemas.metadata import Columns, ColumnType
 from diffretriever.schemas.retriever import RetrieverConfig
 
 MANIFEST_FORMAT = 1
@@ -40,6 +42,13 @@ class IndexManifest(Model):
     """ISO 8601 time, UTC."""
     codec: StoredCodec | None = None
     """What wrote the column `codes`; None where there is none. No part of the fingerprint."""
+    metadata: Columns | None = None
+    """Columns of further fields of passages; None in an index of before there were such. No part of the fingerprint."""
+
+    @property
+    def text_columns(self) -> list[str]:
+        """The columns of a passage's own fields and of its metadata, as `text_table` makes them."""
+        return [*TEXT_SCHEMA.names, *(self.metadata or {})]
 
     @property
     def decodes(self) -> bool:
@@ -112,7 +121,22 @@ TEXT_SCHEMA = pa.schema(
         pa.field("digest", pa.binary(16), nullable=False),
     ]
 )
-"""A passage's own fields. `digest` is BLAKE2b-128 of title and text: equal digests mean an unchanged passage."""
+"""A passage's own fields. `digest` is BLAKE2b-128 of title, text and metadata: equal ones mean an unchanged passage."""
+
+
+_ARROW_TYPES: Mapping[ColumnType, pa.DataType] = {
+    "bool": pa.bool_(),
+    "int64": pa.int64(),
+    "float64": pa.float64(),
+    "string": pa.string(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
+
+
+def metadata_fields(columns: Columns) -> list[pa.Field]:
+    """Columns of further fields, null where a passage has none."""
+    return [pa.field(name, _ARROW_TYPES[kind]) for name, kind in columns.items()]
 
 
 def representation_fields(hidden_size: int) -> list[pa.Field]:

@@ -56,6 +56,14 @@ class RunTag(JobConfig):
     diffretriever-minilm.q4p16."""
 
 
+class FilterOption(JobConfig):
+    """Which passages of an index are searched."""
+
+    filter: str | None = None
+    """Condition on metadata that passages must meet, such as "year >= 2020 AND lang = 'en'"; columns are those that
+    inspect_index.py lists, `id` and `collection`. The scores of passages stay what they are."""
+
+
 class QueryBudgetOptions(JobConfig):
     """How many slots queries get."""
 
@@ -71,7 +79,7 @@ class QueryBudgetOptions(JobConfig):
         return self
 
 
-class SearchJob(SearchOptions, VersionOption, QueryBudgetOptions):
+class SearchJob(SearchOptions, VersionOption, FilterOption, QueryBudgetOptions):
     """Ask an index one question and see the ranked passages."""
 
     query: str
@@ -85,7 +93,7 @@ class SearchJob(SearchOptions, VersionOption, QueryBudgetOptions):
     """Print JSON instead of text."""
 
 
-class BatchSearchJob(RayConfig, SearchOptions, SelfExclusion, RunTag):
+class BatchSearchJob(RayConfig, SearchOptions, FilterOption, SelfExclusion, RunTag):
     """Search an index for many queries at once on Ray, and write TREC runs; resumable by the same command again.
 
     Every task scans some of the index's data files for all queries together; what they find is merged exactly.

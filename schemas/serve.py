@@ -10,6 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field, PositiveInt
 
 from diffretriever.schemas.base import Model
+from diffretriever.schemas.metadata import Columns
 from diffretriever.schemas.mode import EncodedList, Mode
 
 Way: TypeAlias = Annotated[str, Field(pattern="^[a-z]+(_[a-z]+)*$")]
@@ -22,6 +23,10 @@ Texts: TypeAlias = str | list[str]
 
 AskedBudget: TypeAlias = Literal["adaptive"] | PositiveInt | None
 """K_q: a number for all queries, `adaptive` to have each query's chosen from its text, None for the retriever's own."""
+
+
+Value: TypeAlias = bool | int | float | str
+"""Of a further field."""
 
 
 class IndexState(Model):
@@ -88,8 +93,11 @@ class Explanation(Model):
     """Largest product first; empty without a sparse side."""
 
 
+MAX_FILTER_CHARS = 4000
+
+
 class Filter(Model):
-    """Which passages count. The answer is that of an index that holds no others."""
+    """A filter by collection alone."""
 
     collection: str
     """Only passages of this collection; `GET /index` names them all."""
@@ -107,8 +115,9 @@ class SearchRequest(Model):
     it makes."""
     budget: AskedBudget = None
     """K_q, the slots of each query; retrievers without slots take none."""
-    filter: Filter | None = None
-    """Search among some passages only."""
+    filter: Annotated[str, Field(max_length=MAX_FILTER_CHARS)] | Filter | None = None
+    """Search among the passages that meet a condition, such as "year >= 2020 AND lang = 'en'", or that are of one
+    collection. The scores of passages stay what they are without it."""
     explain: bool = False
     """Also say, for each passage, which slots and words its scores are made of."""
 
@@ -138,6 +147,8 @@ class SearchHit(Model):
     """May be empty."""
     text: str
     collection: str
+    metadata: dict[str, Value | None] = Field(default_factory=dict)
+    """Its further fields that the index keeps, null where it has none; times as ISO 8601 has them."""
     score: float
     """By the mode of the answer."""
     scores: dict[Mode, float | None]
@@ -263,6 +274,8 @@ class IndexResponse(Model):
     """What `budget: adaptive` is chosen by; None where it is not offered."""
     collections: dict[str, int]
     """Passages by collection."""
+    metadata: Columns = Field(default_factory=dict)
+    """Further fields that the index keeps, and their types: what a filter can name, beside `id` and `collection`."""
     found_by: dict[EncodedList, list[Way]]
     """How passages are found for each score that the retriever makes; in several ways where shards differ. What is made
     beside the index while it is served is used from the next version on."""
@@ -281,6 +294,8 @@ class PassageIn(Model):
     """Title or text may be empty, not both."""
     collection: str = Field(default="served", min_length=1)
     """What a filter can name it by."""
+    metadata: dict[str, Value | None] = Field(default_factory=dict)
+    """Values of the columns that `GET /index` names under `metadata`; days and times as ISO 8601 has them."""
 
 
 class IngestRequest(Model):
@@ -295,7 +310,7 @@ class IngestResponse(Model):
 
     added: int
     replaced: int
-    """Those whose id was there with another title, text or collection."""
+    """Those whose id was there with another title, text, collection or metadata."""
     unchanged: int
     """Those that were there as they are."""
     version: int

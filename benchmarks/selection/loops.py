@@ -46,7 +46,7 @@ def selection(passages: int) -> list[float]:
         held[start // 2 : start // 2 + len(own)] = own
     hashed = time.perf_counter()
     chosen = PassageSelection(EncodeJob(collection="", retriever="bm25", index="."), [KeySet(held)])
-    scanned = scan(collection, "error", None, choose=chosen, scan_parts=lambda _: found)
+    scanned = scan(collection, "error", None, choose=chosen, scan_parts=lambda _, __: found)
     ended = time.perf_counter()
     n_keys = passages + len(held)
     peak = (peak_mb() - before) * 1e6 / n_keys

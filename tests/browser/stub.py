@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from diffretriever.schemas.serve import Problem, SearchRequest, SearchResponse
+from diffretriever.schemas.serve import Filter, Problem, SearchRequest, SearchResponse
 
 STATIC = Path(__file__).resolve().parents[2] / "serve" / "static"
 RECORDED = json.loads((Path(__file__).parent / "almanac.json").read_text("utf-8"))
@@ -48,7 +48,7 @@ def problem(status: int, title: str, detail: str, fix: str, field: str | None = 
 def answer(request: SearchRequest) -> dict[str, Any] | Problem:
     """Return the recorded answer; to words that were not recorded, one that the word stands for."""
     query = str(request.query)
-    collection = request.filter.collection if request.filter else None
+    collection = request.filter.collection if isinstance(request.filter, Filter) else None
     asked = {"query": query, "mode": request.mode, "budget": request.budget, "collection": collection}
     found = [each["answer"] for each in RECORDED["searches"] if each["asked"] == asked]
     if found:
@@ -82,7 +82,12 @@ def _plain(result: dict[str, Any]) -> None:
         slot["words"] = slot["passage_words"] = []
 
 
+def _dated(result: dict[str, Any]) -> None:
+    result["hits"][0]["metadata"] = {"year": 2020, "lang": None, "free": False}
+
+
 _CHANGES = {
+    "dated": _dated,
     "hostile": _hostile,
     "essay": _essay,
     "named": _named,

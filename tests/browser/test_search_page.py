@@ -146,6 +146,31 @@ def test_collection_filters(page: Page, stub: Stub) -> None:
     assert set(page.texts(".source")) == {text for text in page.texts(".source") if text.startswith("household")}
 
 
+def test_metadata_filters(page: Page, stub: Stub) -> None:
+    page.go("/", q="dated", filter="year > 1")
+    page.settled()
+    assert stub.asked[-1].filter is None, "there is nothing to filter by"
+    stub.index = {**stub.index, "metadata": {"year": "int64", "lang": "string"}}
+    page.go("/", q="dated", filter="year > 1")
+    page.settled()
+    assert stub.asked[-1].filter == "year > 1"
+    assert page.texts(".source")[0].endswith(" · year 2020 · free false")
+    page.run(
+        "const f = document.querySelector('#filter'); f.value = \"lang = 'en'\";"
+        "f.dispatchEvent(new Event('change', {bubbles: true}))"
+    )
+    page.until("return location.search.includes('filter=lang')")
+    page.settled()
+    assert stub.asked[-1].filter == "lang = 'en'"
+    page.run(
+        "const s = document.querySelector('#controls select'); s.value = 'household';"
+        "s.dispatchEvent(new Event('change', {bubbles: true}))"
+    )
+    page.until("return location.search.includes('collection=household')")
+    page.settled()
+    assert stub.asked[-1].filter == "(lang = 'en') AND collection = 'household'"
+
+
 def test_id_that_is_the_name_is_not_said_twice(page: Page) -> None:
     page.go("/", q="named")
     page.settled()

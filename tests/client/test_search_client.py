@@ -56,6 +56,14 @@ def test_a_mistake_is_a_sentence_that_names_the_argument(ask: Ask, options: dict
     assert script.requests == []
 
 
+def test_filters_are_sent_as_they_are_written(ask: Ask) -> None:
+    script = Script([ok(FOUND)])
+    ask(script, "search", "heat", filter="year >= 2020")
+    assert json.loads(script.requests[0].content) == {"query": "heat", "filter": "year >= 2020"}
+    with pytest.raises(ValueError, match="give collection or filter, not both"):
+        ask(script, "search", "heat", filter="year >= 2020", collection="c")
+
+
 def test_defaults_are_the_service_s(ask: Ask) -> None:
     script = Script([ok(FOUND)])
     ask(script, "search", "heat")

@@ -160,7 +160,7 @@ def test_kept_gives_what_was_scanned_alone(corpus: Corpus, at: int, change: tupl
 def test_scan_refuses_a_file_that_changes_meanwhile(corpus: Corpus) -> None:
     collection = corpus(line("a"))
 
-    def change(most_bad: int | None) -> Iterator[PartScan]:
+    def change(collection: Collection, most_bad: int | None) -> Iterator[PartScan]:
         yield scan_part(collection, WHOLE, most_bad)
         corpus(line("a") + line("b"))
 
@@ -213,7 +213,7 @@ def test_parts_are_the_whole(
     assert isinstance(collection, FileCollection)
     parts = collection.parts(part_bytes)
 
-    def each(most_bad: int | None) -> Iterator[PartScan]:
+    def each(collection: Collection, most_bad: int | None) -> Iterator[PartScan]:
         return (scan_part(collection, part, most_bad) for part in parts)
 
     whole = scan(collection, "quarantine", root / "whole-bad.jsonl", choose=but("b"))

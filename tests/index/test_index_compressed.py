@@ -10,7 +10,7 @@ import pytest
 
 from diffretriever.codecs import load_codec
 from diffretriever.encoders.representations import read_vectors
-from diffretriever.index.table import PassageIndex
+from diffretriever.index.table import IndexPart, PassageIndex, ids_filter
 from diffretriever.index.vectors import codec_place, read_packed
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.search.dense import open_dense
@@ -96,3 +96,17 @@ def test_only_what_can_be_among_the_best_is_decoded(index: PassageIndex) -> None
     assert isinstance(search, CompressedScan)
     search.search(QUERIES.take(np.array([0])), 2)
     assert 2 <= search.rescored < 20
+
+
+def test_a_filter_leaves_packed_passages_out(tmp_path: Path) -> None:
+    made = compressed(fill(str(tmp_path / "i"), 40, 30), "residual2")
+    made.delete(["p3", "p50"])
+    admitted = {f"p{number}" for number in range(1, 70, 3)} - {"p50"}
+    right = [[hit for hit in hits if hit[0] in admitted][:5] for hits in streamed(made, 70)]
+    part = IndexPart.filtered(made, ids_filter(sorted(admitted)))
+    assert len(part) == len(admitted)
+    assert found(part, 5) == right
+    build_fragment_packed(made, made.fragments()[0])
+    assert found(part, 5) == right
+    assert streamed(part, 5) == right
+    assert [len(hits) for hits in found(IndexPart.filtered(made, "id = 'nobody'"), 5)] == [0] * len(QUERIES)

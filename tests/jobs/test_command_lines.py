@@ -110,7 +110,7 @@ def test_search_prints_ranked_passages(index: Path) -> None:
     assert "   1. " in done.stdout
     assert "   2. " in done.stdout
     rows = json.loads(job("search", "--index", index, "--query", "heat", "--top-k", 2, "--json-output").stdout)
-    assert [set(row) for row in rows] == [{"id", "score", "mode", "title", "text", "collection"}] * 2
+    assert [set(row) for row in rows] == [{"id", "score", "mode", "title", "text", "collection", "metadata"}] * 2
 
 
 def test_an_older_version_is_searched_and_gone_back_to(index: Path) -> None:

@@ -117,7 +117,20 @@ def test_bm25_alone_searches_no_part(job: BatchSearchJob) -> None:
     assert best in dict(open_searcher(job.index).search([TEXTS["q0"]], modes=["bm25"])["bm25"][0])
 
 
+def test_a_filter_leaves_passages_out(job: BatchSearchJob) -> None:
+    wanted = "id LIKE 'p1%'"
+    search_batch(job.model_copy(update={"modes": ("bm25", "dense"), "filter": wanted, "queries_at_once": 9}))
+    searcher = open_searcher(job.index, SearchOptions(index=job.index))
+    found = searcher.search([*TEXTS.values()], top_k=30, modes=("bm25", "dense"), filter=wanted)
+    for mode, hits in found.items():
+        run = {query: list(ranked.items()) for query, ranked in read_run(job.output / f"{mode}.trec").items()}
+        assert run == {query: ranked for query, ranked in zip(TEXTS, hits, strict=True) if ranked}
+        assert {passage[:2] for ranked in run.values() for passage, _ in ranked} == {"p1"}
+
+
 def test_mistakes_are_named_before_anything_runs(job: BatchSearchJob, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is no column 'year'"):
+        search_batch(job.model_copy(update={"filter": "year > 1"}))
     with pytest.raises(ValueError, match="either --collection or --queries"):
         BatchSearchJob(index=job.index, output=tmp_path)
     broken = tmp_path / "queries.tsv"

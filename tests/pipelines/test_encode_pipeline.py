@@ -21,8 +21,13 @@ from tests.pipelines.corpora import JobMaker, line, write_corpus
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
 
+def numbered(number: int, text: str | None = None) -> str:
+    """A line with metadata."""
+    return json.dumps({**json.loads(line(number, text)), "n": number})
+
+
 def test_encode_again_append_and_replace(tmp_path: Path, make_job: JobMaker) -> None:
-    first = write_corpus(tmp_path / "first", [line(i) for i in range(70)])
+    first = write_corpus(tmp_path / "first", [numbered(i) for i in range(70)])
     summary = encode_collection(make_job(first))
     assert (summary.encoded, summary.rows, summary.bad) == (70, 70, 0)
     index = PassageIndex.open(make_job(first).index)
@@ -34,14 +39,14 @@ def test_encode_again_append_and_replace(tmp_path: Path, make_job: JobMaker) -> 
     index.refresh()
     assert index.version == encoded_at
 
-    second = write_corpus(tmp_path / "second", [line(i) for i in range(60, 90)])
+    second = write_corpus(tmp_path / "second", [numbered(i) for i in range(60, 90)])
     appended = encode_collection(make_job(second))
     assert (appended.encoded, appended.already_there, appended.rows) == (20, 10, 90)
     index.refresh()
     assert index.contents().collections == {"first": 70, "second": 20}
 
-    changed = write_corpus(tmp_path / "first", [line(i, "another text") if i < 5 else line(i) for i in range(70)])
-    with pytest.raises(ValueError, match=r"5 passages are in .* with another text \('p0', .*'p4'\)"):
+    changed = write_corpus(tmp_path / "first", [numbered(i, "another text" if i < 5 else None) for i in range(70)])
+    with pytest.raises(ValueError, match=r"5 passages are in .* with another text or other metadata \('p0', .*'p4'\)"):
         encode_collection(make_job(changed))
     skipped = encode_collection(make_job(changed, on_existing="skip"))
     assert (skipped.encoded, skipped.skipped, skipped.rows) == (0, 5, 90)
@@ -50,20 +55,30 @@ def test_encode_again_append_and_replace(tmp_path: Path, make_job: JobMaker) -> 
     index.refresh()
     assert index.passages(["p3"])["p3"]["text"] == "another text"
     assert len(index.digests()) == 90
+    assert {name: each["metadata"] for name, each in index.passages(["p3", "p89"]).items()} == {
+        "p3": {"n": 3},
+        "p89": {"n": 89},
+    }
 
 
 def test_a_large_file_is_read_in_parts(tmp_path: Path, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("diffretriever.collections.files._PART_BYTES", 500)
-    corpus = write_corpus(tmp_path / "corpus", [line(i) for i in range(90)])
+
+    def typed(number: int, text: str | None = None) -> str:
+        """Of the last parts alone are numbers that are no integers."""
+        return json.dumps({**json.loads(line(number, text)), "n": number if number < 80 else number + 0.5})
+
+    corpus = write_corpus(tmp_path / "corpus", [typed(i) for i in range(90)])
     assert len(open_collection(str(corpus)).parts()) > 5
     job = make_job(corpus, retriever="bm25", backbone=None)
     assert encode_collection(job).encoded == 90
     assert encode_collection(job).already_there == 90
     assert sorted(PassageIndex.open(job.index).digests()) == sorted(f"p{i}" for i in range(90))
-    write_corpus(corpus, [line(i, "changed" if i in (3, 80) else None) for i in range(90)])
-    with pytest.raises(ValueError, match=r"2 passages are in .* with another text \('p3', 'p80'\)"):
+    assert PassageIndex.open(job.index).passages(["p3"])["p3"]["metadata"] == {"n": 3.0}
+    write_corpus(corpus, [typed(i, "changed" if i in (3, 80) else None) for i in range(90)])
+    with pytest.raises(ValueError, match=r"2 passages are in .* with another text or other metadata \('p3', 'p80'\)"):
         encode_collection(job)
-    write_corpus(corpus, [*(line(i) for i in range(90)), line(0)])
+    write_corpus(corpus, [*(typed(i) for i in range(90)), typed(0)])
     with pytest.raises(ValueError, match=r"corpus.jsonl:91: duplicate id: 'p0' is first on line 1"):
         encode_collection(job)
 

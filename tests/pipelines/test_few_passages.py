@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 from diffretriever.artefacts.artefact import folders_in
 from diffretriever.collections import read_run
+from diffretriever.index.rewrite import write_pruned
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines import accelerate, encode, sweep
 from diffretriever.pipelines.encode import encode_collection
@@ -21,6 +24,8 @@ from diffretriever.search import accelerate as files
 from diffretriever.search import open_searcher
 from diffretriever.search.accelerate import missing_files
 from diffretriever.search.bm25 import bm25_artefact
+from diffretriever.search.inspection import inspect
+from tests.index.compressed_cases import compressed
 from tests.pipelines.corpora import JobMaker, line, write_corpus
 from tests.pipelines.sweep_cases import make_job as make_sweep
 
@@ -49,6 +54,35 @@ def test_encode_again_append_and_replace(job: Any, tmp_path: Path) -> None:
         encode_collection(changed)
     replaced = encode_collection(changed.model_copy(update={"on_existing": "replace"}))
     assert (replaced.encoded, replaced.replaced, replaced.rows) == (5, 3, 16)
+
+
+def test_metadata_goes_all_the_way(job: Any, tmp_path: Path) -> None:
+    """To the table, past bad records, and with what is made of the table: codes, fewer slots."""
+    lines = [json.dumps({**json.loads(line(i)), "metadata": {"n": i, "even": i % 2 == 0}}) for i in range(14)]
+    lines[7] = json.dumps({**json.loads(line(7)), "n": "seven"})
+    corpus = write_corpus(tmp_path / "corpus", lines)
+    with pytest.raises(ValueError, match=r"corpus.jsonl:8: wrong type: 'n' is string, and int64"):
+        encode_collection(job)
+    summary = encode_collection(job.model_copy(update={"on_bad_input": "quarantine"}))
+    assert (summary.encoded, summary.bad_reasons) == (13, {"wrong type": 1})
+    made = PassageIndex.open(job.index)
+    assert made.manifest.metadata == {"n": "int64", "even": "bool"}
+    vectors = sum(len(batch.column("reps").flatten()) for batch in made.batches(["reps"], 9))
+    pruned = write_pruned(made, np.ones(vectors, bool), str(tmp_path / "pruned"))
+    packed = compressed(made.clone(str(tmp_path / "packed")), "product4")
+    for each in (made, pruned, packed):
+        verification = inspect(each, check=True).verification
+        assert verification is not None
+        assert verification.problems == []
+        found = open_searcher(each.uri, SearchOptions(index=each.uri, backbone=job.backbone)).search(
+            ["slot"], top_k=9, modes=["dense"], filter="even AND n > 5"
+        )
+        assert sorted(i for i, _ in found["dense"][0]) == ["p10", "p12", "p6", "p8"]
+    lines[3] = json.dumps({**json.loads(line(3)), "metadata": {"n": 4, "even": False}})
+    lines[7] = json.dumps({**json.loads(line(7)), "n": 7})
+    write_corpus(corpus, lines)
+    synced = encode_collection(job.model_copy(update={"sync": True, "on_existing": "replace"}))
+    assert (synced.encoded, synced.already_there, synced.replaced) == (2, 12, 1)
 
 
 def test_what_has_left_the_collection_is_deleted(job: Any, tmp_path: Path) -> None:

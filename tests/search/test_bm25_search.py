@@ -12,6 +12,7 @@ import bm25s
 import pytest
 
 from diffretriever.collections import Passage
+from diffretriever.index.filters import collection_filter
 from diffretriever.index.table import IndexPart, PassageIndex, bm25_manifest
 from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.schemas.retriever import Bm25Retriever
@@ -101,15 +102,17 @@ def test_files_in_each_others_places_are_made_anew(bm25_index: PassageIndex) -> 
     assert passages.read_bytes() != weights.read_bytes()
 
 
-def test_one_collection_is_scored_as_if_there_were_no_others(bm25_index: PassageIndex, tmp_path: Path) -> None:
+def test_words_of_one_collection_count_as_in_all(bm25_index: PassageIndex) -> None:
     others = [Passage(f"o{p.id}", p.title, f"{p.text} slab") for p in PASSAGES[:9]]
-    alone = PassageIndex.create(str(tmp_path / "alone"), bm25_index.manifest)
-    for index in (bm25_index, alone):
-        Committer(index).commit({"more": write_block(index.uri, text_table(others, "others"))}, [])
-    part = Bm25Search(IndexPart.of_collection(bm25_index, "others"))
-    assert part.search(QUERIES, 20) == Bm25Search(alone).search(QUERIES, 20)
-    assert bm25_artefact(bm25_index).size() is None, "of a part nothing is kept"
-    assert Bm25Search(IndexPart.of_collection(bm25_index, "nobody's")).search(["slab"], 3) == [[]]
+    Committer(bm25_index).commit({"more": write_block(bm25_index.uri, text_table(others, "others"))}, [])
+    whole = Bm25Search(bm25_index)
+    part = whole.admitting(IndexPart.filtered(bm25_index, collection_filter("others")))
+    names = {passage.id for passage in others}
+    assert part.search(QUERIES, 5) == [
+        [hit for hit in hits if hit[0] in names][:5] for hits in whole.search(QUERIES, len(bm25_index))
+    ]
+    nobody = IndexPart.filtered(bm25_index, collection_filter("nobody's"))
+    assert whole.admitting(nobody).search(["slab"], 3) == [[]]
 
 
 def test_unknown_words_find_nothing(bm25_index: PassageIndex) -> None:

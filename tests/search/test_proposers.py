@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from diffretriever.encoders.base import Encoder
-from diffretriever.index.table import PassageIndex
+from diffretriever.index.table import IndexPart, PassageIndex, ids_filter
 from diffretriever.schemas.accelerate import AccelerateJob, FormerProposerName, ProposerName
 from diffretriever.scoring.maxsim import maxsim
 from diffretriever.search.accelerate import accelerate
@@ -67,6 +67,24 @@ def test_few_candidates_are_better_than_chance(index: PassageIndex, encoder: Enc
     exact = streamed(index, queries, 10)
     shares = [len({i for i, _ in a} & {i for i, _ in b}) / 10 for a, b in zip(found, exact, strict=True)]
     assert np.mean(shares) > 0.5, "10 of 60 at random would find a sixth"
+
+
+def test_a_filter_leaves_others_to_be_found(index: PassageIndex, encoder: Encoder) -> None:
+    queries = encoder.encode_queries(QUERIES)
+    admitted = {f"d{number}" for number in range(0, 60, 2)}
+    part = IndexPart.filtered(index, ids_filter(admitted))
+    search = opened(part, search_budget=12)
+    assert isinstance(search, CandidateSearch)
+    exact = [[hit for hit in hits if hit[0] in admitted] for hits in streamed(index, queries, 60)]
+    found, without = search.search(queries, 12), opened(index, search_budget=12).search(queries, 12)
+    for hits, right, of_all in zip(found, exact, without, strict=True):
+        assert len(hits) == 12
+        assert set(hits) <= set(right)
+        assert {hit for hit in of_all if hit[0] in admitted} <= set(hits), "nothing is lost by a filter"
+    # No more than there are candidates: all of them are scored.
+    few = IndexPart.filtered(index, ids_filter(sorted(admitted)[:12]))
+    kept = set(sorted(admitted)[:12])
+    assert opened(few, search_budget=12).search(queries, 5) == [[h for h in hits if h[0] in kept][:5] for hits in exact]
 
 
 def test_proposals_are_numbers_of_passages_none_twice(index: PassageIndex, encoder: Encoder) -> None:

@@ -9,6 +9,7 @@ Legend: V vectors of a text, H hidden size.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -21,9 +22,11 @@ import torch
 
 from diffretriever.collections import Passage
 from diffretriever.encoders.representations import Representations
+from diffretriever.index.filters import condition_of
 from diffretriever.index.table import IndexPart, PassageIndex, split_fragments
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.metadata import Columns, Scalar
 from diffretriever.schemas.mode import ListName, Mode, lists_of
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.schemas.search import BatchSearchJob, SearchOptions
@@ -93,7 +96,12 @@ def of_words(query: Text, passages: dict[str, Text]) -> dict[str, float]:
     return {name: score for name, score in zip(passages, scores, strict=False) if score > 0}
 
 
-def by_hand(query: Text, passages: dict[str, Text], k: int) -> dict[Mode, list[Hit]]:
+def by_hand(
+    query: Text, passages: dict[str, Text], k: int, admits: Callable[[str], bool] = lambda _: True
+) -> dict[Mode, list[Hit]]:
+    """The rankings of the passages that are admitted; words count as in all of them."""
+    words = {name: score for name, score in of_words(query, passages).items() if admits(name)}
+    passages = {name: text for name, text in passages.items() if admits(name)}
     dense, sparse = {}, {}
     for name, passage in passages.items():
         products = [[float(np.dot(q, p)) for p in passage.vectors_VH] for q in query.vectors_VH.astype(float)]
@@ -102,7 +110,7 @@ def by_hand(query: Text, passages: dict[str, Text], k: int) -> dict[Mode, list[H
         shared = query.bag.keys() & passage.bag.keys()
         if shared:
             sparse[name] = sum(query.bag[word] * passage.bag[word] for word in shared)
-    lists = {"dense": dense, "sparse": sparse, "bm25": of_words(query, passages)}
+    lists = {"dense": dense, "sparse": sparse, "bm25": words}
     return {mode: best(_summed([lists[name] for name in lists_of(mode)]), k) for mode in MODES}
 
 
@@ -122,17 +130,53 @@ class Made(NamedTuple):
     """Of the queries; some are those of passages."""
 
 
+COLUMNS: Columns = {"year": "int64", "lang": "string"}
+
+
+def _metadata(passage_id: str) -> dict[str, Scalar]:
+    """What a passage has, by its id; some have none of it."""
+    number = int(passage_id[1:])
+    year: dict[str, Scalar] = {"year": 2000 + number} if number % 5 else {}
+    return {**year, "lang": "en" if passage_id[0] < "b" else "o'k"}
+
+
+def _year(passage_id: str) -> int | None:
+    year = _metadata(passage_id).get("year")
+    return None if year is None else int(str(year))
+
+
+FILTERS: dict[str, Callable[[str], bool]] = {
+    "year >= 2008": lambda i: (_year(i) or 0) >= 2008,
+    "year BETWEEN 2001 AND 2003 OR id = 'a5'": lambda i: _year(i) in (2001, 2002, 2003) or i == "a5",
+    "year IS NULL": lambda i: _year(i) is None,
+    "NOT year > 2010": lambda i: _year(i) is not None and (_year(i) or 0) <= 2010,
+    "lang = 'o''k' AND collection = 'odd''s'": lambda i: i[0] >= "b" and int(i[1:]) % 2 == 1,
+    "lang IN ('en', 'xx')": lambda i: i[0] < "b",
+    "year > 9000": lambda i: False,
+    "lang LIKE 'e%' OR lang LIKE 'o%'": lambda i: True,
+}
+
+
 def made(folder: Path, seed: int) -> Made:
     """Write an index of several fragments, with passages replaced and deleted."""
     rng = np.random.default_rng(seed)
     retriever = MaskedRetriever.model_validate({"backbone": {"source": "x", "dtype": "float32"}, "budget": "q1p1"})
-    about = {"retriever": retriever, "weights": "w", "hidden_size": HIDDEN, "vocab_size": VOCAB, "created": "now"}
+    about = {
+        "retriever": retriever,
+        "weights": "w",
+        "hidden_size": HIDDEN,
+        "vocab_size": VOCAB,
+        "created": "now",
+        "metadata": COLUMNS,
+    }
     index = PassageIndex.create(str(folder / "index"), IndexManifest.model_validate(about))
     held: dict[str, Text] = {}
     for size in (30, 1, 25, 12):
         ids = [f"{prefix}{number}" for prefix, number in zip(rng.choice([*"aé𝄞Z"], size), range(size), strict=True)]
         drawn = texts(rng, size, [0, 1, 3])
-        table = text_table([Passage(i, "title", t.text) for i, t in zip(ids, drawn, strict=True)], "c")
+        passages = [Passage(i, "title", t.text, _metadata(i)) for i, t in zip(ids, drawn, strict=True)]
+        collections = ["even" if int(i[1:]) % 2 == 0 else "odd's" for i in ids]
+        table = text_table(passages, collections, COLUMNS)
         receipt = write_block(index.uri, beside(table, encoded(drawn).to_arrow()))
         Committer(index).commit({"key": receipt}, [i for i in ids if i in held])
         held |= dict(zip(ids, drawn, strict=True))
@@ -146,15 +190,18 @@ def asked(made: Made) -> list[str]:
     return [query.text for query in made.queries]
 
 
-def in_process(made: Made, depth: int) -> dict[Mode, Hits]:
-    """As a search job, an evaluation and a validation search."""
+def searcher_of(made: Made) -> NeuralSearcher:
+    """As a search job, an evaluation and a validation search have."""
     encoder: Any = SimpleNamespace(
         config=made.opened.manifest.retriever,
         facts=SimpleNamespace(device=CPU),
         encode_queries=lambda texts, budgets: encoded(made.queries),
     )
-    searcher = NeuralSearcher(made.opened, encoder, SearchOptions(index=made.opened.uri))
-    return searcher.search(asked(made), top_k=depth, modes=MODES)
+    return NeuralSearcher(made.opened, encoder, SearchOptions(index=made.opened.uri))
+
+
+def in_process(made: Made, depth: int) -> dict[Mode, Hits]:
+    return searcher_of(made).search(asked(made), top_k=depth, modes=MODES)
 
 
 def by_parts(made: Made, job: BatchSearchJob, depth: int) -> dict[Mode, Hits]:
@@ -167,17 +214,21 @@ def by_parts(made: Made, job: BatchSearchJob, depth: int) -> dict[Mode, Hits]:
     merged: dict[ListName, pa.Table] = {
         name: merge([part[name] for part in parts], list_depth(job)) for name in parts[0]
     }
-    merged["bm25"] = to_table(Bm25Search(made.opened).search(asked(made), list_depth(job)))
+    bm25 = Bm25Search(made.opened)
+    if job.filter is not None:
+        bm25 = bm25.admitting(IndexPart.filtered(made.opened, condition_of(job.filter, COLUMNS)))
+    merged["bm25"] = to_table(bm25.search(asked(made), list_depth(job)))
     lists = to_hits(merged, QUERIES)
     return {mode: ranked(mode, lists, depth) for mode in MODES}
 
 
-def served(made: Made, shards: int) -> dict[ListName, Hits]:
+def served(made: Made, shards: int, wanted: str | None = None) -> dict[ListName, Hits]:
     """As replicas of shards find, merged as the ingress does; of one shard as a replica that does all finds."""
     options = SearchOptions(index=made.opened.uri)
     view = View(PassageIndex.open(made.opened.uri))
-    bm25 = asyncio.run(view.bm25(None))
-    request = CheckedRequest(SearchRequest(query=asked(made), k=FEW), view, "dense+sparse+bm25", None, bm25)
+    condition = None if wanted is None else condition_of(wanted, COLUMNS)
+    bm25 = asyncio.run(view.bm25(condition))
+    request = CheckedRequest(SearchRequest(query=asked(made), k=FEW), view, "dense+sparse+bm25", condition, bm25)
     opened = [Snapshots(options, CPU, ShardNumber(number, shards)) for number in range(shards)]
     found = [find_together(each, [(encoded(made.queries), request.spec)])[0] for each in opened]
     planned: Any = made.queries
@@ -215,3 +266,31 @@ def test_every_way_gives_the_ranking_computed_by_hand(tmp_path: Path, seed: int)
                 assert hits == [own[mode][:FEW] for own in expected], (mode, accelerated, shards)
                 read = it.opened.take(hits.rows(), ["id"]).column("id").to_pylist()
                 assert read == hits.names(), "rows are where hits say"
+
+
+def test_every_way_filters_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is found of the passages that a filter admits is the whole ranking without the others."""
+    it = made(tmp_path, seed=1)
+    job = BatchSearchJob(index=it.opened.uri, collection="x", output=tmp_path / "out", modes=MODES, top_k=FEW)
+    expected = {
+        wanted: [by_hand(query, it.passages, 1000, admits) for query in it.queries]
+        for wanted, admits in FILTERS.items()
+    }
+    for accelerated in ("", "scanned whole", "scanned where admitted"):
+        if accelerated == "scanned whole":
+            build_codes(it.opened)
+            build_postings(it.opened)
+        monkeypatch.setattr("diffretriever.search.dense.coded._FEW", 2 if accelerated.endswith("admitted") else 0)
+        searcher = searcher_of(it)
+        for wanted, own in expected.items():
+            found = searcher.search(asked(it), top_k=FEW, modes=MODES, filter=wanted)
+            merged = by_parts(it, job.model_copy(update={"filter": wanted}), FEW)
+            lists = {shards: served(it, shards, wanted) for shards in (1, 3)}
+            for mode in MODES:
+                right = [each[mode][:FEW] for each in own]
+                assert found[mode] == right, (wanted, mode, accelerated)
+                assert merged[mode] == right, (wanted, mode, accelerated)
+                for shards, of_all in lists.items():
+                    hits = ranked(mode, of_all, FEW)
+                    assert hits == right, (wanted, mode, accelerated, shards)
+                    assert it.opened.take(hits.rows(), ["id"]).column("id").to_pylist() == hits.names()

@@ -42,7 +42,9 @@ def test_added_passages_are_those_of_an_encode_job(
     assert answer == {"added": 1, "replaced": 1, "unchanged": 1, "version": own_index.version + 1}
     own_index.refresh()
     assert len(own_index) == 61
-    assert own_index.passages(["d3"]) == {"d3": {"title": "changed", "text": "lance slab", "collection": "served"}}
+    assert own_index.passages(["d3"]) == {
+        "d3": {"title": "changed", "text": "lance slab", "collection": "served", "metadata": {}}
+    }
     body = client.post("/search", json={"query": QUERIES, "k": 61, "mode": "dense"}).raise_for_status().json()
     assert body["index"]["version"] == answer["version"]
     expected = open_searcher(own_index.uri).search(QUERIES, top_k=61, modes=["dense"])["dense"]

@@ -55,7 +55,14 @@ class Call(Generic[Answer]):
 
 
 def search(
-    query: Texts, *, k: int, mode: Mode | None, budget: AskedBudget, collection: str | None, explain: bool
+    query: Texts,
+    *,
+    k: int,
+    mode: Mode | None,
+    budget: AskedBudget,
+    collection: str | None,
+    filter: str | None,  # noqa: A002 (what everybody calls it)
+    explain: bool,
 ) -> Call[SearchResponse]:
     """Return the call of a search.
 
@@ -65,12 +72,15 @@ def search(
         mode: score to rank by; None for the service's default.
         budget: K_q, or how it is chosen.
         collection: name of the collection to search in; None: all of them.
+        filter: condition on metadata; None: none.
         explain: whether explanations are wanted.
 
     Raises:
         ValueError: a value that no service would take.
     """
-    chosen = None if collection is None else _body(Filter, collection=collection)
+    if collection is not None and filter is not None:
+        raise ValueError(f"give collection or filter, not both: a filter can say (…) AND collection = '{collection}'")
+    chosen = filter if collection is None else _body(Filter, collection=collection)
     body = _body(SearchRequest, query=query, k=k, mode=mode, budget=budget, filter=chosen, explain=explain)
     return Call("POST", "search", SearchResponse, body)
 

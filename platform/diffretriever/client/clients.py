@@ -70,6 +70,7 @@ class SearchClient:
         mode: Mode | None = None,
         budget: AskedBudget = None,
         collection: str | None = None,
+        filter: str | None = None,  # noqa: A002 (what everybody calls it)
         explain: bool = False,
     ) -> SearchResponse:
         """Rank passages for one query or several.
@@ -81,9 +82,11 @@ class SearchClient:
             budget: K_q of all queries, `adaptive` to have each query's chosen from its text, or None for the
                 retriever's own.
             collection: name of the collection that passages are searched in; None: all of them.
+            filter: condition on metadata that passages must meet, such as `year >= 2020 AND lang = 'en'`, in place of
+                `collection`.
             explain: also say which slots and words each score is made of.
         """
-        call = calls.search(query, k=k, mode=mode, budget=budget, collection=collection, explain=explain)
+        call = calls.search(query, k=k, mode=mode, budget=budget, collection=collection, filter=filter, explain=explain)
         return self._ask(call)
 
     def encode(self, query: Texts, *, budget: AskedBudget = None) -> EncodeResponse:
@@ -167,6 +170,7 @@ class AsyncSearchClient:
         mode: Mode | None = None,
         budget: AskedBudget = None,
         collection: str | None = None,
+        filter: str | None = None,  # noqa: A002 (what everybody calls it)
         explain: bool = False,
     ) -> SearchResponse:
         """Rank passages for one query or several.
@@ -178,9 +182,11 @@ class AsyncSearchClient:
             budget: K_q of all queries, `adaptive` to have each query's chosen from its text, or None for the
                 retriever's own.
             collection: name of the collection that passages are searched in; None: all of them.
+            filter: condition on metadata that passages must meet, such as `year >= 2020 AND lang = 'en'`, in place of
+                `collection`.
             explain: also say which slots and words each score is made of.
         """
-        call = calls.search(query, k=k, mode=mode, budget=budget, collection=collection, explain=explain)
+        call = calls.search(query, k=k, mode=mode, budget=budget, collection=collection, filter=filter, explain=explain)
         return await self._ask(call)
 
     async def encode(self, query: Texts, *, budget: AskedBudget = None) -> EncodeResponse:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 from diffretriever.collections.customs import excludes_self
+from diffretriever.schemas.metadata import Scalar
 from diffretriever.schemas.places import StorePath
 
 _SEPARATOR = "\x1f"
@@ -28,14 +32,22 @@ class Passage:
     id: str
     title: str
     text: str
+    metadata: Mapping[str, Scalar] = field(default_factory=dict, hash=False)
+    """What an index keeps of the record's further fields, in the types of its columns."""
+    further: Mapping[str, Any] = field(default_factory=dict, hash=False, compare=False, repr=False)
+    """All of the record's further fields, as they were read."""
 
     @property
     def digest(self) -> bytes:
-        """BLAKE2b-128 of title, unit separator and text: equal digests mean an unchanged passage."""
+        """BLAKE2b-128 of title, unit separator and text, then of metadata: equal ones mean an unchanged passage."""
         contents = f"{self.title}{_SEPARATOR}{self.text}"
         # Only then may the same contents be another title and text.
         person = str(len(self.title)).encode() if contents.count(_SEPARATOR) > 1 else b""
-        return hashlib.blake2b(contents.encode(), digest_size=16, person=person).digest()
+        of_texts = hashlib.blake2b(contents.encode(), digest_size=16, person=person).digest()
+        if not self.metadata:
+            return of_texts
+        values = json.dumps(self.metadata, sort_keys=True, default=date.isoformat)
+        return hashlib.blake2b(of_texts + values.encode(), digest_size=16).digest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from diffretriever.collections.base import BadRecord, Collection, Part, Passage, Qrels, Query, Reading
@@ -85,4 +86,4 @@ class ChunkedCollection(Collection):
         room = max(self.tokens - self._count(before), self.tokens // 2, 1)
         chunks = MarkdownSplitter.from_callback(self._count, room).chunks(record.text)
         for number, text in enumerate(chunks, start=1):
-            yield Passage(f"{record.id}#{number}", record.title, text)
+            yield replace(record, id=f"{record.id}#{number}", text=text)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from diffretriever.collections.base import BadRecord, Collection, Passage, UnjudgedCollection
 from diffretriever.collections.records import (
@@ -13,17 +14,22 @@ from diffretriever.collections.records import (
     RefusedError,
     checked_passage,
     first_present,
+    further_of,
     id_of,
     string_of,
     text_of,
 )
 from diffretriever.schemas.base import suggest
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 Documents: TypeAlias = Any
 """An iterable of texts or of mappings, or a table: a pandas or Polars data frame, an Arrow table, anything else with
 Arrow's stream interface."""
 
 _ROLES = ("id", "title", "text")
+_INDEX_OF_PANDAS = "__index_level_"
 _ID_BYTES = 8
 _RAW_CHARACTERS = 200
 
@@ -52,7 +58,7 @@ def as_collection(documents: Documents, name: str = "documents", fields: Mapping
 
     Args:
         documents: a text is a passage; a mapping or a row of a table has the fields id (or _id, docid), title and text
-            (or contents). Others are left out.
+            (or contents). Others are its metadata, of which an index keeps those that are neither lists nor objects.
         name: what the collection is called.
         fields: `id`, `title` or `text` → what that field is called in mappings and tables.
 
@@ -96,6 +102,35 @@ def text_id(title: str, text: str) -> str:
     return hashlib.blake2b(f"{title}\x1f{text}".encode(), digest_size=_ID_BYTES).hexdigest()
 
 
+def flat_columns(schema: pa.Schema) -> list[str]:
+    """Return the columns of a table whose values have no parts; none of those is that pandas numbers rows by."""
+    import pyarrow as pa
+
+    return [
+        field.name
+        for field in schema
+        if not pa.types.is_nested(field.type) and not field.name.startswith(_INDEX_OF_PANDAS)
+    ]
+
+
+def rows_of_batch(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[dict[str, Any]]:
+    """Yield rows as mappings, an empty tuple in the place of values that have parts.
+
+    Args:
+        batch: the columns of `flat_columns`.
+        schema: of the whole table.
+    """
+    import pyarrow as pa
+
+    nested: dict[str, Any] = {field.name: () for field in schema if pa.types.is_nested(field.type)}
+    # Times that are finer than microseconds have no type in Python.
+    fields = [
+        pa.field(each.name, pa.timestamp("us", each.type.tz) if pa.types.is_timestamp(each.type) else each.type)
+        for each in batch.schema
+    ]
+    return ({**row, **nested} for row in batch.cast(pa.schema(fields), safe=False).to_pylist())
+
+
 def checked_fields(fields: Mapping[str, str]) -> dict[str, str]:
     """Return the names of fields by role; raises `ValueError` for another role than id, title and text."""
     for role in fields:
@@ -109,7 +144,8 @@ def _rows(documents: Any) -> Iterable[Any]:
         import pyarrow as pa
 
         table = pa.table(documents)
-        return (row for batch in table.to_batches() for row in batch.to_pylist())
+        flat = table.select(flat_columns(table.schema))
+        return (row for batch in flat.to_batches() for row in rows_of_batch(batch, table.schema))
     if isinstance(documents, Iterable) and not isinstance(documents, bytes | bytearray):
         return documents
     raise ValueError(
@@ -123,17 +159,18 @@ def _passage(document: Any, called: Mapping[str, str]) -> tuple[Passage, bool]:
     if isinstance(document, RefusedError):
         raise document
     if isinstance(document, Passage):
-        return checked_passage(document.id, document.title, document.text), True
+        return checked_passage(document.id, document.title, document.text, document.further), True
     if isinstance(document, str):
-        return _without_id("", document), False
+        return _without_id("", document, {}), False
     if not isinstance(document, Mapping):
         raise RefusedError(f"wrong type: a {type(document).__name__} is neither a text nor a mapping")
     text = text_of(document, (called["text"],) if "text" in called else TEXT_FIELDS)
     title = _title_of(document, called.get("title"))
     names = (called["id"],) if "id" in called else ID_FIELDS
+    further = further_of(document, called.values())
     if "id" not in called and not any(name in document for name in names):
-        return _without_id(title, text), False
-    return checked_passage(id_of(document, names), title, text), True
+        return _without_id(title, text, further), False
+    return checked_passage(id_of(document, names), title, text, further), True
 
 
 def _title_of(fields: Mapping[str, Any], called: str | None) -> str:
@@ -143,6 +180,6 @@ def _title_of(fields: Mapping[str, Any], called: str | None) -> str:
     return "" if value is None else string_of(called or "title", value)
 
 
-def _without_id(title: str, text: str) -> Passage:
-    passage = checked_passage("-", title, text)
-    return Passage(text_id(title, text), passage.title, passage.text)
+def _without_id(title: str, text: str, further: Mapping[str, Any]) -> Passage:
+    passage = checked_passage("-", title, text, further)
+    return replace(passage, id=text_id(title, text))

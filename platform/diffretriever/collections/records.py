@@ -6,7 +6,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from diffretriever.collections.base import WHOLE, BadRecord, Part, Passage, Query
 from diffretriever.files import file_state, is_file, open_input
+from diffretriever.schemas.metadata import NOT_METADATA
 from diffretriever.schemas.places import StorePath
 
 MAX_PASSAGE_BYTES = 1_000_000
@@ -155,6 +156,12 @@ def _skip_to_next_line(stream: BinaryIO | gzip.GzipFile) -> None:
             return
 
 
+class Untyped(str):
+    """A field's value in a file that says nothing of types, such as CSV."""
+
+    __slots__ = ()
+
+
 class RefusedError(ValueError):
     """A record is not usable; the message is the reason, as `kind` or `kind: detail`."""
 
@@ -191,7 +198,21 @@ def passage_from_json(line: str) -> Passage:
         id_of(fields, ID_FIELDS),
         "" if title is None else string_of("title", title),
         text_of(fields, TEXT_FIELDS),
+        further_of(fields),
     )
+
+
+def further_of(fields: Mapping[str, Any], own: Collection[str] = ()) -> dict[str, Any]:
+    """Return the fields of a record that are none of a passage's own, nor called as in `own`.
+
+    Those of an object `metadata`, as BEIR has one, are the record's; of two by one name, the outer one counts.
+    """
+    further = {name: value for name, value in fields.items() if name not in NOT_METADATA and name not in own}
+    inner = further.get("metadata")
+    if not isinstance(inner, Mapping):
+        return further
+    del further["metadata"]
+    return {**{name: value for name, value in inner.items() if name not in NOT_METADATA}, **further}
 
 
 def passage_from_tsv(line: str) -> Passage:
@@ -211,14 +232,21 @@ def query_from_tsv(line: str) -> Query:
     return checked_query(*_two_columns(line))
 
 
-def checked_passage(passage_id: str, title: str, text: str) -> Passage:
-    """Return the passage; raises `RefusedError` for an unusable id, bad characters or nothing to read."""
+def checked_passage(passage_id: str, title: str, text: str, further: Mapping[str, Any] | None = None) -> Passage:
+    """Return the passage; raises `RefusedError` for an unusable id, bad characters or nothing to read.
+
+    Args:
+        passage_id: without whitespace.
+        title: may be blank where the text is not.
+        text: likewise.
+        further: the record's further fields.
+    """
     check_id(passage_id)
     _check_characters("title", title)
     _check_characters("text", text)
     if not title.strip() and not text.strip():
         raise RefusedError("empty passage: title and text are blank")
-    return Passage(passage_id, title, text)
+    return Passage(passage_id, title, text, further=further or {})
 
 
 def checked_query(query_id: str, text: str) -> Query:

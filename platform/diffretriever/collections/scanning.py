@@ -12,7 +12,7 @@ import json
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -21,7 +21,9 @@ import numpy as np
 
 from diffretriever.collections.base import BadInputError, BadRecord, Collection, Part, Passage
 from diffretriever.collections.keys import KEY, passage_key, repeated_ids
+from diffretriever.collections.metadata import Kinds, WithMetadata
 from diffretriever.collections.quarantine import quarantined
+from diffretriever.schemas.metadata import Columns
 from diffretriever.schemas.places import StorePath
 
 BadInputPolicy: TypeAlias = Literal["error", "quarantine"]
@@ -52,6 +54,12 @@ class PartScan:
     bad: tuple[BadRecord, ...]
     """They, or the first of them; lines count from the start of the part."""
     reasons: Counter[str]
+    kinds: Kinds = field(default_factory=dict)
+    """Of the metadata, while its columns are not known."""
+
+
+ScanParts: TypeAlias = Callable[[Collection, int | None], Iterable[PartScan]]
+"""Gives `scan_part(collection, part, most_bad)` for each of a collection's parts, in order."""
 
 
 def scan_part(collection: Collection, part: Part, most_bad: int | None) -> PartScan:
@@ -60,10 +68,13 @@ def scan_part(collection: Collection, part: Part, most_bad: int | None) -> PartS
     reading = collection.read(part)
     keys = bytearray()
     bad, bad_at, reasons = list[BadRecord](), list[int](), Counter[str]()
-    n_records = 0
+    n_records, kinds = 0, Kinds()
+    kinds_of = collection.kinds_of if isinstance(collection, WithMetadata) else None
     for n_records, (_, record) in enumerate(reading.records, start=1):
         if isinstance(record, Passage):
             keys += passage_key(record.id, record.digest)
+            for name, kind in kinds_of(record) if kinds_of and record.further else ():
+                kinds.setdefault(name, {})[kind] = None
             continue
         bad_at.append(n_records - 1)
         reasons[record.kind] += 1
@@ -71,7 +82,7 @@ def scan_part(collection: Collection, part: Part, most_bad: int | None) -> PartS
             bad.append(record)
     keys_N = np.frombuffer(bytes(keys), KEY)
     return PartScan(
-        part, state, n_records, reading.count_lines(), keys_N, np.array(bad_at, np.int64), tuple(bad), reasons
+        part, state, n_records, reading.count_lines(), keys_N, np.array(bad_at, np.int64), tuple(bad), reasons, kinds
     )
 
 
@@ -143,6 +154,10 @@ class ScanResult:
     reasons: dict[str, int]
     """How many records are bad for each kind of reason."""
     parts: tuple[ScannedPart, ...]
+    columns: Columns = field(default_factory=dict)
+    """Of the metadata, where the collection is one `WithMetadata`."""
+    left_out: tuple[str, ...] = ()
+    """Further fields with values that no column can have, such as lists."""
 
     def kept(self, collection: Collection) -> Iterator[Passage]:
         """Read the collection again and yield the kept passages in order.
@@ -165,7 +180,7 @@ def scan(
     quarantine: Path | StorePath | None,
     *,
     choose: Choice | None = None,
-    scan_parts: Callable[[int | None], Iterable[PartScan]] | None = None,
+    scan_parts: ScanParts | None = None,
 ) -> ScanResult:
     """Check every record, and ids against each other; `choose` chooses among the good ones (None: all).
 
@@ -179,31 +194,41 @@ def scan(
             raw} when the scan is complete. They replace those of an earlier scan of this collection; the file's other
             lines stay.
         choose: Called for the good records of each part, in order.
-        scan_parts: Gives `scan_part(collection, part, most_bad)` for each of the collection's parts, in order, for
-            some `most_bad`; None reads them here.
+        scan_parts: Scans the parts, and again where their records have said the types of metadata; None does it here.
 
     Raises:
         BadInputError: The policy is `error` and there are bad records; the message lists the first ones.
         ValueError: The collection's file changed meanwhile, no place for the quarantine is given, or the place is an
             input or holds something else than bad records.
     """
-
-    def read_here(most_bad: int | None) -> Iterator[PartScan]:
-        return (scan_part(collection, part, most_bad) for part in collection.parts())
-
-    scan_parts = scan_parts or read_here
+    scan_parts = scan_parts or _read_here
     if policy == "error":
-        found = _Found(collection, list(scan_parts(_LISTED)))
+        found = _found(collection, scan_parts, _LISTED)
         if found.n_bad:
             raise BadInputError(found.complaint())
         return found.result(choose)
     if quarantine is None:
         raise ValueError("policy 'quarantine' needs a file to write the bad records to")
     with quarantined(quarantine, collection) as put:
-        found = _Found(collection, list(scan_parts(None)))
+        found = _found(collection, scan_parts, None)
         for bad in found.bad_records():
             put(bad)
         return found.result(choose)
+
+
+def _read_here(collection: Collection, most_bad: int | None) -> Iterator[PartScan]:
+    return (scan_part(collection, part, most_bad) for part in collection.parts())
+
+
+def _found(collection: Collection, scan_parts: ScanParts, most_bad: int | None) -> _Found:
+    """Return what all parts have, where metadata has the types that all records say."""
+    scans = list(scan_parts(collection, most_bad))
+    if not isinstance(collection, WithMetadata) or collection.columns is not None:
+        columns = collection.columns if isinstance(collection, WithMetadata) else None
+        return _Found(collection, scans, columns or {}, [])
+    known = collection.known(each.kinds for each in scans)
+    typed = replace(collection, columns=known.columns)
+    return _Found(typed, scans if known.as_read else list(scan_parts(typed, most_bad)), known.columns, known.left_out)
 
 
 def set_aside(collection: Collection, ids: Iterable[str], reason: str, quarantine: Path | StorePath) -> None:
@@ -230,8 +255,11 @@ def set_aside(collection: Collection, ids: Iterable[str], reason: str, quarantin
 class _Found:
     """All parts' scans, joined."""
 
-    def __init__(self, collection: Collection, scans: Sequence[PartScan]) -> None:
+    def __init__(
+        self, collection: Collection, scans: Sequence[PartScan], columns: Columns, left_out: Sequence[str]
+    ) -> None:
         self._collection, self._scans = collection, scans
+        self._columns, self._left_out = columns, tuple(left_out)
         _refuse_changed(collection, *(each.state for each in scans))
         keys = [each.keys_N for each in scans]
         self._starts = [0, *accumulate(map(len, keys))]
@@ -264,7 +292,16 @@ class _Found:
             parts.append(ScannedPart(found.part, found.n_records, _bits(good), _bits(kept), checks, found.state))
         n_records = sum(each.n_records for each in self._scans)
         n_kept = sum(part.n_kept for part in parts)
-        return ScanResult(n_records, n_records - self.n_bad, self.n_bad, n_kept, dict(self._reasons), tuple(parts))
+        return ScanResult(
+            n_records,
+            n_records - self.n_bad,
+            self.n_bad,
+            n_kept,
+            dict(self._reasons),
+            tuple(parts),
+            self._columns,
+            self._left_out,
+        )
 
     def complaint(self) -> str:
         """Return the message that lists the first bad records."""

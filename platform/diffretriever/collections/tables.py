@@ -5,19 +5,20 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from diffretriever.collections.base import BadRecord, Passage, UnjudgedCollection
-from diffretriever.collections.documents import passages_of
+from diffretriever.collections.documents import flat_columns, passages_of, rows_of_batch
 from diffretriever.collections.records import (
     ID_FIELDS,
     MAX_PASSAGE_BYTES,
     TEXT_FIELDS,
     RefusedError,
     TextFile,
+    Untyped,
 )
 from diffretriever.files import open_input, understood
 from diffretriever.schemas.places import StorePath
@@ -43,7 +44,7 @@ class TableCollection(UnjudgedCollection):
             yield from passages_of(READERS[_end_of(self.file.name)](self, stream), self.file.shown, self.fields)
 
     def wanted(self) -> tuple[str, ...]:
-        """Return what the fields that are read may be called."""
+        """Return what a passage's own fields may be called."""
         own = {"id": ID_FIELDS, "title": ("title",), "text": TEXT_FIELDS}
         return tuple(n for role, names in own.items() for n in ((self.fields[role],) if role in self.fields else names))
 
@@ -65,14 +66,19 @@ class TableCollection(UnjudgedCollection):
 def _csv(table: TableCollection, stream: BinaryIO) -> Iterator[Row]:
     csv.field_size_limit(MAX_PASSAGE_BYTES)
     with io.TextIOWrapper(stream, "utf-8-sig", newline="") as text:
-        rows = csv.DictReader(text, strict=True)
+        rows, own = csv.DictReader(text, strict=True), table.wanted()
         try:
             for row in rows:
                 # More values than the first row has names, or fewer.
                 whole = None not in row and None not in row.values()
-                yield (row if whole else RefusedError("wrong column count: quote values with commas"))
+                yield (_untyped(row, own) if whole else RefusedError("wrong column count: quote values with commas"))
         except (csv.Error, UnicodeDecodeError) as error:
             raise ValueError(f"{table.file.shown}:{rows.line_num + 1}: no CSV in UTF-8: {error}") from error
+
+
+def _untyped(row: Mapping[str, str], own: Container[str]) -> Row:
+    # A column without a name numbers the rows, as pandas writes it.
+    return {name: value if name in own else Untyped(value) for name, value in row.items() if name}
 
 
 def _json(_: TableCollection, stream: BinaryIO) -> Iterator[Row]:
@@ -82,22 +88,21 @@ def _json(_: TableCollection, stream: BinaryIO) -> Iterator[Row]:
     yield from rows
 
 
-def _parquet(table: TableCollection, stream: BinaryIO) -> Iterator[Row]:
+def _parquet(_: TableCollection, stream: BinaryIO) -> Iterator[Row]:
     from pyarrow.parquet import ParquetFile
 
     file = ParquetFile(stream)
-    columns = [name for name in file.schema_arrow.names if name in table.wanted()]
-    for batch in file.iter_batches(_ROWS_AT_ONCE, columns=columns):
-        yield from batch.to_pylist()
+    schema = file.schema_arrow
+    for batch in file.iter_batches(_ROWS_AT_ONCE, columns=flat_columns(schema)):
+        yield from rows_of_batch(batch, schema)
 
 
-def _arrow(table: TableCollection, stream: BinaryIO) -> Iterator[Row]:
+def _arrow(_: TableCollection, stream: BinaryIO) -> Iterator[Row]:
     from pyarrow import ipc
 
     with ipc.open_file(stream) as file:
-        columns = [name for name in file.schema.names if name in table.wanted()]
         for number in range(file.num_record_batches):
-            yield from file.get_batch(number).select(columns).to_pylist()
+            yield from rows_of_batch(file.get_batch(number).select(flat_columns(file.schema)), file.schema)
 
 
 READERS = {".csv": _csv, ".json": _json, ".parquet": _parquet, ".arrow": _arrow, ".feather": _arrow}

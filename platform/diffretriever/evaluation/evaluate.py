@@ -120,7 +120,7 @@ def search_queries(
     Args:
         searcher: of the index.
         queries: ids and texts.
-        job: its `modes`, `top_k`, `drops_self` and `query_budget` are used.
+        job: its `modes`, `filter`, `top_k`, `drops_self` and `query_budget` are used.
         budgets: each query's K_q; None is the job's for all, or the retriever's own.
 
     Raises:
@@ -130,7 +130,8 @@ def search_queries(
         budgets = [job.query_budget] * len(queries)
     depth = searched_depth(job.top_k, exclude_self=job.drops_self)
     modes = tuple(dict.fromkeys(job.modes)) or None
-    found = searcher.search([query.text for query in queries], top_k=depth, modes=modes, budgets=budgets)
+    texts = [query.text for query in queries]
+    found = searcher.search(texts, top_k=depth, modes=modes, budgets=budgets, filter=job.filter)
     ids = [query.id for query in queries]
     return {
         mode: Run(ids, kept_hits(ids, hits, job.top_k, exclude_self=job.drops_self)) for mode, hits in found.items()

@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import numpy as np
 
@@ -16,8 +16,9 @@ from diffretriever.collections.documents import Documents, as_collection
 from diffretriever.front.results import Hit, Results
 from diffretriever.front.retriever import Retriever, texts_of
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.base import split_at_commas
 from diffretriever.schemas.budget import Budget
-from diffretriever.schemas.encode import EncodeJob, EncodeSummary
+from diffretriever.schemas.encode import NO_METADATA, EncodeJob, EncodeSummary
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.retriever import is_neural
 from diffretriever.schemas.search import SearchOptions
@@ -25,6 +26,7 @@ from diffretriever.schemas.search import SearchOptions
 if TYPE_CHECKING:
     from diffretriever.collections import Collection
     from diffretriever.schemas.inspect import VersionChange
+    from diffretriever.schemas.metadata import Columns
     from diffretriever.schemas.serve import Explanation
     from diffretriever.search.base import Searcher
 
@@ -32,7 +34,6 @@ OnExisting = Literal["error", "skip", "replace"]
 
 _MOST_HERE = 10_000
 """Passages: more are encoded on Ray."""
-_SHOWN = ["title", "text", "collection"]
 
 
 class Index:
@@ -57,7 +58,7 @@ class Index:
         self._searcher: Searcher | None = None
 
     @classmethod
-    def create(
+    def create(  # noqa: PLR0913 (its users say all of this at one place)
         cls,
         place: str | os.PathLike[str],
         documents: Documents,
@@ -65,6 +66,7 @@ class Index:
         retriever: str | Retriever = "diffretriever-minilm",
         budget: str | Budget | None = None,
         fields: Mapping[str, str] | None = None,
+        metadata: str | Sequence[str] | None = None,
         name: str = "documents",
         chunk: int | None = None,
         on_ray: bool | None = None,
@@ -78,6 +80,8 @@ class Index:
             retriever: a preset, a YAML file that describes one, `sentence-transformers/MODEL`, or a `Retriever`.
             budget: slots such as `q4p16`, in place of the own ones of a retriever that is named.
             fields: `id`, `title` or `text` → what that field is called in the documents.
+            metadata: names of further fields to keep as columns, which hits have and searches filter by; none where the
+                list is empty; None: all whose values are neither lists nor objects.
             name: of the collection that documents in memory are.
             chunk: most tokens of a passage, title included, counted by the retriever's own tokenizer (words for BM25):
                 a longer document becomes passages `ID#1`, `ID#2`, …; 0: none does; None: as many as the retriever reads
@@ -93,7 +97,7 @@ class Index:
         chosen = Retriever(retriever, budget=budget) if isinstance(retriever, str) else retriever
         chosen = chosen.on(collection.name)
         uri = os.fspath(place)
-        job = EncodeJob(collection=collection.name, index=uri, chunk=chunk)
+        job = EncodeJob(collection=collection.name, index=uri, chunk=chunk, metadata=_metadata(metadata))
         _encode(job, collection, chosen, on_ray=on_ray)
         return cls(uri, retriever=chosen)
 
@@ -103,6 +107,7 @@ class Index:
         *,
         on_existing: OnExisting = "error",
         fields: Mapping[str, str] | None = None,
+        metadata: str | Sequence[str] | None = None,
         name: str = "documents",
         chunk: int | None = None,
         on_ray: bool | None = None,
@@ -113,6 +118,7 @@ class Index:
             documents: as for `create`.
             on_existing: what to do with one whose id is there with another text.
             fields: as for `create`.
+            metadata: as for `create`, of the columns that the index has; of a field without one, say which to keep.
             name: as for `create`.
             chunk: as for `create`.
             on_ray: as for `create`.
@@ -120,7 +126,9 @@ class Index:
         Raises:
             ValueError: bad documents, or another text under an id; nothing has been written then.
         """
-        job = EncodeJob(collection=name, index=self.place, on_existing=on_existing, chunk=chunk)
+        job = EncodeJob(
+            collection=name, index=self.place, on_existing=on_existing, chunk=chunk, metadata=_metadata(metadata)
+        )
         return self._add(job, documents, fields, on_ray=on_ray)
 
     def sync(
@@ -128,6 +136,7 @@ class Index:
         documents: Documents,
         *,
         fields: Mapping[str, str] | None = None,
+        metadata: str | Sequence[str] | None = None,
         name: str = "documents",
         chunk: int | None = None,
         on_ray: bool | None = None,
@@ -137,6 +146,7 @@ class Index:
         Args:
             documents: as for `create`; all of the collection's.
             fields: as for `create`.
+            metadata: as for `create`, of the columns that the index has; of a field without one, say which to keep.
             name: of the collection; passages of others stay.
             chunk: as for `create`.
             on_ray: as for `create`.
@@ -144,7 +154,14 @@ class Index:
         Raises:
             ValueError: bad documents; nothing has been written then.
         """
-        job = EncodeJob(collection=name, index=self.place, on_existing="replace", sync=True, chunk=chunk)
+        job = EncodeJob(
+            collection=name,
+            index=self.place,
+            on_existing="replace",
+            sync=True,
+            chunk=chunk,
+            metadata=_metadata(metadata),
+        )
         return self._add(job, documents, fields, on_ray=on_ray)
 
     def _add(
@@ -171,16 +188,34 @@ class Index:
 
     @overload
     def search(  # type: ignore[overload-overlap]
-        self, queries: str, k: int = 10, *, mode: Mode | None = None, budget: int | None = None
+        self,
+        queries: str,
+        k: int = 10,
+        *,
+        mode: Mode | None = None,
+        budget: int | None = None,
+        filter: str | None = None,
     ) -> Results: ...
 
     @overload
     def search(
-        self, queries: Sequence[str], k: int = 10, *, mode: Mode | None = None, budget: int | None = None
+        self,
+        queries: Sequence[str],
+        k: int = 10,
+        *,
+        mode: Mode | None = None,
+        budget: int | None = None,
+        filter: str | None = None,
     ) -> list[Results]: ...
 
     def search(
-        self, queries: str | Sequence[str], k: int = 10, *, mode: Mode | None = None, budget: int | None = None
+        self,
+        queries: str | Sequence[str],
+        k: int = 10,
+        *,
+        mode: Mode | None = None,
+        budget: int | None = None,
+        filter: str | None = None,  # noqa: A002 (what everybody calls it)
     ) -> Results | list[Results]:
         """Return the best passages for a query, or for each of several.
 
@@ -189,17 +224,19 @@ class Index:
             k: passages a query.
             mode: score to rank by, such as `dense` or `dense+bm25`; None: hybrid where the retriever makes it.
             budget: K_q; None is the retriever's own.
+            filter: condition on metadata, such as `year >= 2020 AND lang = 'en'`: passages that do not meet it are not
+                found, the others have the scores that they have without it. `index.filters` says what it is made of.
 
         Raises:
-            ValueError: the index has no such score, or the retriever no slots.
+            ValueError: the index has no such score, the retriever no slots, or the filter cannot be understood.
         """
         texts = texts_of(queries)
         if k < 1:
             raise ValueError(f"k must be at least 1, and is {k}")
         chosen: Mode = mode or self.searcher.modes[-1]
         budgets = None if budget is None else [budget] * len(texts)
-        hits = self.searcher.search(texts, top_k=k, modes=[chosen], budgets=budgets)[chosen]
-        rows = self._table.take(hits.rows(), _SHOWN).to_pylist()
+        hits = self.searcher.search(texts, top_k=k, modes=[chosen], budgets=budgets, filter=filter)[chosen]
+        rows = self._table.shown(hits.rows())
         found = list(zip(hits.names(), hits.scores_F.tolist(), rows, strict=True))
         results = [
             Results(text, chosen, tuple(Hit(rank, i, score, **row) for rank, (i, score, row) in enumerate(own, 1)))
@@ -258,6 +295,11 @@ class Index:
         """All scores that the index can be ranked by."""
         return self._table.manifest.retriever.offered_modes
 
+    @property
+    def metadata(self) -> Columns:
+        """The columns of metadata that the index keeps, and their types: what a filter can name."""
+        return dict(self._table.manifest.metadata or {})
+
     def versions(self) -> list[VersionChange]:
         """Return what is kept of the index's history, oldest first."""
         from diffretriever.index.history import history
@@ -301,8 +343,8 @@ class Index:
         """Return whether any of these passages is there."""
         return bool((self._table.order.passages.numbers_of(list(ids)) >= 0).any())
 
-    def __getitem__(self, passage_id: str) -> dict[str, str]:
-        """Return a passage's title, text and collection; raises `KeyError` where it is not there."""
+    def __getitem__(self, passage_id: str) -> dict[str, Any]:
+        """Return a passage's title, text, collection and metadata; raises `KeyError` where it is not there."""
         return self._table.passages([passage_id])[passage_id]
 
     def __repr__(self) -> str:
@@ -320,6 +362,13 @@ def _collection(documents: Documents, name: str, fields: Mapping[str, str] | Non
         return open_collection(os.fspath(documents), fields)
     except ValueError as error:
         raise ValueError(f"{error} A text of yours goes in a list: [text]") from None
+
+
+def _metadata(names: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return what a job is told."""
+    if names is None:
+        return ()
+    return tuple(split_at_commas(names)) or NO_METADATA
 
 
 def _encode(job: EncodeJob, collection: Collection, retriever: Retriever, *, on_ray: bool | None) -> EncodeSummary:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import html
 import textwrap
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, overload
 
+from diffretriever.schemas.metadata import Scalar
 from diffretriever.schemas.mode import Mode
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class Hit:
     text: str
     collection: str
     """Name of the collection that it came with."""
+    metadata: dict[str, Scalar | None] = field(default_factory=dict, hash=False)
+    """Its further fields that the index keeps; None where it has none."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +62,19 @@ class Results(Sequence[Hit]):
         return [hit.id for hit in self.hits]
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a data frame with a row for each hit and the columns of `Hit`."""
+        """Return a data frame with a row for each hit: the fields of `Hit`, then those of its metadata.
+
+        One of these that is called as a field of `Hit` is `metadata.NAME`.
+        """
         import pandas as pd
 
-        return pd.DataFrame([asdict(hit) for hit in self.hits], columns=list(Hit.__dataclass_fields__))
+        names = [name for name in Hit.__dataclass_fields__ if name != "metadata"]
+        rows = [{name: getattr(hit, name) for name in names} for hit in self.hits]
+        further = [{_column(name, names): value for name, value in hit.metadata.items()} for hit in self.hits]
+        return pd.DataFrame(
+            [{**row, **own} for row, own in zip(rows, further, strict=True)],
+            columns=[*names, *(further[0] if further else ())],
+        )
 
     def __repr__(self) -> str:
         head = f"{len(self)} passage{'' if len(self) == 1 else 's'} by {self.mode} scores for '{self.query}'"
@@ -71,17 +83,31 @@ class Results(Sequence[Hit]):
     def _repr_html_(self) -> str:
         rows = "".join(
             f"<tr><td>{hit.rank}</td><td>{hit.score:.4f}</td><td>{html.escape(hit.id)}</td>"
-            f"<td style='text-align:left'>{_bold(hit.title)}{html.escape(_shortened(hit.text))}</td></tr>"
+            f"<td style='text-align:left'>{_bold(hit.title)}{html.escape(_shortened(hit.text))}"
+            f"{_small(_known(hit))}</td></tr>"
             for hit in self.hits
         )
         head = f"<caption>{html.escape(self.query)} ({self.mode})</caption>"
         return f"<table>{head}<tr><th></th><th>score</th><th>id</th><th>passage</th></tr>{rows}</table>"
 
 
+def _column(name: str, own: Container[str]) -> str:
+    return f"metadata.{name}" if name in own else name
+
+
 def _line(hit: Hit) -> str:
     title = f"  {hit.title}" if hit.title else ""
-    text = textwrap.shorten(hit.text, width=_WIDTH - 6, placeholder=" …")
-    return f"{hit.rank:4}. {hit.score:.4f}  [{hit.id}]{title}\n      {text}"
+    below = [hit.text, _known(hit)]
+    lines = [textwrap.shorten(each, width=_WIDTH - 6, placeholder=" …") for each in below if each]
+    return "\n      ".join([f"{hit.rank:4}. {hit.score:.4f}  [{hit.id}]{title}", *lines])
+
+
+def _known(hit: Hit) -> str:
+    return ", ".join(f"{name}: {value}" for name, value in hit.metadata.items() if value is not None)
+
+
+def _small(text: str) -> str:
+    return f"<br><small>{html.escape(_shortened(text))}</small>" if text else ""
 
 
 def _bold(title: str) -> str:

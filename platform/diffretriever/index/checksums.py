@@ -69,6 +69,10 @@ def _bytes_of(column: pa.Array | pa.ChunkedArray) -> tuple[memoryview, np.ndarra
         offsets = np.frombuffer(starts, np.int64)[column.offset : column.offset + len(column) + 1]
         return memoryview(data if data is not None else b""), offsets
     counts_P, width = np.ones(len(column), np.int64), 1
+    if column.null_count:
+        counts_P, column = column.is_valid().to_numpy(zero_copy_only=False).astype(np.int64), column.drop_null()
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.uint8())
     if pa.types.is_list(column.type):
         counts_P = pc.list_value_length(column).to_numpy(zero_copy_only=False).astype(np.int64)
         column = column.flatten()

@@ -9,7 +9,7 @@ Legend: P passages, W rows as they were written, deleted ones included, C given 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -64,6 +64,13 @@ class PassageOrder:
         made = cls(passages, numbers_G[ascending], offsets[ascending], numbers_W)
         numbers_W[made._places(addresses_P)] = numbers_P
         return cls(Passages(passages.ids, made._rows(whole, given)), made.fragments_G, made.starts_G, numbers_W)
+
+    def admitting(self, addresses_C: np.ndarray) -> PassageOrder:
+        """Return the same numbers for the passages at these addresses (`_rowaddr`, uint64 [C]), and none for others."""
+        places_C = self._places(addresses_C)
+        numbers_W = np.full(len(self.numbers_W), NO_NUMBER, np.int32)
+        numbers_W[places_C] = self.numbers_W[places_C]
+        return replace(self, numbers_W=numbers_W)
 
     @cached_property
     def by_row(self) -> np.ndarray:

@@ -25,7 +25,7 @@ from diffretriever.index.table import PassageIndex, changed_by_another, refused_
 from diffretriever.index.vectors import finite_rows, with_packed
 from diffretriever.index.writer import BlockWriter, Committer, WriterLock, beside
 from diffretriever.ragged import offsets_of
-from diffretriever.schemas.index import TEXT_SCHEMA, IndexManifest
+from diffretriever.schemas.index import IndexManifest
 
 SAMPLE_SIZE = 1 << 17
 """Vectors that a codec is trained on where nothing else is asked for."""
@@ -223,4 +223,4 @@ def _tables(index: PassageIndex, kept_N: np.ndarray) -> Iterator[pa.Table]:
             offsets=before[whole.offsets],
             slot_tokens=whole.slot_tokens[own_M],
         ).to_arrow()
-        yield beside(table.select(TEXT_SCHEMA.names), pruned)
+        yield beside(table.select(index.manifest.text_columns), pruned)

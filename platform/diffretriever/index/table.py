@@ -52,6 +52,7 @@ from diffretriever.schemas.index import (
     ROW_CHECKSUM,
     IndexContents,
     IndexManifest,
+    metadata_fields,
     passage_schema,
     representation_fields,
 )
@@ -70,6 +71,7 @@ _MANIFEST_KEY = b"diffretriever.manifest"
 _IDS_PER_LOOKUP = 1000
 _MOST_OF_A_SHARE = 1.1
 """What a shard may hold of an even share, to be given more."""
+_SHOWN = ("title", "text", "collection")
 _ROWS_AT_ONCE = 65536
 """Of columns that take few bytes."""
 _CHECKSUM_FIELD = pa.field(ROW_CHECKSUM, pa.uint32(), nullable=False)
@@ -237,6 +239,18 @@ class PassageIndex:
             taken = self.dataset.take(rows.tolist(), columns=columns_to_read(self.manifest, columns))
         return with_vectors(self.uri, self.manifest, taken, columns)
 
+    def shown(self, rows: np.ndarray) -> list[dict[str, Any]]:
+        """Return what answers show of the passages in `rows` (int64): `title`, `text`, `collection` and `metadata`.
+
+        Metadata are the values of all its columns by name, None where a passage has none.
+        """
+        taken = self.take(rows, [*_SHOWN, *(self.manifest.metadata or {})])
+        return [self._with_metadata(row) for row in taken.to_pylist()]
+
+    def _with_metadata(self, row: dict[str, Any]) -> dict[str, Any]:
+        metadata = {name: row.pop(name) for name in self.manifest.metadata or {}}
+        return {**row, "metadata": metadata}
+
     def representations(self, rows: np.ndarray) -> Representations:
         """Return what is stored of the passages in `rows` (int64), in their order; the index has an encoder."""
         assert self.manifest.hidden_size is not None, "an index with an encoder has vectors"
@@ -260,14 +274,15 @@ class PassageIndex:
             start += len(found)
         return KeySet(keys)
 
-    def passages(self, ids: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Return id to its `title`, `text` and `collection`; ids that are not there are left out."""
-        found: dict[str, dict[str, str]] = {}
+    def passages(self, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Return id to what `shown` says of the passage; ids that are not there are left out."""
+        found: dict[str, dict[str, Any]] = {}
+        columns = ["id", *_SHOWN, *(self.manifest.metadata or {})]
         for start in range(0, len(ids), _IDS_PER_LOOKUP):
             condition = ids_filter(ids[start : start + _IDS_PER_LOOKUP])
             with self._readable():
-                rows = self.dataset.to_table(["id", "title", "text", "collection"], filter=condition).to_pylist()
-            found.update({row.pop("id"): row for row in rows})
+                rows = self.dataset.to_table(columns, filter=condition).to_pylist()
+            found.update({row.pop("id"): self._with_metadata(row) for row in rows})
         return found
 
     def delete(self, ids: Iterable[str]) -> int:
@@ -370,9 +385,11 @@ class IndexPart(PassageIndex):
     def __init__(self, whole: PassageIndex, fragments: Sequence[Any], condition: str | None = None) -> None:
         """`fragments` are Lance's, of `whole`; `condition` in its SQL leaves out passages of them."""
         super().__init__(whole.uri, whole.dataset, whole.manifest)
-        self._whole = whole
+        self.whole = whole
+        """What it is a part of."""
         self._fragments = list(fragments)
         self._condition = condition
+        self._rows = sum(fragment.count_rows() for fragment in self._fragments)
 
     @classmethod
     def of_fragments(cls, whole: PassageIndex, numbers: Sequence[int]) -> IndexPart:
@@ -380,18 +397,32 @@ class IndexPart(PassageIndex):
         return cls(whole, [whole.dataset.get_fragment(number) for number in numbers])
 
     @classmethod
-    def of_collection(cls, whole: PassageIndex, collection: str) -> IndexPart:
-        """Return the passages of one collection; `whole` is an index or a part of one, whose order it shares."""
-        quoted = collection.replace("'", "''")
-        return cls(whole, whole.fragments(), f"collection = '{quoted}'")
+    def filtered(cls, whole: PassageIndex, condition: str) -> IndexPart:
+        """Return the passages that a condition of `index.filters` admits.
+
+        Every way to search finds among them what it would find among all: the others have no numbers in the part's
+        order, as deleted passages have none.
+
+        Args:
+            whole: an index, or a part of some of its fragments.
+            condition: in Lance's SQL.
+        """
+        part = cls(whole, whole.fragments(), condition)
+        addresses = [batch.column("_rowaddr").to_numpy() for batch in part.addressed_batches([], _ROWS_AT_ONCE)]
+        admitted = np.concatenate([np.empty(0, np.uint64), *addresses])
+        part._orders[part.version] = whole.order.admitting(admitted)
+        owners = set((admitted >> np.uint64(32)).tolist())
+        part._fragments = [fragment for fragment in part._fragments if fragment.fragment_id in owners]
+        part._rows = len(admitted)
+        return part
 
     @property
-    def order(self) -> PassageOrder:
-        """The order of the passages of the part's fragments, those that a condition leaves out included."""
-        return super().order if self._condition is None else self._whole.order
+    def is_filtered(self) -> bool:
+        """Whether passages of its fragments are left out."""
+        return self._condition is not None
 
     def __len__(self) -> int:
-        return sum(fragment.count_rows(self._condition) for fragment in self._fragments)
+        return self._rows
 
     def fragments(self) -> list[Any]:
         """Return the fragments that passages of the part can be in, in the order given."""
@@ -404,6 +435,10 @@ class IndexPart(PassageIndex):
             return
         options = {"fragments": self._fragments, "filter": self._condition}
         yield from self._scan(columns, batch_size, self.dataset.scanner, **options)
+
+    def fragment_batches(self, fragment: Any, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
+        """Stream columns of the part's passages in a fragment."""
+        yield from self._scan(columns, batch_size, fragment.scanner, filter=self._condition)
 
     def batches(self, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
         """Stream `columns` of the part's passages."""
@@ -515,7 +550,8 @@ def check_same(index: IndexManifest, encoder: IndexManifest, uri: str) -> None:
 
 def table_schema(manifest: IndexManifest) -> pa.Schema:
     """Return the schema of an index's table, a checksum of each row included, with the manifest in its metadata."""
-    schema = passage_schema(manifest.hidden_size, manifest.codec).append(_CHECKSUM_FIELD)
+    fields = [*passage_schema(manifest.hidden_size, manifest.codec), *metadata_fields(manifest.metadata or {})]
+    schema = pa.schema([*fields, _CHECKSUM_FIELD])
     return schema.with_metadata({_MANIFEST_KEY: manifest.model_dump_json().encode()})
 
 

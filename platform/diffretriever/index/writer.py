@@ -33,7 +33,8 @@ from diffretriever.index.table import (
     table_uri,
 )
 from diffretriever.index.vectors import refuse_to_write, with_packed
-from diffretriever.schemas.index import TEXT_SCHEMA
+from diffretriever.schemas.index import TEXT_SCHEMA, metadata_fields
+from diffretriever.schemas.metadata import Columns
 from diffretriever.schemas.places import as_place
 
 APPENDED, REPLACED = "appended", "replaced"
@@ -60,6 +61,11 @@ class BlockWriter:
         self._dataset = lance.dataset(table_uri(uri))
         self._manifest = manifest_in(self._dataset, uri)
 
+    @property
+    def text_columns(self) -> list[str]:
+        """The columns of a block beside those of its representations."""
+        return self._manifest.text_columns
+
     def write(self, table: pa.Table) -> str:
         """Write one block; return the receipt, a JSON text of about 400 bytes.
 
@@ -79,18 +85,24 @@ class BlockWriter:
         return json.dumps([fragment.to_json() for fragment in fragments])
 
 
-def text_table(passages: Sequence[Passage], collection: str | Sequence[str]) -> pa.Table:
-    """Return the passages, of one collection or each of its own, with their digests, as `TEXT_SCHEMA`."""
+def text_table(
+    passages: Sequence[Passage], collection: str | Sequence[str], metadata: Columns | None = None
+) -> pa.Table:
+    """Return the passages, of one collection or each of its own, with their digests, as `TEXT_SCHEMA`.
+
+    The columns `metadata` follow; None: none.
+    """
     columns = [
         [p.id for p in passages],
         [collection] * len(passages) if isinstance(collection, str) else collection,
         [p.title for p in passages],
         [p.text for p in passages],
         [p.digest for p in passages],
+        *([p.metadata.get(name) for p in passages] for name in metadata or {}),
     ]
+    schema = pa.schema([*TEXT_SCHEMA, *metadata_fields(metadata or {})])
     return pa.Table.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, TEXT_SCHEMA, strict=True)],
-        schema=TEXT_SCHEMA,
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
     )
 
 

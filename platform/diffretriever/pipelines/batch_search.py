@@ -19,7 +19,8 @@ from ray.data import TaskPoolStrategy
 from diffretriever.collections import Collection, Query, Run, open_collection, read_queries, write_run
 from diffretriever.encoders.representations import Representations
 from diffretriever.files import json_digest, write_text
-from diffretriever.index.table import PassageIndex, check_same, split_fragments
+from diffretriever.index.filters import condition_of
+from diffretriever.index.table import IndexPart, PassageIndex, check_same, split_fragments
 from diffretriever.ledger import Ledger
 from diffretriever.pipelines.cluster import EncoderPool, ray_session, size_pool
 from diffretriever.pipelines.encoders import QUERIES_PER_BLOCK, describe_encoder, encode_queries, query_block
@@ -41,6 +42,7 @@ _PARTS_PER_SEARCHER = 4
 
 _DECISIVE = {
     "modes",
+    "filter",
     "top_k",
     "query_budget",
     "exclude_self",
@@ -61,6 +63,9 @@ def search_batch(job: BatchSearchJob) -> BatchSearchSummary:
     """
     started = time.monotonic()
     index = PassageIndex.open(job.index)
+    if job.filter is not None:
+        # To hear of a mistake before anything starts.
+        condition_of(job.filter, index.manifest.metadata)
     collection = None if job.collection is None else open_collection(job.collection)
     job = job.settled(default=collection is not None and collection.excludes_self)
     job = job.model_copy(update={"modes": _modes(job, index)})
@@ -127,6 +132,7 @@ class _BatchSearch:
 
     def __init__(self, job: BatchSearchJob, index: PassageIndex, queries: list[Query], pool: EncoderPool) -> None:
         self._job, self._index, self._queries, self._pool = job, index, queries, pool
+        self._condition = None if job.filter is None else condition_of(job.filter, index.manifest.metadata)
         self._parts = split_fragments(index, pool.encoders * _PARTS_PER_SEARCHER)
         self.ledger = Ledger(job.output / f".parts-{_identity(job, index, queries)}")
         self.searched = self.found = 0
@@ -180,7 +186,8 @@ class _BatchSearch:
 
     @cached_property
     def _bm25(self) -> Bm25Search:
-        return Bm25Search(self._index)
+        found = Bm25Search(self._index)
+        return found if self._condition is None else found.admitting(IndexPart.filtered(self._index, self._condition))
 
     def _search(self, start: int, stop: int, parts: dict[str, list[int]]) -> None:
         blocks = [get_table(self.ledger, _block_name(first)) for first in range(start, stop, QUERIES_PER_BLOCK)]
@@ -265,7 +272,6 @@ def search_parts(
 def _search_part(rows: pa.Table, queries: Any, version: int, job_json: str, device: str) -> Iterator[pa.Table]:
     import torch
 
-    from diffretriever.index.table import IndexPart, PassageIndex
     from diffretriever.search.batch import search_lists
 
     job = BatchSearchJob.model_validate_json(job_json)

@@ -128,8 +128,8 @@ class PassageSelection:
         ids = [passage.id for number, passage in enumerate(islice(asked, max(wanted) + 1)) if number in wanted]
         names = ", ".join(f"'{i}'" for i in ids) + (", …" if self.conflicts > _CONFLICTS_NAMED else "")
         raise ValueError(
-            f"{self.conflicts} passages are in {self.job.index} with another text ({names}): say --on-existing replace "
-            "to replace such passages, or --on-existing skip to leave them as they are"
+            f"{self.conflicts} passages are in {self.job.index} with another text or other metadata ({names}): say "
+            "--on-existing replace to replace such passages, or --on-existing skip to leave them as they are"
         )
 
 

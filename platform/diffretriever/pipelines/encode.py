@@ -9,6 +9,7 @@ the end the index gets what makes its searches fast.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from ray.data import ActorPoolStrategy, Dataset, TaskPoolStrategy
 from diffretriever.collections import Collection, ScanResult, open_collection, scan, set_aside
 from diffretriever.collections.chunks import ChunkedCollection
 from diffretriever.collections.keys import KeySet
+from diffretriever.collections.metadata import WithMetadata
 from diffretriever.collections.quarantine import own_file, refuse_other_files
 from diffretriever.collections.scanning import ScannedPart
 from diffretriever.encoders.base import BatchCost
@@ -54,9 +56,10 @@ from diffretriever.pipelines.streams import (
 )
 from diffretriever.presets import load_retriever
 from diffretriever.progress import Progress
+from diffretriever.schemas.base import suggest
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.encode import EncodeJob, EncodeSummary
-from diffretriever.schemas.index import TEXT_SCHEMA, IndexManifest
+from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.schemas.retriever import NeuralRetriever, RetrieverConfig, has_slots, is_neural
 from diffretriever.schemas.settings import RayConfig
@@ -65,6 +68,8 @@ if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder
     from diffretriever.encoders.preparer import Preparer
     from diffretriever.encoders.representations import Representations
+
+_LOG = logging.getLogger(__name__)
 
 RECEIPT_SCHEMA = pa.schema(  # of a block: `ids` are written, `not_finite` are those that were left out
     [
@@ -128,9 +133,11 @@ def encode_collection(
         describe = _describing(retriever, existing[0], pool)
         selection = PassageSelection(job, [KeySet.none() if index is None else index.keys() for index in existing])
         with _machines_ahead(job, pool, selection) as choose:
+            collection = _with_metadata(job, collection, existing)
             scanned = _scanned(job, collection, quarantine, choose, here=here is not None)
+            collection = replace(collection, columns=scanned.columns)
             selection.refuse_conflicts(scanned.good(collection))
-            encoder = describe()
+            encoder = describe().model_copy(update={"metadata": scanned.columns})
         manifests = [encoder, *(_with_budget(encoder, budget) for budget in smaller)]
         indexes = [_opened(*each) for each in zip(uris, existing, manifests, strict=True)]
         for index in indexes:
@@ -168,6 +175,28 @@ def encode_collection(
     )
 
 
+def _with_metadata(job: EncodeJob, source: Collection, existing: Sequence[PassageIndex | None]) -> WithMetadata:
+    """Return the collection with what the indexes keep of its further fields; in a new one, what the job says.
+
+    Raises:
+        ValueError: the job names a field that an index has no column for, or the indexes have different columns.
+    """
+    wanted = job.metadata_wanted
+    columns = [index.manifest.metadata for index in existing if index is not None]
+    if not columns:
+        return WithMetadata(source, wanted)
+    if any(each != columns[0] for each in columns):
+        raise ValueError(f"the indexes keep different metadata: {' and '.join(map(str, columns))}: make them anew")
+    if columns[0] is None and wanted is None:
+        # It was made before there was metadata, and takes none.
+        wanted = ()
+    for name in wanted or ():
+        if name not in (columns[0] or {}):
+            known = suggest(name, columns[0]) if columns[0] else " It keeps no metadata."
+            raise ValueError(f"--metadata: {job.index} has no column '{name}': make it anew to have one.{known}")
+    return WithMetadata(source, wanted, columns[0] or {})
+
+
 def _if_few(job: EncodeJob, collection: Collection) -> EncoderHere | None:
     return EncoderHere(job) if is_few(job, collection, job.rows_per_block) else None
 
@@ -191,8 +220,14 @@ def _scanned(
     *,
     here: bool,
 ) -> ScanResult:
-    parts = None if here else partial(scan_parts, collection)
+    parts = None if here else scan_parts
     scanned = scan(collection, job.on_bad_input, quarantine, choose=choose, scan_parts=parts)
+    if scanned.left_out:
+        _LOG.warning(
+            "%s: values such as lists and objects are not kept as metadata: those of %s",
+            collection.name,
+            ", ".join(scanned.left_out),
+        )
     if scanned.n_records == 0:
         raise ValueError(f"collection '{collection.name}' is empty: is {collection.place()} whole?")
     return scanned
@@ -268,7 +303,7 @@ def _run(
     job: EncodeJob,
     encoder: IndexManifest,
     indexes: list[PassageIndex],
-    collection: Collection,
+    collection: WithMetadata,
     scanned: ScanResult,
     selection: PassageSelection,
     pool: EncoderPool | EncoderHere,
@@ -313,8 +348,8 @@ def _run(
     return _steady_rate(finished), left_out
 
 
-def _read_part(collection: Collection, part: ScannedPart, rows: int) -> Iterator[pa.Table]:
-    return passage_blocks(part.kept(collection), collection.name, rows)
+def _read_part(collection: WithMetadata, part: ScannedPart, rows: int) -> Iterator[pa.Table]:
+    return passage_blocks(part.kept(collection), collection.name, rows, collection.columns)
 
 
 def _receipts(
@@ -431,7 +466,7 @@ class EncodeBlocks:
         for key, block in unpack(rows):
             start = time.perf_counter()
             table, encoded, left_out = _finite_only(block, self._encoded(encoder, block))
-            texts = table.select(TEXT_SCHEMA.names)
+            texts = table.select(self._writers[0].text_columns)
             found = zip(self._writers, encoded, strict=True)
             receipts = [writer.write(beside(texts, each.to_arrow())) for writer, each in found]
             yield _receipt(key, receipts, table, left_out, encoder.cost, time.perf_counter() - start)

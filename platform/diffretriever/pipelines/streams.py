@@ -24,6 +24,7 @@ from diffretriever.files import understood
 from diffretriever.index.writer import text_table
 from diffretriever.ledger import Ledger
 from diffretriever.pipelines.cluster import READER_CPUS, EncoderPool, cpus_here, ended_with_ray, raise_mistake
+from diffretriever.schemas.metadata import Columns
 from diffretriever.schemas.retriever import RetrieverConfig
 
 AS_ARROW: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
@@ -46,11 +47,20 @@ def rows_per_block(retriever: RetrieverConfig, hidden_size: int | None) -> int:
     return max(_MIN_ROWS, min(MAX_ROWS, _BLOCK_BYTES // row_bytes))
 
 
-def passage_blocks(passages: Iterable[Passage], collection: str, rows: int) -> Iterator[pa.Table]:
-    """Yield passages of a collection, a packed block at a time."""
+def passage_blocks(
+    passages: Iterable[Passage], collection: str, rows: int, metadata: Columns | None = None
+) -> Iterator[pa.Table]:
+    """Yield passages of a collection, a packed block at a time.
+
+    Args:
+        passages: in order.
+        collection: what it is called.
+        rows: passages of a block.
+        metadata: columns of it; None: none.
+    """
     passages = iter(passages)
     while chunk := list(islice(passages, rows)):
-        yield pack(_block_key(chunk), text_table(chunk, collection))
+        yield pack(_block_key(chunk), text_table(chunk, collection, metadata))
 
 
 def _block_key(passages: Iterable[Passage]) -> str:

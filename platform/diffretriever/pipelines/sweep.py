@@ -54,7 +54,7 @@ from diffretriever.presets import RETRIEVERS, load_retriever, system_name
 from diffretriever.progress import track
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.budget import Budget
-from diffretriever.schemas.encode import EncodeJob
+from diffretriever.schemas.encode import NO_METADATA, EncodeJob
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.mode import ListName
 from diffretriever.schemas.places import StorePath
@@ -235,6 +235,7 @@ def _encode(job: SweepJob, places: dict[int, Path | StorePath]) -> None:
         EncodeJob(
             **job.model_dump(include=set(RayConfig.model_fields)),
             collection=job.collection,
+            metadata=NO_METADATA,
             retriever=str(job.output / RETRIEVER_FILE),
             index=str(places[largest]),
             budget=Budget(1, largest),

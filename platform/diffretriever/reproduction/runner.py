@@ -25,7 +25,7 @@ from diffretriever.reproduction.compressed import evaluate_compressed
 from diffretriever.reproduction.plan import Plan, Task
 from diffretriever.reproduction.pooled_search import evaluate_pooled_slots
 from diffretriever.reproduction.report import read_results
-from diffretriever.schemas.encode import EncodeJob
+from diffretriever.schemas.encode import NO_METADATA, EncodeJob
 from diffretriever.schemas.evaluate import EvaluateJob
 from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.reproduce import COMPRESSED, UNCOMPRESSED, ReproduceJob
@@ -111,6 +111,7 @@ def _encode(task: Task, job: ReproduceJob) -> None:
         EncodeJob(
             **shared,
             collection=task.queries.source,
+            metadata=NO_METADATA,
             retriever=str(retriever),
             index=str(task.index),
             # Public collections have empty passages; the report says how many were set aside.

@@ -5,10 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from diffretriever.index.filters import condition_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.mode import Mode
 from diffretriever.scoring.hits import Hits
+
+FILTERS_KEPT = 8
+"""Filters whose searches stay open beside that of all passages: about 20 bytes a passage each."""
 
 
 class Searcher(ABC):
@@ -35,6 +39,7 @@ class Searcher(ABC):
         top_k: int = 1000,
         modes: Sequence[Mode] | None = None,
         budgets: Sequence[int] | None = None,
+        filter: str | None = None,  # noqa: A002 (what everybody calls it)
     ) -> dict[Mode, Hits]:
         """Return, per mode, each query's best `top_k` passages, best first: `hits[i]` are (id, score) of query i.
 
@@ -43,21 +48,29 @@ class Searcher(ABC):
             top_k: passages kept per query.
             modes: scores wanted, of all that the index offers; None is those of its retriever.
             budgets: K_q of each query; None is the retriever's own.
+            filter: condition that passages must meet, such as `year >= 2020 AND lang = 'en'`; see `index.filters`.
+                Their scores are what they are without it.
 
         Raises:
             ValueError: a mode the index does not offer, budgets for a retriever without slots, a text in place of a
-                list of them, or a query that is no valid Unicode.
+                list of them, a query that is no valid Unicode, or a filter that cannot be understood.
         """
         wanted = tuple(modes) if modes is not None else self.modes
         check_modes(wanted, self.index.manifest.retriever.offered_modes, "this index")
         if budgets is not None and not self.supports_budgets:
             raise ValueError(f"the {self.index.manifest.retriever.method} method has no query budget")
         _check_texts(queries)
-        return self._search(queries, top_k, wanted, budgets)
+        condition = None if filter is None else condition_of(filter, self.index.manifest.metadata)
+        return self._search(queries, top_k, wanted, budgets, condition)
 
     @abstractmethod
     def _search(
-        self, queries: Sequence[str], top_k: int, modes: tuple[Mode, ...], budgets: Sequence[int] | None
+        self,
+        queries: Sequence[str],
+        top_k: int,
+        modes: tuple[Mode, ...],
+        budgets: Sequence[int] | None,
+        condition: str | None,
     ) -> dict[Mode, Hits]: ...
 
 

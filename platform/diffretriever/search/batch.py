@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from diffretriever.backbones.device import resolve_device
 from diffretriever.encoders.representations import Representations
-from diffretriever.index.table import PassageIndex
+from diffretriever.index.filters import condition_of
+from diffretriever.index.table import IndexPart, PassageIndex
 from diffretriever.schemas.mode import ListName
 from diffretriever.schemas.search import BatchSearchJob
 from diffretriever.scoring.fusion import depth_for, encoded_lists_for
@@ -34,9 +35,11 @@ def search_lists(
     Args:
         part: of the index.
         queries: encoded.
-        job: whose modes, depth and options count.
+        job: whose modes, filter, depth and options count.
         device: where vectors are scored.
     """
+    if job.filter is not None:
+        part = IndexPart.filtered(part, condition_of(job.filter, part.manifest.metadata))
     for name in encoded_lists_for(job.modes):
         search = open_dense(part, job, resolve_device(device)) if name == "dense" else open_sparse(part, job)
         yield name, to_table(search.search(queries, list_depth(job)))

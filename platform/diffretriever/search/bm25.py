@@ -9,6 +9,8 @@ import logging
 import re
 import warnings
 from collections.abc import Iterator, Sequence
+from copy import copy
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,9 +25,9 @@ from diffretriever.progress import Progress
 from diffretriever.ragged import offsets_of, within
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.retriever import Bm25Retriever
-from diffretriever.scoring.hits import Hits
+from diffretriever.scoring.hits import NO_NUMBER, Hits
 from diffretriever.scoring.topk import TopK
-from diffretriever.search.base import Searcher
+from diffretriever.search.base import FILTERS_KEPT, Searcher
 
 # Loaded where it is used, for a search that asks for no BM25 need not wait for it.
 if TYPE_CHECKING:
@@ -53,11 +55,21 @@ class Bm25Searcher(Searcher):
     def __init__(self, index: PassageIndex) -> None:
         super().__init__(index)
         self._texts = Bm25Search(index)
+        self._filtered = lru_cache(FILTERS_KEPT)(self._admitting)
 
     def _search(
-        self, queries: Sequence[str], top_k: int, modes: tuple[Mode, ...], budgets: Sequence[int] | None
+        self,
+        queries: Sequence[str],
+        top_k: int,
+        modes: tuple[Mode, ...],
+        budgets: Sequence[int] | None,
+        condition: str | None,
     ) -> dict[Mode, Hits]:
-        return dict.fromkeys(modes, self._texts.search(queries, top_k))
+        texts = self._texts if condition is None else self._filtered(condition)
+        return dict.fromkeys(modes, texts.search(queries, top_k))
+
+    def _admitting(self, condition: str) -> Bm25Search:
+        return self._texts.admitting(IndexPart.filtered(self.index, condition))
 
 
 class Bm25Search:
@@ -68,7 +80,11 @@ class Bm25Search:
     """
 
     def __init__(self, index: PassageIndex) -> None:
-        """Open the BM25 index that is kept beside a version, or build it; that of a part is built and not kept."""
+        """Open the BM25 index that is kept beside a version, or build it; that of a part is built and not kept.
+
+        Of a part that a filter makes there is none: see `admitting`.
+        """
+        assert not (isinstance(index, IndexPart) and index.is_filtered), "words count as in all passages"
         order = index.order
         self._passages = order.passages
         # The model numbers passages in the order of the table.
@@ -81,6 +97,15 @@ class Bm25Search:
         else:
             self._numbers_D = order.by_row
             self._model = _loaded(index) or _built_and_kept(index)
+
+    def admitting(self, part: IndexPart) -> Bm25Search:
+        """Return what finds the passages of a part alone, with the scores that they have among all."""
+        admitted_P = np.zeros(len(self._passages), bool)
+        admitted_P[part.order.by_row] = True
+        numbers_D = np.where(admitted_P[self._numbers_D], self._numbers_D, np.int32(NO_NUMBER))
+        found = copy(self)
+        vars(found).update(_numbers_D=numbers_D)
+        return found
 
     def search(self, queries: Sequence[str], k: int) -> Hits:
         """Return each query's best k passages, best first."""
@@ -241,7 +266,7 @@ def best_passages(
     Args:
         matrix: starts of the vocabulary's postings [V + 1], passages of the postings [P], their scores float32 [P].
         queries: starts of the queries' terms int64 [Q + 1], and the terms int64 [T]. Scores are added in this order.
-        numbers_D: int32, the number of each passage in the order of ids.
+        numbers_D: int32, the number of each passage in the order of ids; negative for those not to be found.
         kept_QK: int64, written: passages, best first, then -1.
         scores_QK: float32, written: their scores.
     """
@@ -261,7 +286,8 @@ def best_passages(
                 totals_D[passage] += weights_P[p]
         n_kept = 0
         for i in range(n_touched):
-            n_kept = _insert(touched_D[i], totals_D, numbers_D, kept_QK[q], n_kept)
+            if numbers_D[touched_D[i]] >= 0:
+                n_kept = _insert(touched_D[i], totals_D, numbers_D, kept_QK[q], n_kept)
         _sort_heap(totals_D, numbers_D, kept_QK[q], n_kept)
         for k in range(kept_QK.shape[1]):
             scores_QK[q, k] = totals_D[kept_QK[q, k]] if k < n_kept else np.float32(0)

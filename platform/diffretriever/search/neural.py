@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import Representations
-from diffretriever.index.table import PassageIndex
+from diffretriever.index.table import IndexPart, PassageIndex
 from diffretriever.schemas.mode import EncodedList, ListName, Mode
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.fusion import depth_for, encoded_lists_for, lists_for, ranked
 from diffretriever.scoring.hits import Hits
-from diffretriever.search.base import Searcher
+from diffretriever.search.base import FILTERS_KEPT, Searcher
 from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.base import DenseSearch
@@ -30,21 +31,28 @@ class NeuralSearcher(Searcher):
         self.supports_budgets = encoder.config.has_query_budget
         self.dense = open_dense(index, options, encoder.facts.device)
         self.sparse = open_sparse(index, options)
+        self._filtered = lru_cache(FILTERS_KEPT)(self._admitting)
 
     def _search(
-        self, queries: Sequence[str], top_k: int, modes: tuple[Mode, ...], budgets: Sequence[int] | None
+        self,
+        queries: Sequence[str],
+        top_k: int,
+        modes: tuple[Mode, ...],
+        budgets: Sequence[int] | None,
+        condition: str | None,
     ) -> dict[Mode, Hits]:
         lists: dict[ListName, Hits] = {}
-        depth = depth_for(modes, top_k)
-        if encoded_lists_for(modes):
-            lists.update(self._lists(self.encoder.encode_queries(queries, budgets), encoded_lists_for(modes), depth))
+        depth, names = depth_for(modes, top_k), encoded_lists_for(modes)
+        if names:
+            encoded = self.encoder.encode_queries(queries, budgets)
+            lists.update(self._lists(encoded, names, depth, condition))
         if "bm25" in lists_for(modes):
-            lists["bm25"] = self.bm25.search(queries, depth)
+            lists["bm25"] = self._bm25(condition).search(queries, depth)
         return {mode: ranked(mode, lists, top_k) for mode in modes}
 
     def search_representations(self, queries: Representations, top_k: int, modes: Sequence[Mode]) -> dict[Mode, Hits]:
         """Search for queries that are encoded already, by modes without `bm25`, which goes by their texts."""
-        lists = self._lists(queries, encoded_lists_for(modes), depth_for(modes, top_k))
+        lists = self._lists(queries, encoded_lists_for(modes), depth_for(modes, top_k), None)
         return {mode: ranked(mode, lists, top_k) for mode in modes}
 
     @cached_property
@@ -52,6 +60,25 @@ class NeuralSearcher(Searcher):
         """BM25 of the index's texts, opened or built when it is first asked for."""
         return Bm25Search(self.index)
 
-    def _lists(self, queries: Representations, names: Sequence[EncodedList], depth: int) -> dict[ListName, Hits]:
-        searches: dict[EncodedList, DenseSearch | SparseSearch] = {"dense": self.dense, "sparse": self.sparse}
+    def _bm25(self, condition: str | None) -> Bm25Search:
+        return self.bm25 if condition is None else self.bm25.admitting(self._filtered(condition).part)
+
+    def _lists(
+        self, queries: Representations, names: Sequence[EncodedList], depth: int, condition: str | None
+    ) -> dict[ListName, Hits]:
+        found = self if condition is None else self._filtered(condition)
+        searches: dict[EncodedList, DenseSearch | SparseSearch] = {"dense": found.dense, "sparse": found.sparse}
         return {name: searches[name].search(queries, depth) for name in names}
+
+    def _admitting(self, condition: str) -> _Filtered:
+        part = IndexPart.filtered(self.index, condition)
+        dense = open_dense(part, self.options, self.encoder.facts.device)
+        return _Filtered(part, dense, open_sparse(part, self.options))
+
+
+class _Filtered(NamedTuple):
+    """The searches of the passages that a filter admits."""
+
+    part: IndexPart
+    dense: DenseSearch
+    sparse: SparseSearch

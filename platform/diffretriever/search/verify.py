@@ -26,8 +26,9 @@ from diffretriever.index.table import PassageIndex, rows_written, table_uri
 from diffretriever.index.vectors import codec_place, read_codec, read_packed, with_vectors
 from diffretriever.progress import track
 from diffretriever.ragged import any_of_each, offsets_of, rows_of
-from diffretriever.schemas.index import ROW_CHECKSUM, IndexContents, IndexManifest, passage_schema
+from diffretriever.schemas.index import ROW_CHECKSUM, IndexContents, IndexManifest, metadata_fields, passage_schema
 from diffretriever.schemas.inspect import Problem, Verification
+from diffretriever.schemas.metadata import Columns, Scalar
 from diffretriever.schemas.retriever import is_neural
 from diffretriever.search.dense.codes import FragmentCodes
 from diffretriever.search.dense.packed import FragmentPacked
@@ -149,7 +150,7 @@ def _row_problems(
     codes: FragmentCodes | None,
     packed: FragmentPacked | None,
 ) -> Wrong:
-    yield from text_problems(batch)
+    yield from text_problems(batch, index.manifest.metadata)
     if ROW_CHECKSUM in batch.schema.names:
         yield "a row is not what was written", _differs(batch)
     if index.manifest.hidden_size is None:
@@ -211,13 +212,19 @@ def _differs(batch: pa.RecordBatch) -> np.ndarray:
     return differs_P
 
 
-def text_problems(batch: pa.RecordBatch) -> Wrong:
-    """Compare digests with titles and texts."""
-    rows = zip(*(batch.column(name).to_pylist() for name in ("id", "title", "text", "digest")), strict=True)
+def text_problems(batch: pa.RecordBatch, metadata: Columns | None = None) -> Wrong:
+    """Compare digests with titles, texts and what there is of the columns `metadata`."""
+    rows = batch.select(["id", "title", "text", "digest", *(metadata or {})]).to_pylist()
+    digests = [row.pop("digest") for row in rows]
     yield (
-        "the digest is not that of title and text",
-        np.array([Passage(i, title, text).digest != d for i, title, text, d in rows], bool),
+        "the digest is not that of title, text and metadata",
+        np.array([_passage(**row).digest != digest for row, digest in zip(rows, digests, strict=True)], bool),
     )
+
+
+def _passage(id: str, title: str, text: str, **metadata: Scalar | None) -> Passage:  # noqa: A002 (the column's name)
+    known = {name: value for name, value in metadata.items() if value is not None}
+    return Passage(id, title, text, metadata=known)
 
 
 def vector_problems(batch: pa.RecordBatch, manifest: IndexManifest) -> Wrong:
@@ -382,7 +389,8 @@ def _ids(index: PassageIndex) -> Iterator[str]:
 
 def _check_schema(index: PassageIndex, problems: Problems) -> None:
     stored = {field.name: _type_name(field) for field in index.dataset.schema}
-    wanted = passage_schema(index.manifest.hidden_size, index.manifest.codec)
+    fields = [*passage_schema(index.manifest.hidden_size, index.manifest.codec)]
+    wanted = pa.schema([*fields, *metadata_fields(index.manifest.metadata or {})])
     wrong = [field.name for field in wanted if stored.get(field.name) != _type_name(field)]
     problems.add("a column is not as the manifest wants it", wrong)
     if ROW_CHECKSUM not in stored:

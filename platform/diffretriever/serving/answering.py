@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -56,8 +57,8 @@ class SearchSpec:
     lists: tuple[EncodedList, ...]
     depth: int
     """Passages kept of each list."""
-    collection: str | None
-    """The filter."""
+    condition: str | None
+    """The filter, as `index.filters` reads it."""
 
 
 class Clock:
@@ -86,8 +87,8 @@ class CheckedRequest:
     asked: SearchRequest
     view: View
     mode: Mode
-    collection: str | None
-    """The filter; None where all passages are of it."""
+    condition: str | None
+    """The filter, as `index.filters` reads it; None where it admits all passages."""
     bm25: Bm25Search | None = None
     """What finds passages by the texts of the queries; None where the mode does not take it."""
     clock: Clock = field(default_factory=Clock)
@@ -96,7 +97,7 @@ class CheckedRequest:
     def spec(self) -> SearchSpec:
         """What has to be searched for by encoded queries."""
         modes = [self.mode]
-        return SearchSpec(self.view.version, encoded_lists_for(modes), depth_for(modes, self.asked.k), self.collection)
+        return SearchSpec(self.view.version, encoded_lists_for(modes), depth_for(modes, self.asked.k), self.condition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +242,7 @@ class Answering:
             for each, own in zip(searched, rankings, strict=True)
         ]
 
-    def _response(self, searched: Searched, ranking: Ranking, texts: Mapping[int, dict[str, str]]) -> SearchResponse:
+    def _response(self, searched: Searched, ranking: Ranking, texts: Mapping[int, dict[str, Any]]) -> SearchResponse:
         request = searched.request
         hits = list(self._hits(searched, ranking, texts))
         request.clock.done("passages")
@@ -260,7 +261,7 @@ class Answering:
         )
 
     def _hits(
-        self, searched: Searched, ranking: Ranking, texts: Mapping[int, dict[str, str]]
+        self, searched: Searched, ranking: Ranking, texts: Mapping[int, dict[str, Any]]
     ) -> Iterator[list[SearchHit]]:
         """Yield each query's hits, explained if asked for; `texts` are the passages' fields by row."""
         best, mode = ranking.best, searched.request.mode

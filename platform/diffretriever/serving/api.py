@@ -216,7 +216,7 @@ def _field(error: dict[str, Any]) -> str | None:
 
 
 def _is_name(part: str) -> bool:
-    return part.isidentifier() and part not in {"str", "int"}
+    return part.isidentifier() and part not in {"str", "int", "float", "bool", "Filter"}
 
 
 def _of_status(error: HTTPException) -> RequestError:

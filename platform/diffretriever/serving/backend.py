@@ -188,7 +188,7 @@ def find_together(snapshots: Snapshots, requests: Sequence[tuple[Representations
     """Search for each request, those that want the same version, lists and filter in one scan."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for number, (_, spec) in enumerate(requests):
-        groups.setdefault((spec.version, spec.lists, spec.collection), []).append(number)
+        groups.setdefault((spec.version, spec.lists, spec.condition), []).append(number)
     answers: dict[int, Found] = {}
     for numbers in groups.values():
         answers.update(zip(numbers, _find(snapshots, [requests[n] for n in numbers]), strict=True))
@@ -200,7 +200,7 @@ def _find(snapshots: Snapshots, requests: list[tuple[Representations, SearchSpec
     first = requests[0][1]
     together = Representations.concatenate([queries for queries, _ in requests])
     depth = max(spec.depth for _, spec in requests)
-    found = snapshots.get(first.version).find(together, first.lists, depth, first.collection)
+    found = snapshots.get(first.version).find(together, first.lists, depth, first.condition)
     ends = np.cumsum([len(queries) for queries, _ in requests]).tolist()
     starts = [0, *ends[:-1]]
     return [

@@ -9,13 +9,16 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from diffretriever.collections import Passage
+from diffretriever.collections.metadata import in_column
 from diffretriever.collections.records import RefusedError, checked_passage
 from diffretriever.encoders.representations import Representations, not_finite
 from diffretriever.full_disk import FullDiskError
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import named
 from diffretriever.index.writer import Committer, WriterLock, beside, text_table, write_block
+from diffretriever.schemas.base import suggest
 from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.metadata import Columns
 from diffretriever.schemas.serve import DeleteResponse, IngestResponse, PassageIn
 from diffretriever.schemas.serve_config import ServeConfig
 from diffretriever.serving.problems import InvalidError, NotFoundError, UnavailableError
@@ -30,8 +33,10 @@ _LOG = logging.getLogger(__name__)
 class _Plan:
     """What a request changes."""
 
-    new: list[PassageIn]
+    new: list[Passage]
     """Passages to write, those that replace others among them."""
+    collections: list[str]
+    """Of each of them."""
     replaced: list[str]
     unchanged: int
 
@@ -53,7 +58,7 @@ class Writer:
         _check(passages, self._config)
         async with self._turn, _locked(self._config.index):
             index = await asyncio.to_thread(self._open)
-            plan = await asyncio.to_thread(_plan, index, passages)
+            plan = await asyncio.to_thread(_plan, index, passages, _typed(passages, index.manifest.metadata or {}))
             if plan.new:
                 encoded = await self._encode([p.title for p in plan.new], [p.text for p in plan.new])
                 await asyncio.to_thread(_commit, index, plan, encoded)
@@ -130,10 +135,41 @@ def _check(passages: Sequence[PassageIn], config: ServeConfig) -> None:
         seen.add(passage.id)
 
 
-def _plan(index: PassageIndex, passages: Sequence[PassageIn]) -> _Plan:
+def _typed(passages: Sequence[PassageIn], columns: Columns) -> list[Passage]:
+    """Return the passages with metadata as the index keeps it; raises InvalidError for what has no column."""
+    made = []
+    for number, passage in enumerate(passages):
+        metadata = {}
+        for name, value in passage.metadata.items():
+            field = f"passages.{number}.metadata.{name}"
+            if name not in columns:
+                known = suggest(name, columns).strip() if columns else "leave it out: the index keeps no metadata"
+                raise InvalidError(f"the index has no column '{name}'", known, field)
+            try:
+                metadata[name] = in_column(name, value, columns[name])
+            except RefusedError:
+                raise InvalidError(f"the value of '{name}' is no {columns[name]}", "send one, or null", field) from None
+        kept = {name: value for name, value in metadata.items() if value is not None}
+        made.append(Passage(passage.id, passage.title, passage.text, kept))
+    return made
+
+
+def _plan(index: PassageIndex, asked: Sequence[PassageIn], passages: Sequence[Passage]) -> _Plan:
+    """Return what is not there as it is; `passages` are those that were asked for, with metadata as it is kept."""
     there = index.passages([passage.id for passage in passages])
-    new = [passage for passage in passages if there.get(passage.id) != passage.model_dump(exclude={"id"})]
-    return _Plan(new, [passage.id for passage in new if passage.id in there], len(passages) - len(new))
+    collections = [each.collection for each in asked]
+    new = [
+        (passage, collection)
+        for passage, collection in zip(passages, collections, strict=True)
+        if there.get(passage.id) != _as_shown(index, passage, collection)
+    ]
+    replaced = [passage.id for passage, _ in new if passage.id in there]
+    return _Plan([passage for passage, _ in new], [own for _, own in new], replaced, len(passages) - len(new))
+
+
+def _as_shown(index: PassageIndex, passage: Passage, collection: str) -> dict[str, object]:
+    metadata = {name: passage.metadata.get(name) for name in index.manifest.metadata or {}}
+    return {"title": passage.title, "text": passage.text, "collection": collection, "metadata": metadata}
 
 
 def _commit(index: PassageIndex, plan: _Plan, encoded: Representations) -> None:
@@ -141,8 +177,7 @@ def _commit(index: PassageIndex, plan: _Plan, encoded: Representations) -> None:
     if wrong:
         detail = f"{named([plan.new[row].id for row in wrong])} would be stored with NaN or infinity"
         raise InvalidError(detail, "leave it out, and tell whoever runs this server", "passages")
-    passages = [Passage(p.id, p.title, p.text) for p in plan.new]
-    table = beside(text_table(passages, [p.collection for p in plan.new]), encoded.to_arrow())
+    table = beside(text_table(plan.new, plan.collections, index.manifest.metadata), encoded.to_arrow())
     try:
         with _answered_if_full("written"):
             Committer(index).commit({"request": write_block(index.uri, table)}, plan.replaced)

@@ -11,6 +11,7 @@ from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.preparer import Preparer
 from diffretriever.encoders.representations import Representations
+from diffretriever.index.filters import FilterError, collection_filter, condition_of
 from diffretriever.index.table import PassageIndex, check_same, manifest_of
 from diffretriever.presets import with_places
 from diffretriever.schemas.base import suggest
@@ -82,9 +83,9 @@ class Service:
         if request.k > limits.max_k:
             raise InvalidError(f"{request.k} passages are too many", f"ask for at most {limits.max_k}", "k")
         mode = self._mode(request.mode)
-        collection = await self._collection(view, request.filter)
-        bm25 = await view.bm25(collection) if "bm25" in lists_for([mode]) else None
-        return CheckedRequest(request, view, mode, collection, bm25)
+        condition = await self._condition(view, request.filter)
+        bm25 = await view.bm25(condition) if "bm25" in lists_for([mode]) else None
+        return CheckedRequest(request, view, mode, condition, bm25)
 
     async def encode(self, request: EncodeRequest) -> EncodeResponse:
         """Answer `POST /encode`."""
@@ -111,6 +112,7 @@ class Service:
             passage_budget=retriever.max_vectors("passage"),
             adaptive=planner.selector.name if planner.selector else None,
             collections=await asyncio.to_thread(lambda: view.collections),
+            metadata=manifest.metadata or {},
             found_by={name: sorted({part.found_by[name] for part in parts}) for name in parts[0].found_by},
             parts=parts,
             limits=LimitsInForce(**planner.limits.model_dump(include=set(LimitsInForce.model_fields))),
@@ -174,15 +176,22 @@ class Service:
             raise InvalidError(f"this index has no {asked} scores", fix, "mode")
         return asked
 
-    async def _collection(self, view: View, wanted: Filter | None) -> str | None:
-        """Return the collection to filter by; None where all passages are of it."""
+    async def _condition(self, view: View, wanted: str | Filter | None) -> str | None:
+        """Return what passages must meet; None where all do."""
         if wanted is None:
             return None
+        metadata = view.index.manifest.metadata
+        if isinstance(wanted, str):
+            try:
+                return condition_of(wanted, metadata)
+            except FilterError as error:
+                fix = "see docs/filters.md for what a filter is made of; `GET /index` names the columns"
+                raise InvalidError(str(error), fix, "filter") from None
         known = await asyncio.to_thread(lambda: view.collections)
         if wanted.collection not in known:
             fix = suggest(wanted.collection, known).strip()
             raise InvalidError(f"there is no collection '{wanted.collection}'", fix, "filter.collection")
-        return None if len(known) == 1 else wanted.collection
+        return None if len(known) == 1 else condition_of(collection_filter(wanted.collection), metadata)
 
     async def _encode_passages(self, titles: list[str], texts: list[str]) -> Representations:
         return await self._backend.encode(await asyncio.to_thread(self._answering.prepare_passages, titles, texts))

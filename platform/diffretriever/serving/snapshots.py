@@ -13,32 +13,31 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, date
 from functools import cached_property, lru_cache
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import IndexPart, PassageIndex, shard_fragments
+from diffretriever.schemas.metadata import Scalar
 from diffretriever.schemas.mode import EncodedList, ListName
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.serve import IndexState, PartState, Way
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.accelerate import kinds_of, sizes_of
+from diffretriever.search.base import FILTERS_KEPT
 from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.base import DenseSearch
-from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.sparse import open_sparse
 from diffretriever.search.sparse.base import SparseSearch
-from diffretriever.search.sparse.stream import StreamingImpacts
 from diffretriever.serving.metrics import Metrics, NoMetrics
 
 KEPT_VERSIONS = 3
 """Versions kept open. A request takes seconds at most, so none is still being answered from an older one."""
-_FILTERS_KEPT = 16
 _ROWS_PER_COUNT = 65536
 
 
@@ -76,23 +75,28 @@ class View:
         self.checked = time.monotonic()
         self._bm25: dict[str | None, asyncio.Future[Bm25Search]] = {}
 
-    async def bm25(self, collection: str | None) -> Bm25Search:
-        """Return BM25 of the texts, or of those of one collection as if there were no others.
+    async def bm25(self, condition: str | None) -> Bm25Search:
+        """Return BM25 of the texts, which finds the passages that a condition admits, or all.
 
         It is opened, or built, when it is first asked for; who asks meanwhile waits for the same.
         """
-        found = self._bm25.get(collection)
+        found = self._bm25.get(condition)
         if found is None:
-            part = self.index if collection is None else IndexPart.of_collection(self.index, collection)
-            found = self._bm25[collection] = asyncio.ensure_future(asyncio.to_thread(Bm25Search, part))
-            for each in [*self._bm25][: max(0, len(self._bm25) - _FILTERS_KEPT)]:
+            found = self._bm25[condition] = asyncio.ensure_future(self._opened_bm25(condition))
+            for each in [each for each in self._bm25 if each is not None][: max(0, len(self._bm25) - 1 - FILTERS_KEPT)]:
                 del self._bm25[each]
         try:
             # Who stops waiting leaves it to the others.
             return await asyncio.shield(found)
         except Exception:
-            self._bm25.pop(collection, None)
+            self._bm25.pop(condition, None)
             raise
+
+    async def _opened_bm25(self, condition: str | None) -> Bm25Search:
+        if condition is None:
+            return await asyncio.to_thread(Bm25Search, self.index)
+        of_all = await self.bm25(None)
+        return await asyncio.to_thread(lambda: of_all.admitting(IndexPart.filtered(self.index, condition)))
 
     @cached_property
     def collections(self) -> dict[str, int]:
@@ -113,10 +117,12 @@ class View:
             checked_seconds_ago=round(time.monotonic() - self.checked, 3),
         )
 
-    def texts(self, rows: np.ndarray) -> dict[int, dict[str, str]]:
-        """Return the `title`, `text` and `collection` of the passages in these rows (int64), by row."""
-        texts = self.index.take(rows, ["title", "text", "collection"]).to_pylist()
-        return dict(zip(rows.tolist(), texts, strict=True))
+    def texts(self, rows: np.ndarray) -> dict[int, dict[str, Any]]:
+        """Return what hits show of the passages in these rows (int64), by row; times in their metadata are texts."""
+        shown = self.index.shown(rows)
+        for each in shown:
+            each["metadata"] = {name: _as_json(value) for name, value in each["metadata"].items()}
+        return dict(zip(rows.tolist(), shown, strict=True))
 
     def representations(self, rows: np.ndarray) -> dict[int, Representations]:
         """Return what is stored of the passages in these rows (int64), by row, each with N = 1."""
@@ -151,11 +157,11 @@ class Snapshot:
         self.whole = whole
         self._index = _part_of(whole, shard)
         self._options, self._device = options, device
-        self._own = self._searches(None)
-        self._filtered = lru_cache(_FILTERS_KEPT)(self._searches)
+        self._own = _searches(self._index, options, device)
+        self._filtered = lru_cache(FILTERS_KEPT)(self._admitting)
 
     def find(
-        self, queries: Representations, lists: Sequence[EncodedList], depth: int, collection: str | None
+        self, queries: Representations, lists: Sequence[EncodedList], depth: int, condition: str | None
     ) -> dict[ListName, Hits]:
         """Search the shard; scores are exact.
 
@@ -163,12 +169,12 @@ class Snapshot:
             queries: encoded.
             lists: what to search by.
             depth: passages found for each query in each list.
-            collection: the filter; what is found is what an index of this collection alone would give.
+            condition: a filter of `index.filters`; None: all passages are admitted.
 
         Returns:
             For each list, each query's best passages, best first.
         """
-        dense, sparse = self._own if collection is None else self._filtered(collection)
+        dense, sparse = self._own if condition is None else self._filtered(condition)
         return {name: (dense if name == "dense" else sparse).search(queries, depth) for name in lists}
 
     @cached_property
@@ -185,12 +191,12 @@ class Snapshot:
             found_by={name: way for name, way in ways.items() if name in offered},
         )
 
-    def _searches(self, collection: str | None) -> tuple[DenseSearch, SparseSearch]:
-        if collection is None:
-            return open_dense(self._index, self._options, self._device), open_sparse(self._index, self._options)
-        filtered = IndexPart.of_collection(self._index, collection)
-        dense = StreamingScan.open(filtered, self._options, self._device)
-        return dense, StreamingImpacts.open(filtered, self._options)
+    def _admitting(self, condition: str) -> tuple[DenseSearch, SparseSearch]:
+        return _searches(IndexPart.filtered(self._index, condition), self._options, self._device)
+
+
+def _searches(index: PassageIndex, options: SearchOptions, device: torch.device) -> tuple[DenseSearch, SparseSearch]:
+    return open_dense(index, options, device), open_sparse(index, options)
 
 
 class Snapshots:
@@ -246,6 +252,10 @@ class Snapshots:
             ready = [number for number, each in self._open.items() if each.done()]
             for number in ready[: max(0, len(ready) - KEPT_VERSIONS)]:
                 del self._open[number]
+
+
+def _as_json(value: Scalar | None) -> bool | int | float | str | None:
+    return value.isoformat() if isinstance(value, date) else value
 
 
 def _opened(uri: str, version: Version) -> PassageIndex:

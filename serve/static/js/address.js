@@ -1,10 +1,11 @@
 // What is asked, in the page's address: a search can be linked to, and the browser's Back works.
 
-/** Read what the address asks: query, and mode, budget and collection with a prefix for one of two sides. */
+/** Read what the address asks: query, and mode, budget, collection and filter with a prefix for one of two sides. */
 export function readAddress(prefix = "") {
   const asked = new URLSearchParams(location.search);
   const read = (name) => asked.get(`${prefix}${name}`);
-  return { q: asked.get("q") ?? "", mode: read("mode"), budget: read("budget"), collection: read("collection") };
+  const [mode, budget, collection, filter] = ["mode", "budget", "collection", "filter"].map(read);
+  return { q: asked.get("q") ?? "", mode, budget, collection, filter };
 }
 
 /** Return the query string for a query and configurations by prefix. */

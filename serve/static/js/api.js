@@ -52,8 +52,9 @@ export function askIndex() {
 }
 
 /** Rank passages for one query; `budget` is a number, "adaptive" or null. */
-export function askSearch({ q, mode, budget, collection, k, explain }, signal) {
+export function askSearch({ q, mode, budget, collection, filter, k, explain }, signal) {
   const body = { query: q, k, mode, budget, explain };
   if (collection) body.filter = { collection };
+  if (filter) body.filter = collection ? `(${filter}) AND collection = '${collection.replaceAll("'", "''")}'` : filter;
   return ask("search", body, signal);
 }

@@ -2,7 +2,7 @@
 
 import { addressOf, readAddress, writeAddress } from "./address.js";
 import { askSearch } from "./api.js";
-import { drawCollections, drawControls, possible } from "./controls.js";
+import { drawCollections, drawControls, drawFilter, possible } from "./controls.js";
 import { byId, el } from "./dom.js";
 import { facts } from "./facts.js";
 import { agreement, drawMoves, move, ranks } from "./moves.js";
@@ -13,6 +13,7 @@ const SHOWN = 10;
 const SIDES = ["a", "b"];
 let readers = null;
 let readCollection = null;
+let readFilter = null;
 
 /** Return a line of a list. What moved is said once, on the right, as seen from the left. */
 function entry(hit, others, onRight) {
@@ -65,16 +66,16 @@ function blank() {
 function compare() {
   stop();
   const q = byId("q").value.trim();
-  const collection = readCollection();
+  const [collection, filter] = [readCollection(), readFilter()];
   const configurations = readers.map((read) => read());
-  byId("to-search").href = `./${q ? addressOf(q, { "": { ...configurations[0], collection } }) : ""}`;
+  byId("to-search").href = `./${q ? addressOf(q, { "": { ...configurations[0], collection, filter } }) : ""}`;
   if (!q) {
     blank();
     return;
   }
-  writeAddress(addressOf(q, { "": { collection }, "a.": configurations[0], "b.": configurations[1] }));
+  writeAddress(addressOf(q, { "": { collection, filter }, "a.": configurations[0], "b.": configurations[1] }));
   const ask = (signal) =>
-    Promise.all(configurations.map((each) => askSearch({ q, ...each, collection, k: SHOWN, explain: false }, signal)));
+    Promise.all(configurations.map((each) => askSearch({ q, ...each, collection, filter, k: SHOWN, explain: false }, signal)));
   showAnswer({ ask, show: (answers) => show(answers, configurations), blank, again: compare });
 }
 
@@ -91,7 +92,9 @@ function fromAddress() {
   byId("q").value = readAddress().q;
   readers = SIDES.map((side, at) => drawControls(byId(`controls-${side}`), `${side}-`, served, first(side, at), compare));
   byId("shared").replaceChildren();
-  readCollection = drawCollections(byId("shared"), served, possible(served, readAddress()).collection);
+  const shared = possible(served, readAddress());
+  readCollection = drawCollections(byId("shared"), served, shared.collection);
+  readFilter = drawFilter(byId("shared"), served, shared.filter);
   byId("shared").onchange = compare;
   compare();
 }

@@ -82,7 +82,7 @@ function budgets(prefix, served, budget) {
 }
 
 /** Return a configuration that this service takes, nearest to what an address asked for. */
-export function possible(served, { mode, budget, collection }) {
+export function possible(served, { mode, budget, collection, filter }) {
   const most = served.query_budget === null ? null : Math.max(served.limits.max_budget, served.query_budget);
   const usual = served.query_budget === null ? null : served.adaptive ? "adaptive" : served.query_budget;
   const asked = budget === "adaptive" && served.adaptive ? budget : Math.min(Number.parseInt(budget, 10), most);
@@ -90,7 +90,12 @@ export function possible(served, { mode, budget, collection }) {
     mode: offered(served).includes(mode) ? mode : served.modes.at(-1),
     budget: most === null ? null : asked === "adaptive" || asked >= 1 ? asked : usual,
     collection: Object.hasOwn(served.collections, collection ?? "") ? collection : null,
+    filter: columns(served).length ? filter || null : null,
   };
+}
+
+function columns(served) {
+  return Object.entries(served.metadata ?? {});
 }
 
 /** Draw the switches into `place`, call `changed` when one moves, and return a function that reads them. */
@@ -119,4 +124,17 @@ export function drawCollections(place, served, chosen) {
   const label = el("label", { for: "collection", class: "legend" }, "Collection");
   place.append(el("div", { class: "switch" }, label, select));
   return () => select.value || null;
+}
+
+/** Draw the filter at the end of `place`, if there is metadata to filter by; return a function that reads it. */
+export function drawFilter(place, served, chosen) {
+  const known = columns(served);
+  if (!known.length) return () => null;
+  const title = `Columns: ${known.map(([name, type]) => `${name} (${type})`).join(", ")}`;
+  const input = el("input", {
+    id: "filter", type: "text", value: chosen ?? "", title, placeholder: `${known[0][0]} IS NOT NULL`,
+    autocomplete: "off", autocapitalize: "off", spellcheck: "false", maxlength: 4000,
+  });
+  place.append(el("div", { class: "switch" }, el("label", { for: "filter", class: "legend" }, "Filter"), input));
+  return () => input.value.trim() || null;
 }

@@ -2,7 +2,7 @@
 
 import { addressOf, readAddress, writeAddress } from "./address.js";
 import { askSearch } from "./api.js";
-import { drawCollections, drawControls, possible } from "./controls.js";
+import { drawCollections, drawControls, drawFilter, possible } from "./controls.js";
 import { byId, el } from "./dom.js";
 import { openDrawer } from "./drawer.js";
 import { facts } from "./facts.js";
@@ -63,7 +63,8 @@ function fromAddress() {
   const configuration = possible(served, asked);
   const read = drawControls(byId("controls"), "", served, configuration, search);
   const readCollection = drawCollections(byId("controls"), served, configuration.collection);
-  readControls = () => ({ ...read(), collection: readCollection() });
+  const readFilter = drawFilter(byId("controls"), served, configuration.filter);
+  readControls = () => ({ ...read(), collection: readCollection(), filter: readFilter() });
   search();
 }
 

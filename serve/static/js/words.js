@@ -62,9 +62,11 @@ export function slotWords(words, most = 3) {
   return shown.join(", ") + (words.length > most ? ` +${words.length - most}` : "");
 }
 
-/** Say where a passage comes from, with its id unless that is its name already. */
+/** Say where a passage comes from, with its id unless that is its name already, and what is known of it. */
 export function source(hit) {
-  return name(hit) === hit.id ? hit.collection : `${hit.collection} · ${hit.id}`;
+  const known = Object.entries(hit.metadata ?? {}).filter(([, value]) => value !== null);
+  const parts = known.map(([column, value]) => `${column} ${value}`);
+  return [hit.collection, ...(name(hit) === hit.id ? [] : [hit.id]), ...parts].join(" · ");
 }
 
 /** Return a passage's title, or its id where it has none. */

@@ -32,6 +32,8 @@ from diffretriever.search.dense.stream import StreamingScan, asks_for_the_author
 _VALUES_AT_ONCE = 1 << 20
 """Numbers of vectors widened at once, 4 MiB of fp32: they stay in the processor's cache."""
 _NOT_THERE = -1
+_FEW = 0.3
+"""Of all passages."""
 
 
 class CodedScan(DenseSearch):
@@ -92,14 +94,23 @@ class CodedScan(DenseSearch):
         best = TopK(len(queries), k, self.stream.order.passages)
         for fragment in self._uncoded:
             self.stream.add_fragment(fragment, queries, best)
+        self.rescored += self._passages.rescore(queries, self._chosen(queries, k), best)
+        return best.results()
+
+    def _chosen(self, queries: Representations, k: int) -> list[Shortlist]:
+        """Return for each query what can be among its best k."""
+        live_C = np.flatnonzero(self._passages.live_P)
+        if len(live_C) < _FEW * len(self._passages):
+            # A filter leaves others out: to score these alone is sooner done than to scan all.
+            fine = CodedQueries(queries.vectors_MH, queries.offsets)
+            return [self._passages.best_of(fine, query, live_C, k) for query in range(len(queries))]
         coarse = CodedQueries.for_scan(queries.vectors_MH, queries.offsets, self._device)
         scores_QP = self._passages.scores(coarse, self._device)
         chosen = [self._passages.best_of_all(coarse, query, row_P, k) for query, row_P in enumerate(scores_QP)]
-        if coarse.bits == 8:
-            fine = CodedQueries(queries.vectors_MH, queries.offsets)
-            chosen = [self._passages.best_of(fine, query, each.numbers_C, k) for query, each in enumerate(chosen)]
-        self.rescored += self._passages.rescore(queries, chosen, best)
-        return best.results()
+        if coarse.bits != 8:
+            return chosen
+        fine = CodedQueries(queries.vectors_MH, queries.offsets)
+        return [self._passages.best_of(fine, query, each.numbers_C, k) for query, each in enumerate(chosen)]
 
 
 class Shortlist(NamedTuple):

@@ -77,10 +77,15 @@ class PlaidProposer(Proposer):
     def _ranked(self, vectors_MH: np.ndarray, n: int) -> np.ndarray:
         segments, starts = self.passages.segments, self.passages.starts[:-1]
         pairs = zip(self._lists, segments, strict=True)
-        found = [lists.found(vectors_MH, ~s.live_P, s.codes.vectors.offsets, n) for lists, s in pairs]
+        found = [lists.found(vectors_MH, ~s.live_P, s.codes.vectors.offsets, self._sought(n)) for lists, s in pairs]
         numbers_F = np.concatenate([start + passages for (passages, _), start in zip(found, starts, strict=True)])
         scores_F = np.concatenate([scores for _, scores in found])
         return numbers_F[np.argsort(-scores_F, kind="stable")[:n]]
+
+    def _sought(self, n: int) -> int:
+        """Return how many passages to look for, to find n that a filter admits."""
+        live_P = self.passages.live_P
+        return n * len(live_P) // max(1, int(live_P.sum()))
 
 
 def _lists_of(segments: Sequence[Segment]) -> list[CentroidLists | None]:

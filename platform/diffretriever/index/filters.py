@@ -1,0 +1,262 @@
+"""Filters: conditions on the metadata of passages, as people write them, into SQL that Lance runs.
+
+    condition:   comparison | NOT condition | condition AND condition | condition OR condition | (condition)
+    comparison:  column = value, and with <>, !=, <, <=, >, >= | column IN (value, …) | column BETWEEN value AND value
+                 | column LIKE 'begin%' | column IS NULL | column
+
+IN, BETWEEN, LIKE and NULL may follow a NOT. NOT binds before AND, and AND before OR. Columns are those of the metadata,
+`id` and `collection`; one that is bool may stand alone. Texts and times stand in single quotes, in which '' is a quote.
+A passage without a value is admitted by IS NULL alone, as in SQL. Nothing reaches Lance but what was understood here:
+there are no functions.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import date
+from typing import NamedTuple, NoReturn
+
+from diffretriever.collections.metadata import time_of
+from diffretriever.schemas.base import suggest
+from diffretriever.schemas.metadata import Columns, ColumnType
+
+MAX_CHARS = 20_000
+"""Of a filter."""
+_MAX_DEPTH = 32
+_OWN: Columns = {"id": "string", "collection": "string"}
+_TOKEN = re.compile(
+    r"""\s*(?:
+    (?P<text>'(?:[^']|'')*')
+    | (?P<number>[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)
+    | (?P<word>[A-Za-z_][A-Za-z0-9_]*)
+    | (?P<sign><=|>=|<>|!=|==|=|<|>|\(|\)|,)
+    )""",
+    re.VERBOSE,
+)
+_COMPARISONS: Mapping[str, str] = {each: each for each in ("=", "<>", "<", "<=", ">", ">=")} | {"==": "=", "!=": "<>"}
+# Lance reads a sign as an operator on what follows.
+_INT64 = range(1 - (1 << 63), 1 << 63)
+
+
+class FilterError(ValueError):
+    """A filter that cannot be understood; the message is one sentence."""
+
+
+class _Token(NamedTuple):
+    kind: str
+    """`text`, `number`, `word`, `sign` or `end`."""
+    text: str
+    at: int
+    """Character, from 1."""
+
+    def says(self, word: str) -> bool:
+        return self.kind in ("word", "sign") and self.text.upper() == word
+
+    def __str__(self) -> str:
+        return "the end" if self.kind == "end" else self.text if self.kind == "text" else f"'{self.text}'"
+
+
+def condition_of(text: str, metadata: Columns | None) -> str:
+    """Return a filter as a condition in Lance's SQL; the same for filters that differ in spaces and case alone.
+
+    Args:
+        text: the filter.
+        metadata: columns of the index.
+
+    Raises:
+        FilterError: it cannot be understood, names a column that is not there, or compares one with another type.
+    """
+    if len(text) > MAX_CHARS:
+        raise FilterError(f"filter: it has {len(text):,} characters, of {MAX_CHARS:,} at most")
+    return _Parser(_tokens(text), {**_OWN, **(metadata or {})}).whole()
+
+
+def collection_filter(collection: str) -> str:
+    """Return the filter for the passages of one collection."""
+    return f"collection = {_quoted(collection)}"
+
+
+def _tokens(text: str) -> list[_Token]:
+    tokens: list[_Token] = []
+    at, end = 0, len(text.rstrip())
+    while at < end:
+        found = _TOKEN.match(text, at)
+        if found is None or found.lastgroup is None:
+            start = at + len(text[at:]) - len(text[at:].lstrip())
+            raise FilterError(f"filter: {_unknown(text[start])} at character {start + 1}")
+        tokens.append(_Token(found.lastgroup, found[found.lastgroup], found.start(found.lastgroup) + 1))
+        at = found.end()
+    return [*tokens, _Token("end", "", end + 1)]
+
+
+def _unknown(letter: str) -> str:
+    if letter == "'":
+        return "a text begins and does not end (a quote within it is written twice)"
+    if letter in '"`':
+        return f"{letter} has no meaning: write texts in single quotes, and names of columns without any,"
+    return f"{letter!r} has no meaning"
+
+
+class _Parser:
+    """Reads tokens from the first to the last."""
+
+    def __init__(self, tokens: list[_Token], columns: Columns) -> None:
+        self._tokens, self._columns = tokens, columns
+        self._at = self._depth = 0
+
+    def whole(self) -> str:
+        made = self._or()
+        if self._next.kind != "end":
+            self._fail("AND or OR or the end")
+        return made
+
+    @property
+    def _next(self) -> _Token:
+        return self._tokens[self._at]
+
+    def _take(self) -> _Token:
+        token = self._next
+        self._at += 1
+        return token
+
+    def _took(self, word: str) -> bool:
+        """Take the next token if that is what it says."""
+        is_it = self._next.says(word)
+        self._at += is_it
+        return is_it
+
+    def _want(self, sign: str) -> None:
+        if not self._took(sign):
+            self._fail(f"'{sign}'")
+
+    def _fail(self, wanted: str) -> NoReturn:
+        raise FilterError(f"filter: {wanted} is wanted at character {self._next.at}, where there is {self._next}")
+
+    def _or(self) -> str:
+        parts = [self._and()]
+        while self._took("OR"):
+            parts.append(self._and())
+        return parts[0] if len(parts) == 1 else f"({' OR '.join(parts)})"
+
+    def _and(self) -> str:
+        parts = [self._not()]
+        while self._took("AND"):
+            parts.append(self._not())
+        return parts[0] if len(parts) == 1 else f"({' AND '.join(parts)})"
+
+    def _not(self) -> str:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise FilterError(f"filter: more than {_MAX_DEPTH} parentheses or NOT within each other")
+        if self._took("NOT"):
+            made = f"(NOT {self._not()})"
+        elif self._took("("):
+            made = self._or()
+            self._want(")")
+        else:
+            made = self._comparison()
+        self._depth -= 1
+        return made
+
+    def _comparison(self) -> str:
+        if self._next.kind != "word":
+            self._fail("a column's name")
+        token = self._take()
+        if token.text not in self._columns:
+            raise FilterError(f"filter: there is no column '{token.text}'.{suggest(token.text, self._columns)}")
+        name, kind = token.text, self._columns[token.text]
+        if self._next.text in _COMPARISONS:
+            return self._compared(name, kind)
+        if self._took("IS"):
+            not_ = "NOT " if self._took("NOT") else ""
+            self._want("NULL")
+            return f"(`{name}` IS {not_}NULL)"
+        return self._ranged(name, kind)
+
+    def _ranged(self, name: str, kind: ColumnType) -> str:
+        not_ = "NOT " if self._took("NOT") else ""
+        if self._took("IN"):
+            return f"(`{name}` {not_}IN ({', '.join(self._listed(name, kind))}))"
+        if self._took("BETWEEN"):
+            low = self._value(name, kind)
+            self._want("AND")
+            return f"(`{name}` {not_}BETWEEN {low} AND {self._value(name, kind)})"
+        if self._took("LIKE"):
+            if kind != "string":
+                raise FilterError(f"filter: LIKE is for texts, and '{name}' is {kind}")
+            return f"(`{name}` {not_}LIKE {self._value(name, kind)})"
+        if kind != "bool" or not_:
+            self._fail("IN or BETWEEN or LIKE" if not_ else "one of =, <>, <, <=, >, >=, IN, BETWEEN, LIKE, IS NULL")
+        return f"(`{name}` = true)"
+
+    def _compared(self, name: str, kind: ColumnType) -> str:
+        sign = _COMPARISONS[self._take().text]
+        if kind == "bool" and sign not in ("=", "<>"):
+            raise FilterError(f"filter: '{name}' is bool, and is compared by = or <> alone")
+        return f"(`{name}` {sign} {self._value(name, kind)})"
+
+    def _listed(self, name: str, kind: ColumnType) -> list[str]:
+        self._want("(")
+        values = [self._value(name, kind)]
+        while self._took(","):
+            values.append(self._value(name, kind))
+        self._want(")")
+        return values
+
+    def _value(self, name: str, kind: ColumnType) -> str:
+        if kind in ("date", "timestamp") and self._next.says(kind.upper()):
+            self._at += 1
+        token = self._next
+        if token.kind == "end" or (token.kind == "word" and token.text in self._columns):
+            self._fail("a value")
+        made = _literal(token, kind)
+        if made is None:
+            wanted = _WANTED[kind]
+            raise FilterError(f"filter: '{name}' is {kind}: write {wanted} at character {token.at}, not {token}")
+        self._at += 1
+        return made
+
+
+_WANTED: Mapping[ColumnType, str] = {
+    "bool": "true or false",
+    "int64": "a whole number of 64 bits",
+    "float64": "a number",
+    "string": "a text in single quotes",
+    "date": "a day such as '2020-12-31'",
+    "timestamp": "a time such as '2020-12-31T23:59:00Z'",
+}
+
+
+def _literal(token: _Token, kind: ColumnType) -> str | None:
+    """Return a value as Lance reads it; None for one of another type."""
+    if kind == "bool":
+        return token.text.lower() if token.says("TRUE") or token.says("FALSE") else None
+    if kind in ("int64", "float64"):
+        return _number(token, kind) if token.kind == "number" else None
+    if token.kind != "text":
+        return None
+    text = token.text[1:-1].replace("''", "'")
+    return _quoted(text) if kind == "string" else _time(text, kind)
+
+
+def _time(text: str, kind: ColumnType) -> str | None:
+    try:
+        read = date.fromisoformat(text) if kind == "date" else time_of(text)
+    except (ValueError, OverflowError):
+        return None
+    return f"{kind} '{read.isoformat()}'"
+
+
+def _number(token: _Token, kind: ColumnType) -> str | None:
+    if kind == "float64":
+        value = float(token.text)
+        # Of very large and small ones, too, with all their digits.
+        return f"{value!r}" if math.isfinite(value) else None
+    whole = re.fullmatch(r"[-+]?\d{1,20}", token.text)
+    return str(int(token.text)) if whole and int(token.text) in _INT64 else None
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

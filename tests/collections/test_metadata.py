@@ -1,0 +1,255 @@
+"""Further fields of records: read from every source, typed by all records, refused where they have no column."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyarrow import feather, parquet
+
+from diffretriever.collections import BadInputError, BadRecord, Collection, Passage, open_collection, scan
+from diffretriever.collections.documents import as_collection
+from diffretriever.collections.files import FileCollection
+from diffretriever.collections.metadata import WithMetadata
+from diffretriever.collections.scanning import PartScan, scan_part
+from diffretriever.schemas.encode import EncodeJob
+from diffretriever.schemas.metadata import Columns
+
+ROWS: list[dict[str, Any]] = [
+    {"id": "a", "text": "one", "year": 2020, "lang": "en", "price": 1, "free": True, "tags": ["x", "y"]},
+    {"id": "b", "text": "two", "year": None, "lang": "o'k", "price": 2.5, "free": False, "tags": []},
+    {"id": "c", "text": "three"},
+]
+COLUMNS: Columns = {"year": "int64", "lang": "string", "price": "float64", "free": "bool"}
+KEPT = [
+    {"year": 2020, "lang": "en", "price": 1.0, "free": True},
+    {"lang": "o'k", "price": 2.5, "free": False},
+    {},
+]
+
+
+def typed(source: Collection, wanted: tuple[str, ...] | None = None) -> WithMetadata:
+    collection = WithMetadata(source, wanted)
+    return replace(collection, columns=scan(collection, "error", None).columns)
+
+
+def kept(collection: Collection) -> list[Any]:
+    return [r.metadata if isinstance(r, Passage) else r.reason for r in collection.records()]
+
+
+def _jsonl(file: Path) -> None:
+    file.write_text("".join(json.dumps(row) + "\n" for row in ROWS), "utf-8")
+
+
+def _csv(file: Path) -> None:
+    file.write_text("id,text,year,lang,price,free\na,one,2020,en,1,true\nb,two,,o'k,2.50,false\nc,three,,,,\n")
+
+
+def _arrow(file: Path) -> None:
+    table = pa.Table.from_pylist([{"price": None, **row} for row in ROWS])
+    with pa.ipc.new_file(str(file), table.schema) as writer:
+        writer.write_table(table)
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    ".jsonl": _jsonl,
+    ".csv": _csv,
+    ".json": lambda file: file.write_text(json.dumps(ROWS), "utf-8"),
+    ".parquet": lambda file: parquet.write_table(pa.Table.from_pylist(ROWS), file),
+    ".arrow": _arrow,
+    ".feather": lambda file: feather.write_feather(pa.Table.from_pylist(ROWS), str(file)),
+}
+
+
+@pytest.mark.parametrize("end", WRITERS)
+def test_every_file_has_typed_fields(end: str, tmp_path: Path) -> None:
+    file = tmp_path / f"notes{end}"
+    WRITERS[end](file)
+    found = scan(WithMetadata(open_collection(str(file))), "error", None)
+    assert found.columns == COLUMNS
+    assert found.left_out == (() if end == ".csv" else ("tags",))
+    assert kept(typed(open_collection(str(file)))) == KEPT
+    assert kept(typed(open_collection(str(file)), ("lang",))) == [
+        {name: value for name, value in row.items() if name == "lang"} for row in KEPT
+    ]
+    assert kept(typed(open_collection(str(file)), ())) == [{}, {}, {}]
+
+
+@pytest.mark.parametrize("made", [list, pd.DataFrame, pa.Table.from_pylist, iter])
+def test_documents_in_memory_have_them(made: Callable[[Any], Any]) -> None:
+    assert kept(typed(as_collection(made([dict(row) for row in ROWS])))) == KEPT
+
+
+def test_values_of_other_libraries_are_plain() -> None:
+    zone = timezone(timedelta(hours=2))
+    row = {
+        "n": np.int64(3),
+        "f": np.float32(0.5),
+        "t": pd.Timestamp("2020-01-01 12:00", tz=zone),
+        "naive": datetime(2020, 1, 1, 12),  # noqa: DTZ001 (one without a zone is meant)
+        "d": date(2020, 1, 1),
+        "nothing": math.nan,
+        "never": pd.NaT,
+        "vector": np.zeros(3),
+    }
+    collection = typed(as_collection([{"id": "a", "text": "x", **row}]))
+    ((only),) = kept(collection)
+    noon = datetime(2020, 1, 1, 12, tzinfo=UTC)
+    assert only == {"n": 3, "f": 0.5, "t": noon - timedelta(hours=2), "naive": noon, "d": date(2020, 1, 1)}
+    assert {type(value) for value in only.values()} == {int, float, datetime, date}
+    assert collection.columns == dict(zip(only, ["int64", "float64", "timestamp", "timestamp", "date"], strict=True))
+
+
+def test_what_pandas_numbers_rows_by_is_no_field(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"text": [*"wxyz"], "year": [1, 2, 3, 4], "cost": [Decimal("1.5"), *[None] * 3]})
+    frame = frame.take([3, 1, 0]).query("year > 1").rename(index={3: 7})
+    frame.to_csv(tmp_path / "c.csv")
+    frame.to_parquet(tmp_path / "c.parquet")
+    assert "__index_level_0__" in parquet.read_schema(tmp_path / "c.parquet").names
+    for source in (as_collection(frame), *(open_collection(str(tmp_path / name)) for name in ("c.csv", "c.parquet"))):
+        assert kept(typed(source)) == [{"year": 4}, {"year": 2}]
+
+
+def test_a_field_that_is_not_kept_may_be_what_it_is() -> None:
+    rows = [{"text": "x", "year": 1, "huge": 1 << 70, "s": "\ud800", "d": Decimal("1.5")}]
+    assert kept(typed(as_collection(rows), ("year", "d"))) == [{"year": 1, "d": 1.5}]
+
+
+def test_times_of_nanoseconds_are_cut() -> None:
+    frame = pd.DataFrame({"text": ["x"], "t": pd.to_datetime(["2020-01-01 00:00:00.123456789"])})
+    assert kept(typed(as_collection(frame))) == [{"t": datetime(2020, 1, 1, 0, 0, 0, 123456, UTC)}]
+
+
+def test_an_object_of_metadata_is_taken_apart(tmp_path: Path) -> None:
+    (tmp_path / "c.jsonl").write_text(
+        '{"_id": "a", "text": "x", "metadata": {"url": "u", "year": 1, "tags": [1], "title": "no"}, "year": 2}\n'
+    )
+    assert kept(typed(open_collection(str(tmp_path / "c.jsonl")))) == [{"year": 2, "url": "u"}]
+
+
+def test_a_type_is_that_of_all_records(tmp_path: Path) -> None:
+    (tmp_path / "c.csv").write_text("id,text,zip,mixed,flag,n\na,x,007,1,true,-3\nb,x,010,x,True,\nc,x,,2.5,,12\n")
+    collection = typed(open_collection(str(tmp_path / "c.csv")))
+    assert collection.columns == {"zip": "string", "mixed": "string", "flag": "bool", "n": "int64"}
+    assert kept(collection)[0] == {"zip": "007", "mixed": "1", "flag": True, "n": -3}
+    # What has no value anywhere has no type.
+    assert scan(WithMetadata(as_collection([{"text": "x", "n": None}])), "error", None).columns == {}
+
+
+def test_a_change_of_type_is_a_bad_record(tmp_path: Path) -> None:
+    lines = [{"id": str(n), "text": "x", "year": value} for n, value in enumerate([None, 1, 2.5, "three", True, [4]])]
+    file = tmp_path / "c.jsonl"
+    file.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    collection = WithMetadata(open_collection(str(file)))
+    with pytest.raises(BadInputError) as caught:
+        scan(collection, "error", None)
+    assert f"{file}:4: wrong type: 'year' is string, and float64 in other records or in the index" in str(caught.value)
+    assert "--metadata" in str(caught.value)
+    found = scan(collection, "quarantine", tmp_path / "bad.jsonl")
+    assert (found.columns, found.n_kept, found.reasons) == ({"year": "float64"}, 4, {"wrong type": 2})
+    assert [json.loads(each)["line"] for each in (tmp_path / "bad.jsonl").read_text().splitlines()] == [4, 5]
+    passages = list(found.kept(replace(collection, columns=found.columns)))
+    assert [p.metadata for p in passages] == [{}, {"year": 1.0}, {"year": 2.5}, {}]
+
+
+def test_parts_agree_on_types(tmp_path: Path) -> None:
+    file = tmp_path / "c.jsonl"
+    values: list[Any] = [1, 2, 3.5, "x", 4]
+    file.write_text("".join(json.dumps({"id": str(n), "text": "x", "v": v}) + "\n" for n, v in enumerate(values)))
+    source = open_collection(str(file))
+    assert isinstance(source, FileCollection)
+
+    def each(collection: Collection, most_bad: int | None) -> Iterator[PartScan]:
+        return (scan_part(collection, part, most_bad) for part in source.parts(40))
+
+    whole = scan(WithMetadata(source), "quarantine", tmp_path / "one.jsonl")
+    joined = scan(WithMetadata(source), "quarantine", tmp_path / "two.jsonl", scan_parts=each)
+    assert (tmp_path / "one.jsonl").read_bytes() == (tmp_path / "two.jsonl").read_bytes()
+    assert joined.columns == whole.columns == {"v": "float64"}
+    assert joined.reasons == {"wrong type": 1}
+
+
+def test_what_an_index_has_decides() -> None:
+    columns: Columns = {"year": "int64", "day": "date", "at": "timestamp", "f": "float64"}
+    rows: list[dict[str, Any]] = [
+        {"text": "1", "day": "2020-01-02", "at": "2020-01-02T03:04:05Z", "f": 1, "other": None},
+        {"text": "2", "year": "x"},
+        {"text": "3", "yaer": 1},
+        {"text": "4", "year": 2.0},
+        {"text": "5", "day": "soon"},
+    ]
+    found = kept(WithMetadata(as_collection(rows), None, columns))
+    time = datetime(2020, 1, 2, 3, 4, 5, tzinfo=UTC)
+    assert found[0] == {"day": date(2020, 1, 2), "at": time, "f": 1.0}
+    assert [reason.partition(":")[0] for reason in found[1:]] == [
+        "wrong type",
+        "unknown field",
+        "wrong type",
+        "wrong type",
+    ]
+    assert "Did you mean 'year'?" in found[2]
+    assert kept(WithMetadata(as_collection(rows), ("f",), columns))[1:] == [{}] * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("my field", 1, "has more than letters"),
+        ("_x", 1, "does not begin with a letter"),
+        ("digest", 1, "the index has for itself"),
+        ("Reps", 1, "the index has for itself"),
+        ("not", 1, "filters are written with"),
+        ("n", 1 << 63, "64 bits do not hold"),
+        ("s", "\ud800", "lone surrogate: in s"),
+    ],
+)
+def test_what_no_column_can_have_is_refused(name: str, value: Any, why: str) -> None:
+    with pytest.raises(ValueError, match=why) as caught:
+        typed(as_collection([{"text": "x", name: value}]))
+    if value == 1:
+        assert "--metadata none" in str(caught.value)
+    # Where it is not to be kept, it may be what it is.
+    assert kept(typed(as_collection([{"text": "x", name: value}]), ())) == [{}]
+
+
+def test_a_wanted_field_is_there() -> None:
+    source = as_collection([{"text": "x", "year": 1}])
+    with pytest.raises(ValueError, match=r"no record of 'documents' has a field 'yaer'. Did you mean 'year'\?"):
+        scan(WithMetadata(source, ("yaer",)), "error", None)
+    with pytest.raises(ValueError, match="No record has any"):
+        scan(WithMetadata(as_collection(["x"]), ("year",)), "error", None)
+
+
+def test_digests_are_of_what_is_kept() -> None:
+    plain = Passage("a", "t", "x")
+    assert Passage("a", "t", "x", {}, {"year": 1}).digest == plain.digest
+    digests = [
+        Passage("a", "t", "x", kept).digest
+        for kept in ({}, {"n": 1}, {"n": "1"}, {"n": True}, {"n": 1.5}, {"m": 1}, {"d": date(2020, 1, 1)})
+    ]
+    assert len(set(digests)) == len(digests)
+    assert Passage("a", "t", "x", {"a": 1, "b": 2}).digest == Passage("a", "t", "x", {"b": 2, "a": 1}).digest
+
+
+def test_the_flag() -> None:
+    assert EncodeJob(collection="c", index="i").metadata_wanted is None
+    assert EncodeJob(collection="c", index="i", metadata=("none",)).metadata_wanted == ()
+    assert EncodeJob(collection="c", index="i", metadata=("b", "a", "b")).metadata_wanted == ("b", "a")
+    with pytest.raises(ValueError, match="the index has for itself"):
+        EncodeJob(collection="c", index="i", metadata=("title",))
+
+
+def test_bad_records_stay_bad() -> None:
+    records = list(WithMetadata(as_collection([{"txt": 1}, "x"]), None, {}).records())
+    assert isinstance(records[0], BadRecord)
+    assert records[1] == Passage(records[1].id if isinstance(records[1], Passage) else "", "", "x")

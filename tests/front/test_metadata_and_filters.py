@@ -1,0 +1,146 @@
+"""Metadata from Python: kept, returned with hits, changed, and filtered by."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import diffretriever as dr
+from diffretriever.collections import Passage
+from diffretriever.index.table import PassageIndex, bm25_manifest
+from diffretriever.index.writer import Committer, text_table, write_block
+from diffretriever.pipelines import encode
+from diffretriever.schemas.retriever import Bm25Retriever
+from diffretriever.search.inspection import inspect
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTES: list[dict[str, Any]] = [
+    {"id": "a", "text": "prune roses", "year": 2020, "lang": "en", "score": 1},
+    {"id": "b", "text": "roses need sun", "year": 2021, "lang": "de", "day": date(2020, 2, 3)},
+    {"id": "c", "text": "the server has no roses", "lang": "en", "score": 0.5},
+]
+
+
+@pytest.fixture(autouse=True)
+def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diffretriever.pipelines.few.is_cluster_at_hand", lambda _: False)
+    monkeypatch.delattr(encode, "ray_session")
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> dr.Index:
+    return dr.Index.create(tmp_path / "notes", NOTES, retriever="bm25")
+
+
+def test_hits_have_metadata(index: dr.Index) -> None:
+    hits = {hit.id: hit.metadata for hit in index.search("roses")}
+    assert hits["a"] == {"year": 2020, "lang": "en", "score": 1.0, "day": None}
+    assert hits["b"] == {"year": 2021, "lang": "de", "score": None, "day": date(2020, 2, 3)}
+    table = index.search("roses").to_pandas().set_index("id")
+    assert list(table.columns[5:]) == ["year", "lang", "metadata.score", "day"]
+    assert table.loc["b", "lang"] == "de"
+    assert index.search("nothing").to_pandas().empty
+    assert "\n      year: 2020, lang: en, score: 1.0" in repr(index.search("prune"))
+    assert "<small>year: 2020, lang: en, score: 1.0</small>" in index.search("prune")._repr_html_()
+    assert index.metadata == {"year": "int64", "lang": "string", "score": "float64", "day": "date"}
+
+
+def test_changed_metadata_is_a_change(index: dr.Index) -> None:
+    assert index.add(NOTES).already_there == 3
+    changed = [{**NOTES[0], "year": 2022}]
+    with pytest.raises(ValueError, match="with another text or other metadata"):
+        index.add(changed)
+    assert index.add(changed, on_existing="replace").replaced == 1
+    assert index.search("prune")[0].metadata["year"] == 2022
+    summary = index.sync([*NOTES[:2], {**NOTES[2], "lang": "fr"}])
+    assert (summary.replaced, summary.already_there, summary.deleted) == (2, 1, 0)
+    assert {hit.metadata["lang"] for hit in index.search("roses")} == {"en", "de", "fr"}
+
+
+def test_what_is_added_has_the_same_columns(index: dr.Index) -> None:
+    index.add([{"id": "d", "text": "roses", "year": 7}])
+    assert {hit.id: hit.metadata for hit in index.search("roses")}["d"] == {
+        "year": 7,
+        "lang": None,
+        "score": None,
+        "day": None,
+    }
+    with pytest.raises(ValueError, match=r"no column 'yaer': make it anew .*Did you mean 'year'\?"):
+        index.add([{"id": "e", "text": "x", "yaer": 1}])
+    with pytest.raises(ValueError, match="'year' is string, and int64"):
+        index.add([{"id": "e", "text": "x", "year": "1"}])
+    with pytest.raises(ValueError, match="has no column 'yaer'"):
+        index.add([{"id": "e", "text": "x", "yaer": 1}], metadata="yaer")
+    assert index.add([{"id": "e", "text": "x", "yaer": 1}], metadata=[]).encoded == 1
+
+
+def test_what_is_kept_is_said(tmp_path: Path) -> None:
+    some = dr.Index.create(tmp_path / "some", NOTES, retriever="bm25", metadata="lang")
+    none = dr.Index.create(tmp_path / "none", NOTES, retriever="bm25", metadata=[])
+    assert some.search("prune")[0].metadata == {"lang": "en"}
+    assert none.search("prune")[0].metadata == {}
+    assert none.add(["more"]).encoded == 1
+
+
+def test_all_of_it_is_verified_and_kept_by_compaction(index: dr.Index) -> None:
+    index.add([{"id": "d", "text": "roses", "year": 7}])
+    opened = PassageIndex.open(index.place)
+    opened.compact()
+    report = inspect(opened, check=True)
+    assert report.verification is not None
+    assert report.verification.problems == []
+    assert report.manifest.metadata == {"year": "int64", "lang": "string", "score": "float64", "day": "date"}
+    assert report.columns["year"] > 0
+    opened.dataset.update({"year": "1999"}, where="id = 'a'")
+    changed = inspect(PassageIndex.open(index.place), check=True)
+    assert changed.verification is not None
+    assert [problem.first for problem in changed.verification.problems] == [["a"], ["a"]]
+
+
+def test_an_index_of_before_takes_none(tmp_path: Path) -> None:
+    made = PassageIndex.create(str(tmp_path / "old"), bm25_manifest(Bm25Retriever()))
+    Committer(made).commit({"all": write_block(made.uri, text_table([Passage("a", "", "prune roses")], "notes"))}, [])
+    old = dr.Index(tmp_path / "old")
+    assert old.search("roses")[0].metadata == {}
+    assert old.add([{"id": "a", "text": "prune roses", "year": 1}], name="notes").already_there == 1
+    assert old.add(NOTES[1:]).encoded == 2
+    with pytest.raises(ValueError, match=r"has no column 'year': make it anew to have one. It keeps no metadata."):
+        old.add(NOTES[:1], metadata=["year"])
+
+
+@pytest.mark.usefixtures("warm")
+def test_the_job_prints_it(index: dr.Index) -> None:
+    def said(*flags: str) -> str:
+        command = ["python", str(ROOT / "jobs" / "search.py"), "--index", index.place, "--query", "prune", *flags]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    (hit,) = json.loads(said("--json-output", "--filter", "year >= 2020"))
+    assert hit["metadata"] == {"year": 2020, "lang": "en", "score": 1.0, "day": None}
+    assert "year: 2020, lang: en, score: 1.0" in said()
+
+
+def test_filters(index: dr.Index) -> None:
+    assert index.search("roses", filter="year >= 2021").ids == ["b"]
+    assert set(index.search("roses", filter="lang = 'en' AND id <> 'a'").ids) == {"c"}
+    whole = {hit.id: hit.score for hit in index.search("roses")}
+    assert {hit.id: hit.score for hit in index.search("roses", filter="year IS NOT NULL")} == {
+        name: whole[name] for name in ("a", "b")
+    }
+    assert [each.ids for each in index.search(["prune", "sun"], filter="year = 2021")] == [[], ["b"]]
+    index.delete("b")
+    assert index.search("roses", filter="year >= 2021").ids == []
+    with pytest.raises(ValueError, match=r"there is no column 'yaer'. Did you mean 'year'\?"):
+        index.search("roses", filter="yaer = 1")
+
+
+def test_an_index_without_metadata_is_filtered_by_collection(tmp_path: Path) -> None:
+    plain = dr.Index.create(tmp_path / "plain", ["prune roses"], retriever="bm25", name="one")
+    plain.add(["more roses"], name="two")
+    assert [hit.collection for hit in plain.search("roses", filter="collection = 'two'")] == ["two"]
+    with pytest.raises(ValueError, match=r"Known: collection, id\."):
+        plain.search("roses", filter="year = 1")
