@@ -20,7 +20,7 @@ LONG = "# Roses\n\n" + "\n\n".join(PARAGRAPHS)
 @pytest.fixture
 def documents(tmp_path: Path) -> Path:
     rows = [
-        {"id": "long", "title": "Of roses", "text": LONG},
+        {"id": "long", "title": "Of roses", "text": LONG, "year": 2020},
         {"id": "short", "title": "", "text": "Ten words are not too many for it, are they?"},
         {"id": "bad"},
         {"id": "title", "title": "word " * 30, "text": LONG},
@@ -42,6 +42,7 @@ def test_chunks_hold_all_and_fit(documents: Path) -> None:
     assert [passage.id for passage in own] == [f"long#{number}" for number in range(1, len(own) + 1)]
     assert len(own) > 2
     assert {passage.title for passage in own} == {"Of roses"}
+    assert [passage.further for passage in own] == [{"year": 2020}] * len(own)
     assert " ".join(" ".join(passage.text for passage in own).split()) == " ".join(LONG.split())
     assert max(count_words(f"{passage.title} {passage.text}") for passage in own) <= 20
     assert [passage.text for passage in own][1:] == PARAGRAPHS[1:], "paragraphs stay whole"

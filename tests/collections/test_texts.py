@@ -94,6 +94,14 @@ def test_character_sets(tmp_path: Path) -> None:
     assert [each.text for each in records(open_collection(str(tmp_path))) if isinstance(each, Passage)] == ["„ünï“"] * 2
 
 
+def test_front_matter_is_metadata(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("---\ntitle: Roses\nyear: 2020\ntags: [a]\n1: one\n---\nPrune them.")
+    (record,) = records(open_collection(str(tmp_path)))
+    assert isinstance(record, Passage)
+    assert (record.title, record.text) == ("Roses", "Prune them.")
+    assert record.further == {"year": 2020, "tags": ["a"], "1": "one"}
+
+
 BAD = {
     "latin.txt": (b"\xe9t\xe9", "invalid UTF-8: byte 0xe9 at byte 1"),
     "latin.html": (b"<p>\xe9t\xe9", "invalid UTF-8: byte 0xe9 at byte 4"),

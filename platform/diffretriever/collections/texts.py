@@ -11,16 +11,16 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 import yaml
 
 from diffretriever.collections.base import BadRecord, Passage, UnjudgedCollection
-from diffretriever.collections.records import BOM, Line, RefusedError, checked_passage, decode
+from diffretriever.collections.records import BOM, Line, RefusedError, checked_passage, decode, further_of
 from diffretriever.files import files_in, filesystem_of, open_input
 from diffretriever.schemas.places import StorePath
 
@@ -62,6 +62,8 @@ class _Read(NamedTuple):
 
     title: str
     text: str
+    further: Mapping[str, Any] | None = None
+    """What else front matter says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +127,9 @@ class TextsCollection(UnjudgedCollection):
 def _passage(path: str, data: bytes) -> Passage:
     if len(data) > _MAX_BYTES:
         raise RefusedError(f"too long: more than {_MAX_BYTES} bytes")
-    title, text = READERS[_end_of(path)](data.removeprefix(BOM))
-    return checked_passage(_UNFIT_FOR_ID.sub(_in_percent, path), title or PurePosixPath(path).stem, text)
+    title, text, further = READERS[_end_of(path)](data.removeprefix(BOM))
+    title = title or PurePosixPath(path).stem
+    return checked_passage(_UNFIT_FOR_ID.sub(_in_percent, path), title, text, further)
 
 
 def open_texts_folder(folder: Path | StorePath, name: str, shown: str) -> TextsCollection | None:
@@ -201,8 +204,9 @@ def _plain(data: bytes) -> _Read:
 def _markdown(data: bytes) -> _Read:
     """Take front matter off; the title is its `title`, else the first heading."""
     text = _decoded(data)
-    title, text = _without_front_matter(text)
-    return _Read(title or _first_heading(text), text)
+    values, text = _without_front_matter(text)
+    title = " ".join(str(values.get("title") or "").split())
+    return _Read(title or _first_heading(text), text, further_of(values))
 
 
 def _decoded(data: bytes) -> str:
@@ -213,22 +217,21 @@ def _with_plain_lines(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _without_front_matter(text: str) -> tuple[str, str]:
-    """Return the title that front matter names, if any, and the text without it.
+def _without_front_matter(text: str) -> tuple[dict[str, Any], str]:
+    """Return what front matter says, and the text without it.
 
     What stands between two lines of dashes at the start is front matter if it is a mapping in YAML.
     """
     found = _FRONT_MATTER.match(text)
     if found is None:
-        return "", text
+        return {}, text
     try:
         values = yaml.safe_load(found[1])
     except (yaml.YAMLError, ValueError, RecursionError):
-        return "", text
+        return {}, text
     if not isinstance(values, dict):
-        return "", text
-    title = values.get("title")
-    return "" if title is None else " ".join(str(title).split()), text[found.end() :].lstrip("\n")
+        return {}, text
+    return {str(name): value for name, value in values.items()}, text[found.end() :].lstrip("\n")
 
 
 def _first_heading(text: str) -> str:

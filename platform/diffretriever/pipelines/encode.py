@@ -169,7 +169,7 @@ def encode_collection(
         bad_reasons=scanned.reasons | ({_NOT_FINITE: len(left_out)} if left_out else {}),
         quarantine=str(quarantine) if n_bad else None,
         rows=len(indexes[0]),
-        chunk=collection.tokens if isinstance(collection, ChunkedCollection) else None,
+        chunk=collection.source.tokens if isinstance(collection.source, ChunkedCollection) else None,
         seconds=time.monotonic() - started,
         steady_rate=rate,
     )
