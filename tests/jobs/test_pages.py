@@ -22,7 +22,7 @@ import pytest
 from tests.pipelines.corpora import line, write_corpus
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "docs/search.md", "docs/research.md", "docs/training.md", "docs/cluster.md")
+PAGES = ("README.md", "docs/search.md", "docs/filters.md", "docs/research.md", "docs/training.md", "docs/cluster.md")
 """As a newcomer reads them; each goes on from those before."""
 
 # `make test` tells what it runs that it is inside make, which would change what `make -n` prints.
@@ -54,7 +54,9 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("platform", "schemas", "jobs", "serve"):
         # With what Python and numba compiled, as after the first command.
         shutil.copytree(ROOT / name, folder / name, symlinks=True)
-    corpus = write_corpus(folder / "my-corpus", [line(i) for i in range(40)])
+    corpus = write_corpus(
+        folder / "my-corpus", [json.dumps(json.loads(line(i)) | {"year": 2000 + i, "lang": "en"}) for i in range(40)]
+    )
     (corpus / "queries.jsonl").write_text("".join(f'{{"_id": "q{i}", "text": "masked slot {i}"}}\n' for i in range(8)))
     judged = "".join(f"q{i}\tp{i}\t1\n" for i in range(8))
     (corpus / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
@@ -153,7 +155,7 @@ def test_local_command(
     ("place", "said"),
     [
         (0, r"1 passage by hybrid scores for 'when do I cut roses\?'\n.*\n      Prune roses in late winter"),
-        (1, r"1 roses 0.5 Roses\n2 "),
+        (1, r"1 bees Bees {'year': 2024}\n2 bread"),
         (2, r"torch.Size\(\[1, 1, 64\]\) torch.Size\(\[1, 1, \d+\]\)"),
     ],
 )
