@@ -31,9 +31,7 @@ def main(config: SearchJob) -> None:
         (choice,) = chooser.choose([config.query])
         budgets = [choice.budget]
         print(_reason(chooser, choice), file=sys.stderr if config.json_output else sys.stdout)
-    hits = searcher.search([config.query], top_k=config.top_k, modes=[mode], budgets=budgets, filter=config.filter)[
-        mode
-    ]
+    hits = searcher.search([config.query], k=config.top_k, modes=[mode], budgets=budgets, filter=config.filter)[mode]
     passages = searcher.index.shown(hits.rows())
     ranked = list(zip(hits[0], passages, strict=True))
     if config.json_output:

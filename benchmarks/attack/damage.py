@@ -212,7 +212,7 @@ def answers(folder: Path, ids: list[str]) -> Answers:
     index = PassageIndex.open(str(folder))
     texts = index.passages(ids)
     if index.manifest.hidden_size is None:
-        return Answers((list(Bm25Searcher(index).search(TEXTS, top_k=_K).values()),), texts)
+        return Answers((list(Bm25Searcher(index).search(TEXTS, k=_K).values()),), texts)
     options = SearchOptions(index=str(folder))
     dense = open_dense(index, options, _CPU).search(QUERIES, _K)
     return Answers((dense, open_sparse(index, options).search(QUERIES, _K)), texts)

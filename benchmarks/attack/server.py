@@ -77,7 +77,7 @@ def _kill(given: Round, layout: str) -> None:
 def _scores(uri: str) -> dict[str, dict[str, float]]:
     """Return query → id → score of all passages."""
     searcher = open_searcher(uri, SearchOptions(index=uri))
-    hits = searcher.search(QUERIES, top_k=len(PASSAGES), modes=["dense"])["dense"]
+    hits = searcher.search(QUERIES, k=len(PASSAGES), modes=["dense"])["dense"]
     return {query: dict(found) for query, found in zip(QUERIES, hits, strict=True)}
 
 

@@ -65,7 +65,7 @@ def singles(made: dict[str, int], asked: int, *, accelerated: bool) -> dict[str,
         times = []
         for number in range(asked):
             started = time.perf_counter()
-            hits = searcher.search([f"query {number % made['queries']}"], top_k=10, modes=["hybrid"])["hybrid"]
+            hits = searcher.search([f"query {number % made['queries']}"], k=10, modes=["hybrid"])["hybrid"]
             texts = searcher.index.take(hits.rows(), ["title", "text", "collection"])
             times.append(1e3 * (time.perf_counter() - started))
             assert len(texts) == len(hits[0]), "each passage has its text"
@@ -147,7 +147,7 @@ def _collection(folder: Path, made: dict[str, int]) -> str:
 def _warm_up(searcher: Any) -> None:
     """Have everything compiled and loaded."""
     for _ in range(3):
-        searcher.search(["query 0"], top_k=10)
+        searcher.search(["query 0"], k=10)
 
 
 if __name__ == "__main__":

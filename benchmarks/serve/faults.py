@@ -71,7 +71,7 @@ def main(config: FaultBenchmark) -> None:
     about = header()
     index = str(Path(config.index).absolute())
     queries = [query.text for query in open_collection(config.collection).queries("test")[: config.queries]]
-    hits = open_searcher(index).search(queries, top_k=10, modes=["dense"])["dense"]
+    hits = open_searcher(index).search(queries, k=10, modes=["dense"])["dense"]
     expected = {query: [score for _, score in found] for query, found in zip(queries, hits, strict=True)}
     rows = {}
     for layout, victims in _VICTIMS.items():

@@ -46,7 +46,7 @@ def in_process(index: str, queries: list[str], seconds: float, threads: int) -> 
     mode = searcher.modes[-1]
 
     def ask(query: str) -> None:
-        hits = searcher.search([query], top_k=10, modes=[mode])[mode]
+        hits = searcher.search([query], k=10, modes=[mode])[mode]
         searcher.index.take(hits.rows(), ["title", "text", "collection"])
 
     for query in queries[:WARM_UP]:

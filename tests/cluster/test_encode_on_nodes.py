@@ -143,7 +143,7 @@ def test_bm25_goes_the_same_way_and_failing_and_slow_answers_cost_nothing(bench:
     assert min(fault.met for fault in (often, busy, slow)) > 2
     assert ids_in(index) == IDS
     assert problems(index) == []
-    ((best, *_),) = open_searcher(index).search(["passage 17"], top_k=10, modes=["sparse"])["sparse"]
+    ((best, *_),) = open_searcher(index).search(["passage 17"], k=10, modes=["sparse"])["sparse"]
     assert best[0] == "p17"
 
 

@@ -106,7 +106,7 @@ def collection(bench: Bench, tmp_path: Path) -> str:
 
 def searched(index: str, *queries: str, modes: tuple[Mode, ...] | None = None) -> Ranked:
     """Return what a search in this process finds."""
-    found = open_searcher(index).search(list(queries), top_k=2 * N, modes=modes)
+    found = open_searcher(index).search(list(queries), k=2 * N, modes=modes)
     return {mode: list(hits) for mode, hits in found.items()}
 
 

@@ -232,7 +232,7 @@ def test_consent_in_this_command_is_honoured(model: Path, tmp_path: Path) -> Non
     trust_code([f"{model.parent}/../{model.parent.name}/{model.name}"])
     index = index_of(model, tmp_path / "index", remote_code=True)
     assert (tmp_path / MARKER).exists()
-    assert open_searcher(index).search(["honey"], top_k=2, modes=["dense"])["dense"][0]
+    assert open_searcher(index).search(["honey"], k=2, modes=["dense"])["dense"][0]
     config = ServeConfig.from_arguments({"index": index, "trust_code": f"some/model,{model}"})
     assert open_encoder(config, open_index(config), "cpu").config == open_index(config).manifest.retriever
     assert "trust" not in (PassageIndex.open(index).manifest.model_dump_json())

@@ -28,7 +28,7 @@ def scores_of(encoder: LibraryEncoder, uri: str) -> np.ndarray:
     reps = encoder.encode_passages([""] * len(TEXTS), TEXTS)
     block = write_block(index.uri, beside(text_table(passages, "c"), reps.to_arrow()))
     Committer(index).commit({"all": block}, [])
-    hits = open_searcher(uri).search(QUERIES, top_k=len(TEXTS), modes=["dense"])["dense"]
+    hits = open_searcher(uri).search(QUERIES, k=len(TEXTS), modes=["dense"])["dense"]
     return np.array([[dict(found)[str(i)] for i in range(len(TEXTS))] for found in hits])
 
 

@@ -110,7 +110,7 @@ def answers(uri: str) -> Answers:
     vectors._load.cache_clear()
     index = PassageIndex.open(uri)
     if index.manifest.hidden_size is None:
-        return list(Bm25Searcher(index).search(TEXTS, top_k=10).values())
+        return list(Bm25Searcher(index).search(TEXTS, k=10).values())
     options = SearchOptions(index=uri)
     return [open_dense(index, options, CPU).search(QUERIES, 10), open_sparse(index, options).search(QUERIES, 10)]
 

@@ -87,7 +87,7 @@ def test_mining_by_an_encoder_goes_through_batch_search(tmp_path: Path) -> None:
     made = mine_negatives(job)
     assert (made.queries, made.negatives) == (20, 100)
     mined = prepared(PrepareTrainingJob(source=(str(job.output),), output=tmp_path / "set"))
-    hits = open_searcher(index).search([e.query for e in MADE[:20]], top_k=40, modes=["dense"])["dense"]
+    hits = open_searcher(index).search([e.query for e in MADE[:20]], k=40, modes=["dense"])["dense"]
     for row, ranked in enumerate(hits):
         example = mined.example(row)
         own = {p.id for p in MADE[row].positives}

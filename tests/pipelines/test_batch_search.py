@@ -74,7 +74,7 @@ def test_the_runs_are_those_of_one_search(job: BatchSearchJob) -> None:
     # A text's vectors differ in the last bits by the batch that it is encoded in, which is a round of queries here.
     searcher = open_searcher(job.index, SearchOptions(index=job.index))
     rounds = [list(TEXTS.values())[start : start + 3] for start in (0, 3, 6)]
-    searched = [searcher.search(texts, top_k=31, modes=MODES) for texts in rounds]
+    searched = [searcher.search(texts, k=31, modes=MODES) for texts in rounds]
     found = {mode: [hits for each in searched for hits in each[mode]] for mode in MODES}
     assert set(summary.runs) == set(MODES)
     (tag,) = {line.split()[5] for line in (local(job.output) / "dense+sparse+bm25.trec").read_text().splitlines()}
@@ -121,7 +121,7 @@ def test_a_filter_leaves_passages_out(job: BatchSearchJob) -> None:
     wanted = "id LIKE 'p1%'"
     search_batch(job.model_copy(update={"modes": ("bm25", "dense"), "filter": wanted, "queries_at_once": 9}))
     searcher = open_searcher(job.index, SearchOptions(index=job.index))
-    found = searcher.search([*TEXTS.values()], top_k=30, modes=("bm25", "dense"), filter=wanted)
+    found = searcher.search([*TEXTS.values()], k=30, modes=("bm25", "dense"), filter=wanted)
     for mode, hits in found.items():
         run = {query: list(ranked.items()) for query, ranked in read_run(job.output / f"{mode}.trec").items()}
         assert run == {query: ranked for query, ranked in zip(TEXTS, hits, strict=True) if ranked}

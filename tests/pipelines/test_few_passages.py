@@ -75,7 +75,7 @@ def test_metadata_goes_all_the_way(job: Any, tmp_path: Path) -> None:
         assert verification is not None
         assert verification.problems == []
         found = open_searcher(each.uri, SearchOptions(index=each.uri, backbone=job.backbone)).search(
-            ["slot"], top_k=9, modes=["dense"], filter="even AND n > 5"
+            ["slot"], k=9, modes=["dense"], filter="even AND n > 5"
         )
         assert sorted(i for i, _ in found["dense"][0]) == ["p10", "p12", "p6", "p8"]
     lines[3] = json.dumps({**json.loads(line(3)), "metadata": {"n": 4, "even": False}})
@@ -193,7 +193,7 @@ def test_a_sweep_of_few_passages_does_without_ray(
     assert (again.searched, again.found) == (0, 8)
     place = str(job.output / "indexes" / "p2")
     searcher = open_searcher(place, SearchOptions(index=place))
-    hits = searcher.search(["lance"], modes=("dense",), top_k=12, budgets=[3])["dense"]
+    hits = searcher.search(["lance"], modes=("dense",), k=12, budgets=[3])["dense"]
     found = read_run(job.output / "train" / "runs" / "q3p2" / "dense.trec")
     assert found["q9"] == dict(hits[0])
 

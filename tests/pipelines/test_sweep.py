@@ -72,7 +72,7 @@ def test_every_cell_is_the_search_with_its_budget(job: SweepJob, summary: SweepS
         for query in job.query_budgets:
             for split, texts in TEXTS.items():
                 budgets = [query] * len(texts)
-                found = dict(searcher.search([*texts.values()], top_k=13, budgets=budgets))
+                found = dict(searcher.search([*texts.values()], k=13, budgets=budgets))
                 expected = {mode: dict(zip(texts, hits, strict=True)) for mode, hits in found.items()}
                 pooled = pooled_by_hand(searcher, [*texts.values()], budgets)
                 for mode in MODES:

@@ -39,7 +39,7 @@ def by_hand(query: str) -> dict[str, float]:
 
 @pytest.mark.parametrize("query", QUERIES)
 def test_scores_are_lucenes(query: str, bm25_index: PassageIndex) -> None:
-    (hits,) = open_searcher(bm25_index.uri).search([query], top_k=20)["sparse"]
+    (hits,) = open_searcher(bm25_index.uri).search([query], k=20)["sparse"]
     expected = sorted(by_hand(query).items(), key=lambda pair: (-pair[1], pair[0]))[:20]
     assert [s for _, s in hits] == pytest.approx([s for _, s in expected], rel=1e-5)
 
@@ -65,7 +65,7 @@ def test_scores_and_ties_are_the_librarys_for_every_depth(bm25_index: PassageInd
     kept = [p for p in [*PASSAGES, *more] if p.id != "d7"]
     queries = [*QUERIES, *(p.text for p in PASSAGES), "", "zzz", "slab", "slab slab slab", " ".join(WORDS)]
     for top_k in (1, 2, 17, 500):
-        found = Bm25Searcher(bm25_index).search(queries, top_k=top_k)["sparse"]
+        found = Bm25Searcher(bm25_index).search(queries, k=top_k)["sparse"]
         assert found == by_library(kept, queries, top_k)
     assert len({score for _, score in found[-2]}) < len(found[-2]), "there are ties"
 
@@ -76,7 +76,7 @@ def test_an_index_without_words_has_nothing(texts: list[str], tmp_path: Path) ->
     passages = [Passage(f"p{number}", "", text) for number, text in enumerate(texts)]
     if passages:
         Committer(index).commit({"all": write_block(index.uri, text_table(passages, "c"))}, [])
-    assert Bm25Searcher(index).search(["slab"], top_k=3) == {"sparse": [[]]}
+    assert Bm25Searcher(index).search(["slab"], k=3) == {"sparse": [[]]}
 
 
 def test_analysis() -> None:

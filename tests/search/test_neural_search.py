@@ -57,7 +57,7 @@ def test_equals_a_double_loop(
 ) -> None:
     budgets = [1, 4, 2, 7]
     queries = encoder.encode_queries(QUERIES, budgets)
-    found = searcher(index, encoder, memory_mb=memory_mb).search(QUERIES, top_k=10, modes=[mode], budgets=budgets)[mode]
+    found = searcher(index, encoder, memory_mb=memory_mb).search(QUERIES, k=10, modes=[mode], budgets=budgets)[mode]
     for hits, scores in zip(found, by_hand(index, queries, mode), strict=True):
         expected = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))[:10]
         assert [s for _, s in hits] == pytest.approx([s for _, s in expected], abs=2e-6)
@@ -66,7 +66,7 @@ def test_equals_a_double_loop(
 
 
 def test_hybrid_is_half_and_half_after_min_max(index: PassageIndex, encoder: Encoder) -> None:
-    found = searcher(index, encoder).search(QUERIES, top_k=1000)
+    found = searcher(index, encoder).search(QUERIES, k=1000)
     for dense, sparse, hybrid in zip(found["dense"], found["sparse"], found["hybrid"], strict=True):
         scaled = []
         for scores in (dict(dense), dict(sparse)):
@@ -78,7 +78,7 @@ def test_hybrid_is_half_and_half_after_min_max(index: PassageIndex, encoder: Enc
 
 
 def test_a_query_without_content_words_still_has_dense_and_hybrid(index: PassageIndex, encoder: Encoder) -> None:
-    found = searcher(index, encoder).search(["the of and"], top_k=5)
+    found = searcher(index, encoder).search(["the of and"], k=5)
     assert found["sparse"] == [[]]
     assert [i for i, _ in found["hybrid"][0]] == [i for i, _ in found["dense"][0]]
 
@@ -123,7 +123,7 @@ def test_authors_switches_change_scores_not_defaults(index: PassageIndex, encode
 
 def test_opening_finds_the_encoder_of_the_manifest(index: PassageIndex, encoder: Encoder) -> None:
     opened = open_searcher(index.uri)
-    assert opened.search(QUERIES, top_k=3) == searcher(index, encoder).search(QUERIES, top_k=3)
+    assert opened.search(QUERIES, k=3) == searcher(index, encoder).search(QUERIES, k=3)
 
 
 def test_other_weights_are_refused(index: PassageIndex) -> None:
@@ -134,15 +134,15 @@ def test_other_weights_are_refused(index: PassageIndex) -> None:
 def test_any_index_is_ranked_by_bm25_of_its_texts(
     index: PassageIndex, encoder: Encoder, bm25_index: PassageIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = searcher(index, encoder).search(QUERIES, top_k=20, modes=["bm25", "dense+bm25", "dense"])
+    found = searcher(index, encoder).search(QUERIES, k=20, modes=["bm25", "dense+bm25", "dense"])
     by_texts = open_searcher(bm25_index.uri)
-    assert found["bm25"] == by_texts.search(QUERIES, top_k=20, modes=["bm25"])["bm25"]
-    assert found["bm25"] == by_texts.search(QUERIES, top_k=20)["sparse"], "a BM25 index has them by either name"
-    deep = searcher(index, encoder).search(QUERIES, top_k=1000, modes=["dense", "bm25"])
+    assert found["bm25"] == by_texts.search(QUERIES, k=20, modes=["bm25"])["bm25"]
+    assert found["bm25"] == by_texts.search(QUERIES, k=20)["sparse"], "a BM25 index has them by either name"
+    deep = searcher(index, encoder).search(QUERIES, k=1000, modes=["dense", "bm25"])
     assert found["dense+bm25"] == ranked("dense+bm25", {"dense": deep["dense"], "bm25": deep["bm25"]}, 20)
     assert found["dense"] == deep["dense"].first(20)
     monkeypatch.setattr(type(encoder), "encode_queries", lambda *_: pytest.fail("queries were encoded"))
-    assert searcher(index, encoder).search(QUERIES, top_k=20, modes=["bm25"])["bm25"] == found["bm25"]
+    assert searcher(index, encoder).search(QUERIES, k=20, modes=["bm25"])["bm25"] == found["bm25"]
 
 
 def test_bm25_follows_the_table(encoder: Encoder, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_an_evaluation_encodes_each_query_with_its_own_budget(index: PassageInde
     budgets = expected_budgets(index)
     assert set(budgets) == {1, 3}, "the queries are short and long ones"
     evaluate_job(job, "python jobs/evaluate.py")
-    found = open_searcher(index.uri).search(QUERIES, top_k=20, budgets=budgets)
+    found = open_searcher(index.uri).search(QUERIES, k=20, budgets=budgets)
     for mode, hits in found.items():
         run = read_run(job.output / f"{mode}.trec")
         assert run == {f"q{number}": dict(each) for number, each in enumerate(hits) if each}
@@ -114,7 +114,7 @@ def test_a_search_says_what_was_chosen_and_why(index: PassageIndex, artefact: Pa
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=True)
     budgets, length = expected_budgets(index), len(_tokens(index, QUERIES[3]))
     assert f"K_q = {budgets[3]}, chosen of 1, 3 by learned λ=0: length {length}\n" in done.stderr
-    hits = open_searcher(index.uri).search([QUERIES[3]], top_k=5, modes=["dense"], budgets=[budgets[3]])["dense"][0]
+    hits = open_searcher(index.uri).search([QUERIES[3]], k=5, modes=["dense"], budgets=[budgets[3]])["dense"][0]
     assert [(row["id"], row["score"]) for row in json.loads(done.stdout)] == hits
 
 

@@ -201,7 +201,7 @@ def searcher_of(made: Made) -> NeuralSearcher:
 
 
 def in_process(made: Made, depth: int) -> dict[Mode, Hits]:
-    return searcher_of(made).search(asked(made), top_k=depth, modes=MODES)
+    return searcher_of(made).search(asked(made), k=depth, modes=MODES)
 
 
 def by_parts(made: Made, job: BatchSearchJob, depth: int) -> dict[Mode, Hits]:
@@ -283,7 +283,7 @@ def test_every_way_filters_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr("diffretriever.search.dense.coded._FEW", 2 if accelerated.endswith("admitted") else 0)
         searcher = searcher_of(it)
         for wanted, own in expected.items():
-            found = searcher.search(asked(it), top_k=FEW, modes=MODES, filter=wanted)
+            found = searcher.search(asked(it), k=FEW, modes=MODES, filter=wanted)
             merged = by_parts(it, job.model_copy(update={"filter": wanted}), FEW)
             lists = {shards: served(it, shards, wanted) for shards in (1, 3)}
             for mode in MODES:

@@ -48,7 +48,7 @@ def test_answers_are_those_of_the_search_job(
         budgets = [choice.budget for choice in BudgetChooser.for_searcher(searcher, "rule").choose(QUERIES)]
         assert len(set(budgets)) > 1, "slots of several numbers share a batch"
     for mode in MODES:
-        expected = searcher.search(QUERIES, top_k=7, modes=[mode], budgets=budgets)[mode]
+        expected = searcher.search(QUERIES, k=7, modes=[mode], budgets=budgets)[mode]
         answer = ask(client, query=QUERIES, k=7, mode=mode, budget=budget)
         assert pairs(answer) == expected
         assert [result["budget"]["slots"] for result in answer["results"]] == budgets
@@ -66,7 +66,7 @@ def test_requests_at_the_same_time_get_their_own_answers(client: httpx2.Client, 
 
     in_threads(one, len(asked))
     for (query, budget, k, mode), answer in zip(asked, answers, strict=True):
-        exact = searcher.search([query], top_k=100, modes=[mode], budgets=[budget])[mode][0]
+        exact = searcher.search([query], k=100, modes=[mode], budgets=[budget])[mode][0]
         scores = [score for _, score in answer]
         assert scores == pytest.approx([score for _, score in exact[:k]], abs=1e-3)
         assert scores == pytest.approx([dict(exact)[passage] for passage, _ in answer], abs=1e-3)
@@ -92,7 +92,7 @@ def test_what_is_added_is_found_and_what_is_deleted_is_not(client: httpx2.Client
     body: dict[str, Any] = {"query": "heat", "k": 100, "mode": "dense"}
     found = ask(client, **body)
     assert found["index"]["version"] == added["version"]
-    assert pairs(found) == open_searcher(index.uri).search(["heat"], top_k=100, modes=["dense"])["dense"]
+    assert pairs(found) == open_searcher(index.uri).search(["heat"], k=100, modes=["dense"])["dense"]
     assert "new" in dict(pairs(found)[0])
     deleted = client.delete("/passages/new").raise_for_status().json()
     found = ask(client, **body)
@@ -195,7 +195,7 @@ def test_who_is_killed_is_replaced_and_nobody_waits_for_it(
     application: str, victim: str, is_missed: bool, address: str, index: PassageIndex
 ) -> None:
     """One of two encoders is not missed; without the one replica of a shard, or of all, there is no answer, no wait."""
-    expected = open_searcher(index.uri).search([QUERIES[0]], top_k=5, modes=["dense"])["dense"]
+    expected = open_searcher(index.uri).search([QUERIES[0]], k=5, modes=["dense"])["dense"]
     killer = threading.Timer(0.5, kill_actor, [victim])
     quiet = time.monotonic() + 4
 

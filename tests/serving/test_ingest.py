@@ -47,7 +47,7 @@ def test_added_passages_are_those_of_an_encode_job(
     }
     body = client.post("/search", json={"query": QUERIES, "k": 61, "mode": "dense"}).raise_for_status().json()
     assert body["index"]["version"] == answer["version"]
-    expected = open_searcher(own_index.uri).search(QUERIES, top_k=61, modes=["dense"])["dense"]
+    expected = open_searcher(own_index.uri).search(QUERIES, k=61, modes=["dense"])["dense"]
     assert [[(hit["id"], hit["score"]) for hit in each["hits"]] for each in body["results"]] == expected
     (stored,) = own_index.dataset.to_table(["n_tokens"], filter="id = 'n1'").to_pylist()
     assert stored["n_tokens"] == encoder.encode_passages([""], ["heat of a wing"]).n_tokens[0]

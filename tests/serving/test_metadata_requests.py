@@ -55,7 +55,7 @@ def test_answers_are_those_of_a_job(client: TestClient, own_index: PassageIndex)
     searcher = open_searcher(own_index.uri)
     for wanted in ("year >= 2010 AND lang = 'en'", "year IS NULL", "collection = 'c' AND id = 'd1'", "year > 9000"):
         for mode in ("dense", "hybrid", "bm25", "dense+sparse+bm25"):
-            expected = searcher.search(QUERIES, top_k=20, modes=[mode], filter=wanted)[mode]
+            expected = searcher.search(QUERIES, k=20, modes=[mode], filter=wanted)[mode]
             found = asked(client, mode=mode, filter=wanted)
             assert [[(hit["id"], hit["score"]) for hit in hits] for hits in found] == expected
     (hit,) = asked(client, mode="dense", filter="id = 'd4'")[0]

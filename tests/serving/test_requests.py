@@ -39,7 +39,7 @@ def test_a_filtered_search_is_a_search_of_an_index_without_the_others(
         # The words of a text count as they do among all texts.
         searcher = whole if "bm25" in mode else without
         only = wanted if "bm25" in mode else None
-        expected = searcher.search(QUERIES, top_k=20, modes=[mode], filter=only)[mode]
+        expected = searcher.search(QUERIES, k=20, modes=[mode], filter=only)[mode]
         for asked in ({"collection": "other's"}, wanted):
             answer = search(client, query=QUERIES, k=20, mode=mode, filter=asked)
             assert [[(hit.id, hit.score) for hit in result.hits] for result in answer.results] == expected
@@ -48,7 +48,7 @@ def test_a_filtered_search_is_a_search_of_an_index_without_the_others(
 
 def test_hybrid_answers_say_what_they_are_made_of(client: TestClient, index: PassageIndex) -> None:
     searcher = open_searcher(index.uri)
-    lists = {mode: dict(hits[0]) for mode, hits in searcher.search(QUERIES[:1], top_k=1000).items()}
+    lists = {mode: dict(hits[0]) for mode, hits in searcher.search(QUERIES[:1], k=1000).items()}
     answer = search(client, query=QUERIES[0], explain=True)
     assert answer.mode == "hybrid"
     (result,) = answer.results
@@ -68,7 +68,7 @@ def test_sums_with_bm25_are_those_of_a_search_job(client: TestClient, index: Pas
     offered = client.get("/index").raise_for_status().json()
     assert offered["modes"] == ["dense", "sparse", "hybrid"]
     assert offered["further_modes"] == ["bm25", "dense+bm25", "sparse+bm25", "dense+sparse+bm25"]
-    found = open_searcher(index.uri).search(QUERIES, top_k=20, modes=["bm25", "dense+bm25"])
+    found = open_searcher(index.uri).search(QUERIES, k=20, modes=["bm25", "dense+bm25"])
     answers = {mode: search(client, query=QUERIES, k=20, mode=mode) for mode in ("bm25", "bm25+dense")}
     assert [answer.mode for answer in answers.values()] == ["bm25", "dense+bm25"]
     for answer in answers.values():

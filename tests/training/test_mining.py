@@ -52,7 +52,7 @@ def job(index: PassageIndex, tmp_path: Path) -> MineNegativesJob:
 
 def reference(job: MineNegativesJob, example: Example) -> list[tuple[str, float]]:
     """Choose as the job says it does, from an ordinary search."""
-    (hits,) = open_searcher(job.index).search([example.query], top_k=job.depth)["sparse"]
+    (hits,) = open_searcher(job.index).search([example.query], k=job.depth)["sparse"]
     texts = {p.id: " ".join(p.text.lower().split()) for p in (*ALL, TWIN, ECHO, SELF)}
     own = {texts[p.id] for p in example.positives}
     positive_scores = [score for i, score in hits if texts[i] in own]
@@ -92,7 +92,7 @@ def test_negatives_are_those_of_the_reference(changes: dict[str, float], job: Mi
 
 def test_the_traps_are_in_the_rankings(job: MineNegativesJob) -> None:
     """Else the reference would prove nothing of them."""
-    rankings = open_searcher(job.index).search([MADE[n].query for n in range(3)], top_k=DEPTH)["sparse"]
+    rankings = open_searcher(job.index).search([MADE[n].query for n in range(3)], k=DEPTH)["sparse"]
     for trap, hits in zip(("twin", "echo", "q2"), rankings, strict=True):
         assert trap in dict(hits)
     assert sum(any(p.id in dict(hits) for p in MADE[n].positives) for n, hits in enumerate(rankings)) > 0
@@ -110,14 +110,14 @@ def test_a_job_cut_off_goes_on(job: MineNegativesJob) -> None:
     whole = mine_negatives(job.model_copy(update={"output": job.output.with_name("whole.jsonl.gz")}))
     search, searched = Bm25Searcher.search, list[int]()
 
-    def counting(self: Bm25Searcher, queries: list[str], *, top_k: int) -> object:
+    def counting(self: Bm25Searcher, queries: list[str], *, k: int) -> object:
         searched.append(len(queries))
-        return search(self, queries, top_k=top_k)
+        return search(self, queries, k=k)
 
-    def dying(self: Bm25Searcher, queries: list[str], *, top_k: int) -> object:
+    def dying(self: Bm25Searcher, queries: list[str], *, k: int) -> object:
         if sum(searched) >= 12:
             raise KeyboardInterrupt
-        return counting(self, queries, top_k=top_k)
+        return counting(self, queries, k=k)
 
     with patch.dict(mining_parts._QUERIES_PER_PART, {"here": 4}), patch("os.cpu_count", return_value=1):
         with patch.object(Bm25Searcher, "search", dying), pytest.raises(KeyboardInterrupt):

@@ -131,7 +131,7 @@ def search_queries(
     depth = searched_depth(job.top_k, exclude_self=job.drops_self)
     modes = tuple(dict.fromkeys(job.modes)) or None
     texts = [query.text for query in queries]
-    found = searcher.search(texts, top_k=depth, modes=modes, budgets=budgets, filter=job.filter)
+    found = searcher.search(texts, k=depth, modes=modes, budgets=budgets, filter=job.filter)
     ids = [query.id for query in queries]
     return {
         mode: Run(ids, kept_hits(ids, hits, job.top_k, exclude_self=job.drops_self)) for mode, hits in found.items()

@@ -92,9 +92,9 @@ class FinishedRuns:
         """Return one of the runs."""
         return Run(self.query_ids, self.lists[self.names.index(name)])
 
-    def fused(self, by: Fusion, weights: Mapping[str, float], top_k: int) -> Run:
-        """Return the `top_k` best passages of each query by the weighted sum over all runs."""
-        return Run(self.query_ids, fused(self.lists, top_k, by=by, weights=[weights[name] for name in self.names]))
+    def fused(self, by: Fusion, weights: Mapping[str, float], k: int) -> Run:
+        """Return the `k` best passages of each query by the weighted sum over all runs."""
+        return Run(self.query_ids, fused(self.lists, k, by=by, weights=[weights[name] for name in self.names]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ def evaluate(
             "chunks"
         )
     depth = searched_depth(k, exclude_self=source.excludes_self)
-    found = index.searcher.search([query.text for query in queries], top_k=depth, modes=modes)
+    found = index.searcher.search([query.text for query in queries], k=depth, modes=modes)
     ids = [query.id for query in queries]
     kept = {mode: kept_hits(ids, hits, k, exclude_self=source.excludes_self) for mode, hits in found.items()}
     results = {mode: measure(Run(ids, hits), qrels, wanted) for mode, hits in kept.items()}

@@ -235,7 +235,7 @@ class Index:
             raise ValueError(f"k must be at least 1, and is {k}")
         chosen: Mode = mode or self.searcher.modes[-1]
         budgets = None if budget is None else [budget] * len(texts)
-        hits = self.searcher.search(texts, top_k=k, modes=[chosen], budgets=budgets, filter=filter)[chosen]
+        hits = self.searcher.search(texts, k=k, modes=[chosen], budgets=budgets, filter=filter)[chosen]
         rows = self._table.shown(hits.rows())
         found = list(zip(hits.names(), hits.scores_F.tolist(), rows, strict=True))
         results = [

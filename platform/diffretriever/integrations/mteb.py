@@ -140,7 +140,7 @@ class MtebRetriever:
 
     def _searched(self, texts: list[str], k: int) -> Hits:
         assert self._index is not None, "the caller has checked this"
-        return self._index.searcher.search(texts, top_k=k, modes=[self.mode])[self.mode]
+        return self._index.searcher.search(texts, k=k, modes=[self.mode])[self.mode]
 
     def _named(self, hits: Hits) -> Iterator[dict[str, float]]:
         for found in hits:

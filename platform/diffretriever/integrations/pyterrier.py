@@ -83,7 +83,7 @@ class PyTerrierRetriever(pt.Transformer):
             )
         mode = self.mode or self.index.searcher.modes[-1]
         budgets = None if self.budget is None else [self.budget] * len(texts)
-        hits = self.index.searcher.search(texts, top_k=self.k, modes=[mode], budgets=budgets)[mode]
+        hits = self.index.searcher.search(texts, k=self.k, modes=[mode], budgets=budgets)[mode]
         queries_F = hits.queries()
         ranks_F = np.arange(len(queries_F)) - hits.offsets[queries_F] + pt.model.FIRST_RANK
         found = inp[columns].iloc[queries_F].reset_index(drop=True)

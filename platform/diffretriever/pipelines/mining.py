@@ -195,7 +195,7 @@ class _Parts:
 
     def _search_here(self, index: PassageIndex) -> Search:
         searcher = Bm25Searcher(index)
-        return lambda _, queries: searcher.search(queries, top_k=self._job.depth)["sparse"]
+        return lambda _, queries: searcher.search(queries, k=self._job.depth)["sparse"]
 
     def _search_on_ray(self, number: int, queries: Sequence[str]) -> Sequence[Sequence[Hit]]:
         job = self._job

@@ -34,21 +34,21 @@ def encoded_lists_for(modes: Iterable[Mode]) -> tuple[EncodedList, ...]:
     return tuple(name for name in lists_for(modes) if name != "bm25")
 
 
-def depth_for(modes: Iterable[Mode], top_k: int) -> int:
-    """Return how many passages of each list it takes to find the best `top_k` by every one of these modes."""
-    return max(top_k, FUSION_DEPTH) if any(len(lists_of(mode)) > 1 for mode in modes) else top_k
+def depth_for(modes: Iterable[Mode], k: int) -> int:
+    """Return how many passages of each list it takes to find the best `k` by every one of these modes."""
+    return max(k, FUSION_DEPTH) if any(len(lists_of(mode)) > 1 for mode in modes) else k
 
 
-def ranked(mode: Mode, lists: Mapping[ListName, Hits], top_k: int) -> Hits:
-    """Return each query's best `top_k` passages by one mode: of one list, or of the equal sum of several (Eq. 4).
+def ranked(mode: Mode, lists: Mapping[ListName, Hits], k: int) -> Hits:
+    """Return each query's best `k` passages by one mode: of one list, or of the equal sum of several (Eq. 4).
 
     Args:
         mode: the score.
         lists: at least those of `lists_for`, each of `depth_for` passages a query if there are so many.
-        top_k: passages kept.
+        k: passages kept.
     """
     own = [lists[name] for name in lists_of(mode)]
-    return fused(own, top_k) if len(own) > 1 else own[0].first(top_k)
+    return fused(own, k) if len(own) > 1 else own[0].first(k)
 
 
 def fused(

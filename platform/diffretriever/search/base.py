@@ -36,16 +36,16 @@ class Searcher(ABC):
         self,
         queries: Sequence[str],
         *,
-        top_k: int = 1000,
+        k: int = 1000,
         modes: Sequence[Mode] | None = None,
         budgets: Sequence[int] | None = None,
         filter: str | None = None,  # noqa: A002 (what everybody calls it)
     ) -> dict[Mode, Hits]:
-        """Return, per mode, each query's best `top_k` passages, best first: `hits[i]` are (id, score) of query i.
+        """Return, per mode, each query's best `k` passages, best first: `hits[i]` are (id, score) of query i.
 
         Args:
             queries: texts.
-            top_k: passages kept per query.
+            k: passages kept per query.
             modes: scores wanted, of all that the index offers; None is those of its retriever.
             budgets: K_q of each query; None is the retriever's own.
             filter: condition that passages must meet, such as `year >= 2020 AND lang = 'en'`; see `index.filters`.
@@ -61,13 +61,13 @@ class Searcher(ABC):
             raise ValueError(f"the {self.index.manifest.retriever.method} method has no query budget")
         _check_texts(queries)
         condition = None if filter is None else condition_of(filter, self.index.manifest.metadata)
-        return self._search(queries, top_k, wanted, budgets, condition)
+        return self._search(queries, k, wanted, budgets, condition)
 
     @abstractmethod
     def _search(
         self,
         queries: Sequence[str],
-        top_k: int,
+        k: int,
         modes: tuple[Mode, ...],
         budgets: Sequence[int] | None,
         condition: str | None,

@@ -50,21 +50,21 @@ def list_depth(job: BatchSearchJob) -> int:
     return depth_for(job.modes, searched_depth(job.top_k, exclude_self=job.drops_self))
 
 
-def searched_depth(top_k: int, *, exclude_self: bool) -> int:
+def searched_depth(k: int, *, exclude_self: bool) -> int:
     """Return how many passages to search for: one more than asked where a query's own document may have to go."""
-    return top_k + exclude_self
+    return k + exclude_self
 
 
-def kept_hits(query_ids: Sequence[str], hits: Hits, top_k: int, *, exclude_self: bool) -> Hits:
-    """Return each query's best `top_k` hits, its own document (same id) left out if asked for.
+def kept_hits(query_ids: Sequence[str], hits: Hits, k: int, *, exclude_self: bool) -> Hits:
+    """Return each query's best `k` hits, its own document (same id) left out if asked for.
 
     Args:
         query_ids: of Q queries.
         hits: of the same queries, best first.
-        top_k: how many are kept of each.
+        k: how many are kept of each.
         exclude_self: whether the queries' own documents are left out.
     """
-    return (hits.without(query_ids) if exclude_self else hits).first(top_k)
+    return (hits.without(query_ids) if exclude_self else hits).first(k)
 
 
 def to_table(hits: Hits, *, with_rows: bool = False) -> pa.Table:

@@ -60,13 +60,13 @@ class Bm25Searcher(Searcher):
     def _search(
         self,
         queries: Sequence[str],
-        top_k: int,
+        k: int,
         modes: tuple[Mode, ...],
         budgets: Sequence[int] | None,
         condition: str | None,
     ) -> dict[Mode, Hits]:
         texts = self._texts if condition is None else self._filtered(condition)
-        return dict.fromkeys(modes, texts.search(queries, top_k))
+        return dict.fromkeys(modes, texts.search(queries, k))
 
     def _admitting(self, condition: str) -> Bm25Search:
         return self._texts.admitting(IndexPart.filtered(self.index, condition))

@@ -36,24 +36,24 @@ class NeuralSearcher(Searcher):
     def _search(
         self,
         queries: Sequence[str],
-        top_k: int,
+        k: int,
         modes: tuple[Mode, ...],
         budgets: Sequence[int] | None,
         condition: str | None,
     ) -> dict[Mode, Hits]:
         lists: dict[ListName, Hits] = {}
-        depth, names = depth_for(modes, top_k), encoded_lists_for(modes)
+        depth, names = depth_for(modes, k), encoded_lists_for(modes)
         if names:
             encoded = self.encoder.encode_queries(queries, budgets)
             lists.update(self._lists(encoded, names, depth, condition))
         if "bm25" in lists_for(modes):
             lists["bm25"] = self._bm25(condition).search(queries, depth)
-        return {mode: ranked(mode, lists, top_k) for mode in modes}
+        return {mode: ranked(mode, lists, k) for mode in modes}
 
-    def search_representations(self, queries: Representations, top_k: int, modes: Sequence[Mode]) -> dict[Mode, Hits]:
+    def search_representations(self, queries: Representations, k: int, modes: Sequence[Mode]) -> dict[Mode, Hits]:
         """Search for queries that are encoded already, by modes without `bm25`, which goes by their texts."""
-        lists = self._lists(queries, encoded_lists_for(modes), depth_for(modes, top_k), None)
-        return {mode: ranked(mode, lists, top_k) for mode in modes}
+        lists = self._lists(queries, encoded_lists_for(modes), depth_for(modes, k), None)
+        return {mode: ranked(mode, lists, k) for mode in modes}
 
     @cached_property
     def bm25(self) -> Bm25Search:

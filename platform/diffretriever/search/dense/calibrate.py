@@ -42,10 +42,10 @@ def sample_queries(index: PassageIndex, encoder: Encoder, size: int, seed: int =
     return encoder.encode_queries([" ".join((title or text).split()[:_QUERY_WORDS]) for title, text in pairs])
 
 
-def counts_to_try(top_k: int, passages: int) -> list[int]:
+def counts_to_try(k: int, passages: int) -> list[int]:
     """Return numbers of candidates, ascending, the last of them all passages."""
     # Codes of a quarter of the passages, here and there, take as long to read as all of them in a row.
-    tried = np.geomspace(top_k, max(top_k, passages // 4), 60).astype(int)
+    tried = np.geomspace(k, max(k, passages // 4), 60).astype(int)
     return np.unique([*tried.clip(1, passages), passages]).tolist()
 
 
