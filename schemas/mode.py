@@ -10,7 +10,7 @@ from collections.abc import Collection
 from itertools import combinations
 from typing import Annotated, Literal, TypeAlias, get_args
 
-from pydantic import AfterValidator, WithJsonSchema
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from diffretriever.schemas.base import suggest
 
@@ -18,6 +18,10 @@ EncodedList: TypeAlias = Literal["dense", "sparse"]
 """A list of passages that encoded queries are searched for by."""
 ListName: TypeAlias = EncodedList | Literal["bm25"]
 """A list of passages that a search of an index gives; `bm25` goes by the texts alone."""
+Way: TypeAlias = Annotated[str, Field(pattern="^[a-z]+(_[a-z]+)*$")]
+"""How passages are found by a score, as the search classes name it: `stream` reads all vectors or impacts from the
+table, `compressed` what a codec made of the vectors; `codes` and `postings` are the files that `accelerate_index.py`
+makes, `candidates` its candidate index. All but the last find the same passages."""
 
 _HYBRID = "hybrid"
 _ENCODED: tuple[EncodedList, ...] = get_args(EncodedList)

@@ -11,12 +11,7 @@ from pydantic import Field, PositiveInt
 
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.metadata import Columns
-from diffretriever.schemas.mode import EncodedList, Mode
-
-Way: TypeAlias = Annotated[str, Field(pattern="^[a-z]+(_[a-z]+)*$")]
-"""How passages are found by a score, as the search classes name it: `stream` reads all vectors or impacts from the
-table, `compressed` what a codec made of the vectors; `codes` and `postings` are the files that `accelerate_index.py`
-makes, `candidates` its candidate index. All but the last find the same passages."""
+from diffretriever.schemas.mode import EncodedList, Mode, Way
 
 Texts: TypeAlias = str | list[str]
 """One query, or several that are answered together."""

@@ -8,8 +8,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.mode import Way
 from diffretriever.schemas.retriever import Bm25Retriever
-from diffretriever.schemas.serve import Way
 from diffretriever.search import dense, sparse
 from diffretriever.search.dense.averaged import AveragedSlots
 from tests.search.conftest import QUERIES

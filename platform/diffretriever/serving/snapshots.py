@@ -23,9 +23,9 @@ import torch
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import IndexPart, PassageIndex, shard_fragments
 from diffretriever.schemas.metadata import Scalar
-from diffretriever.schemas.mode import EncodedList, ListName
+from diffretriever.schemas.mode import EncodedList, ListName, Way
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.schemas.serve import IndexState, PartState, Way
+from diffretriever.schemas.serve import IndexState, PartState
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.accelerate import kinds_of, sizes_of
 from diffretriever.search.base import FILTERS_KEPT

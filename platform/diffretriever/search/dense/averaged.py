@@ -17,8 +17,8 @@ import torch
 from diffretriever.encoders.representations import Representations, read_vectors, refuse_queries
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import finite_rows
+from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.schemas.serve import Way
 from diffretriever.scoring.hits import Hits
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest
 from diffretriever.scoring.pooled_slots import mean_slots

@@ -9,8 +9,8 @@ import torch
 
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.schemas.serve import Way
 from diffretriever.scoring.hits import Hits
 
 

@@ -22,8 +22,8 @@ from diffretriever.encoders.representations import Representations, refuse_queri
 from diffretriever.files import filesystem_of, json_digest, write_text
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.accelerate import CandidateSettings, ProposerName
+from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.schemas.serve import Way
 from diffretriever.scoring.hits import Hits
 from diffretriever.scoring.maxsim import CodedQueries
 from diffretriever.scoring.topk import TopK

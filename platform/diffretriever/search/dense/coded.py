@@ -19,8 +19,8 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import stored_not_finite
 from diffretriever.progress import track
 from diffretriever.ragged import offsets_of
+from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.schemas.serve import Way
 from diffretriever.scoring.hits import NO_NUMBER, Hits
 from diffretriever.scoring.kernels import chosen_to_float32
 from diffretriever.scoring.maxsim import CodedQueries, can_be_best, exact_scores

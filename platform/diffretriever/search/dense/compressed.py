@@ -19,8 +19,8 @@ from diffretriever.encoders.representations import Representations, refuse_queri
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_of, read_packed
 from diffretriever.ragged import rows_of
+from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.schemas.serve import Way
 from diffretriever.scoring.hits import NO_NUMBER, Hits
 from diffretriever.scoring.kernels import to_float32
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders

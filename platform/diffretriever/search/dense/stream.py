@@ -16,9 +16,9 @@ from diffretriever.encoders.representations import Representations, read_vectors
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import refuse_rows
 from diffretriever.progress import track
+from diffretriever.schemas.mode import Way
 from diffretriever.schemas.retriever import is_neural
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.schemas.serve import Way
 from diffretriever.scoring.hits import Hits
 from diffretriever.scoring.kernels import to_float32
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest, maxsim

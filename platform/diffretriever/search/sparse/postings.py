@@ -34,8 +34,8 @@ from diffretriever.index.table import PassageIndex, fragment_key, rows_written
 from diffretriever.index.vectors import NotFiniteError, finite_rows
 from diffretriever.progress import track
 from diffretriever.ragged import offsets_of
+from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.schemas.serve import Way
 from diffretriever.scoring.hits import NO_NUMBER, Hits
 from diffretriever.scoring.topk import TopK
 from diffretriever.search.sparse.base import SparseSearch

@@ -11,8 +11,8 @@ from diffretriever.encoders.representations import Representations, read_impacts
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import finite_rows
 from diffretriever.progress import track
+from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.schemas.serve import Way
 from diffretriever.scoring.hits import Hits
 from diffretriever.scoring.sparse import impact_matrix, sparse_scores
 from diffretriever.scoring.topk import TopK
