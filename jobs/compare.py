@@ -1,4 +1,4 @@
-"""Compare finished runs: a table with letters of significance, intervals, the queries on which they differ."""
+"""Compare runs and indexes: a table with letters of significance, intervals, the queries on which they differ."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from pydantic_settings import NoDecode
 from diffretriever.schemas.base import Model, split_at_commas
 from diffretriever.schemas.fusion import Fusion, named_runs
 from diffretriever.schemas.mode import Mode
-from diffretriever.schemas.places import IndexPlace, Place
+from diffretriever.schemas.places import IndexPlace, Place, StorePath
 from diffretriever.schemas.search import FilterOption, QueryBudgetOptions, RunTag, SearchOptions, VersionOption
-from diffretriever.schemas.settings import RayConfig, SelfExclusion
+from diffretriever.schemas.settings import ModelOptions, RayConfig, SelfExclusion
 
 DEFAULT_MEASURES = ("nDCG@10", "MRR@10", "Recall@100")
 
@@ -135,13 +135,15 @@ TESTS: dict[Test, str] = {"t-test": "t-test", "randomisation": "randomisation te
 """A test of significance → what it is called in a sentence."""
 
 
-class CompareJob(SelfExclusion):
-    """Compare finished runs of the same queries: means, tests of significance, the queries on which they differ."""
+class CompareJob(ModelOptions, SelfExclusion):
+    """Compare runs of the same queries: means, tests of significance, the queries on which they differ."""
 
-    runs: tuple[str, ...]
-    """TREC runs, NAME=RUN.trec, two or more."""
+    runs: tuple[str, ...] = ()
+    """TREC runs, NAME=RUN.trec."""
+    indexes: tuple[str, ...] = ()
+    """Indexes to search, NAME=INDEX, each by all scores that its retriever makes."""
     collection: str | None = None
-    """Collection whose qrels are used; see encode_beir.py."""
+    """Collection whose queries are searched for and whose qrels are used; see encode_beir.py."""
     split: str = "test"
     """Split of the qrels."""
     qrels: Place | None = None
@@ -160,16 +162,24 @@ class CompareJob(SelfExclusion):
 
     @model_validator(mode="after")
     def _has_runs_and_qrels(self) -> CompareJob:
-        if len(named_runs(self.runs, "--runs")) < 2:
-            raise ValueError("--runs has one run: give two or more to compare, or measure one by evaluate.py")
+        runs, indexes = {*named_runs(self.runs, "--runs")}, {*self.named_indexes}
+        if not indexes and len(runs) < 2:
+            raise ValueError("give two --runs or more, or --indexes, to compare; evaluate.py measures one run")
         if len({*self.fusions}) < len(self.fusions):
             raise ValueError("--fusions: name none twice")
-        taken = sorted({f"fused by {by}" for by in self.fusions} & {*named_runs(self.runs, "--runs")})
+        taken = sorted(({f"fused by {by}" for by in self.fusions} | indexes) & runs)
         if taken:
-            raise ValueError(f"--runs: a row of --fusions is called '{taken[0]}': give the run another name")
+            raise ValueError(f"--runs: another row is called '{taken[0]}': give the run another name")
         if (self.collection is None) == (self.qrels is None):
             raise ValueError("give --qrels FILE, or --collection and --split")
+        if indexes and self.collection is None:
+            raise ValueError("--indexes goes with --collection, whose queries are searched for")
         return self
+
+    @property
+    def named_indexes(self) -> dict[str, Path | StorePath]:
+        """Name → place of the indexes."""
+        return named_runs(self.indexes, "--indexes", "Dream=indexes/dream")
 
 
 class DemoJob(RayConfig):

@@ -48,18 +48,18 @@ class FusionReport(Model):
     fused: tuple[FusedRun, ...]
 
 
-def named_runs(given: Sequence[str], flag: str) -> dict[str, Path | StorePath]:
-    """Return name → run from texts such as `BM25=runs/bm25.trec`.
+def named_runs(given: Sequence[str], flag: str, example: str = "BM25=runs/bm25.trec") -> dict[str, Path | StorePath]:
+    """Return name → place from texts such as the example.
 
     Raises:
         ValueError: a text of another form, or a name twice; the message names the flag.
     """
-    runs: dict[str, Path | StorePath] = {}
+    places: dict[str, Path | StorePath] = {}
     for text in given:
         name, equals, path = text.partition("=")
         if not (name.strip() and equals and path):
-            raise ValueError(f"{flag} '{text}': write NAME=RUN.trec, for example BM25=runs/bm25.trec")
-        if name in runs:
-            raise ValueError(f"{flag}: two runs are called {name}: give each a name of its own")
-        runs[name] = as_place(path)
-    return runs
+            raise ValueError(f"{flag} '{text}': write NAME=PLACE, for example {example}")
+        if name in places:
+            raise ValueError(f"{flag}: two are called {name}: give each a name of its own")
+        places[name] = as_place(path)
+    return places

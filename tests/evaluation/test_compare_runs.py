@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
+import diffretriever as dr
 from diffretriever.collections import Run, write_qrels, write_run
 from diffretriever.evaluation.comparison import better_than, compare_runs, draw_differences, lettered_table
 from diffretriever.evaluation.evaluate import evaluate_job
@@ -86,7 +88,7 @@ def test_what_is_no_comparison(job: CompareJob, tmp_path: Path) -> None:
         compare_runs(job.model_copy(update={"qrels": tmp_path / "foreign.tsv"}), "c")
     assert not (tmp_path / "out").exists()
     for wrong, told in (
-        ({"runs": (first,)}, "--runs has one run"),
+        ({"runs": (first,)}, "give two --runs or more"),
         ({"collection": "c"}, "give --qrels FILE, or --collection"),
         ({"qrels": None}, "give --qrels FILE, or --collection"),
     ):
@@ -105,7 +107,7 @@ def test_fusions_are_rows_more(job: CompareJob, tmp_path: Path) -> None:
     for fusion in job.fusions:
         assert report.measures[f"fused by {fusion}"] == {f"fused by {fusion}": evaluated[fusion].mean}
     assert "d fused by min-max" in lettered_table(report)
-    with pytest.raises(ValueError, match="a row of --fusions is called 'fused by min-max': give the run another name"):
+    with pytest.raises(ValueError, match="another row is called 'fused by min-max': give the run another name"):
         CompareJob.model_validate({**job.model_dump(), "runs": (*job.runs, "fused by min-max=x.trec")})
     with pytest.raises(ValueError, match="--fusions: name none twice"):
         CompareJob.model_validate({**job.model_dump(), "fusions": ("min-max", "min-max")})
@@ -146,3 +148,33 @@ def test_a_run_that_says_little_is_told_of(job: CompareJob, tmp_path: Path, capl
     assert warnings_of("x", Overlap(queries=0, judged=0, relevant=0), N) == [
         "x has passages for none of the 30 judged queries: is it of the same split?"
     ]
+
+
+def test_indexes_are_searched_and_compared(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus"
+    (corpus / "qrels").mkdir(parents=True)
+    texts = ["prune roses in winter", "feed the sourdough", "bees shiver in winter"]
+    passages = [{"_id": f"p{i}", "text": text} for i, text in enumerate(texts)]
+    (corpus / "corpus.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in passages))
+    (corpus / "queries.jsonl").write_text(
+        "".join(f'{{"_id": "q{i}", "text": "{text}"}}\n' for i, text in enumerate(texts))
+    )
+    (corpus / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\tp0\t1\nq1\tp1\t1\nq2\tp2\t1\n")
+    dr.Index.create(tmp_path / "bm25", str(corpus), retriever="bm25")
+    write_run(tmp_path / "run.trec", [Run.of({f"q{i}": {"p2": 1.0} for i in range(3)})], "run")
+    job = CompareJob(
+        runs=(f"constant={tmp_path / 'run.trec'}",),
+        indexes=(f"BM25={tmp_path / 'bm25'}",),
+        collection=str(corpus),
+        measures=("nDCG@10",),
+        output=tmp_path / "out",
+    )
+    report = compare_runs(job, "python jobs/compare.py")
+    assert report.measures == {
+        "constant": {"constant": {"nDCG@10": pytest.approx(1 / 3)}},
+        "BM25": {"BM25": {"nDCG@10": 1}},
+    }
+    with pytest.raises(ValueError, match="--indexes goes with --collection"):
+        CompareJob(indexes=("a=b",), qrels=tmp_path / "qrels.tsv", output=tmp_path)
+    with pytest.raises(ValueError, match="another row is called 'a'"):
+        CompareJob(indexes=("a=b",), runs=("a=c",), collection="x", output=tmp_path)

@@ -149,8 +149,8 @@ def test_queries_may_come_in_any_order() -> None:
     ("settings", "message"),
     [
         ({"runs": PLACES[:1]}, "--runs has one run"),
-        ({"runs": ("a.trec", "b.trec")}, "--runs 'a.trec': write NAME=RUN.trec"),
-        ({"runs": ("a=x", "a=y")}, "two runs are called a"),
+        ({"runs": ("a.trec", "b.trec")}, "--runs 'a.trec': write NAME=PLACE"),
+        ({"runs": ("a=x", "a=y")}, "two are called a"),
         ({"runs": ("min-max=x", "b=y")}, "a way to fuse is called min-max"),
         ({"run": "r"}, "give --run or --runs, not both"),
         ({"index": "i"}, "give --runs or --index, not both"),

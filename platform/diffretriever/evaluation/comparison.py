@@ -18,21 +18,23 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from diffretriever.collections import Qrels, open_collection, read_qrels
+from diffretriever.collections import Collection, Qrels, Run, open_collection, read_qrels
+from diffretriever.evaluation.evaluate import refuse_index_of_others, search_queries
 from diffretriever.evaluation.figures import BASE, BLUE, INK, RED, panel_figure, png, quiet
 from diffretriever.evaluation.formats import FORMATS, Command, Picture, Section
 from diffretriever.evaluation.formats.grid import Grid, GridCell, GridRow
 from diffretriever.evaluation.formats.tables import format_table, level_with_interval, points, signed
-from diffretriever.evaluation.fused import FinishedRuns, Weights
+from diffretriever.evaluation.fused import FinishedRuns, Weights, read_runs
 from diffretriever.evaluation.measures import EvaluationResult, deepest_rank, evaluate, measures_of, parse_measures
 from diffretriever.evaluation.overlap import overlap_of, warnings_of
 from diffretriever.evaluation.report import INTERVAL_NOTE, draw_measures, intervals_of, summary_of
 from diffretriever.evaluation.statistics import ALPHA, holm, randomisation_p_each, t_test_p
 from diffretriever.files import whole_file, write_bytes, write_text
-from diffretriever.schemas.evaluate import TESTS, CompareJob, ComparisonReport, Overlap, Test
+from diffretriever.schemas.evaluate import TESTS, CompareJob, ComparisonReport, EvaluateJob, Overlap, Test
 from diffretriever.schemas.fusion import named_runs
 from diffretriever.schemas.places import StorePath
 from diffretriever.scoring.fusion import FUSION_DEPTH
+from diffretriever.search import open_searcher
 
 _T = TypeVar("_T")
 _MOST = len(string.ascii_lowercase)
@@ -45,11 +47,11 @@ _DRAWN = 10
 
 
 def compare_runs(job: CompareJob, command: str) -> ComparisonReport:
-    """Measure the runs of a compare job, write its files, and return what is in `comparison.json`.
+    """Measure the runs and indexes of a compare job, write its files, and return what is in `comparison.json`.
 
     Raises:
-        ValueError: a malformed run or qrels, no such collection, split or measure, a run that lacks queries, or runs
-            without a passage in common; nothing has been written then.
+        ValueError: a malformed run or qrels, no such index, collection, split or measure, a run that lacks queries, or
+            runs without a passage in common; nothing has been written then.
     """
     collection = None if job.collection is None else open_collection(job.collection)
     name = None if collection is None else collection.name
@@ -61,8 +63,10 @@ def compare_runs(job: CompareJob, command: str) -> ComparisonReport:
         assert collection is not None, "the config has checked this"
         qrels = collection.qrels(job.split)
     excludes = job.settled(default=collection is not None and collection.excludes_self).drops_self
-    places = named_runs(job.runs, "--runs")
-    runs = FinishedRuns.read(places, qrels, exclude_self=excludes, allow_missing=job.allow_missing)
+    found = read_runs(named_runs(job.runs, "--runs"), exclude_self=excludes)
+    if collection is not None:
+        found |= _searched(job, collection, exclude_self=excludes)
+    runs = FinishedRuns.of(found, qrels, allow_missing=job.allow_missing)
     measured = {name: runs.single(name) for name in runs.names}
     overlap = {name: overlap_of(run, qrels) for name, run in measured.items()}
     equal = Weights.given(runs.names).by_run
@@ -74,6 +78,21 @@ def compare_runs(job: CompareJob, command: str) -> ComparisonReport:
     report = write_comparison(job.output, f"{title}{place}", systems, command=command, test=job.test, overlap=overlap)
     write_text(job.output / "compare.yaml", job.to_yaml())
     return report
+
+
+def _searched(job: CompareJob, collection: Collection, *, exclude_self: bool) -> dict[str, Run]:
+    """Return the runs of the job's indexes, called by their names, and by the score where there are several."""
+    queries, qrels = collection.queries(job.split), collection.qrels(job.split)
+    found: dict[str, Run] = {}
+    for name, place in job.named_indexes.items():
+        own = EvaluateJob(
+            index=str(place), collection=job.collection, split=job.split, output=job.output, exclude_self=exclude_self
+        )
+        searcher = open_searcher(own.index, own)
+        refuse_index_of_others(searcher, qrels, collection.name)
+        runs = search_queries(searcher, queries, own)
+        found |= {f"{name} {mode}" if len(runs) > 1 else name: run for mode, run in runs.items()}
+    return found
 
 
 def write_comparison(

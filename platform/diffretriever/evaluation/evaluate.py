@@ -75,7 +75,7 @@ def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
     job = with_measures(job.settled(default=collection.excludes_self), collection.name)
     queries, qrels = collection.queries(job.split), collection.qrels(job.split)
     searcher = open_searcher(job.index, job, job.version)
-    _refuse_index_of_others(searcher, qrels, collection.name)
+    refuse_index_of_others(searcher, qrels, collection.name)
     texts = [query.text for query in queries]
     chooser = BudgetChooser.for_searcher(searcher, job.selector) if job.selector else None
     choices = chooser.choose(texts) if chooser else []
@@ -104,7 +104,8 @@ def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
     return results
 
 
-def _refuse_index_of_others(searcher: Searcher, qrels: Qrels, collection: str) -> None:
+def refuse_index_of_others(searcher: Searcher, qrels: Qrels, collection: str) -> None:
+    """Raise ValueError where an index holds none of the passages that a collection judges relevant."""
     relevant = relevant_in(qrels)
     if relevant and not (searcher.index.order.passages.numbers_of(relevant) >= 0).any():
         raise ValueError(

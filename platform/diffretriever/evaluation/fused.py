@@ -31,6 +31,12 @@ _NAMED = 3
 """Queries that a message names."""
 
 
+def read_runs(places: Mapping[str, Path | StorePath], *, exclude_self: bool) -> dict[str, Run]:
+    """Read runs by name, each query's own passage (same id) left out where asked for; raises as `read_run` does."""
+    runs = {name: read_run(place) for name, place in track(places.items(), "reading runs", "runs")}
+    return {name: run.without_self() for name, run in runs.items()} if exclude_self else runs
+
+
 @dataclass(frozen=True, slots=True)
 class FinishedRuns:
     """Runs of several retrievers over the same queries.
@@ -83,10 +89,7 @@ class FinishedRuns:
         Raises:
             ValueError: as `of` and `read_run` do.
         """
-        runs = {name: read_run(place) for name, place in track(places.items(), "reading runs", "runs")}
-        if exclude_self:
-            runs = {name: run.without_self() for name, run in runs.items()}
-        return cls.of(runs, qrels, allow_missing=allow_missing)
+        return cls.of(read_runs(places, exclude_self=exclude_self), qrels, allow_missing=allow_missing)
 
     def single(self, name: str) -> Run:
         """Return one of the runs."""
