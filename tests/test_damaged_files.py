@@ -595,7 +595,6 @@ TRIED: dict[str, tuple[str, ...]] = {
     "ledger.py": ("entry of a ledger", "identity of a ledger"),
     "pipelines/batch_search.py": (_OURS,),
     "pipelines/compress.py": (_OURS,),
-    "pipelines/encode.py": (_OURS,),
     "pipelines/encoders.py": (_OURS,),
     "pipelines/machines.py": ("[the cluster's own config, which Ray has read]",),
     "pipelines/mining.py": ("mined negatives",),
