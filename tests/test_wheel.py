@@ -56,11 +56,12 @@ def test_the_command_is_declared(site: Path) -> None:
     assert "diffretriever = diffretriever.__main__:main" in entry_points.read_text("utf-8")
 
 
+@pytest.mark.usefixtures("warm")
 def test_the_command_runs_jobs_from_the_wheel(site: Path, tmp_path: Path) -> None:
     """Nothing of the checkout is on the path, and the modules of others keep their names."""
     corpus = tmp_path / "notes.csv"
     corpus.write_text("text\nPrune roses in late winter.\nFeed the sourdough every day.\n", "utf-8")
-    environment = {**os.environ, "PYTHONPATH": str(site)}
+    environment = {**os.environ, "PYTHONPATH": f"{site}:{os.environ['PYTHONPATH']}"}
     for command, told in (
         (["encode", "--collection", str(corpus), "--retriever", "bm25", "--index", "notes"], "2 passages"),
         (["search", "--index", "notes", "--query", "roses"], "Prune roses"),
@@ -68,7 +69,7 @@ def test_the_command_runs_jobs_from_the_wheel(site: Path, tmp_path: Path) -> Non
         # Not by its script, which an editable installation would lead to the checkout.
         code = "import sys; sys.argv[0] = 'diffretriever'; from diffretriever.__main__ import main; main()"
         done = subprocess.run(
-            [sys.executable, "-c", code, *command],
+            ["python", "-c", code, *command],
             cwd=tmp_path,
             env=environment,
             capture_output=True,
@@ -78,7 +79,7 @@ def test_the_command_runs_jobs_from_the_wheel(site: Path, tmp_path: Path) -> Non
         assert done.returncode == 0, done.stderr
         assert told in done.stdout
     where = subprocess.run(
-        [sys.executable, "-c", "import schemas, diffretriever; print(schemas.SECRET, diffretriever.__file__)"],
+        ["python", "-c", "import schemas, diffretriever; print(schemas.SECRET, diffretriever.__file__)"],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
