@@ -38,7 +38,7 @@ def main() -> None:
         print(f"diffretriever {__version__}")
     elif name == "serve":
         sys.argv = ["diffretriever serve", *rest]
-        runpy.run_module("diffretriever.serve", run_name="__main__")
+        runpy.run_module("diffretriever.serve", run_name="__main__", alter_sys=True)
     elif name in known:
         sys.argv = [f"diffretriever {name}", *rest]
         _start(known[name])
