@@ -47,7 +47,7 @@ def parse_mode(text: str) -> str:
     """
     lists = _MODES[_HYBRID] if text == _HYBRID else text.split("+")
     if len({*lists}) < len(lists) or not {*lists} <= {*_LISTS}:
-        raise ValueError(f"'{text}' is no score to rank by.{suggest(text, _MODES)}")
+        raise ValueError(f"'{text}' is no score to rank by.{suggest(text, _MODES)} There are {', '.join(_MODES)}.")
     return mode_of(lists)
 
 

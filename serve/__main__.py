@@ -63,11 +63,12 @@ def main(arguments: list[str]) -> None:
     # Of Ray's processes, which are started from here on.
     os.environ.update({**front.ENVIRONMENT, **starting.ENVIRONMENT})
     try:
+        url = f"http://{address.host}:{address.port}"
         with starting.Starting(address.host, address.port):
+            sys.stderr.write(f"starting on {url}\n")
             application = _application(given)
             _start_ray(address)
         _run(application)
-        url = f"http://{address.host}:{address.port}"
         sys.stderr.write(f"serving on {url}, described at {url}/docs, measured for Prometheus at {url}/metrics\n")
         signal.pause()
     except KeyboardInterrupt:

@@ -285,6 +285,11 @@ def system_name(manifest: IndexManifest, query_budget: int | str | None = None) 
     return ".".join([in_tag(_preset_of(config) or _described(config)), *parts])
 
 
+def retriever_name(config: RetrieverConfig) -> str:
+    """Return what people call a retriever: its preset, or its method and weights where it is none."""
+    return _preset_of(config) or config.title
+
+
 def in_tag(name: str) -> str:
     """Return a name as it can stand in the tag of a run: `-` in place of spaces, slashes and the like."""
     return _NOT_IN_A_TAG.sub("-", name).strip("-") or "run"

@@ -110,7 +110,7 @@ def test_equals_the_definitions(found: dict[str, float], relevant: set[str]) -> 
     ("name", "hint"),
     [
         ("nDCG10", "Did you mean 'nDCG@10'"),
-        ("Recal@100", "Did you mean 'Recall'"),
+        ("Recal@100", "Did you mean 'Recall@100'"),
         ("nDCG@ten", "nDCG"),
         ("nDCG(", "nDCG"),
         ("Recall", "Recall"),
@@ -150,3 +150,8 @@ def test_importing_the_package_is_cheap() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": ":".join(sys.path)}
     )
     assert loaded.stdout.strip() == "[]"
+
+
+def test_a_misspelt_measure_keeps_its_cutoff() -> None:
+    with pytest.raises(ValueError, match=r"Did you mean 'nDCG@10'\?"):
+        parse_measures(["nDGC@10"])

@@ -228,3 +228,25 @@ def test_a_text_is_no_list(retriever: dr.Retriever, index: dr.Index) -> None:
             call()
     with pytest.raises(ValueError, match="'minilm-pooled' is a name"):
         dr.load_encoder("minilm-pooled")  # type: ignore[arg-type]
+
+
+def test_sync_is_of_the_only_collection(tmp_path: Path) -> None:
+    """An index of a file is synced with a list, though the list has another name of its own."""
+    file = tmp_path / "notes.csv"
+    file.write_text("id,text\na,one note\nb,another note\n", "utf-8")
+    index = dr.Index.create(tmp_path / "index", str(file), retriever="bm25")
+    assert index.collections == ["notes"]
+    assert index.sync([{"id": "a", "text": "one note"}]).deleted == 1
+    index.add([{"id": "c", "text": "a third"}], name="others")
+    with pytest.raises(ValueError, match="several collections: say which one these are, name='notes'"):
+        index.sync([{"id": "a", "text": "one note"}])
+    assert len(index) == 2
+
+
+def test_an_index_is_called_by_its_preset_and_unknown_ids_make_no_version(tmp_path: Path) -> None:
+    dr.Index.create(tmp_path / "index", ["a note"], retriever="bm25")
+    index = dr.Index(tmp_path / "index")
+    assert index.retriever.name == "bm25"
+    version = index.version
+    assert index.delete(["nobody"]) == 0
+    assert index.version == version

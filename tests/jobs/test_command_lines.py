@@ -149,7 +149,7 @@ MISTAKES = [
     ("evaluate", ["--run", "no.trec", "--qrels", "no.tsv", "--output", "o"], "no.trec"),
     ("maintain_index", ["--index", "i"], "nothing to do"),
     ("prepare_training", ["--source", "nowhere", "--output", "o"], "no collection 'nowhere'"),
-    ("mine_negatives", ["--source", "s", "--index", "nowhere", "--output", "o.jsonl"], "nowhere: make one with"),
+    ("mine_negatives", ["--source", "s", "--index", "nowhere", "--output", "o.jsonl"], "nowhere: make one by"),
 ]
 
 

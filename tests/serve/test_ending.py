@@ -142,7 +142,7 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
         (["index=i", "port=0"], "port: Input should be greater than or equal to 1"),
         (["indx=i", "port=PORT"], "unknown key 'indx' in ServeConfig. Did you mean 'index'?"),
         (["port=PORT"], "index: a value is needed"),
-        (["index=/none", "port=PORT"], "no index at /none: make one with"),
+        (["index=/none", "port=PORT"], "no index at /none: make one by"),
         (["index=/none", "port=PORT", "host=nowhere.invalid"], "host=nowhere.invalid is no address: give"),
     ],
 )

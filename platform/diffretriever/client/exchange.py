@@ -50,7 +50,8 @@ class ProblemError(ClientError):
         self.field = problem.field
         self.fix = problem.fix
         where = f"{problem.field}: " if problem.field else ""
-        super().__init__(f"{status} {where}{problem.detail.rstrip('.')}. {problem.fix}")
+        detail = problem.detail.rstrip(".")
+        super().__init__(f"{status} {where}{detail}{'' if detail.endswith('?') else '.'} {problem.fix}")
 
 
 class AnswerError(ClientError):

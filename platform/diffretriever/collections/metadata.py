@@ -85,7 +85,9 @@ class WithMetadata(Collection):
             return replace(record, metadata={name: value for name, value in values if value is not None})
         except RefusedError as refused:
             raw = json.dumps({"id": record.id, **record.further}, ensure_ascii=False, default=str)
-            return BadRecord(file, line, str(refused), raw.encode(errors="replace").decode()[:_RAW_CHARACTERS])
+            shown = raw.encode(errors="replace").decode()[:_RAW_CHARACTERS]
+            # In a folder of texts the id is what names the file.
+            return BadRecord(file, line, f"{refused}, in the record '{record.id}'", shown)
 
     def _keeps(self, name: str) -> bool:
         return self.wanted is None or name in self.wanted

@@ -120,9 +120,14 @@ def _parse_measure(name: str) -> Measure:
         known = False
     if known:
         return measure
-    family = name.partition("@")[0].partition("(")[0]
+    family, at, cutoff = name.partition("@")
     names = [*ir_measures.measures.registry, *DEFAULT_MEASURES]
-    raise ValueError(f"'{name}' is not a measure that ir_measures can compute.{suggest(family, names)}")
+    if at and cutoff.isdigit():
+        names = [f"{each}@{cutoff}" for each in ir_measures.measures.registry] + names
+        raise ValueError(f"'{name}' is not a measure that ir_measures can compute.{suggest(name, names)}")
+    raise ValueError(
+        f"'{name}' is not a measure that ir_measures can compute.{suggest(family.partition('(')[0], names)}"
+    )
 
 
 def _deepest(measures: Iterable[Measure]) -> int | None:

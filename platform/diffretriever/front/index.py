@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 OnExisting = Literal["error", "skip", "replace"]
 
+_ROWS_READ = 65_536
+_IN_MEMORY = "documents"
+"""Collection that documents in memory are, unless they are given a name."""
 _MOST_HERE = 10_000
 """Passages: more are encoded on Ray."""
 
@@ -67,7 +70,7 @@ class Index:
         budget: str | Budget | None = None,
         fields: Mapping[str, str] | None = None,
         metadata: str | Sequence[str] | None = None,
-        name: str = "documents",
+        name: str = _IN_MEMORY,
         chunk: int | None = None,
         on_ray: bool | None = None,
     ) -> Self:
@@ -108,7 +111,7 @@ class Index:
         on_existing: OnExisting = "error",
         fields: Mapping[str, str] | None = None,
         metadata: str | Sequence[str] | None = None,
-        name: str = "documents",
+        name: str = _IN_MEMORY,
         chunk: int | None = None,
         on_ray: bool | None = None,
     ) -> EncodeSummary:
@@ -137,7 +140,7 @@ class Index:
         *,
         fields: Mapping[str, str] | None = None,
         metadata: str | Sequence[str] | None = None,
-        name: str = "documents",
+        name: str | None = None,
         chunk: int | None = None,
         on_ray: bool | None = None,
     ) -> EncodeSummary:
@@ -147,15 +150,16 @@ class Index:
             documents: as for `create`; all of the collection's.
             fields: as for `create`.
             metadata: as for `create`, of the columns that the index has; of a field without one, say which to keep.
-            name: of the collection; passages of others stay.
+            name: of the collection that documents in memory are; passages of others stay. None: `documents` where the
+                index holds such, else its only one.
             chunk: as for `create`.
             on_ray: as for `create`.
 
         Raises:
-            ValueError: bad documents; nothing has been written then.
+            ValueError: bad documents, or several collections of which none was named; nothing has been written then.
         """
         job = EncodeJob(
-            collection=name,
+            collection=self._only_collection() if name is None else name,
             index=self.place,
             on_existing="replace",
             sync=True,
@@ -163,6 +167,14 @@ class Index:
             metadata=_metadata(metadata),
         )
         return self._add(job, documents, fields, on_ray=on_ray)
+
+    def _only_collection(self) -> str:
+        names = self.collections
+        if not names or _IN_MEMORY in names:
+            return _IN_MEMORY
+        if len(names) > 1:
+            raise ValueError(f"{self.place} holds several collections: say which one these are, name='{names[0]}'")
+        return names[0]
 
     def _add(
         self, job: EncodeJob, documents: Documents, fields: Mapping[str, str] | None, *, on_ray: bool | None
@@ -284,6 +296,14 @@ class Index:
     def place(self) -> str:
         """Folder or URI."""
         return self._table.uri
+
+    @property
+    def collections(self) -> list[str]:
+        """The names of the collections that its passages came with."""
+        names: set[str] = set()
+        for batch in self._table.batches(["collection"], _ROWS_READ):
+            names.update(batch.column("collection").unique().to_pylist())
+        return sorted(names)
 
     @property
     def version(self) -> int:

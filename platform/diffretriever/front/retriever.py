@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from diffretriever.presets import load_retriever, with_places
+from diffretriever.presets import load_retriever, retriever_name, with_places
 from diffretriever.schemas.budget import Budget, BudgetChoice
 from diffretriever.schemas.retriever import RetrieverConfig, is_neural
 
@@ -48,9 +48,14 @@ class Retriever:
         Raises:
             ValueError: no such preset or file, or it cannot be changed so.
         """
-        self.name = retriever if isinstance(retriever, str) else retriever.title
+        self._given = retriever
         self.config = _config(retriever, backbone, adapter, budget)
         self.device = device
+
+    @cached_property
+    def name(self) -> str:
+        """What it was called, or the preset that the config is."""
+        return self._given if isinstance(self._given, str) else retriever_name(self._given)
 
     def on(self, collection: str) -> Retriever:
         """Return the retriever for the collection of this name: itself, where it is the same for all collections."""

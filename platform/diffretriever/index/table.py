@@ -143,10 +143,10 @@ class PassageIndex:
                 raise unreachable(uri, error) from error
             if version is not None and cls.exists(uri):
                 raise ValueError(
-                    f"{uri} keeps no version {version}: `python jobs/inspect_index.py --index {uri}` lists its versions"
+                    f"{uri} keeps no version {version}: inspect_index.py lists them, in Python Index.versions()"
                 ) from error
             raise ValueError(
-                f"no index at {uri}: make one with `python jobs/encode_beir.py --collection … --index {uri}`"
+                f"no index at {uri}: make one by encode_beir.py --index {uri} --collection …, in Python by Index.create"
             ) from error
         opened = cls(uri, dataset, manifest_in(dataset, uri))
         refuse_wrong_deletions(opened.uri, table_uri(opened.uri), opened._metadata)
@@ -294,7 +294,8 @@ class PassageIndex:
             ValueError: other processes kept changing these passages; nothing was deleted.
         """
         wanted = list(ids)
-        if not wanted:
+        # What is not there makes no version.
+        if not wanted or not self.dataset.count_rows(filter=ids_filter(wanted)):
             return 0
         before = deletion_files(self._metadata())
         with refused_if_changed(self.uri):

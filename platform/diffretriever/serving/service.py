@@ -185,8 +185,8 @@ class Service:
             try:
                 return condition_of(wanted, metadata)
             except FilterError as error:
-                fix = "see docs/filters.md for what a filter is made of; `GET /index` names the columns"
-                raise InvalidError(str(error), fix, "filter") from None
+                fix = "write conditions such as year >= 2020 AND lang = 'en' on the columns that `GET /index` names"
+                raise InvalidError(str(error).removeprefix("filter: ").removesuffix("."), fix, "filter") from None
         known = await asyncio.to_thread(lambda: view.collections)
         if wanted.collection not in known:
             fix = suggest(wanted.collection, known).strip()
