@@ -140,12 +140,14 @@ def test_the_same_as_a_job(retriever: dr.Retriever, tmp_path: Path) -> None:
     assert "nDCG@10" in repr(measured)
     assert measured.to_pandas().shape == (1, 1)
     assert "corpus, test" in measured._repr_html_()
-    compared = dr.compare(
-        {"ours": measured, "words": dr.evaluate(made, str(corpus), modes=["bm25"], measures=["nDCG@10"])}
-    )
+    words = dr.evaluate(made, str(corpus), modes=["bm25"], measures=["nDCG@10"])
+    compared = dr.compare({"ours": measured, "words": words})
     assert [line.split()[:2] for line in repr(compared).splitlines()[2:4]] == [["a", "ours"], ["b", "words"]]
     assert compared.to_pandas().shape == (2, 1)
     assert "<td" in compared._repr_html_()
+    fused = dr.compare({"ours": measured, "words": words}, fusions=["min-max"]).report
+    assert fused.measures["fused by min-max"].keys() == {"min-max"}
+    assert fused.measures["ours"] == compared.report.measures["ours"]
     with pytest.raises(ValueError, match="different measures"):
         dr.compare({"ours": measured, "words": dr.evaluate(made, str(corpus), modes=["bm25"])})
 

@@ -6,16 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from diffretriever.collections import Collection, Run, open_collection
+from diffretriever.collections import Collection, Qrels, Run, open_collection
 from diffretriever.evaluation.comparison import compared, lettered_table, means_of
 from diffretriever.evaluation.formats.html import HtmlFormat
 from diffretriever.evaluation.formats.tables import Cell, format_table
-from diffretriever.evaluation.measures import EvaluationResult, measures_of, parse_measures
+from diffretriever.evaluation.fused import FinishedRuns, Weights
+from diffretriever.evaluation.measures import EvaluationResult, deepest_rank, measures_of, parse_measures
 from diffretriever.evaluation.measures import evaluate as measure
 from diffretriever.evaluation.overlap import relevant_in
 from diffretriever.front.index import Index
 from diffretriever.schemas.evaluate import ComparisonReport, Test
+from diffretriever.schemas.fusion import Fusion
 from diffretriever.schemas.mode import Mode
+from diffretriever.scoring.fusion import FUSION_DEPTH
 from diffretriever.search.batch import kept_hits, searched_depth
 
 if TYPE_CHECKING:
@@ -31,6 +34,10 @@ class Measured:
     split: str
     results: dict[Mode, EvaluationResult]
     """For each mode the means over all judged queries, and the values of each query."""
+    runs: dict[Mode, Run]
+    """What was found, by mode."""
+    qrels: Qrels
+    """What it was judged by."""
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the means: a row a mode, a column a measure."""
@@ -85,8 +92,9 @@ def evaluate(
     found = index.searcher.search([query.text for query in queries], k=depth, modes=modes)
     ids = [query.id for query in queries]
     kept = {mode: kept_hits(ids, hits, k, exclude_self=source.excludes_self) for mode, hits in found.items()}
-    results = {mode: measure(Run(ids, hits), qrels, wanted) for mode, hits in kept.items()}
-    return Measured(index.place, source.name, split, results)
+    runs = {mode: Run(ids, hits) for mode, hits in kept.items()}
+    results = {mode: measure(run, qrels, wanted) for mode, run in runs.items()}
+    return Measured(index.place, source.name, split, results, runs, qrels)
 
 
 @dataclass(frozen=True, repr=False)
@@ -110,17 +118,33 @@ class Comparison:
         return HtmlFormat().table(means_of(self.report))
 
 
-def compare(systems: Mapping[str, Measured], *, test: Test = "t-test") -> Comparison:
+def compare(systems: Mapping[str, Measured], *, test: Test = "t-test", fusions: Sequence[Fusion] = ()) -> Comparison:
     """Compare what `evaluate` has measured on the same queries, as `jobs/compare.py` compares runs.
 
     Args:
         systems: by name, at least one and at most 26 with their modes.
         test: of significance, paired over queries and corrected by Holm.
+        fusions: ways to fuse all systems and modes with equal weights, each a row more: `min-max`, `z-score`,
+            `reciprocal-rank`.
 
     Raises:
-        ValueError: they were measured on different queries or by different measures, or there are too many.
+        ValueError: they were measured on different queries or by different measures, or there are too many; or they
+            are to be fused and have no passage in common.
     """
     if not systems:
         raise ValueError("systems: there are none to compare")
     results = {name: measured.results for name, measured in systems.items()}
+    results.update({f"fused by {by}": {by: result} for by, result in _fused(systems, fusions).items()})
     return Comparison(compared(", ".join(systems), results, "diffretriever.compare", test))
+
+
+def _fused(systems: Mapping[str, Measured], fusions: Sequence[Fusion]) -> dict[Fusion, EvaluationResult]:
+    if not fusions:
+        return {}
+    first = next(iter(systems.values()))
+    measures = list(next(iter(first.results.values())).mean)
+    found = {f"{name} {mode}": run for name, measured in systems.items() for mode, run in measured.runs.items()}
+    runs = FinishedRuns.of(found, first.qrels)
+    depth = deepest_rank(measures) or FUSION_DEPTH
+    weights = Weights.given(runs.names).by_run
+    return {by: measure(runs.fused(by, weights, depth), first.qrels, measures) for by in dict.fromkeys(fusions)}
