@@ -42,7 +42,14 @@ from diffretriever.schemas.places import StorePath, plain_place  # noqa: E402
 from diffretriever.schemas.settings import JobConfig, ModelOptions, PresetListing  # noqa: E402
 
 C = TypeVar("C", bound=JobConfig)
-_LOST = ("LocalRayletDiedError", "NodeDiedError", "WorkerCrashedError", "OwnerDiedError", "RpcError")
+_LOST = (
+    "ActorUnavailableError",
+    "LocalRayletDiedError",
+    "NodeDiedError",
+    "OwnerDiedError",
+    "RpcError",
+    "WorkerCrashedError",
+)
 """Errors of Ray's, which a job need not have loaded, of what died under its work."""
 _SAFE = "what was committed is safe, the same command goes on from there"
 _WRITTEN = ("index", "output")

@@ -221,6 +221,11 @@ _IN_A_CALL = """try:
             1,
             "error: Ray lost what worked for this job (The task's local raylet died. Check raylet.out for",
         ),
+        (
+            "raise ray.exceptions.ActorUnavailableError('RPC error: Socket closed', None)",
+            1,
+            "error: Ray lost what worked for this job (The actor",
+        ),
     ],
 )
 def test_a_job_that_ray_ends_says_that_all_is_safe(end: str, status: int, told: str, tmp_path: Path) -> None:
