@@ -167,6 +167,45 @@ class Collection(ABC):
         return self.name
 
 
+class CollectionOver(Collection):
+    """A collection that makes its own passages of another's; all else is the other's."""
+
+    source: Collection
+
+    @property
+    def name(self) -> str:  # type: ignore[override] # it cannot be set
+        """That of the source."""
+        return self.source.name
+
+    def parts(self) -> list[Part]:
+        """Return those of the source."""
+        return self.source.parts()
+
+    def splits(self) -> list[str]:
+        """Return those of the source."""
+        return self.source.splits()
+
+    def queries(self, split: str) -> list[Query]:
+        """Return those of the source."""
+        return self.source.queries(split)
+
+    def qrels(self, split: str) -> Qrels:
+        """Return those of the source."""
+        return self.source.qrels(split)
+
+    def source_state(self) -> str:
+        """Return that of the source."""
+        return self.source.source_state()
+
+    def inputs(self) -> list[Path | StorePath]:
+        """Return those of the source."""
+        return self.source.inputs()
+
+    def place(self) -> str:
+        """Return that of the source."""
+        return self.source.place()
+
+
 class UnjudgedCollection(Collection):
     """Passages without queries."""
 

@@ -10,16 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
-from diffretriever.collections.base import BadRecord, Collection, Part, Passage, Qrels, Query, Reading
-from diffretriever.schemas.places import StorePath
+from diffretriever.collections.base import BadRecord, Collection, CollectionOver, Part, Passage, Reading
 
 CHUNK_ID = re.compile(r"#[0-9]+$")
 """What the id of a chunk has after its document's."""
 
 
-class ChunkedCollection(Collection):
+class ChunkedCollection(CollectionOver):
     """Another collection in chunks. Markdown is divided by its structure; other text has paragraphs and sentences."""
 
     def __init__(self, whole: Collection, tokens: int, count: Callable[[str], int]) -> None:
@@ -30,47 +28,18 @@ class ChunkedCollection(Collection):
             tokens: most tokens of a passage, its title included. Of these a long title takes half at the most.
             count: returns the tokens of a text; picklable.
         """
-        self.name = whole.name
-        self.tokens = tokens
-        self._whole, self._count = whole, count
+        self.source, self.tokens = whole, tokens
+        self._count = count
 
     def records(self) -> Iterator[Passage | BadRecord]:
         """Stream the chunks of each document in turn."""
-        return (chunk for record in self._whole.records() for chunk in self._chunks(record))
-
-    def parts(self) -> list[Part]:
-        """Return the parts of the documents' collection."""
-        return self._whole.parts()
+        return (chunk for record in self.source.records() for chunk in self._chunks(record))
 
     def read(self, part: Part) -> Reading:
         """Read a part; all chunks of a document are on its line."""
-        reading = self._whole.read(part)
+        reading = self.source.read(part)
         records = ((line, chunk) for line, record in reading.records for chunk in self._chunks(record))
         return Reading(reading.file, records, reading.count_lines)
-
-    def splits(self) -> list[str]:
-        """Return those of the documents' collection."""
-        return self._whole.splits()
-
-    def queries(self, split: str) -> list[Query]:
-        """Return those of the documents' collection."""
-        return self._whole.queries(split)
-
-    def qrels(self, split: str) -> Qrels:
-        """Return the judgements, which are of documents."""
-        return self._whole.qrels(split)
-
-    def source_state(self) -> str:
-        """Return that of the documents' collection."""
-        return self._whole.source_state()
-
-    def inputs(self) -> list[Path | StorePath]:
-        """Return those of the documents' collection."""
-        return self._whole.inputs()
-
-    def place(self) -> str:
-        """Return that of the documents' collection."""
-        return self._whole.place()
 
     def _chunks(self, record: Passage | BadRecord) -> Iterator[Passage | BadRecord]:
         if isinstance(record, BadRecord):

@@ -15,14 +15,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from operator import ne
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from diffretriever.collections.base import BadRecord, Collection, Part, Passage, Qrels, Query, Reading
+from diffretriever.collections.base import BadRecord, Collection, CollectionOver, Part, Passage, Reading
 from diffretriever.collections.records import RefusedError, Untyped
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.metadata import Columns, ColumnType, Scalar, check_column_name
-from diffretriever.schemas.places import StorePath
 
 Kind: TypeAlias = ColumnType | Literal["written bool", "written int64", "written float64", "written string", "other"]
 """What a value is as it was read; `written` ones are of a file that says nothing of types."""
@@ -50,7 +48,7 @@ class Known(NamedTuple):
 
 
 @dataclass(frozen=True)
-class WithMetadata(Collection):
+class WithMetadata(CollectionOver):
     """A collection whose passages have the metadata that an index keeps."""
 
     source: Collection
@@ -59,18 +57,9 @@ class WithMetadata(Collection):
     columns: Columns | None = None
     """Of the index; None where they are not known yet, and values stay as they are read."""
 
-    @property
-    def name(self) -> str:  # type: ignore[override] # it cannot be set
-        """That of the source."""
-        return self.source.name
-
     def records(self) -> Iterator[Passage | BadRecord]:
         """Stream the records."""
         return (record for part in self.parts() for _, record in self.read(part).records)
-
-    def parts(self) -> list[Part]:
-        """Return those of the source."""
-        return self.source.parts()
 
     def read(self, part: Part) -> Reading:
         """Read a part."""
@@ -129,30 +118,6 @@ class WithMetadata(Collection):
                 have = suggest(name, joined) if joined else " No record has any."
                 raise ValueError(f"--metadata: no record of '{self.name}' has a field '{name}'.{have}")
         return _known({name: list(own) for name, own in joined.items() if self._keeps(name)})
-
-    def source_state(self) -> str:
-        """Return that of the source."""
-        return self.source.source_state()
-
-    def splits(self) -> list[str]:
-        """Return those of the source."""
-        return self.source.splits()
-
-    def queries(self, split: str) -> list[Query]:
-        """Return those of the source."""
-        return self.source.queries(split)
-
-    def qrels(self, split: str) -> Qrels:
-        """Return those of the source."""
-        return self.source.qrels(split)
-
-    def inputs(self) -> list[Path | StorePath]:
-        """Return those of the source."""
-        return self.source.inputs()
-
-    def place(self) -> str:
-        """Return that of the source."""
-        return self.source.place()
 
 
 def _known(kinds: Mapping[str, Sequence[Kind]]) -> Known:

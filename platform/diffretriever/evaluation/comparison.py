@@ -24,8 +24,8 @@ from diffretriever.evaluation.figures import BASE, BLUE, INK, RED, panel_figure,
 from diffretriever.evaluation.formats import FORMATS, Command, Picture, Section
 from diffretriever.evaluation.formats.grid import Grid, GridCell, GridRow
 from diffretriever.evaluation.formats.tables import format_table, level_with_interval, points, signed
-from diffretriever.evaluation.fused import FinishedRuns, Weights, read_runs
-from diffretriever.evaluation.measures import EvaluationResult, deepest_rank, evaluate, measures_of, parse_measures
+from diffretriever.evaluation.fused import FinishedRuns, read_runs
+from diffretriever.evaluation.measures import EvaluationResult, evaluate, measures_of, parse_measures
 from diffretriever.evaluation.overlap import overlap_of, warnings_of
 from diffretriever.evaluation.report import INTERVAL_NOTE, draw_measures, intervals_of, summary_of
 from diffretriever.evaluation.statistics import ALPHA, holm, randomisation_p_each, t_test_p
@@ -33,7 +33,6 @@ from diffretriever.files import whole_file, write_bytes, write_text
 from diffretriever.schemas.evaluate import TESTS, CompareJob, ComparisonReport, EvaluateJob, Overlap, Test
 from diffretriever.schemas.fusion import named_runs
 from diffretriever.schemas.places import StorePath
-from diffretriever.scoring.fusion import FUSION_DEPTH
 from diffretriever.search import open_searcher
 
 _T = TypeVar("_T")
@@ -69,9 +68,7 @@ def compare_runs(job: CompareJob, command: str) -> ComparisonReport:
     runs = FinishedRuns.of(found, qrels, allow_missing=job.allow_missing)
     measured = {name: runs.single(name) for name in runs.names}
     overlap = {name: overlap_of(run, qrels) for name, run in measured.items()}
-    equal = Weights.given(runs.names).by_run
-    depth = deepest_rank(measures) or FUSION_DEPTH
-    measured.update({f"fused by {by}": runs.fused(by, equal, depth) for by in job.fusions})
+    measured.update({f"fused by {by}": run for by, run in runs.fused_alike(job.fusions, measures).items()})
     systems = {name: {name: evaluate(run, qrels, measures)} for name, run in measured.items()}
     title = " and ".join([", ".join(runs.names[:-1]), runs.names[-1]])
     place = f" on {name} ({job.split})" if job.qrels is None else ""

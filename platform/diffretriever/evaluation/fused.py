@@ -95,6 +95,11 @@ class FinishedRuns:
         """Return one of the runs."""
         return Run(self.query_ids, self.lists[self.names.index(name)])
 
+    def fused_alike(self, fusions: Sequence[Fusion], measures: Sequence[str]) -> dict[Fusion, Run]:
+        """Return all runs fused with equal weights, by each way to fuse, as deep as the measures look."""
+        weights, depth = Weights.given(self.names).by_run, deepest_rank(measures) or FUSION_DEPTH
+        return {by: self.fused(by, weights, depth) for by in dict.fromkeys(fusions)}
+
     def fused(self, by: Fusion, weights: Mapping[str, float], k: int) -> Run:
         """Return the `k` best passages of each query by the weighted sum over all runs."""
         return Run(self.query_ids, fused(self.lists, k, by=by, weights=[weights[name] for name in self.names]))

@@ -10,15 +10,14 @@ from diffretriever.collections import Collection, Qrels, Run, open_collection
 from diffretriever.evaluation.comparison import compared, lettered_table, means_of
 from diffretriever.evaluation.formats.html import HtmlFormat
 from diffretriever.evaluation.formats.tables import Cell, format_table
-from diffretriever.evaluation.fused import FinishedRuns, Weights
-from diffretriever.evaluation.measures import EvaluationResult, deepest_rank, measures_of, parse_measures
+from diffretriever.evaluation.fused import FinishedRuns
+from diffretriever.evaluation.measures import EvaluationResult, measures_of, parse_measures
 from diffretriever.evaluation.measures import evaluate as measure
 from diffretriever.evaluation.overlap import relevant_in
 from diffretriever.front.index import Index
 from diffretriever.schemas.evaluate import ComparisonReport, Test
 from diffretriever.schemas.fusion import Fusion
 from diffretriever.schemas.mode import Mode
-from diffretriever.scoring.fusion import FUSION_DEPTH
 from diffretriever.search.batch import kept_hits, searched_depth
 
 if TYPE_CHECKING:
@@ -145,6 +144,4 @@ def _fused(systems: Mapping[str, Measured], fusions: Sequence[Fusion]) -> dict[F
     measures = list(next(iter(first.results.values())).mean)
     found = {f"{name} {mode}": run for name, measured in systems.items() for mode, run in measured.runs.items()}
     runs = FinishedRuns.of(found, first.qrels)
-    depth = deepest_rank(measures) or FUSION_DEPTH
-    weights = Weights.given(runs.names).by_run
-    return {by: measure(runs.fused(by, weights, depth), first.qrels, measures) for by in dict.fromkeys(fusions)}
+    return {by: measure(run, first.qrels, measures) for by, run in runs.fused_alike(fusions, measures).items()}

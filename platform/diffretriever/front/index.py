@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 OnExisting = Literal["error", "skip", "replace"]
 
-_ROWS_READ = 65_536
 _IN_MEMORY = "documents"
 """Collection that documents in memory are, unless they are given a name."""
 _MOST_HERE = 10_000
@@ -300,10 +299,7 @@ class Index:
     @property
     def collections(self) -> list[str]:
         """The names of the collections that its passages came with."""
-        names: set[str] = set()
-        for batch in self._table.batches(["collection"], _ROWS_READ):
-            names.update(batch.column("collection").unique().to_pylist())
-        return sorted(names)
+        return list(self._table.count_collections())
 
     @property
     def version(self) -> int:

@@ -364,15 +364,19 @@ class PassageIndex:
     def _metadata(self) -> Iterator[Any]:
         return (fragment.metadata for fragment in self.dataset.get_fragments())
 
-    def contents(self) -> IndexContents:
-        """Count what this version holds."""
+    def count_collections(self) -> dict[str, int]:
+        """Return how many passages came with each collection, by name; this reads a column of the table."""
         counts: Counter[str] = Counter()
         for batch in self.batches(["collection"], _ROWS_AT_ONCE):
             counts.update(batch.column("collection").to_pylist())
+        return dict(sorted(counts.items()))
+
+    def contents(self) -> IndexContents:
+        """Count what this version holds."""
         fragments = self.dataset.get_fragments()
         return IndexContents(
             rows=len(self),
-            collections=dict(sorted(counts.items())),
+            collections=self.count_collections(),
             version=self.version,
             fragments=len(fragments),
             deleted_rows=sum(fragment.num_deletions for fragment in fragments),

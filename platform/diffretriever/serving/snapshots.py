@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -38,7 +38,6 @@ from diffretriever.serving.metrics import Metrics, NoMetrics
 
 KEPT_VERSIONS = 3
 """Versions kept open. A request takes seconds at most, so none is still being answered from an older one."""
-_ROWS_PER_COUNT = 65536
 
 
 class Version(NamedTuple):
@@ -101,10 +100,7 @@ class View:
     @cached_property
     def collections(self) -> dict[str, int]:
         """Passages by collection; counting them reads a column of the table."""
-        counts: Counter[str] = Counter()
-        for batch in self.index.batches(["collection"], _ROWS_PER_COUNT):
-            counts.update(batch.column("collection").to_pylist())
-        return dict(sorted(counts.items()))
+        return self.index.count_collections()
 
     def state(self) -> IndexState:
         """Return which version this is. The name is the last part of the index's path, which itself is kept back."""
