@@ -32,8 +32,20 @@ if (ROOT / "platform").is_dir():
 # Ray starts its processes by fork and exec, never by fork alone, which is what Lance warns of.
 warnings.filterwarnings("ignore", message="lance is not fork-safe")
 # What a job imports is a million objects that stay. To look through them for garbage, time and again, is a tenth of the
-# time to start.
-gc.set_threshold(100_000, 20, 100)
+# time to start: the first look comes after them, and leaves them out from then on.
+_OBJECTS_AT_START, _OBJECTS = 2_000_000, 100_000
+
+
+def _after_start(phase: str, _: dict[str, int]) -> None:
+    """Look for garbage as often as a job needs it, once there was the first look."""
+    if phase == "stop":
+        gc.callbacks.remove(_after_start)
+        gc.freeze()
+        gc.set_threshold(_OBJECTS, 20, 100)
+
+
+gc.callbacks.append(_after_start)
+gc.set_threshold(_OBJECTS_AT_START, 20, 100)
 
 from diffretriever.consent import trust_code  # noqa: E402  (found through the path above)
 from diffretriever.full_disk import causes, full_disk  # noqa: E402

@@ -23,6 +23,9 @@ def describe(summary: EncodeSummary) -> str:
     lines = [f"{summary.index}: {summary.rows:,} passages, {summary.encoded:,} encoded now in {summary.seconds:.0f} s"]
     if summary.steady_rate:
         lines[0] += f" ({summary.steady_rate:.1f} passages/s once running)"
+    if summary.device_share is not None and summary.peak_memory is not None:
+        share, memory = f"{summary.device_share:.0%}", f"{summary.peak_memory / 2**30:.1f} GiB"
+        lines.append(f"  the encoders' devices computed {share} of the time; an encoder took {memory} at the most")
     if summary.chunk is not None:
         lines.append(f"  a document of more than {summary.chunk:,} tokens is several passages: ID#1, ID#2, …")
     if summary.already_there:

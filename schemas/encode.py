@@ -139,3 +139,8 @@ class EncodeSummary(Model):
     """Duration of the job without Ray's start."""
     steady_rate: float
     """Passages per second from the first finished block to the last; 0 where there were fewer than two."""
+    device_share: float | None = None
+    """Share of the encoders' time, from the beginning of their first blocks to the end of their last, in which their
+    devices computed; None where nothing was encoded."""
+    peak_memory: int | None = None
+    """Most bytes that an encoder took: of its GPU's memory or, on a CPU, as a process; None likewise."""

@@ -25,7 +25,7 @@ from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.installed import installed_encoder, names_installed
 from diffretriever.schemas.mode import Mode, lists_of, modes_of
 
-Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
+Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16", "float8"]
 Side: TypeAlias = Literal["query", "passage"]
 TitleJoin: TypeAlias = Literal["space", "period-space", "none"]
 _INSTRUCTION = "{instruction}"
@@ -39,9 +39,12 @@ class BackboneConfig(Model):
     revision: str | None = None
     """Branch, tag or commit on the hub; None is its default branch."""
     dtype: Dtype = "auto"
-    """Precision of the weights; `auto`: bfloat16 on a GPU, on a CPU whichever a short probe finds faster."""
-    attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = "auto"
-    """Attention kernel; `auto`: flash attention where it is installed and a GPU is used, else SDPA."""
+    """Precision of the weights; `auto`: bfloat16 on a GPU, on a CPU whichever a short probe finds faster. `float8`: the
+    matrices of the layers, and what they are multiplied with, in 8 bits (e4m3), the rest in bfloat16, for GPUs from
+    compute capability 8.9 on (L40S, H100), where such products take half the time; on a CPU it is slow, and there to
+    measure what the rounding costs. Not for training."""
+    attention: Literal["auto", "packed", "sdpa", "flash_attention_2", "eager"] = "auto"
+    """Attention kernel; `packed`: texts in one row without pads; `auto`: that on a GPU in half precision, else SDPA."""
     adapter: str | None = None
     """LoRA adapter in PEFT format on top of the weights: folder, object-store URI, hub id, or `minilm` for the embedded
     one."""

@@ -31,7 +31,7 @@ class SearchOptions(ModelOptions):
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1`; `auto`: a GPU if there is one."""
     memory_mb: PositiveInt = 1024
-    """MiB of memory that scoring may use beside the model."""
+    """MiB of memory that scoring may use beside the model and, on a GPU, beside the codes that are kept there."""
     maxsim: Literal["mean", "sum-floored"] = "mean"
     """Dense score: mean over query slots (paper), or sum with negative maxima as 0 (the authors' code)."""
     search_budget: PositiveInt | Literal["auto", "exact"] = "auto"

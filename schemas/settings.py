@@ -175,8 +175,13 @@ class RayConfig(ModelOptions):
     threads_per_encoder: PositiveInt = 1
     """CPU threads that compute in an encoder."""
     tokens_per_batch: PositiveInt | Literal["auto"] = "auto"
-    """Tokens, padding included, that an encoder puts through the model at once; `auto`: 65536 on a GPU, 2048 on a CPU.
-    An encoder whose device has no memory for as many goes on with half of them."""
+    """Tokens, padding included, that an encoder puts through the model at once; `auto`: 2048 on a CPU; on a GPU as many
+    as two passes over made-up texts find to fit in four fifths of its free memory, 1024 to 16384. An encoder whose
+    device has no memory for as many goes on with half of them."""
+    compiled: bool = False
+    """Compile the layers of a masked or pooled retriever's model (torch.compile): fewer and larger kernels. It needs
+    a C compiler, takes minutes in each encoder, and pays off on GPUs, for many passages; vectors stay the same up to
+    rounding."""
     autoscale: bool = False
     """The cluster can add machines: fit the pool into what it can become, and grow it from 1 to `encoders` as they
     come."""

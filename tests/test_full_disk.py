@@ -16,7 +16,7 @@ import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -49,11 +49,14 @@ FULL = OSError(errno.ENOSPC, "No space left on device")
 def small_files(most: int) -> Iterator[None]:
     """No file of this process may become larger than so many bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # Bytecode that Python keeps of a module would be cut off without an error, and later processes trip over it.
+    keeps_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        sys.dont_write_bytecode = keeps_none
 
 
 def _a_file(folder: Path) -> Callable[[], object]:
@@ -247,6 +250,8 @@ def entry(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
         spec.loader.exec_module(module)
         yield module
     signal.signal(signal.SIGTERM, handler)
+    with suppress(ValueError):
+        gc.callbacks.remove(module._after_start)
     gc.set_threshold(*thresholds)
 
 

@@ -5,7 +5,7 @@ Legend: T texts, C chosen texts, N values of all texts together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -40,3 +40,17 @@ def any_of_each(flags_N: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 def within(numbers: np.ndarray, end: int) -> bool:
     """Return whether all whole numbers are from 0 to below `end`."""
     return not len(numbers) or bool(numbers.min() >= 0 and numbers.max() < end)
+
+
+def runs(offsets: np.ndarray, most: int) -> Iterator[slice]:
+    """Cut texts into runs with at most so many values together, or of one text that has more.
+
+    Args:
+        offsets: int64 [T + 1].
+        most: at least 1.
+    """
+    first, count = 0, len(offsets) - 1
+    while first < count:
+        fitting = int(np.searchsorted(offsets, offsets[first] + most, side="right")) - 1
+        yield slice(first, max(first + 1, fitting))
+        first = max(first + 1, fitting)

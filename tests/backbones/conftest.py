@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,12 @@ def backbone_of(folder_of: FolderOf) -> BackboneOf:
     """The float32 backbone of a family, on the CPU."""
     loaded = {name: load_backbone(folder_of(name), device="cpu") for name in FAMILIES}
     return loaded.__getitem__
+
+
+@pytest.fixture(scope="session")
+def packed_of(folder_of: FolderOf) -> BackboneOf:
+    """The same, with texts in one row."""
+    return cache(lambda name: load_backbone(folder_of(name), device="cpu", attention="packed"))
 
 
 @pytest.fixture(params=FAMILIES)

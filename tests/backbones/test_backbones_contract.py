@@ -1,4 +1,4 @@
-"""What every backbone promises, held for every family.
+"""What every backbone promises, held for every family, with texts padded and packed.
 
 Shapes: B batch, L length, P positions, V vocabulary, T tokens.
 """
@@ -13,6 +13,11 @@ from diffretriever.backbones import Backbone, load_backbone
 from tests.backbones.helpers import BackboneOf, FolderOf, hidden, pad, texts
 
 TOLERANCE = 2e-5
+
+
+@pytest.fixture(params=["padded", "packed"])
+def backbone(request: pytest.FixtureRequest, family: str, backbone_of: BackboneOf, packed_of: BackboneOf) -> Backbone:
+    return packed_of(family) if request.param == "packed" else backbone_of(family)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -108,7 +113,8 @@ def test_given_position_ids_replace_the_default(backbone: Backbone) -> None:
 
 @torch.inference_mode()
 def test_bfloat16(family: str, backbone: Backbone, folder_of: FolderOf) -> None:
-    half = load_backbone(folder_of(family), dtype="bfloat16", device="cpu")
+    attention = "packed" if backbone.is_packed else "auto"
+    half = load_backbone(folder_of(family), dtype="bfloat16", device="cpu", attention=attention)
     batch = pad(texts(6, 13))
     output = half.forward(*batch, torch.tensor([1, 2]))
     assert half.dtype == output.hidden.dtype == output.logits.dtype == torch.bfloat16

@@ -43,7 +43,7 @@ def states(backbone: Backbone, ids_L: Tensor, **given: Tensor | bool) -> Tensor:
     return backbone.forward(ids_BL, torch.ones_like(ids_BL), columns_BL, nothing, **given).hidden[0]  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager", "packed"])
 @torch.inference_mode()
 def test_hidden_states_and_logits_are_those_of_transformers(deep: Path, attention: str) -> None:
     reference = AutoModelForMaskedLM.from_pretrained(deep, attn_implementation="eager").eval()
@@ -61,12 +61,13 @@ def test_hidden_states_and_logits_are_those_of_transformers(deep: Path, attentio
             torch.testing.assert_close(logits_BPV[row], logits_LV[own_P], atol=2e-5, rtol=0)
 
 
+@pytest.mark.parametrize("attention", ["sdpa", "packed"])
 @pytest.mark.parametrize("spread", [False, True])
-def test_the_window_goes_by_columns_wherever_positions_are(spread: bool, tmp_path: Path) -> None:
+def test_the_window_goes_by_columns_wherever_positions_are(spread: bool, attention: str, tmp_path: Path) -> None:
     """In a model of near layers alone a token is seen only from inside of the window."""
     folder = write_random_checkpoint("modernbert", tmp_path, layers=1)
     edit_config(folder, layer_types=["sliding_attention"], global_attn_every_n_layers=...)
-    near = load_backbone(folder, device="cpu")
+    near = load_backbone(folder, device="cpu", attention=attention)
     positions_BL = torch.arange(30)[None].clone()
     if spread:
         positions_BL[0, 13:16] = torch.tensor([8000, 7000, 6000])
@@ -87,7 +88,7 @@ def test_a_long_neighbour_changes_nothing(backbone: Backbone, side: str) -> None
     torch.testing.assert_close(together, alone, atol=2e-5, rtol=0)
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager", "packed"])
 def test_nested_slots_before_a_tail(deep: Path, attention: str) -> None:
     """What follows the slots stands where it would without them, in windows as in positions."""
     backbone = load_backbone(deep, device="cpu", attention=attention)

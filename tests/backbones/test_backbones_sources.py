@@ -111,13 +111,27 @@ def test_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
         device.resolve_dtype("int4", cpu)
 
 
-def test_attention_kernels() -> None:
-    cpu = torch.device("cpu")
-    assert device.resolve_attention("auto", cpu, torch.bfloat16, prefer_flash=True) == "sdpa"
+def test_attention_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert device.resolve_attention("auto", cpu, torch.bfloat16, packs=True) == "sdpa"
+    assert device.resolve_attention("packed", cpu, torch.float32, packs=True) == "packed"
+    with pytest.raises(ValueError, match="'packed' is not for this model"):
+        device.resolve_attention("packed", cpu, torch.bfloat16, packs=False)
     with pytest.raises(ValueError, match="needs a GPU"):
-        device.resolve_attention("flash_attention_2", cpu, torch.bfloat16, prefer_flash=True)
+        device.resolve_attention("flash_attention_2", cpu, torch.bfloat16, packs=True)
     with pytest.raises(ValueError, match="unknown attention 'fast'"):
-        device.resolve_attention("fast", cpu, torch.bfloat16, prefer_flash=True)
+        device.resolve_attention("fast", cpu, torch.bfloat16, packs=True)
+
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
+    for capability, dtype, packs, expected in (
+        ((9, 0), torch.bfloat16, True, "packed"),
+        ((8, 0), torch.float16, True, "packed"),
+        ((7, 5), torch.float16, True, "sdpa"),
+        ((9, 0), torch.float32, True, "sdpa"),
+        ((9, 0), torch.bfloat16, False, "sdpa"),
+    ):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
+        assert device.resolve_attention("auto", gpu, dtype, packs=packs) == expected
 
 
 def test_large_files_are_sampled(folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch) -> None:

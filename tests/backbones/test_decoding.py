@@ -19,6 +19,11 @@ CAUSAL = ("qwen2", "llama3")
 TOLERANCE = 1e-5
 
 
+@pytest.fixture(params=["padded", "packed"])
+def backbone(request: pytest.FixtureRequest, family: str, backbone_of: BackboneOf, packed_of: BackboneOf) -> Backbone:
+    return packed_of(family) if request.param == "packed" else backbone_of(family)
+
+
 @pytest.fixture(params=CAUSAL)
 def family(request: pytest.FixtureRequest) -> str:
     name: str = request.param
@@ -51,12 +56,14 @@ def decode(decoding: Decoding, steps: int) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("prefix_length", [0, 1, 9])
 @torch.inference_mode()
-def test_every_step_equals_the_text_alone_without_a_cache(backbone: Backbone, prefix_length: int) -> None:
+def test_every_step_equals_the_text_alone_without_a_cache(
+    backbone: Backbone, family: str, backbone_of: BackboneOf, prefix_length: int
+) -> None:
     (prefix_P,) = texts(prefix_length, seed=3)
     rows = texts(5, 1, 17)
     states_BSH, tokens_BS = decode(start(backbone, prefix_P, rows), 6)
     for row, ids_L in enumerate(rows):
-        expected_SH, expected_S = plain_steps(backbone, torch.cat([prefix_P, ids_L]), 6)
+        expected_SH, expected_S = plain_steps(backbone_of(family), torch.cat([prefix_P, ids_L]), 6)
         torch.testing.assert_close(states_BSH[row], expected_SH, atol=TOLERANCE, rtol=0)
         assert tokens_BS[row].tolist() == expected_S
 

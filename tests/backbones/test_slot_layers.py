@@ -39,9 +39,9 @@ def random_layers(hidden_size: int, slots: int = 3) -> SlotLayers:
     return SlotLayers(embeddings_SH, torch.randn(hidden_size, hidden_size, generator=generator) / 10)
 
 
-@pytest.fixture
-def with_layers(family: str, folder_of: FolderOf) -> Backbone:
-    backbone = load_backbone(folder_of(family), device="cpu")
+@pytest.fixture(params=["sdpa", "packed"])
+def with_layers(request: pytest.FixtureRequest, family: str, folder_of: FolderOf) -> Backbone:
+    backbone = load_backbone(folder_of(family), device="cpu", attention=request.param)
     attach_slot_layers(backbone.model, random_layers(backbone.hidden_size))
     return backbone
 
@@ -87,7 +87,7 @@ def test_who_sees_whom() -> None:
                 assert mask_BLL[row, looking, seen] == (0 if visible else torch.finfo(torch.float32).min)
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager", "packed"])
 @pytest.mark.parametrize("family", BIDIRECTIONAL)
 def test_nested_states_do_not_depend_on_what_follows(family: str, attention: str, folder_of: FolderOf) -> None:
     backbone = load_backbone(folder_of(family), device="cpu", attention=attention)

@@ -14,7 +14,7 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.pooled import PooledEncoder
 from diffretriever.schemas.retriever import BackboneConfig, MaskedRetriever, PooledRetriever
-from tests.encoders.encoder_cases import CASES, MASKED, FolderOf, Make, case_config
+from tests.encoders.encoder_cases import CASES, MASKED, FolderOf, Make, load_case
 from tests.encoders.example_package import install
 
 
@@ -30,7 +30,7 @@ def own_package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def encoder_of(folder_of: FolderOf, own_package: Path) -> Callable[[str], Encoder]:
     """The encoder of a case, loaded on first use: not to be changed."""
-    return cache(lambda case: load_encoder(case_config(case, folder_of), "cpu"))
+    return cache(lambda case: load_case(case, folder_of))
 
 
 @pytest.fixture(params=CASES)

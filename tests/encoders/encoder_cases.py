@@ -9,13 +9,15 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from diffretriever.encoders.base import Encoder
+from diffretriever.encoders import load_encoder
+from diffretriever.encoders.base import BackboneEncoder, Encoder
 from diffretriever.encoders.representations import Representations
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, Bm25Retriever, NeuralRetriever
 from tests.encoders.example_package import METHOD
 
 _REPLLAMA = {"pooling": "last", "append_eos": True, "query_prefix": "query: ", "passage_prefix": "passage: "}
+_NESTED = {"nested_slots": True, "prompt": {"variant": "few"}, "tail_length": 0}
 CASES: dict[str, dict[str, Any]] = {
     **{f"masked-{family}": {"budget": "q2p3"} for family in ("dream", "llada", "bert", "modernbert")},
     "masked-minilm": {"preset": "diffretriever-minilm-untrained"},
@@ -27,10 +29,20 @@ CASES: dict[str, dict[str, Any]] = {
     "generated-qwen2-single": {},
     "generated-llama3": {"max_tokens": 5, "stop": "cap-then-cut"},
     "pooled-minilm": {"preset": "minilm-pooled"},
+    "masked-llada-compiled": {"budget": "q2p3"},
+    "masked-bert-recorded": {"budget": "q2p3"},
+    "pooled-qwen2-recorded": {},
     "pooled-qwen2-last": _REPLLAMA,
     "installed-bert": {"method": METHOD},
+    **{f"masked-{family}-nested": {"budget": "q2p3", **_NESTED} for family in ("dream", "modernbert")},
 }
-"""Encoders under test, METHOD-FAMILY and anything after: the fields of their configs, or a preset's name."""
+"""Encoders under test, METHOD-FAMILY and anything after: the fields of their configs, or a preset's name.
+
+Of those with `-compiled` or `-recorded` in their names the model's layers are compiled, or its passes recorded.
+"""
+PACKED = {f"{case}-packed": case for case in CASES if "minilm" not in case and not case.startswith("installed")}
+"""The same with texts in one row, and the cases that they are the same as."""
+CASES |= {packed: CASES[case] for packed, case in PACKED.items()}
 if find_spec("sentence_transformers"):  # an extra, tested where it is installed
     CASES["library-bert"] = {"query_prompt": "query: ", "pool_prompt": False}
     CASES["library-qwen2"] = {"passage_prompt": "passage: ", "append_eos": True}
@@ -72,10 +84,22 @@ def case_config(case: str, folder_of: FolderOf) -> NeuralRetriever:
         assert not isinstance(config, Bm25Retriever)
         return config.model_copy(update={"backbone": BackboneConfig(source="minilm", dtype="float32")})
     method, family, *_ = case.split("-")
-    fields = {"method": method, **fields, "backbone": {"source": str(folder_of(family)), "dtype": "float32"}}
+    attention = "packed" if case in PACKED else "auto"
+    place = {"source": str(folder_of(family)), "dtype": "float32", "attention": attention}
+    fields = {"method": method, **fields, "backbone": place}
     config = RETRIEVER_ADAPTER.validate_python(fields)
     assert not isinstance(config, Bm25Retriever)
     return config
+
+
+def load_case(case: str, folder_of: FolderOf) -> Encoder:
+    encoder = load_encoder(case_config(case, folder_of), "cpu")
+    if "-compiled" in case:
+        assert isinstance(encoder, BackboneEncoder)
+        encoder.backbone.compile_layers("eager")
+    if "-recorded" in case:
+        encoder.record_passes()
+    return encoder
 
 
 def impacts(found: Representations, row: int) -> Impacts:

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diffretriever.encoders.base import similar_lengths, token_budget_batches
+from diffretriever.encoders.base import packed_batches, similar_lengths, token_budget_batches
 
 LENGTHS = st.lists(st.integers(0, 600), max_size=60)
 BUDGETS = st.integers(1, 5000)
@@ -40,6 +40,20 @@ def test_equal_lengths_keep_their_order(lengths: list[int], budget: int) -> None
     array = np.array(lengths, np.int64)
     order = np.concatenate([np.zeros(0, np.int64), *token_budget_batches(array, budget)])
     assert all(a < b for a, b in pairwise(order) if array[a] == array[b])
+
+
+@settings(deadline=None)
+@given(LENGTHS, BUDGETS)
+def test_packed_batches_are_filled_by_real_tokens(lengths: list[int], budget: int) -> None:
+    array = np.array(lengths, np.int64)
+    batches = list(packed_batches(array, budget))
+    order = np.concatenate([np.zeros(0, np.int64), *batches])
+    assert order.tolist() == np.argsort(-array, kind="stable").tolist()
+    for batch in batches:
+        assert len(batch) == 1 or (array[batch].sum() <= budget and len(batch) * array[batch].max() <= 2 * budget)
+    for batch, following in pairwise(batches):
+        is_full = array[batch].sum() + array[following[0]] > budget
+        assert is_full or (len(batch) + 1) * max(1, array[batch].max()) > 2 * budget
 
 
 @settings(deadline=None)

@@ -5,13 +5,15 @@ Legend: M slots of all texts, H hidden size.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.representations import Representations
-from tests.encoders.encoder_cases import TEXTS, assert_close, assert_identical, impacts
+from tests.encoders.encoder_cases import PACKED, TEXTS, assert_close, assert_identical, impacts
 
 
 def test_a_text_does_not_depend_on_its_batch(encoder: Encoder) -> None:
@@ -25,6 +27,16 @@ def test_a_passage_does_not_depend_on_its_batch(encoder: Encoder) -> None:
     together = encoder.encode_passages(titles, TEXTS)
     alone = [encoder.encode_passages([title], [text]) for title, text in zip(titles, TEXTS, strict=True)]
     assert_close(together, Representations.concatenate(alone))
+
+
+@pytest.mark.parametrize("case", PACKED)
+def test_packed_texts_equal_padded_ones(case: str, encoder_of: Callable[[str], Encoder]) -> None:
+    packed, padded = encoder_of(case), encoder_of(PACKED[case])
+    assert packed.is_packed
+    assert not padded.is_packed
+    assert_close(packed.encode_queries(TEXTS), padded.encode_queries(TEXTS))
+    budgets = [1] * (len(TEXTS) - 3) + [2, 1, 2] if "masked" in case else None
+    assert_close(packed.encode_queries(TEXTS, budgets), padded.encode_queries(TEXTS, budgets))
 
 
 def test_results_come_in_the_order_of_the_texts(encoder: Encoder) -> None:
@@ -41,11 +53,13 @@ def test_a_second_call_gives_the_same_bits(encoder: Encoder) -> None:
 def test_the_size_of_batches_does_not_matter(encoder: Encoder, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = encoder.encode_queries(TEXTS)
     monkeypatch.setattr(encoder, "tokens_per_batch", tokens)
-    assert_close(encoder.encode_queries(TEXTS), expected)
-    lengths = [len(text.input_ids) for text in encoder.preparer.prepare_queries(TEXTS)]
-    assert encoder.cost.tokens == sum(lengths)
-    if tokens == 1:
-        assert encoder.cost.padded_tokens == sum(lengths)
+    prepared = encoder.preparer.prepare_queries(TEXTS)
+    (found,), cost = encoder.launch(prepared)()
+    assert_close(found, expected)
+    lengths = [len(text.input_ids) for text in prepared]
+    assert cost.tokens == sum(lengths)
+    if tokens == 1 or encoder.is_packed:
+        assert cost.padded_tokens == sum(lengths)
 
 
 def test_shapes_and_types(encoder: Encoder) -> None:

@@ -116,6 +116,12 @@ def test_the_embedded_model_is_that_of_our_own_backbone() -> None:
     np.testing.assert_allclose(found[0], found[1], atol=1e-3, rtol=0)
 
 
+def test_the_librarys_models_take_no_packed_texts(model_of: ModelOf) -> None:
+    place = BackboneConfig(source=str(model_of("bert", "mean")), attention="packed")
+    with pytest.raises(ValueError, match="'packed' is not for this model, which computes texts with pads"):
+        load_encoder(LibraryRetriever(backbone=place), "cpu")
+
+
 def test_dot_keeps_the_vectors_as_they_are(model_of: ModelOf) -> None:
     folder = model_of("bert", "mean")
     found = encoder_of(folder, similarity="dot").encode_queries(TEXTS)

@@ -48,14 +48,14 @@ def test_one_encoding_gives_all_smaller_budgets(family: str, make_masked: Make[M
     encoder.tokens_per_batch = 64
     prepared = encoder.preparer.prepare_queries(TEXTS)
     budgets = (2, 5, 1)
-    for budget, cut in zip(budgets, encoder.encode_cut(prepared, budgets), strict=True):
+    for budget, cut in zip(budgets, encoder.launch_cut(prepared, budgets)().parts, strict=True):
         apart = encoder.encode_queries(TEXTS, [budget] * len(TEXTS))
         for name in ("offsets", "impact_ids", "impact_offsets", "slot_tokens", "n_tokens"):
             np.testing.assert_array_equal(getattr(cut, name), getattr(apart, name))
         for name in ("vectors_MH", "impact_weights"):
             found, expected = (np.float32(getattr(each, name)) for each in (cut, apart))
             np.testing.assert_allclose(found, expected, atol=2e-3)
-    assert [len(cut) for cut in encoder.encode_cut([], budgets)] == [0, 0, 0]
+    assert [len(cut) for cut in encoder.launch_cut([], budgets)().parts] == [0, 0, 0]
 
 
 def test_budgets_mixed_in_a_batch(make_masked: Make[MaskedEncoder]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +12,6 @@ import torch
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.preparer import PreparedText
-from diffretriever.encoders.representations import Representations
 from tests.encoders.encoder_cases import TEXTS, assert_close
 
 MUCH = 65_536
@@ -19,16 +20,16 @@ MUCH = 65_536
 def limit_memory(monkeypatch: pytest.MonkeyPatch, encoder: Encoder, tokens: int) -> list[int]:
     """Let the encoder run out of memory beyond so many tokens; returns those of the batches that it had memory for."""
     sizes: list[int] = []
-    inner = "_encode_cut" if isinstance(encoder, MaskedEncoder) else "encode_batch"
-    encode = getattr(encoder, inner)
+    inner = "_read" if isinstance(encoder, MaskedEncoder) else "begin_batch"
+    begin = getattr(encoder, inner)
 
-    def limited(texts: Sequence[PreparedText], *rest: object) -> Representations:
-        size = len(texts) * max(len(text.input_ids) for text in texts)
+    def limited(texts: Sequence[PreparedText]) -> Any:
+        lengths = [len(text.input_ids) for text in texts]
+        size = sum(lengths) if encoder.is_packed else len(texts) * max(lengths)
         if size > tokens:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         sizes.append(size)
-        made: Representations = encode(texts, *rest)
-        return made
+        return begin(texts)
 
     monkeypatch.setattr(encoder, inner, limited)
     monkeypatch.setattr(encoder, "tokens_per_batch", MUCH)
@@ -43,8 +44,9 @@ def test_results_are_the_same_in_smaller_batches(encoder: Encoder, monkeypatch: 
     expected = encoder.encode_passages([""] * len(TEXTS), TEXTS)
     tokens = 2 * longest(encoder)
     sizes = limit_memory(monkeypatch, encoder, tokens)
-    assert_close(encoder.encode_passages([""] * len(TEXTS), TEXTS), expected)
-    assert encoder.cost.padded_tokens == sum(sizes)
+    (found,), cost = encoder.launch(encoder.preparer.prepare_passages([""] * len(TEXTS), TEXTS))()
+    assert_close(found, expected)
+    assert cost.padded_tokens == sum(sizes)
     # Nothing fails again: the encoder remembers.
     assert encoder.tokens_per_batch <= tokens
     assert_close(encoder.encode_passages([""] * len(TEXTS), TEXTS), expected)
@@ -54,9 +56,9 @@ def test_smaller_budgets_of_nested_slots_too(masked: MaskedEncoder, monkeypatch:
     if not masked.config.nested_slots:
         pytest.skip("has none")
     prepared = masked.preparer.prepare_passages([""] * len(TEXTS), TEXTS)
-    expected = masked.encode_cut(prepared, [1, 2])
+    expected = masked.launch_cut(prepared, [1, 2])().parts
     limit_memory(monkeypatch, masked, longest(masked))
-    for found, wanted in zip(masked.encode_cut(prepared, [1, 2]), expected, strict=True):
+    for found, wanted in zip(masked.launch_cut(prepared, [1, 2])().parts, expected, strict=True):
         assert_close(found, wanted)
 
 
@@ -67,3 +69,22 @@ def test_a_single_text_that_does_not_fit_is_named_by_its_length(
     limit_memory(monkeypatch, encoder, tokens - 1)
     with pytest.raises(ValueError, match=f"cpu has no memory for a single text of {tokens:,} tokens"):
         encoder.encode_passages([""] * len(TEXTS), TEXTS)
+
+
+@pytest.mark.parametrize("case", ["masked-llada", "pooled-bert", "installed-bert"])
+def test_several_threads_at_once(
+    case: str, encoder_of: Callable[[str], Encoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the blocks of an encoder actor are: none of them loses a text, and all learn what there is room for."""
+    encoder = encoder_of(case)
+    blocks = [encoder.preparer.prepare_passages([title] * len(TEXTS), TEXTS) for title in ("", "river", "honey water")]
+    expected = [encoder.encode(block) for block in blocks]
+    tokens = 2 * max(len(text.input_ids) for block in blocks for text in block)
+    sizes = limit_memory(monkeypatch, encoder, tokens)
+    with ThreadPoolExecutor(len(blocks)) as threads:
+        finishing = list(threads.map(encoder.launch, blocks))
+        done = list(threads.map(lambda finish: finish(), finishing))
+    for (found,), wanted in zip([parts for parts, _ in done], expected, strict=True):
+        assert_close(found, wanted)
+    assert sum(cost.padded_tokens for _, cost in done) == sum(sizes)
+    assert encoder.tokens_per_batch <= tokens

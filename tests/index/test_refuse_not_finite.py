@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 from diffretriever.collections import Passage
+from diffretriever.encoders.launching import BatchCost, Encoded
+from diffretriever.encoders.preparer import NO_IDS, PreparedText, to_arrow
 from diffretriever.encoders.representations import Representations, not_finite, rows_not_finite
 from diffretriever.index.rewrite import write_pruned
 from diffretriever.index.writer import Committer, beside, text_table, write_block
-from diffretriever.pipelines.encode import EncodeBlocks
 from diffretriever.pipelines.encoders import EncoderStart
+from diffretriever.pipelines.stages import EncodeBlocks
 from diffretriever.pipelines.streams import pack
 from tests.index.compressed_cases import compressed, fill, representations
 from tests.index.damaged_cases import NUMBERS, damaged, damaged_index
@@ -85,16 +87,6 @@ def test_a_pruned_index_is_refused(where: Where, number: float, tmp_path: Path) 
         write_pruned(index, kept, str(tmp_path / "pruned"))
 
 
-class _Made:
-    """Stands for an encoder: gives what it was given, one part a budget."""
-
-    def __init__(self, *parts: Representations) -> None:
-        self.parts = parts
-
-    def __call__(self, *_: object) -> list[Representations]:
-        return list(self.parts)
-
-
 @pytest.mark.parametrize("wrong", [[4], [0, 8], list(range(9))])
 @pytest.mark.parametrize("where", ["vector", "weight"])
 def test_the_encode_job_leaves_them_out_and_says_so(
@@ -107,11 +99,11 @@ def test_the_encode_job_leaves_them_out_and_says_so(
     budgets = {index.uri: 3 for index in indexes}
     with (
         patch("diffretriever.pipelines.encoders.load_in_actor"),
-        patch.object(EncodeBlocks, "_encoded", _Made(sound, bad)),
+        patch.object(EncodeBlocks, "_launched", return_value=lambda: Encoded([sound, bad], BatchCost(1, 1, 0.0))),
     ):
         stage = EncodeBlocks(EncoderStart("", "", "cpu", 1), budgets)
-        stage._started.encoder.cost.tokens = stage._started.encoder.cost.padded_tokens = 1  # type: ignore[misc]
-        (receipt,) = next(stage(pack("key", text_table(PASSAGES, "c")))).to_pylist()
+        prepared = to_arrow([PreparedText(NO_IDS, 3, NO_IDS, NO_IDS, 0)] * len(PASSAGES))
+        (receipt,) = next(stage(pack("key", beside(text_table(PASSAGES, "c"), prepared)))).to_pylist()
     left = [p.id for row, p in enumerate(PASSAGES) if row not in wrong]
     assert receipt["not_finite"] == [PASSAGES[row].id for row in wrong]
     assert receipt["ids"] == left

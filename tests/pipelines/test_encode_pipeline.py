@@ -30,6 +30,10 @@ def test_encode_again_append_and_replace(tmp_path: Path, make_job: JobMaker) -> 
     first = write_corpus(tmp_path / "first", [numbered(i) for i in range(70)])
     summary = encode_collection(make_job(first))
     assert (summary.encoded, summary.rows, summary.bad) == (70, 70, 0)
+    assert summary.device_share is not None
+    assert 0 < summary.device_share <= 1
+    assert summary.peak_memory is not None
+    assert summary.peak_memory > 1 << 20
     index = PassageIndex.open(make_job(first).index)
     assert index.contents().fragments == 1
     encoded_at = index.version

@@ -14,14 +14,15 @@ import pyarrow as pa
 import pytest
 import ray
 
-from diffretriever.backbones import source
+from diffretriever.backbones import Backbone, source
 from diffretriever.backbones.source import FetchError
 from diffretriever.encoders import load_encoder
 from diffretriever.index.table import manifest_of
 from diffretriever.pipelines import encoders
 from diffretriever.pipelines.cluster import EncoderPool
 from diffretriever.pipelines.encode import encode_collection
-from diffretriever.pipelines.encoders import EncoderStart, StartedEncoder, as_begun, load_in_actor
+from diffretriever.pipelines.encoders import EncoderStart, StartedEncoder, as_begun, load_in_actor, retriever_from
+from diffretriever.pipelines.few import EncoderHere
 from diffretriever.pipelines.streams import actor_options, blocks_of, dataset_of, pack
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.installed import installed_encoder
@@ -65,6 +66,18 @@ def test_other_weights_are_refused_before_anything_is_encoded(checkpoint: Path) 
     assert StartedEncoder(start).encoder.facts.weights == start.weights
     with pytest.raises(ValueError, match=f"has digest {start.weights} there, {OTHER} was expected"):
         _ = StartedEncoder(replace(start, weights=OTHER)).encoder
+
+
+def test_an_encoder_is_compiled_where_the_job_says_so(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+    monkeypatch.setattr(Backbone, "compile_layers", lambda backbone: compiled.append(backbone.family))
+    manifest = described(str(checkpoint))
+    pool = EncoderPool(1, 1.0, 0.0, autoscale=False)
+    _ = StartedEncoder(start_of(manifest)).encoder
+    assert not compiled
+    _ = StartedEncoder(EncoderStart.of(manifest, pool, RayConfig(compiled=True))).encoder
+    EncoderHere(RayConfig(compiled=True), device="cpu").describe(retriever_from(manifest.retriever.model_dump_json()))
+    assert compiled == ["llada", "llada"]
 
 
 def test_a_branch_is_looked_up_once(hub: list[str | None]) -> None:

@@ -47,7 +47,12 @@ def job(tmp_path: Path, make_job: JobMaker) -> Any:
 def test_encode_again_append_and_replace(job: Any, tmp_path: Path) -> None:
     first = encode_collection(job)
     assert (first.encoded, first.rows) == (14, 14)
-    assert encode_collection(job).already_there == 14
+    assert first.device_share is not None
+    assert 0 < first.device_share <= 1
+    assert first.peak_memory is not None
+    assert first.peak_memory > 1 << 20
+    again = encode_collection(job)
+    assert (again.already_there, again.device_share, again.peak_memory) == (14, None, None)
     lines = [line(i, "another text") if i < 3 else line(i) for i in range(16)]
     changed = job.model_copy(update={"collection": str(write_corpus(tmp_path / "corpus", lines))})
     with pytest.raises(ValueError, match=r"3 passages are in .* with another text"):
@@ -134,7 +139,8 @@ def test_nothing_is_no_collection(name: str, job: Any, tmp_path: Path) -> None:
 
 
 def test_bm25_needs_no_ray_either(job: Any) -> None:
-    assert encode_collection(job.model_copy(update={"retriever": "bm25", "backbone": None})).encoded == 14
+    summary = encode_collection(job.model_copy(update={"retriever": "bm25", "backbone": None}))
+    assert (summary.encoded, summary.device_share, summary.peak_memory) == (14, None, None)
 
 
 @pytest.mark.parametrize("changes", [{"rows_per_block": 13}, {"encoders": 1}, {"gpus_per_encoder": 0.0}])

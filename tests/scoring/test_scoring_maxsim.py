@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diffretriever.scoring import maxsim as module
-from diffretriever.scoring.maxsim import Reduction, maxsim
+from diffretriever.scoring.maxsim import Reduction, exact_scores, exact_stored_scores, maxsim
 
 
 def offsets_of(counts: list[int]) -> np.ndarray:
@@ -131,3 +131,15 @@ def test_legacy_precision_of_ragged_texts() -> None:
     sides = (*texts([2, 3], seed=0), *texts([1, 0, 4], seed=1))
     legacy = maxsim(*sides, reduction="sum-floored", score_dtype="bfloat16-legacy")
     torch.testing.assert_close(legacy, maxsim(*sides, reduction="sum-floored"), atol=0.05, rtol=0)
+
+
+@pytest.mark.parametrize("hidden_size", [1, 64, 100, 384, 3584])
+def test_stored_vectors_have_the_scores_of_widened_ones(hidden_size: int) -> None:
+    rng = np.random.default_rng(hidden_size)
+    offsets = np.cumsum([0, *rng.integers(0, 9, 40)])
+    stored_NH = rng.standard_normal((offsets[-1], hidden_size)).astype(np.float16)
+    query_MH = rng.standard_normal((5, hidden_size)).astype(np.float32)
+    chosen_C = np.flatnonzero(rng.random(40) < 0.7)
+    expected_C = exact_scores(query_MH, stored_NH.astype(np.float32), offsets, chosen_C)
+    assert np.isneginf(expected_C).any(), "one of the passages has no vectors"
+    np.testing.assert_array_equal(exact_stored_scores(query_MH, stored_NH, offsets, chosen_C), expected_C)

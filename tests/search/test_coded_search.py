@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
-from diffretriever.schemas.search import SearchOptions
+from diffretriever.scoring.halves import DeviceCodes, HalfQueries
 from diffretriever.scoring.maxsim import CodedQueries, Codes, maxsim
-from diffretriever.search.dense.coded import CodedPassages, CodedScan
-from diffretriever.search.dense.codes import FragmentCodes, build_codes, open_segments, quantise
+from diffretriever.search.dense.coded import CodedScan
+from diffretriever.search.dense.codes import FragmentCodes, build_codes, quantise
 from diffretriever.search.dense.stream import StreamingScan
 from tests.search.conftest import QUERIES, fill
-from tests.search.dense_cases import CPU, assert_same_hits, opened, stream_of, streamed
+from tests.search.dense_cases import CPU, assert_same_hits, opened, streamed
 
 
 @pytest.fixture
@@ -39,6 +39,21 @@ def test_the_same_passages_with_the_same_scores(budget: int, k: int, own_index: 
     assert isinstance(search, CodedScan)
     assert_same_hits(search.search(queries, k), streamed(own_index, queries, k))
     assert_same_hits(opened(own_index, memory_mb=1).search(queries, k), streamed(own_index, queries, k))
+
+
+@pytest.mark.parametrize("threads", [2, 9])
+def test_threads_change_nothing(
+    threads: int, own_index: PassageIndex, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_codes(own_index)
+    queries = encoder.encode_queries(QUERIES)
+    alone, together = opened(own_index), opened(own_index)
+    assert isinstance(alone, CodedScan)
+    assert isinstance(together, CodedScan)
+    expected = alone.search(queries, 10)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    assert_same_hits(together.search(queries, 10), expected)
+    assert together.rescored == alone.rescored > 0
 
 
 def test_deleted_appended_and_compacted(own_index: PassageIndex, encoder: Encoder) -> None:
@@ -77,7 +92,7 @@ def test_the_authors_scores_are_computed_from_the_vectors(own_index: PassageInde
     seed=st.integers(0, 10_000),
     hidden=st.sampled_from([1, 3, 64, 1000]),
     counts=st.lists(st.integers(0, 5), min_size=1, max_size=30),
-    scale=st.sampled_from([1e-3, 1.0, 50.0]),
+    scale=st.sampled_from([1e-6, 1e-3, 1.0, 50.0]),
     spiky=st.booleans(),
 )
 def test_no_score_leaves_its_bound(seed: int, hidden: int, counts: list[int], scale: float, spiky: bool) -> None:
@@ -92,17 +107,25 @@ def test_no_score_leaves_its_bound(seed: int, hidden: int, counts: list[int], sc
     offsets = np.array([0, 1, 6])
     wide, narrow = CodedQueries(query, offsets), CodedQueries(query, offsets, bits=8)
     exact = maxsim(torch.from_numpy(query), offsets, torch.from_numpy(vectors), codes.vectors.offsets).numpy()
-    for queries, scores in (
-        (wide, wide.kernel_scores(codes.vectors)),
-        (wide, wide.decoded_scores(codes.vectors, CPU)),
-        (narrow, narrow.kernel_scores(codes.vectors)),
-        (narrow, narrow.product_scores(codes.vectors)),
+    halves, on_device = HalfQueries(query, offsets, CPU), copied(codes)
+    for scores, slack in (
+        (wide.kernel_scores(codes.vectors), slack_of(wide, codes)),
+        (narrow.kernel_scores(codes.vectors), slack_of(narrow, codes)),
+        (narrow.product_scores(codes.vectors), slack_of(narrow, codes)),
+        (halves.scores(on_device).numpy(), halves.slack(on_device).numpy()),
     ):
-        for q in range(2):
-            some = np.array(counts) > 0
-            assert (scores[q][~some] == -np.inf).all()
-            gap = np.abs(scores[q][some].astype(np.float64) - exact[q][some])
-            assert (gap <= queries.slack(q, codes.errors_P, codes.norms_P)[some]).all()
+        some = np.array(counts) > 0
+        assert (scores[:, ~some] == -np.inf).all()
+        gap = np.abs(scores[:, some].astype(np.float64) - exact[:, some])
+        assert (gap <= slack[:, some]).all()
+
+
+def slack_of(queries: CodedQueries, codes: FragmentCodes) -> np.ndarray:
+    return np.stack([queries.slack(query, codes.errors_P, codes.norms_P) for query in range(len(queries))])
+
+
+def copied(codes: FragmentCodes) -> DeviceCodes:
+    return DeviceCodes.copy(codes.vectors, codes.errors_P, codes.norms_P, CPU)
 
 
 def coded(vectors: np.ndarray, counts: list[int]) -> FragmentCodes:
@@ -121,28 +144,20 @@ def coded(vectors: np.ndarray, counts: list[int]) -> FragmentCodes:
     )
 
 
-def test_a_device_that_is_no_cpu_gets_large_blocks_and_the_same_hits(
-    own_index: PassageIndex, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("k", "copies", "by_codes"), [(40, 30, False), (40, 1, True), (3, 30, True)])
+def test_many_queries_that_want_a_large_share_read_the_table_once(
+    k: int,
+    copies: int,
+    by_codes: bool,
+    own_index: PassageIndex,
+    encoder: Encoder,
 ) -> None:
     build_codes(own_index)
-    queries = encoder.encode_queries(QUERIES)
-    decoded, devices = CodedQueries.decoded_scores, []
-
-    def on_cpu(self: CodedQueries, passages: Codes, device: torch.device) -> np.ndarray:
-        devices.append((self.bits, device.type))
-        return decoded(self, passages, CPU)
-
-    monkeypatch.setattr(CodedQueries, "decoded_scores", on_cpu)
-    stream = stream_of(own_index)
-    segments, uncoded = open_segments(own_index)
-    search = CodedScan(
-        CodedPassages(segments), uncoded, stream, SearchOptions(index=own_index.uri), torch.device("cuda")
-    )
-    assert_same_hits(search.search(queries, 10), streamed(own_index, queries, 10))
-    assert devices == [(16, "cuda")] * 3, "a block for each of three small fragments, however many queries there are"
-    # The same where a fragment takes several blocks.
-    monkeypatch.setattr("diffretriever.scoring.maxsim._DECODED_NUMBERS", 7 * queries.hidden_size)
-    assert_same_hits(search.search(queries, 10), streamed(own_index, queries, 10))
+    queries = encoder.encode_queries(QUERIES * copies)
+    search = opened(own_index)
+    assert isinstance(search, CodedScan)
+    assert_same_hits(search.search(queries, k), streamed(own_index, queries, k))
+    assert (search.rescored > 0) == by_codes
 
 
 @pytest.mark.parametrize("k", [1, 3])

@@ -35,6 +35,7 @@ from diffretriever.scoring.fusion import ranked
 from diffretriever.scoring.hits import Hit, Hits
 from diffretriever.search.batch import kept_hits, list_depth, merge, search_lists, searched_depth, to_hits, to_table
 from diffretriever.search.bm25 import Bm25Search, analyse
+from diffretriever.search.dense import resident
 from diffretriever.search.dense.codes import build_codes
 from diffretriever.search.neural import NeuralSearcher
 from diffretriever.search.sparse.postings import build_postings
@@ -241,18 +242,29 @@ def served(made: Made, shards: int, wanted: str | None = None) -> dict[ListName,
     return with_bm25(request, planned, to_hits(merged, QUERIES))
 
 
+def score_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let codes be scored as on a GPU: a few passages at a time, of which only the first ones stay in memory."""
+    monkeypatch.setattr("diffretriever.search.dense.coded.resident_codes", resident.ResidentCodes)
+    monkeypatch.setattr(resident, "_PIECE_BYTES", 100)
+    monkeypatch.setattr(resident, "room_on", lambda _: 300)
+
+
 @pytest.mark.parametrize("seed", range(3))
-def test_every_way_gives_the_ranking_computed_by_hand(tmp_path: Path, seed: int) -> None:
+def test_every_way_gives_the_ranking_computed_by_hand(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     it = made(tmp_path, seed)
     expected = [by_hand(query, it.passages, 1001) for query in it.queries]
     job = BatchSearchJob(
         index=it.opened.uri, collection="x", output=tmp_path / "out", modes=MODES, top_k=FEW, exclude_self=True
     )
     depth = searched_depth(FEW, exclude_self=True)
-    for accelerated in (False, True):
-        if accelerated:
+    for accelerated in ("", "by codes", "by codes in a device's memory"):
+        if accelerated == "by codes":
             build_codes(it.opened)
             build_postings(it.opened)
+        elif accelerated:
+            score_on_a_device(monkeypatch)
         for found in (in_process(it, depth), by_parts(it, job, depth)):
             for mode in MODES:
                 assert found[mode] == [own[mode][:depth] for own in expected], (mode, accelerated)
@@ -276,10 +288,12 @@ def test_every_way_filters_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         wanted: [by_hand(query, it.passages, 1000, admits) for query in it.queries]
         for wanted, admits in FILTERS.items()
     }
-    for accelerated in ("", "scanned whole", "scanned where admitted"):
+    for accelerated in ("", "scanned whole", "scanned where admitted", "scanned whole on a device"):
         if accelerated == "scanned whole":
             build_codes(it.opened)
             build_postings(it.opened)
+        elif accelerated.endswith("device"):
+            score_on_a_device(monkeypatch)
         monkeypatch.setattr("diffretriever.search.dense.coded._FEW", 2 if accelerated.endswith("admitted") else 0)
         searcher = searcher_of(it)
         for wanted, own in expected.items():

@@ -118,7 +118,7 @@ def test_the_result_is_a_retriever(folder_of: FolderOf, tmp_path: Path) -> None:
 
 
 def test_the_journal(tmp_path: Path) -> None:
-    step = {"loss": 2.0, "accuracy": 0.5, "tokens_per_second": 1234.5}
+    step = {"loss": 2.0, "accuracy": 0.5, "tokens_per_second": 1234.5, "utilisation": 0.456}
     stream = io.StringIO()
     with Journal(tmp_path, "masked minilm", 2, 1, stream) as journal:
         journal.add({"step": 0, "validation/dense": 0.25})
@@ -127,8 +127,8 @@ def test_the_journal(tmp_path: Path) -> None:
     assert stream.getvalue().splitlines() == [
         "masked minilm: 2 steps",
         "masked minilm: step 0: validation/dense 0.2500",
-        "masked minilm: 1/2 (50 %), loss 2.0000, accuracy 0.500, 1,234 tokens/s",
-        "masked minilm: 2/2 (100 %), loss 2.0000, accuracy 0.500, 1,234 tokens/s",
+        "masked minilm: 1/2 (50 %), loss 2.0000, accuracy 0.500, 1,234 tokens/s, 46 % of the device's FLOPs",
+        "masked minilm: 2/2 (100 %), loss 2.0000, accuracy 0.500, 1,234 tokens/s, 46 % of the device's FLOPs",
     ]
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [0, 1, 2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.train import __main__ as train
 from benchmarks.train import figures, loops
 from benchmarks.train.figures import Run, Setting
-from benchmarks.train.loops import data_of, model_flops
+from benchmarks.train.loops import data_of
+from diffretriever.backbones.flops import Matrices
 from diffretriever.presets import load_retriever
 from diffretriever.random_models.checkpoints import write_random_checkpoint
 from diffretriever.schemas.retriever import MaskedRetriever
@@ -91,23 +93,40 @@ def test_the_whole_benchmark(
     written = json.loads((tmp_path / "out.json").read_text("utf-8"))
     assert written["command"] == "python -m benchmarks.train"
     assert [result["name"] for result in written["results"]] == list(names)
-    assert all(len(result["plain"][0]["losses"]) == 2 for result in written["results"])
+    assert all(len(result["baseline"][0]["losses"]) == 2 for result in written["results"])
 
 
 def test_loops_that_differ_are_refused(retriever: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     setting = Setting(retriever=retriever, dtype="float32", recipe=quick_recipe(), collection="x", device="cpu")
 
-    def runs(_: str, function: str, **__: Any) -> dict[str, Any]:
-        return made_up([2.0 if function == "ours" else 2.1]).model_dump()
+    def runs(_: str, function: str, **given: Any) -> dict[str, Any]:
+        is_other = function == "ours" or given["setting"]["recipe"]["strategy"] == "deepspeed"
+        return made_up([losses[0], losses[1] if is_other else losses[0]]).model_dump()
 
     monkeypatch.setattr(figures, "in_child", runs)
-    with pytest.raises(RuntimeError, match=r"gathered: the Trainer begins with a loss of 2\.1, ours with 2\.0"):
-        figures.measured(setting, 1)
+    losses = (2.1, 2.0)
+    with pytest.raises(RuntimeError, match=r"gathered, 2 workers: the loss of step 2 is 2\.1 with ddp, 2\.0 with deep"):
+        figures.strategies(setting, 2, 1)
+    # The Trainer's loop is held to its first step alone.
+    found = figures.measured(setting, 1)
+    assert found.row()[:4] == ["gathered", "10", "10", "1.00"]
+    losses = (2.1, 2.1)
+    assert figures.strategies(setting, 1, 2).row()[-1] == "1.00 1.00"
 
 
-def test_7b_needs_a_gpu() -> None:
-    with pytest.raises(SystemExit, match="--gpu-7b needs a GPU, and torch sees none"):
-        train.main(train.TrainBenchmark(gpu_7b=True, device="cpu"))
+def test_a_run_in_a_process_group(collection: str, retriever: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def here(work: Callable[..., None], args: tuple[Any, ...], nprocs: int, start_method: str) -> None:
+        assert (nprocs, start_method) == (1, "spawn")
+        work(0, *args)
+
+    monkeypatch.setattr(loops, "start_processes", here)
+    monkeypatch.setenv("LOCAL_RANK", "")
+    recipe = quick_recipe(negatives="cached", hard_negatives=1, max_steps=2, lora_dropout=0)
+    setting = Setting(retriever=retriever, dtype="float32", recipe=recipe, collection=collection, device="cpu")
+    given = setting.model_dump(mode="json")
+    found = loops.by_strategy(given, 1)
+    assert found.losses == pytest.approx(loops.ours(given).losses, rel=1e-5)
+    assert found.tokens_per_second > 0
 
 
 def test_a_collection_may_be_too_small(collection: str, retriever: Path) -> None:
@@ -115,17 +134,6 @@ def test_a_collection_may_be_too_small(collection: str, retriever: Path) -> None
     setting = Setting(retriever=retriever, dtype="float32", recipe=recipe, collection=collection, device="cpu")
     with pytest.raises(SystemExit, match="has 72 passages, and 800 queries with 3 each need 2400"):
         data_of(setting)
-
-
-def test_the_shares_of_a_gpu() -> None:
-    runs = [made_up([], share * 1e12) for share in (1, 4, 3)]
-    row = figures.Figures7B(name="x", ours=runs, peak_tflops=10).row()
-    assert row == ["x", "10", "5", "3.0", "0.300", "0.100 0.400 0.300"]
-
-
-def test_flops_by_hand() -> None:
-    # Two texts of 3 and 1 tokens; one layer with a matrix of 10 weights and 2 of LoRA, attention 5 wide.
-    assert model_flops(np.array([3, 1]), 10, 2, 1, 5) == 4 * (4 * 10 + 6 * 2) + 12 * 5 * (9 + 1)
 
 
 def test_flops_as_torch_counts_them(tmp_path: Path, collection: str) -> None:
@@ -147,8 +155,10 @@ def test_flops_as_torch_counts_them(tmp_path: Path, collection: str) -> None:
     with FlopCounterMode(display=False) as counter:
         list(session.trainer.run())
     parts = session.trainer.batches.parts(0)
-    lengths = np.array([len(text.input_ids) for part in parts for text in (*part.queries, *part.passages)])
-    matrices = sum(m.weight.numel() for m in target_modules(session.encoder.backbone, session.lora).values())
-    expected = model_flops(lengths, matrices, session.manifest.trainable or 0, 8, 64)
+    lengths = np.concatenate([part.lengths for part in parts])
+    matrices, adapted = Matrices.of(session.encoder.backbone), target_modules(session.encoder.backbone, session.lora)
+    assert matrices.frozen == sum(matrix.weight.numel() for matrix in adapted.values())
+    assert matrices[1:] == (session.manifest.trainable, 8, 64)
+    expected = matrices.training_flops(lengths)
     # The first layer's input needs no gradient, padding is computed too, and there are a few logits and scores.
     assert counter.get_total_flops() == pytest.approx(expected, rel=0.08)

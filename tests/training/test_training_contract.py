@@ -25,4 +25,4 @@ def test_a_few_steps(case: str, folder_of: FolderOf) -> None:
     first, last = (sum(m.loss for m in part) / 3 for part in (metrics[:3], metrics[-3:]))
     assert last < 0.9 * first, [m.loss for m in metrics]
     assert (metrics[0].sparse_loss > 0) == (not case.startswith("pooled"))
-    assert all(m.tokens_per_second > 0 and m.gradient_norm > 0 for m in metrics)
+    assert all(m.tokens_per_second > 0 and m.gradient_norm > 0 and m.utilisation > 0 for m in metrics)

@@ -7,9 +7,11 @@ import sys
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from diffretriever.backbones.flops import Matrices, reached_flops
 from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.schemas.training import Recipe
 from diffretriever.training.engine import open_engine
@@ -66,6 +68,18 @@ def test_a_broken_gradient_is_an_error(folder_of: FolderOf, monkeypatch: pytest.
     monkeypatch.setattr(session.trainer.engine, "step", lambda _: float("inf"))
     with pytest.raises(ValueError, match="the gradient's norm is inf at step 0"):
         run(session, 1)
+
+
+@pytest.mark.parametrize("negatives", ["gathered", "cached"])
+def test_useful_operations_alone_count(negatives: str, folder_of: FolderOf) -> None:
+    """Not padding, nor the second pass of gradient caching."""
+    session = session_of(config_of("masked-bert", folder_of), quick_recipe(negatives=negatives))
+    backbone = session.encoder.backbone
+    (metrics,) = run(session, 1)
+    lengths = np.concatenate([part.lengths for part in session.trainer.batches.parts(0)])
+    assert len(lengths) == 8 * 4
+    needed = Matrices.of(backbone).training_flops(lengths) / reached_flops(backbone.device, backbone.dtype)
+    assert metrics.utilisation / metrics.tokens_per_second == pytest.approx(needed / lengths.sum(), rel=1e-5)
 
 
 def test_gradients_are_clipped_and_rates_followed(folder_of: FolderOf) -> None:

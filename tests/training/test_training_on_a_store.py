@@ -131,7 +131,7 @@ def test_the_journal_goes_on_where_another_machine_left_it(output: StorePath) ->
     def course(*steps: int) -> None:
         with Journal(output, "masked", 4, 2, io.StringIO()) as journal:
             for step in steps:
-                journal.add({"step": step, "loss": 1.0, "accuracy": 0.5, "tokens_per_second": 9.0})
+                journal.add({"step": step, "loss": 1.0, "accuracy": 0.5, "tokens_per_second": 9.0, "utilisation": 0.1})
                 seen = read_bytes(output / METRICS_FILE).count(b"\n") if step > 1 else 0
                 assert seen >= step - step % 2, "they are there at each checkpoint"
 

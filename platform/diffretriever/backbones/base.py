@@ -8,15 +8,19 @@ Legend: B batch, L padded length, P positions read in a row, H hidden size, V vo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields
-from diffretriever.backbones.device import resolve_attention
+from diffretriever.backbones.device import moved, resolve_attention
+from diffretriever.backbones.graphs import PassGraphs, Shape
+from diffretriever.backbones.inputs import PassInputs, check_inputs, whole_steps
+from diffretriever.backbones.packed import KERNEL, PackedBatch
 from diffretriever.backbones.published import Published
 from diffretriever.backbones.slot_layers import MODULE, SlotLayers
 from diffretriever.backbones.vocabulary import Vocabulary
@@ -51,8 +55,8 @@ class Backbone(ABC):
     """Pattern of tensors in a checkpoint that the model has no use for."""
     lora_targets: ClassVar[tuple[str, ...]]
     """Ends of the names, as transformers spells them, of every matrix in a layer: attention's and feed-forward's."""
-    prefers_flash: ClassVar[bool] = True
-    """Whether flash attention is taken where it can run. It forbids positions of the caller's own."""
+    packs: ClassVar[bool] = False
+    """Whether its module takes texts in one row without pads: it hands what it is given on to its attention."""
     published: ClassVar[Published]
     """How its public checkpoints look, for random ones."""
 
@@ -60,10 +64,14 @@ class Backbone(ABC):
         self.model = model
         """The transformers module. PEFT adapts it in place, and `forward` then runs with the adapter."""
         self.weights_digest: str = checkpoint.digest()
+        self.precision: str = str(self.dtype).removeprefix("torch.")
+        """That of the layers' products, as a retriever's `backbone.dtype` names it."""
         self.hidden_size: int = model.config.hidden_size
         self.vocab_size: int = model.config.vocab_size
         self.vocabulary = self.vocabulary_class(checkpoint.folder, checkpoint.config, self.turn_end)
         self.max_length: int = self.vocabulary.max_length
+        self._is_compiled = False
+        self._graphs: PassGraphs | None = None
 
     @classmethod
     def load(
@@ -88,6 +96,7 @@ class Backbone(ABC):
             ValueError: A config field or tensor is unknown, missing or of the wrong kind.
         """
         cls.fields.check(checkpoint.config, checkpoint.config_file, accepted_fields)
+        kernel = resolve_attention(attention, device, dtype, packs=cls.packs)
         model = load_model(
             cls.model_class(checkpoint),
             cls.model_config(checkpoint),
@@ -95,7 +104,7 @@ class Backbone(ABC):
             checkpoint_name=lambda name: cls.checkpoint_name(name, checkpoint),
             ignored=cls.ignored_tensors,
             dtype=dtype,
-            attention=resolve_attention(attention, device, dtype, prefer_flash=cls.prefers_flash),
+            attention=KERNEL if kernel == "packed" else kernel,
         )
         cls.check_loaded(model, checkpoint)
         return cls(model.to(device), checkpoint)
@@ -137,6 +146,61 @@ class Backbone(ABC):
         """
         return nested_mask(slots_BL, real_BL, self.dtype)
 
+    def padded_attention(self, real_BL: Tensor) -> Any:
+        """Return the attention mask of a pass without nested slots, as `nested_attention` returns one of those with.
+
+        Args:
+            real_BL: bool, False at pads, on the backbone's device.
+        """
+        if not self.is_causal:
+            return self.nested_attention(torch.full_like(real_BL, -1, dtype=torch.long), real_BL)
+        column_L = torch.arange(real_BL.shape[1], device=real_BL.device)
+        return nested_mask(column_L.expand(real_BL.shape), real_BL, self.dtype)
+
+    def compile_layers(self, backend: str | Callable[..., Any] = "inductor") -> None:
+        """Compile the layers: norms, rotary positions and activations then take few kernels. Not for training.
+
+        All layers have one code, so one graph serves all; it takes any number of texts and tokens. The first passes
+        take minutes. States stay the same up to the rounding of sums.
+
+        Args:
+            backend: of torch.compile.
+        """
+        for module in self.model.modules():
+            if isinstance(module, GradientCheckpointingLayer):
+                module.compile(dynamic=True, backend=backend)
+        self._is_compiled = True
+
+    def record_passes(self) -> None:
+        """Record passes over few tokens for replay, in inference mode; see `graphs`. What they are made of stays as is.
+
+        Raises:
+            ValueError: the attention kernel looks at lengths on the host, which no recording can.
+        """
+        if self._kernel == "flash_attention_2":
+            raise ValueError("passes under flash attention cannot be recorded: load with attention='sdpa'.")
+        self._graphs = PassGraphs(self._recordable_states, self.device)
+
+    @property
+    def recorded_shapes(self) -> list[Shape]:
+        """The shapes that passes were recorded for."""
+        return [] if self._graphs is None else self._graphs.shapes
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether texts run in one row without pads."""
+        return self._kernel == KERNEL
+
+    @property
+    def window(self) -> int | None:
+        """How many tokens to either side layers see that do not see the whole text; None: all of them do."""
+        return None
+
+    @property
+    def _kernel(self) -> str:
+        kernel: str = self.model.config._attn_implementation  # noqa: SLF001 (no public name)
+        return kernel
+
     @property
     def slot_layers(self) -> SlotLayers | None:
         """What an adapter brought for slots, or None."""
@@ -161,7 +225,7 @@ class Backbone(ABC):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Precision of the weights and of all results."""
+        """Precision of the weights, unless `precision` says another of the layers', and of all results."""
         dtype: torch.dtype = self.model.dtype
         return dtype
 
@@ -205,9 +269,11 @@ class Backbone(ABC):
             max_length=self.max_length,
         )
         self._check_attention(position_ids, slots, nested=nested)
-        hidden_BLH = self._hidden_states(input_ids, attention_mask, position_ids, slots, nested=nested)
-        index_BPH = positions.to(self.device, torch.long).unsqueeze(-1).expand(-1, -1, self.hidden_size)
-        hidden_BPH = hidden_BLH.gather(1, index_BPH)
+        read = self._read_packed if self.is_packed else self._read_padded
+        if self._graphs is not None and torch.is_inference_mode_enabled():
+            read = self._read_recorded if Shape.of(input_ids, slots, nested=nested).is_recorded else read
+        inputs = PassInputs(input_ids, attention_mask, position_ids, slots)
+        hidden_BPH = read(inputs, positions, nested=nested)
         return BackboneOutput(hidden_BPH, self._logits(hidden_BPH, token_ids))
 
     def _check_attention(self, position_ids_BL: Tensor | None, slots_BL: Tensor | None, *, nested: bool) -> None:
@@ -215,37 +281,67 @@ class Backbone(ABC):
             raise ValueError("nested slots need `slots`, which say where they are.")
         if nested and self.is_causal:
             raise ValueError(f"family '{self.family}' is causal, where every slot sees those before it: not nested.")
-        kernel = self.model.config._attn_implementation  # noqa: SLF001 (no public name)
-        if kernel == "flash_attention_2" and (nested or position_ids_BL is not None):
+        if self._kernel == "flash_attention_2" and (nested or position_ids_BL is not None):
             what = "nested slots" if nested else "position_ids"
-            raise ValueError(f"{what} do not work with flash attention: load with attention='sdpa'.")
+            raise ValueError(f"{what} do not work with flash attention: load with attention='packed' or 'sdpa'.")
 
-    def _hidden_states(
-        self,
-        input_ids_BL: Tensor,
-        mask_BL: Tensor,
-        position_ids_BL: Tensor | None,
-        slots_BL: Tensor | None,
-        *,
-        nested: bool,
-    ) -> Tensor:
-        is_padded = not bool(mask_BL.all())
-        if is_padded and position_ids_BL is None:
-            position_ids_BL = default_position_ids(mask_BL)
-        real_BL = mask_BL.to(self.device, torch.bool)
+    def _read_packed(self, inputs: PassInputs, positions_BP: Tensor, *, nested: bool) -> Tensor:
+        ids_BL, mask_BL, position_ids_BL, slots_BL = inputs.placed()
+        assert position_ids_BL is not None, "they are placed"
+        batch = PackedBatch(mask_BL, slots_BL if nested else None)
+        hidden_1TH = self._run(
+            moved(batch.row(ids_BL), self.device, torch.long),
+            None if slots_BL is None else batch.row(slots_BL),
+            moved(batch.row(position_ids_BL), self.device, torch.long),
+            packed_layout=batch.layout(self.device, is_causal=self.is_causal, window=self.window),
+        )
+        places_BP = batch.places_BL.gather(1, positions_BP.cpu().long())
+        return hidden_1TH[0][moved(places_BP, self.device)]
+
+    def _read_recorded(self, inputs: PassInputs, positions_BP: Tensor, *, nested: bool) -> Tensor:
+        assert self._graphs is not None, "`forward` has looked"
+        if self.slot_layers is not None and inputs.slots_BL is not None:
+            self.slot_layers.check(inputs.slots_BL)
+        return self._at(positions_BP, self._graphs.states(inputs.placed(), nested=nested))
+
+    def _recordable_states(self, inputs: PassInputs, nested: bool) -> Tensor:  # noqa: FBT001 (as `graphs.Run` says)
+        """Return the final states of inputs on the device, without a look at their values."""
+        real_BL = inputs.mask_BL.bool()
+        if nested:
+            assert inputs.slots_BL is not None, "`forward` has checked"
+            attention_mask = self.nested_attention(inputs.slots_BL, real_BL)
+        else:
+            attention_mask = self.padded_attention(real_BL)
+        return self._run(inputs.ids_BL, inputs.slots_BL, inputs.position_ids_BL, attention_mask=attention_mask)
+
+    def _read_padded(self, inputs: PassInputs, positions_BP: Tensor, *, nested: bool) -> Tensor:
+        if self._is_compiled or not bool(inputs.mask_BL.all()):
+            inputs = inputs.placed()
+        if self._is_compiled:
+            inputs = inputs.padded(*whole_steps(inputs.ids_BL))
+        ids_BL, mask_BL, position_ids_BL, slots_BL = inputs
+        real_BL = moved(mask_BL, self.device, torch.bool)
         attention_mask: Any = None
         if nested and slots_BL is not None:
-            attention_mask = self.nested_attention(slots_BL.to(self.device), real_BL)
+            attention_mask = self.nested_attention(moved(slots_BL, self.device), real_BL)
         elif position_ids_BL is not None:
             # No mask is the faster path. With positions of the caller's own one is always given: without it
             # transformers would take a jump in the positions for the border of a packed sequence.
             attention_mask = real_BL
-        output = self.model.base_model(
-            **self._inputs(input_ids_BL.to(self.device, torch.long), slots_BL),
-            attention_mask=attention_mask,
-            position_ids=None if position_ids_BL is None else position_ids_BL.to(self.device, torch.long),
-            use_cache=False,
-        )
+        if position_ids_BL is not None:
+            position_ids_BL = moved(position_ids_BL, self.device, torch.long)
+        ids_BL = moved(ids_BL, self.device, torch.long)
+        hidden_BLH = self._run(ids_BL, slots_BL, position_ids_BL, attention_mask=attention_mask)
+        return self._at(positions_BP, hidden_BLH)
+
+    def _at(self, positions_BP: Tensor, hidden_BLH: Tensor) -> Tensor:
+        index_BPH = moved(positions_BP, self.device, torch.long).unsqueeze(-1).expand(-1, -1, self.hidden_size)
+        return hidden_BLH.gather(1, index_BPH)
+
+    def _run(self, ids_BL: Tensor, slots_BL: Tensor | None, position_ids_BL: Tensor | None, **attention: Any) -> Tensor:
+        """Return the final states; `attention` is what the module is told of who sees whom."""
+        inputs = self._inputs(ids_BL, slots_BL)
+        output = self.model.base_model(**inputs, position_ids=position_ids_BL, use_cache=False, **attention)
         hidden_BLH: Tensor = output.last_hidden_state
         return hidden_BLH
 
@@ -265,7 +361,7 @@ class Backbone(ABC):
         if token_ids is None:
             logits_BPV: Tensor = self.output_projection(states_BPH)
             return logits_BPV
-        return chosen_logits(self.output_projection, states_BPH, token_ids.to(self.device, torch.long))
+        return chosen_logits(self.output_projection, states_BPH, moved(token_ids, self.device, torch.long))
 
 
 def chosen_logits(projection: nn.Module, states_BPH: Tensor, token_ids: Tensor) -> Tensor:
@@ -285,11 +381,6 @@ def chosen_logits(projection: nn.Module, states_BPH: Tensor, token_ids: Tensor) 
     return logits_BPT + projection.bias[token_ids].expand(batch, -1).unsqueeze(1)
 
 
-def default_position_ids(mask_BL: Tensor) -> Tensor:
-    """Return each token's count of tokens before it in its row: the side of the pads does not matter."""
-    return (mask_BL.long().cumsum(dim=1) - 1).clamp(min=0)
-
-
 def nested_mask(slots_BL: Tensor, real_BL: Tensor, dtype: torch.dtype) -> Tensor:
     """Return what is added to attention scores, [B, 1, L, L], so that slots are nested.
 
@@ -301,75 +392,6 @@ def nested_mask(slots_BL: Tensor, real_BL: Tensor, dtype: torch.dtype) -> Tensor
     # What is no slot counts as before the first one.
     sees_BLL = (slots_BL[:, :, None] >= slots_BL[:, None, :]) & real_BL[:, None, :]
     return torch.zeros_like(sees_BLL, dtype=dtype).masked_fill_(~sees_BLL, torch.finfo(dtype).min)[:, None]
-
-
-def check_inputs(
-    input_ids_BL: Tensor,
-    mask_BL: Tensor,
-    positions_BP: Tensor,
-    token_ids: Tensor | None,
-    position_ids_BL: Tensor | None,
-    *,
-    vocab_size: int,
-    max_length: int,
-) -> None:
-    """Check the tensors that `Backbone.forward` is given against each other and against the backbone.
-
-    Args:
-        input_ids_BL: its `input_ids`.
-        mask_BL: its `attention_mask`.
-        positions_BP: its `positions`.
-        token_ids: [T], [B, T] or None.
-        position_ids_BL: its `position_ids`.
-        vocab_size: V.
-        max_length: most tokens of a row, and the end of position ids.
-
-    Raises:
-        ValueError: Shapes do not fit or, on the CPU, values are out of range.
-    """
-    if input_ids_BL.ndim != 2 or 0 in input_ids_BL.shape:
-        raise ValueError(f"input_ids must be [B, L] with at least one token, not {_shape(input_ids_BL)}.")
-    batch, length = input_ids_BL.shape
-    if mask_BL.shape != (batch, length):
-        raise ValueError(f"attention_mask is {_shape(mask_BL)}; input_ids are {[batch, length]}.")
-    if positions_BP.ndim != 2 or positions_BP.shape[0] != batch:
-        raise ValueError(f"positions must be [B, P] with B = {batch}, not {_shape(positions_BP)}.")
-    _check_integers(input_ids_BL, "input_ids", vocab_size)
-    _check_integers(mask_BL, "attention_mask", 2)
-    _check_integers(positions_BP, "positions", length)
-    _check_lengths(mask_BL, max_length)
-    if token_ids is not None:
-        if token_ids.ndim not in (1, 2) or (token_ids.ndim == 2 and token_ids.shape[0] != batch):
-            raise ValueError(f"token_ids must be [T] or [B, T] with B = {batch}, not {_shape(token_ids)}.")
-        _check_integers(token_ids, "token_ids", vocab_size)
-    if position_ids_BL is not None:
-        if position_ids_BL.shape != (batch, length):
-            raise ValueError(f"position_ids are {_shape(position_ids_BL)}; input_ids are {[batch, length]}.")
-        _check_integers(position_ids_BL, "position_ids", max_length)
-
-
-def _check_integers(tensor: Tensor, name: str, end: int) -> None:
-    if tensor.is_floating_point():
-        raise ValueError(f"{name} must hold integers, not {tensor.dtype}.")
-    if tensor.numel() == 0 or tensor.device.type != "cpu":
-        return
-    low, high = int(tensor.min()), int(tensor.max())
-    if low < 0 or high >= end:
-        raise ValueError(f"{name} must lie in [0, {end}), found {low} to {high}.")
-
-
-def _check_lengths(mask_BL: Tensor, max_length: int) -> None:
-    if mask_BL.device.type != "cpu":
-        return
-    lengths_B = mask_BL.sum(dim=1)
-    if int(lengths_B.min()) < 1:
-        raise ValueError("attention_mask has a row without a token.")
-    if int(lengths_B.max()) > max_length:
-        raise ValueError(f"a row has {int(lengths_B.max())} tokens; this backbone takes {max_length}: truncate it.")
-
-
-def _shape(tensor: Tensor) -> list[int]:
-    return list(tensor.shape)
 
 
 def pad_right(rows: Sequence[np.ndarray], fill: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -105,8 +105,7 @@ class BertBackbone(Backbone):
     turn_end = "[SEP]"
     vocabulary_class = BertVocabulary
     lora_targets = ("query", "key", "value", "attention.output.dense", "intermediate.dense", "output.dense")
-    # Small models at short lengths gain nothing, and it would forbid positions of the caller's own.
-    prefers_flash = False
+    packs = True
     ignored_tensors = r"(^|\.)pooler\.|embeddings\.position_ids$|^cls\.seq_relationship\."
     fields = ConfigFields(
         required=REQUIRED,

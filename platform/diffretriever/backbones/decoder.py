@@ -46,6 +46,7 @@ ASSISTANT_HEADER = "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}"
 class DecoderBackbone(Backbone):
     """A stack of rotary decoder layers, causal or not, whose rotary base is held against the checkpoint's."""
 
+    packs = True
     ignored_tensors = r"rotary_emb\.inv_freq$"
     lora_targets = LORA_TARGETS
 

@@ -3,8 +3,11 @@
 Columns of the cache: the prefix, pads on the left, the texts, the tokens fed since. Pads are never attended and
 positions do not count them, so that each text is computed as if it were alone.
 
-Legend: B rows still decoding, A rows kept, P prefix length, L padded length, C columns so far, H hidden size,
-V vocabulary.
+A backbone that packs texts computes the prefix and the texts without pads; their keys and values then take the columns
+of the cache, and steps, a token a text, have nothing to pad.
+
+Legend: B rows still decoding, A rows kept, P prefix length, L padded length, C columns so far, T tokens of all texts,
+H hidden size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -15,7 +18,9 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from diffretriever.backbones.base import Backbone, default_position_ids
+from diffretriever.backbones.base import Backbone
+from diffretriever.backbones.inputs import default_position_ids
+from diffretriever.backbones.packed import PackedBatch, after_prefix
 
 
 class Prefix(NamedTuple):
@@ -48,7 +53,11 @@ class Decoder:
             return Prefix(0, ())
         cache = DynamicCache()
         ids_BL = ids_P[None]
-        _run(self.backbone, cache, ids_BL, torch.ones_like(ids_BL), torch.arange(len(ids_P))[None])
+        positions_BL = torch.arange(len(ids_P))[None]
+        if self.backbone.is_packed:
+            _run_packed(self.backbone, cache, ids_BL, positions_BL, torch.tensor([len(ids_P)]))
+        else:
+            _run(self.backbone, cache, ids_BL, torch.ones_like(ids_BL), positions_BL)
         return Prefix(len(ids_P), tuple((layer.keys, layer.values) for layer in cache.layers))
 
     def start(self, prefix: Prefix, ids_BL: Tensor, mask_BL: Tensor) -> Decoding:
@@ -66,14 +75,38 @@ class Decoder:
         assert bool(mask_BL[:, -1].all()), "texts are padded on the left"
         lengths_B = prefix.length + mask_BL.long().sum(dim=1)
         _check_lengths(self.backbone, lengths_B)
-        cache = DynamicCache()
-        for number, (keys, values) in enumerate(prefix.layers):
-            cache.update(keys.expand(rows, -1, -1, -1), values.expand(rows, -1, -1, -1), number)
         shared = mask_BL.new_ones(rows, prefix.length)
         mask_BC = torch.cat([shared, mask_BL], dim=1)
         positions_BL = default_position_ids(mask_BC)[:, prefix.length :]
-        hidden_BH = _run(self.backbone, cache, ids_BL, mask_BC, positions_BL)
+        begin = self._begin_packed if self.backbone.is_packed else self._begin_padded
+        cache, hidden_BH = begin(prefix, ids_BL, mask_BC, positions_BL)
         return Decoding(self.backbone, cache, mask_BC.to(self.backbone.device), lengths_B, hidden_BH)
+
+    def _begin_padded(
+        self, prefix: Prefix, ids_BL: Tensor, mask_BC: Tensor, positions_BL: Tensor
+    ) -> tuple[DynamicCache, Tensor]:
+        cache = DynamicCache()
+        for number, (keys, values) in enumerate(prefix.layers):
+            cache.update(keys.expand(len(ids_BL), -1, -1, -1), values.expand(len(ids_BL), -1, -1, -1), number)
+        return cache, _run(self.backbone, cache, ids_BL, mask_BC, positions_BL)
+
+    def _begin_packed(
+        self, prefix: Prefix, ids_BL: Tensor, mask_BC: Tensor, positions_BL: Tensor
+    ) -> tuple[DynamicCache, Tensor]:
+        row = DynamicCache()
+        for number, (keys, values) in enumerate(prefix.layers):
+            row.update(keys, values, number)
+        mask_BL = mask_BC[:, prefix.length :]
+        texts = PackedBatch(mask_BL, None)
+        hidden_TH = _run_packed(
+            self.backbone, row, texts.row(ids_BL), texts.row(positions_BL), mask_BL.long().sum(dim=1)
+        )
+        shared_BP = torch.arange(prefix.length).expand(len(ids_BL), -1)
+        places_BC = torch.cat([shared_BP, prefix.length + texts.places_BL], dim=1).to(self.backbone.device)
+        cache = DynamicCache()
+        for number, layer in enumerate(row.layers):
+            cache.update(_spread(layer.keys, places_BC), _spread(layer.values, places_BC), number)
+        return cache, hidden_TH[texts.places_BL[:, -1].to(self.backbone.device)]
 
 
 class Decoding:
@@ -116,11 +149,33 @@ class Decoding:
         return self.hidden_BH
 
 
+def _run_packed(
+    backbone: Backbone, cache: DynamicCache, ids_1T: Tensor, positions_1T: Tensor, lengths_B: Tensor
+) -> Tensor:
+    """Append texts without pads, of `lengths_B` tokens, to the cache's one row and return their states [T, H]."""
+    output = backbone.model.base_model(
+        input_ids=ids_1T.to(backbone.device, torch.long),
+        position_ids=positions_1T.to(backbone.device, torch.long),
+        past_key_values=cache,
+        use_cache=True,
+        packed_layout=after_prefix(cache.get_seq_length(), lengths_B, backbone.device),
+    )
+    hidden_TH: Tensor = output.last_hidden_state[0]
+    return hidden_TH
+
+
+def _spread(values: Tensor, places_BC: Tensor) -> Tensor:
+    """Return rows of the cache's one row [1, heads, tokens, D]: [B, heads, C, D]."""
+    return values[0][:, places_BC].transpose(0, 1)
+
+
 def _run(backbone: Backbone, cache: DynamicCache, ids_BL: Tensor, mask_BC: Tensor, positions_BL: Tensor) -> Tensor:
     """Append `ids_BL` to the cache and return the state [B, H] at the last column."""
+    real_BC = mask_BC.to(backbone.device, torch.bool)
     output = backbone.model.base_model(
         input_ids=ids_BL.to(backbone.device, torch.long),
-        attention_mask=mask_BC.to(backbone.device, torch.bool),
+        # Of an attention of our own transformers makes no masks: a step's is one row, the same for all heads.
+        attention_mask=real_BC[:, None, None] if backbone.is_packed else real_BC,
         position_ids=positions_BL.to(backbone.device, torch.long),
         past_key_values=cache,
         use_cache=True,

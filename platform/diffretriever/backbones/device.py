@@ -6,18 +6,23 @@ import importlib.util
 import math
 import os
 import re
+import resource
 import time
 from functools import cache
+from pathlib import Path
 
 import torch
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-ATTENTIONS = ("auto", "sdpa", "flash_attention_2", "eager")
+FLOAT8 = "float8"
+"""A precision that is no torch dtype: the layers of a backbone in 8 bits, the rest in bfloat16; see `float8`."""
+ATTENTIONS = ("auto", "packed", "sdpa", "flash_attention_2", "eager")
 # Torch keeps CPU kernels that it has set up for a shape, 1,024 of a kind, and texts have hundreds of shapes: after 400
 # batches a process held 1.1 GB in place of .6, for no gain in speed. Read once, at a process's first product.
 for _cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(_cache, "64")
 _FORCES_TF32 = "NVIDIA_TF32_OVERRIDE"
+_VARLEN_CAPABILITY = (8, 0)
 BF16_MARGIN = 1.3
 """How many times faster bfloat16 must be on a CPU to be worth its rounding."""
 
@@ -25,8 +30,10 @@ BF16_MARGIN = 1.3
 def resolve_device(device: str = "auto") -> torch.device:
     """Return the device named `auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`.
 
-    From then on this process computes fp32 products in fp32, whatever its environment set before: the bounds of exact
-    search hold for nothing less.
+    From then on this process computes fp32 products in fp32, whatever its environment set before. The bounds of exact
+    search hold for nothing less. What else multiplies fp32 on a GPU would gain little from TF32, its faster form: a
+    backbone is float32 there to be compared with a CPU's, else bfloat16, which is faster still; LoRA's matrices, of a
+    few columns, and the products of a training's loss are small. So there is no option for it.
 
     Raises:
         ValueError: Another name, a GPU that this process does not see, or one whose fp32 products are rounded.
@@ -63,10 +70,15 @@ def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
     CPU has instructions for it and slower where it has not.
 
     Raises:
-        ValueError: Another name.
+        ValueError: Another name, or `float8`, which a backbone alone can be loaded in.
     """
     if dtype in DTYPES:
         return DTYPES[dtype]
+    if dtype == FLOAT8:
+        raise ValueError(
+            f"dtype '{FLOAT8}' is for encoding by the methods masked, generated and pooled, and for reranking: take "
+            "bfloat16 for training and for other methods."
+        )
     if dtype != "auto":
         raise ValueError(f"unknown dtype {dtype!r}. Use auto, {', '.join(DTYPES)}.")
     if device.type == "cuda":
@@ -74,28 +86,59 @@ def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if _bf16_speedup() >= BF16_MARGIN else torch.float32
 
 
-def resolve_attention(attention: str, device: torch.device, dtype: torch.dtype, *, prefer_flash: bool) -> str:
-    """Return the attention kernel to use; `auto` is flash attention where it can run and is preferred.
+def has_varlen_kernel(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether torch's attention over texts of any lengths in one row runs there: Ampere or later, in half precision."""
+    if device.type != "cuda" or dtype == torch.float32 or not torch.backends.cuda.is_flash_attention_available():
+        return False
+    return torch.cuda.get_device_capability(device) >= _VARLEN_CAPABILITY
+
+
+def resolve_attention(attention: str, device: torch.device, dtype: torch.dtype, *, packs: bool) -> str:
+    """Return the attention to use; `auto` packs texts where there is a kernel for it.
 
     Args:
-        attention: `auto`, or the name of a kernel.
-        device: where the backbone runs.
+        attention: one of `ATTENTIONS`.
+        device: where the model runs.
         dtype: of its weights.
-        prefer_flash: whether `auto` is flash attention where that can run.
+        packs: whether the model takes packed texts.
 
     Raises:
-        ValueError: Another name, or flash attention where it cannot run.
+        ValueError: Another name, packed texts for a model that does not take them, or flash attention where it cannot
+            run.
     """
     if attention not in ATTENTIONS:
         raise ValueError(f"unknown attention {attention!r}. Use {', '.join(ATTENTIONS)}.")
+    if attention == "auto":
+        return "packed" if packs and has_varlen_kernel(device, dtype) else "sdpa"
+    if attention == "packed" and not packs:
+        raise ValueError("attention 'packed' is not for this model, which computes texts with pads: use auto or sdpa.")
     can_flash = device.type == "cuda" and dtype != torch.float32 and importlib.util.find_spec("flash_attn") is not None
     if attention == "flash_attention_2" and not can_flash:
         raise ValueError(
             "attention 'flash_attention_2' needs a GPU, bfloat16 or float16, and the package flash-attn. Use auto."
         )
-    if attention == "auto":
-        return "flash_attention_2" if can_flash and prefer_flash else "sdpa"
     return attention
+
+
+def moved(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Return a tensor on `device`, in `dtype` or its own; a GPU copies it when its turn comes, and nobody waits."""
+    if device.type != "cuda" or tensor.device.type != "cpu":
+        return tensor.to(device, dtype or tensor.dtype)
+    # From other memory than pinned one a copy waits until the GPU has done all that was asked of it before. What was
+    # expanded cannot be pinned: several of its elements are one.
+    return tensor.to(dtype or tensor.dtype).contiguous().pin_memory().to(device, non_blocking=True)
+
+
+def peak_memory(device: torch.device) -> int:
+    """Return the most bytes so far: of tensors on a GPU, or on a CPU of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    status = Path("/proc/self/status")
+    if not status.exists():
+        # Where there is no such file, as on macOS, this is in bytes.
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Of this program alone: the figure above goes on from what the process was before it.
+    return next(int(line.split()[1]) for line in status.read_text("utf-8").splitlines() if "VmHWM:" in line) * 1024
 
 
 @cache

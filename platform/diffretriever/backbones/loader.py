@@ -12,7 +12,8 @@ from diffretriever.backbones.adapter import AdapterHead, apply_adapter, apply_sl
 from diffretriever.backbones.adapter_files import AdapterFiles
 from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.checkpoint import Checkpoint, read_json
-from diffretriever.backbones.device import resolve_device, resolve_dtype
+from diffretriever.backbones.device import FLOAT8, resolve_device, resolve_dtype
+from diffretriever.backbones.float8 import check_float8, use_float8
 from diffretriever.backbones.source import resolve_adapter, resolve_source
 from diffretriever.backbones.vocabulary import Vocabulary
 
@@ -34,11 +35,11 @@ def load_backbone(  # noqa: PLR0913 (a backbone's place and its adapter's)
 
     Args:
         source: A folder with config.json and safetensors, a hub id, or `minilm` (the embedded default).
-        dtype: `auto`, `float32`, `bfloat16` or `float16`; see `device.resolve_dtype`.
+        dtype: `auto`, `float32`, `bfloat16` or `float16`; see `device.resolve_dtype`. `float8`: see `float8`.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         revision: Branch, tag or commit of a hub id.
-        attention: `auto`, `sdpa`, `flash_attention_2` or `eager`; `auto` takes flash attention where it is
-            installed, a GPU is used and the family gains from it.
+        attention: `auto`, `packed`, `sdpa`, `flash_attention_2` or `eager`; `packed` computes texts without pads, and
+            `auto` is that where the GPU has a kernel for it in this precision, else `sdpa`.
         adapter: A LoRA adapter to put on it: a folder with adapter_config.json and adapter_model.safetensors in
             PEFT's format, or a hub id. Modules are named as in transformers or as in the family's checkpoints.
             What slots.safetensors beside them holds for slots is put on it too.
@@ -52,13 +53,18 @@ def load_backbone(  # noqa: PLR0913 (a backbone's place and its adapter's)
             known; its tensors are not exactly those its config asks for; the same of the adapter; or an option
             cannot be met.
     """
+    is_float8 = dtype == FLOAT8
+    if is_float8 and adapter is not None and not merge_adapter:
+        raise ValueError(f"merge_adapter: dtype '{FLOAT8}' needs an adapter that is added into the weights: set it.")
     files = _open_adapter(adapter, adapter_revision)
     checkpoint = Checkpoint.open(resolve_source(source, revision))
     family = family_of(checkpoint.config, checkpoint.config_file)
     target = resolve_device(device)
+    if is_float8:
+        check_float8(target)
     backbone = family.load(
         checkpoint,
-        dtype=resolve_dtype(dtype, target),
+        dtype=resolve_dtype("bfloat16" if is_float8 else dtype, target),
         device=target,
         attention=attention,
         accepted_fields=accepted_fields,
@@ -72,6 +78,8 @@ def load_backbone(  # noqa: PLR0913 (a backbone's place and its adapter's)
             merge=merge_adapter,
         )
         apply_slot_layers(backbone, files.file.parent)
+    if is_float8:
+        use_float8(backbone)
     return backbone
 
 

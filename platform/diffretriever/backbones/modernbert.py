@@ -21,6 +21,7 @@ from transformers import ModernBertConfig, ModernBertForMaskedLM, ModernBertMode
 from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields, pick
 from diffretriever.backbones.decoder import check_plain_rope, check_rope_base, plain_rope
+from diffretriever.backbones.packed import nested_places
 from diffretriever.backbones.published import Published, Shapes, Sizes, TokenId
 from diffretriever.backbones.vocabulary import EncoderVocabulary
 
@@ -129,8 +130,7 @@ class ModernBertBackbone(Backbone):
     turn_end = "[SEP]"
     vocabulary_class = EncoderVocabulary
     lora_targets = ("attn.Wqkv", "attn.Wo", "mlp.Wi", "mlp.Wo")
-    # It would forbid positions of the caller's own, which slots of encoders are often given.
-    prefers_flash = False
+    packs = True
     ignored_tensors = r"rotary_emb\.inv_freq$"
     fields = ConfigFields(
         required=REQUIRED,
@@ -241,14 +241,18 @@ class ModernBertBackbone(Backbone):
         states_BPH: Tensor = self.model.head(hidden_BPH)
         return states_BPH
 
+    @property
+    def window(self) -> int:
+        """How many tokens to either side the layers that look near see."""
+        window: int = self.model.config.sliding_window
+        return window
+
     def nested_attention(self, slots_BL: Tensor, real_BL: Tensor) -> Any:
         """Return the mask of each kind of layer; transformers would take a single one for both, without a window."""
         everywhere_BLL = super().nested_attention(slots_BL, real_BL)[:, 0]
-        is_slot_BL = slots_BL >= 0
-        text_before_BL = (real_BL & ~is_slot_BL).cumsum(dim=1)
-        place_BL = text_before_BL + torch.where(is_slot_BL, slots_BL, -1)
+        place_BL = nested_places(slots_BL, real_BL)
         distance_BLL = (place_BL[:, :, None] - place_BL[:, None, :]).abs()
-        is_far_BLL = distance_BLL > self.model.config.sliding_window
+        is_far_BLL = distance_BLL > self.window
         near_BLL = everywhere_BLL.masked_fill(is_far_BLL, torch.finfo(self.dtype).min)
         return {"full_attention": everywhere_BLL[:, None], "sliding_attention": near_BLL[:, None]}
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from diffretriever.backbones.adapter_files import read_tensors
 from diffretriever.backbones.checkpoint import tensor_shapes
+from diffretriever.backbones.device import moved
 
 SLOTS_FILE = "slots.safetensors"
 MODULE = "slot_layers"
@@ -43,23 +44,32 @@ class SlotLayers(nn.Module):
 
         Args:
             embedded_BLH: input embeddings.
-            slots_BL: int64, which slot of its text a token is, from 0 on; -1 for one that is no slot. On the CPU, for a
-                look at the largest would stall a GPU.
+            slots_BL: int64, which slot of its text a token is, from 0 on; -1 for one that is no slot. On the CPU they
+                are checked; a look at those on a GPU would stall it.
+
+        Raises:
+            ValueError: as `check`.
+        """
+        if self.embeddings is None:
+            return embedded_BLH
+        if slots_BL.device.type == "cpu":
+            self.check(slots_BL)
+        slots_BL = moved(slots_BL, embedded_BLH.device)
+        added_BLH = self.embeddings[slots_BL.clamp(min=0)].masked_fill(slots_BL[..., None] < 0, 0)
+        return embedded_BLH + added_BLH.to(embedded_BLH.dtype)
+
+    def check(self, slots_BL: Tensor) -> None:
+        """Check slots on the CPU, as `embedded` takes them.
 
         Raises:
             ValueError: a text has more slots than there are vectors.
         """
-        if self.embeddings is None:
-            return embedded_BLH
         most = int(slots_BL.max()) + 1
-        if most > len(self.embeddings):
+        if self.slots is not None and most > self.slots:
             raise ValueError(
-                f"a text with {most} slots, but the adapter was trained with vectors for {len(self.embeddings)}: "
+                f"a text with {most} slots, but the adapter was trained with vectors for {self.slots}: "
                 "take a smaller budget"
             )
-        slots_BL = slots_BL.to(embedded_BLH.device)
-        added_BLH = self.embeddings[slots_BL.clamp(min=0)].masked_fill(slots_BL[..., None] < 0, 0)
-        return embedded_BLH + added_BLH.to(embedded_BLH.dtype)
 
     def head_input(self, hidden_BPH: Tensor) -> Tensor:
         """Return the states that the output head is given."""

@@ -18,6 +18,7 @@ import safetensors.numpy
 
 from diffretriever.codecs.kernels import best_of_passages
 from diffretriever.files import write_bytes
+from diffretriever.ragged import runs
 from diffretriever.schemas.codec import Bits, CodecConfig, Family
 
 Products: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -145,12 +146,13 @@ class Codec(ABC):
         best_PM = np.empty((len(offsets) - 1, len(query_LH)), np.float32)
         for shared in slices(len(query_LH), _SHARED_QUERIES):
             products = self._products(query_LH[shared])
-            for first, last in passage_blocks(offsets):
-                products_NL, squared_N = products(packed_NW[offsets[first] : offsets[last]])
+            for run in runs(offsets, BLOCK):
+                own = offsets[run.start : run.stop + 1]
+                products_NL, squared_N = products(packed_NW[own[0] : own[-1]])
                 scales_N = 1 / np.sqrt(np.maximum(squared_N, SHORTEST**2))
-                best_PL = np.empty((last - first, products_NL.shape[1]), np.float32)
-                best_of_passages(products_NL, scales_N, offsets[first : last + 1] - offsets[first], best_PL)
-                best_PM[first:last, shared] = best_PL
+                best_PL = np.empty((len(own) - 1, products_NL.shape[1]), np.float32)
+                best_of_passages(products_NL, scales_N, own - own[0], best_PL)
+                best_PM[run, shared] = best_PL
         scores_QP = mean_per_query(best_PM, query_offsets)
         scores_QP[:, np.diff(offsets) == 0] = -np.inf
         return scores_QP
@@ -215,16 +217,6 @@ def unit(vectors_MH: np.ndarray) -> np.ndarray:
 def slices(count: int, size: int = BLOCK) -> Iterator[slice]:
     """Cut so many rows into runs of at most `size`."""
     yield from (slice(start, min(start + size, count)) for start in range(0, count, size))
-
-
-def passage_blocks(offsets: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Cut passages into runs of at most `BLOCK` vectors, or of one passage that has more."""
-    first = 0
-    while first < len(offsets) - 1:
-        fitting = int(np.searchsorted(offsets, offsets[first] + BLOCK, side="right")) - 1
-        last = max(first + 1, fitting)
-        yield first, last
-        first = last
 
 
 def mean_per_query(best_PM: np.ndarray, query_offsets: np.ndarray) -> np.ndarray:

@@ -10,10 +10,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 
+from diffretriever.encoders.launching import BatchCost, Encoded, Encoding, Launched, Launcher
 from diffretriever.encoders.preparer import PreparedText, Preparer
 from diffretriever.encoders.representations import Representations, refuse_queries
 from diffretriever.progress import Progress
@@ -26,20 +28,16 @@ if TYPE_CHECKING:
     from diffretriever.backbones import Backbone, Vocabulary
     from diffretriever.encoders.readout import ContentIds
 
+T = TypeVar("T")
+
+TOKENS_PER_BATCH_GPU = 16_384
+"""On a GPU with room for them: enough to keep it busy, and a quarter of a block of the encode job with a large model. A
+batch of a whole block would be padded to its longest text, so that sorting by length did nothing."""
 _TOKENS_PER_BATCH_CPU = 2048
-_TOKENS_PER_BATCH_GPU = 65536
+# Rows times the longest row, of texts that run without pads, in budgets of a batch.
+_MOST_PADDED = 2
 # Texts of a group have at least this share of the longest one's tokens.
 _SIMILAR = 0.8
-
-
-@dataclass(frozen=True, slots=True)
-class BatchCost:
-    """What a call of `Encoder.encode` put through the model."""
-
-    tokens: int
-    """Real tokens, prompt and slots included."""
-    padded_tokens: int
-    """The same with padding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ class ModelFacts:
 
     device: torch.device
     dtype: str
-    """Precision of the weights, such as `bfloat16`."""
+    """Precision of the weights, such as `bfloat16`, as a retriever's `backbone.dtype` names it."""
     hidden_size: int
     """H of the vectors."""
     vocab_size: int | None
@@ -73,14 +71,20 @@ class TextStates(NamedTuple):
 
 
 class Encoder(ABC):
-    """Texts to representations. A text's result does not depend on its batch."""
+    """Texts to representations. A text's result does not depend on its batch.
+
+    Several threads may encode at once. Their batches take turns on the device; all else that they do goes on meanwhile.
+    """
+
+    is_packed = False
+    """Whether the texts of a batch run without pads."""
 
     def __init__(self, config: NeuralRetriever, preparer: Preparer, facts: ModelFacts) -> None:
         self.config = config
         self.preparer = preparer
         self.facts = facts
         self.tokens_per_batch = tokens_per_batch(facts.device)
-        self.cost = BatchCost(0, 0)
+        self._launcher = Launcher(facts.device)
 
     @classmethod
     @abstractmethod
@@ -113,51 +117,107 @@ class Encoder(ABC):
 
     def encode(self, texts: Sequence[PreparedText]) -> Representations:
         """Represent prepared texts, in their order, in batches filled by a token budget."""
-        return self._in_batches(texts, lambda batch: [self.encode_batch(batch)])[0] if texts else self._empty()
+        return self.launch(texts)().parts[0]
+
+    def launch(self, texts: Sequence[PreparedText]) -> Callable[[], Encoded]:
+        """Give the device the batches that `encode` makes of prepared texts; return what waits for it, once.
+
+        Raises:
+            ValueError: the device has no memory for a single text.
+        """
+        return self._in_batches(texts, self._begin_whole, 1)
+
+    def _begin_whole(self, texts: Sequence[PreparedText]) -> Callable[[], list[Representations]]:
+        finish = self.begin_batch(texts)
+        return lambda: [finish()]
 
     def _in_batches(
-        self, texts: Sequence[PreparedText], encode: Callable[[Sequence[PreparedText]], list[Representations]]
-    ) -> list[Representations]:
-        """Return what `encode` makes of batches of the texts (at least one), each of its parts in the texts' order.
+        self,
+        texts: Sequence[PreparedText],
+        begin: Callable[[Sequence[PreparedText]], Callable[[], list[Representations]]],
+        n_parts: int,
+    ) -> Callable[[], Encoded]:
+        """Launch batches of the texts; return what waits for them.
 
         Where the device has no memory for a batch, the encoder's batches have half as many tokens from then on.
+
+        Args:
+            texts: prepared.
+            begin: begins with a batch of them; returns what makes so many parts of its results.
+            n_parts: how many.
 
         Raises:
             ValueError: it has none for a single text.
         """
+        if not texts:
+            return lambda: Encoded([self._empty()] * n_parts, BatchCost(0, 0, 0.0))
         lengths = np.array([len(text.input_ids) for text in texts])
-        waiting = list(token_budget_batches(lengths, self.tokens_per_batch))
-        done: list[np.ndarray] = []
-        encoded: list[list[Representations]] = []
+        encoding = Encoding()
+        waiting = self._batches(lengths)
         with Progress("encoding", len(texts), unit="texts", quiet=True) as progress:
             while waiting:
                 batch = waiting[0]
-                found = _unless_out_of_memory(encode, [texts[i] for i in batch])
-                if found is None:
-                    self.tokens_per_batch = self._smaller_budget(len(batch), int(lengths[batch].max()))
+                launched = _unless_out_of_memory(self._launcher, partial(begin, [texts[i] for i in batch]))
+                if launched is None:
+                    # Another thread may have found less room.
+                    self.tokens_per_batch = min(self.tokens_per_batch, self._smaller_budget(lengths[batch]))
                     rest = np.concatenate(waiting)
-                    waiting = [rest[rows] for rows in token_budget_batches(lengths[rest], self.tokens_per_batch)]
+                    waiting = [rest[rows] for rows in self._batches(lengths[rest])]
                     continue
-                encoded.append(found)
-                done.append(waiting.pop(0))
+                encoding.add(waiting.pop(0), launched, int(lengths[batch].sum()), self._computed(lengths[batch]))
                 progress.update(len(batch))
-        self.cost = BatchCost(int(lengths.sum()), sum(len(batch) * int(lengths[batch].max()) for batch in done))
-        order = np.argsort(np.concatenate(done), kind="stable")
-        return [Representations.concatenate(parts).take(order) for parts in zip(*encoded, strict=True)]
+        return encoding.finish
 
-    def _smaller_budget(self, rows: int, longest: int) -> int:
-        """Return half the tokens of a batch of `rows` texts, the longest of so many tokens, that did not fit."""
-        if rows == 1:
+    def _batches(self, lengths: np.ndarray) -> list[np.ndarray]:
+        batches = packed_batches if self.is_packed else token_budget_batches
+        return list(batches(lengths, self.tokens_per_batch))
+
+    def _computed(self, lengths: np.ndarray) -> int:
+        """Return the tokens that a batch of texts of these lengths computes, with its padding where there is any."""
+        return int(lengths.sum()) if self.is_packed else len(lengths) * int(lengths.max())
+
+    def _smaller_budget(self, lengths: np.ndarray) -> int:
+        """Return half the tokens of a batch, of texts of these lengths, that did not fit."""
+        if len(lengths) == 1:
             raise ValueError(
-                f"{self.facts.device} has no memory for a single text of {longest:,} tokens beside the model: lower "
+                f"{self.facts.device} has no memory for a single text of {lengths[0]:,} tokens beside the model: lower "
                 "the retriever's limits (text.max_passage_tokens, text.max_query_tokens), leave the GPU to one encoder "
                 "alone, or use a larger one"
             )
-        return rows * longest // 2
+        return self._computed(lengths) // 2
 
     @abstractmethod
     def encode_batch(self, texts: Sequence[PreparedText]) -> Representations:
         """Represent one batch."""
+
+    def begin_batch(self, texts: Sequence[PreparedText]) -> Callable[[], Representations]:
+        """Have the device begin with one batch; return what represents it once the device is done.
+
+        An encoder that has nothing to do after the device, or no device, represents the batch here.
+        """
+        encoded = self.encode_batch(texts)
+        return lambda: encoded
+
+    def _at_once(self, texts: Sequence[PreparedText]) -> Representations:
+        """Return what is begun with one batch, waited for."""
+        encoded, _ = self._launcher.launch(partial(self.begin_batch, texts)).result()
+        return encoded
+
+    def compile_layers(self) -> None:
+        """Compile the model's layers; see `Backbone.compile_layers`.
+
+        Raises:
+            ValueError: this encoder's cannot be compiled.
+        """
+        raise ValueError(f"{self.config.title}: only masked and pooled retrievers can be compiled")
+
+    def record_passes(self) -> None:
+        """Record passes over few tokens for replay, such as those of single queries; see `Backbone.record_passes`.
+
+        Raises:
+            ValueError: this encoder's cannot be recorded.
+        """
+        raise ValueError(f"{self.config.title}: only passes of masked and pooled retrievers can be recorded")
 
     def _empty(self) -> Representations:
         return Representations.of_vectors(np.zeros((0, self.facts.hidden_size), np.float16), [], [])
@@ -167,11 +227,13 @@ class BackboneEncoder(Encoder):
     """An encoder over one of the native backbones."""
 
     config: BackboneRetriever
+    reads_whole_texts: ClassVar[bool] = True
+    """All passes read whole texts, none a token more of them."""
 
     def __init__(self, config: BackboneRetriever, backbone: Backbone, preparer: Preparer) -> None:
         facts = ModelFacts(
             device=backbone.device,
-            dtype=str(backbone.dtype).removeprefix("torch."),
+            dtype=backbone.precision,
             hidden_size=backbone.hidden_size,
             vocab_size=backbone.vocab_size,
             weights=backbone.weights_digest,
@@ -179,13 +241,34 @@ class BackboneEncoder(Encoder):
         )
         super().__init__(config, preparer, facts)
         self.backbone = backbone
+        self.is_packed = backbone.is_packed
+
+    def encode_batch(self, texts: Sequence[PreparedText]) -> Representations:
+        """See the base class."""
+        return self._at_once(texts)
+
+    @abstractmethod
+    def begin_batch(self, texts: Sequence[PreparedText]) -> Callable[[], Representations]:
+        """See the base class."""
 
     @abstractmethod
     def forward(self, texts: Sequence[PreparedText]) -> TextStates:
-        """Return the states of one batch, from which `encode_batch` makes representations.
+        """Return the states of one batch, from which representations are made.
 
         Gradients flow to the backbone's parameters unless the caller forbids them: training reads texts by this.
         """
+
+    def compile_layers(self) -> None:
+        """See the base class."""
+        if not self.reads_whole_texts:
+            super().compile_layers()
+        self.backbone.compile_layers()
+
+    def record_passes(self) -> None:
+        """See the base class."""
+        if not self.reads_whole_texts:
+            super().record_passes()
+        self.backbone.record_passes()
 
     @classmethod
     @abstractmethod
@@ -219,14 +302,12 @@ class BackboneEncoder(Encoder):
         return cls(config, backbone, preparer)
 
 
-def _unless_out_of_memory(
-    encode: Callable[[Sequence[PreparedText]], list[Representations]], texts: Sequence[PreparedText]
-) -> list[Representations] | None:
-    """Return what `encode` makes of the texts; None if the device ran out of memory, which is then free again."""
+def _unless_out_of_memory(launcher: Launcher, begin: Callable[[], Callable[[], T]]) -> Launched[T] | None:
+    """Return a batch, launched; None if the device ran out of memory, which is then free again."""
     import torch
 
     try:
-        return encode(texts)
+        return launcher.launch(begin)
     except torch.OutOfMemoryError:
         pass
     # Only here is the error gone, and with it the frames that hold the batch's tensors.
@@ -237,7 +318,7 @@ def _unless_out_of_memory(
 
 def tokens_per_batch(device: torch.device) -> int:
     """Return how many tokens, padding included, a batch has room for on a device."""
-    return _TOKENS_PER_BATCH_CPU if device.type == "cpu" else _TOKENS_PER_BATCH_GPU
+    return _TOKENS_PER_BATCH_CPU if device.type == "cpu" else TOKENS_PER_BATCH_GPU
 
 
 def token_budget_batches(lengths: np.ndarray, max_tokens: int) -> Iterator[np.ndarray]:
@@ -256,6 +337,28 @@ def token_budget_batches(lengths: np.ndarray, max_tokens: int) -> Iterator[np.nd
         rows = max(1, max_tokens // max(1, int(lengths[order[start]])))
         yield order[start : start + rows]
         start += rows
+
+
+def packed_batches(lengths: np.ndarray, max_tokens: int) -> Iterator[np.ndarray]:
+    """Yield index arrays, longest texts first, each batch at most `max_tokens`, of texts that run without pads.
+
+    A single text longer than the budget makes a batch of its own. What is kept beside the pass has pads even so (ids,
+    states to be pooled, the cache of decoding): short texts that a long one would pad to more than twice the budget
+    wait for the next batch.
+
+    Args:
+        lengths: int array [N], tokens of each text.
+        max_tokens: budget of a batch.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    ends = lengths[order].cumsum()
+    start, used = 0, 0
+    while start < len(order):
+        rows = int(np.searchsorted(ends, used + max_tokens, side="right")) - start
+        rows = max(1, min(rows, _MOST_PADDED * max_tokens // max(1, int(lengths[order[start]]))))
+        yield order[start : start + rows]
+        start += rows
+        used = int(ends[start - 1])
 
 
 def similar_lengths(lengths: np.ndarray, least_tokens: int) -> Iterator[np.ndarray]:

@@ -9,7 +9,7 @@ read in one pass), H hidden size, G ids whose logits are needed, P tokens of a p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -19,10 +19,11 @@ import torch
 
 from diffretriever.backbones.base import chosen_logits, pad_right
 from diffretriever.backbones.decoding import Decoder, Prefix
+from diffretriever.backbones.device import moved
 from diffretriever.encoders.base import BackboneEncoder, TextStates
 from diffretriever.encoders.framing import Following, PromptedPreparer
 from diffretriever.encoders.preparer import PreparedText
-from diffretriever.encoders.readout import content_ids, represent
+from diffretriever.encoders.readout import content_ids, read_slots, represent
 from diffretriever.encoders.representations import Representations
 from diffretriever.schemas.retriever import GeneratedRetriever, Side
 
@@ -62,6 +63,7 @@ class GeneratedEncoder(BackboneEncoder):
 
     config: GeneratedRetriever
     preparer: GeneratedPreparer
+    reads_whole_texts = False
 
     def __init__(self, config: GeneratedRetriever, backbone: Backbone, preparer: GeneratedPreparer) -> None:
         super().__init__(config, backbone, preparer)
@@ -73,20 +75,23 @@ class GeneratedEncoder(BackboneEncoder):
         """Return the preparer that writes the prompt."""
         return GeneratedPreparer(vocabulary, config)
 
-    def encode_batch(self, texts: Sequence[PreparedText]) -> Representations:
-        """Represent one batch: a pass over its texts, then at most N - 1 steps of a token over those still decoding."""
+    def begin_batch(self, texts: Sequence[PreparedText]) -> Callable[[], Representations]:
+        """Begin with one batch: a pass over its texts, then at most N - 1 steps of a token over those still decoding.
+
+        Each step waits for the tokens of the one before.
+        """
         groups: dict[bytes, list[int]] = {}
         for row, text in enumerate(texts):
             groups.setdefault(_prefix_of(text).tobytes(), []).append(row)
         with torch.inference_mode():
-            parts = [self._encode_group([texts[row] for row in rows]) for rows in groups.values()]
+            begun = [self._begin_group([texts[row] for row in rows]) for rows in groups.values()]
         order = np.argsort([row for rows in groups.values() for row in rows])
-        return Representations.concatenate(parts).take(order)
+        return lambda: Representations.concatenate([finish() for finish in begun]).take(order)
 
     def forward(self, texts: Sequence[PreparedText]) -> TextStates:
         """Return all states of each text, read in one pass over text and answer; see the base class.
 
-        The answers are decoded first, without gradients and dropout. The states are those that `encode_batch` reads
+        The answers are decoded first, without gradients and dropout. The states are those that `begin_batch` reads
         while it decodes, up to the rounding of sums.
         """
         answers, valid_BK = self._answers(texts)
@@ -100,17 +105,18 @@ class GeneratedEncoder(BackboneEncoder):
         hidden_BKH, logits_BKG = self.backbone.forward(ids_BL, mask_BL, positions_BK, content.gathered_BG)
         return TextStates(hidden_BKH, valid_BK, content, logits_BKG)
 
-    def _encode_group(self, texts: Sequence[PreparedText]) -> Representations:
-        """Represent texts of one prefix."""
+    def _begin_group(self, texts: Sequence[PreparedText]) -> Callable[[], Representations]:
+        """Begin with texts of one prefix."""
         states, fed_BN = self._decode(texts)
         hidden_BNH = _placed(states, fed_BN)
         content = content_ids(texts, self.config)
         logits_BNG = chosen_logits(
             self.backbone.output_projection,
             self.backbone.head_input(hidden_BNH),
-            content.gathered_BG.to(self.backbone.device),
+            moved(content.gathered_BG, self.backbone.device),
         )
-        return represent(texts, self.config, hidden_BNH.cpu(), self._valid(fed_BN), content, logits_BNG.float().cpu())
+        slots = read_slots(hidden_BNH, self._valid(fed_BN), content, logits_BNG)
+        return lambda: represent(texts, self.config, slots, slots.valid_BK)
 
     def _answers(self, texts: Sequence[PreparedText]) -> tuple[list[np.ndarray], torch.Tensor]:
         """Return the tokens whose states are vectors, of each text, and which states are vectors, bool [B, K]."""

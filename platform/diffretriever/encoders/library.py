@@ -7,7 +7,7 @@ Legend: B texts of a batch, L padded length, M vectors of the batch, H size of a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any, Self
 
@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 from diffretriever.backbones.base import pad_right
-from diffretriever.backbones.device import resolve_attention, resolve_device, resolve_dtype
+from diffretriever.backbones.device import moved, resolve_attention, resolve_device, resolve_dtype
 from diffretriever.encoders.base import Encoder, ModelFacts
+from diffretriever.encoders.launching import to_host
 from diffretriever.encoders.library_files import LibraryFiles
 from diffretriever.encoders.library_preparer import TASKS, LibraryPreparer, TokenPreparer
 from diffretriever.encoders.preparer import PreparedText
@@ -77,10 +78,15 @@ class LibraryEncoder(Encoder):
         return cls(config, model, preparer, files.digest())
 
     def encode_batch(self, texts: Sequence[PreparedText]) -> Representations:
-        """Represent one batch by one forward pass through the library's modules."""
+        """See the base class."""
+        return self._at_once(texts)
+
+    def begin_batch(self, texts: Sequence[PreparedText]) -> Callable[[], Representations]:
+        """Begin with one batch: one forward pass through the library's modules."""
         vectors_MH, counts = self.vectors(texts)
-        stored_MH = unit_float16(vectors_MH) if self.config.similarity == "cosine" else _float16(vectors_MH)
-        return Representations.of_vectors(stored_MH, counts, [text.n_tokens for text in texts])
+        finish = _begin_unit(vectors_MH) if self.config.similarity == "cosine" else _begin_float16(vectors_MH)
+        n_tokens = [text.n_tokens for text in texts]
+        return lambda: Representations.of_vectors(finish(), counts, n_tokens)
 
     def vectors(self, texts: Sequence[PreparedText]) -> tuple[torch.Tensor, np.ndarray]:
         """Return the library's vectors [M, H] as they are, and the number [B] that each text has of them."""
@@ -93,11 +99,11 @@ class LibraryEncoder(Encoder):
         counts = np.array([len(text.vector_positions) for text in texts])
         rows_M = torch.from_numpy(np.repeat(np.arange(len(texts)), counts))
         places_M = torch.from_numpy(np.concatenate([text.vector_positions for text in texts])).long()
-        return states_BLH[rows_M.to(states_BLH.device), places_M.to(states_BLH.device)], counts
+        return states_BLH[moved(rows_M, states_BLH.device), moved(places_M, states_BLH.device)], counts
 
     def _run(self, texts: Sequence[PreparedText], ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> dict[str, Any]:
         device = self.facts.device
-        features: dict[str, Any] = {"input_ids": ids_BL.to(device), "attention_mask": mask_BL.to(device)}
+        features: dict[str, Any] = {"input_ids": moved(ids_BL, device), "attention_mask": moved(mask_BL, device)}
         left_out = {text.prefix_tokens for text in texts}
         assert len(left_out) == 1, "queries and passages do not share a batch"
         if any(left_out):
@@ -106,14 +112,24 @@ class LibraryEncoder(Encoder):
             return self.model(features)
 
 
-def _float16(vectors_MH: torch.Tensor) -> np.ndarray:
-    largest = float(vectors_MH.abs().max()) if len(vectors_MH) else 0.0
-    if not largest <= torch.finfo(torch.float16).max:
-        raise ValueError(
-            f"a vector has the component {largest:g}, which float16, the form at rest, cannot hold: "
-            "use similarity: cosine"
-        )
-    return vectors_MH.to(torch.float16).cpu().numpy()
+def _begin_unit(vectors_MH: torch.Tensor) -> Callable[[], np.ndarray]:
+    stored_MH = to_host(unit_float16(vectors_MH))
+    return stored_MH.numpy
+
+
+def _begin_float16(vectors_MH: torch.Tensor) -> Callable[[], np.ndarray]:
+    stored_MH = to_host(vectors_MH.to(torch.float16))
+    largest = to_host(vectors_MH.abs().max()) if len(vectors_MH) else torch.zeros(())
+
+    def finish() -> np.ndarray:
+        if not float(largest) <= torch.finfo(torch.float16).max:
+            raise ValueError(
+                f"a vector has the component {float(largest):g}, which float16, the form at rest, cannot hold: "
+                "use similarity: cosine"
+            )
+        return stored_MH.numpy()
+
+    return finish
 
 
 def _load_model(config: LibraryRetriever, files: LibraryFiles, device: torch.device, dtype: torch.dtype) -> Any:
@@ -128,7 +144,7 @@ def _load_model(config: LibraryRetriever, files: LibraryFiles, device: torch.dev
 
     options: dict[str, Any] = {"dtype": dtype}
     if config.backbone.attention != "auto":
-        kernel = resolve_attention(config.backbone.attention, device, dtype, prefer_flash=False)
+        kernel = resolve_attention(config.backbone.attention, device, dtype, packs=False)
         options["attn_implementation"] = kernel
     # Code may lie in yet another repository.
     trust = {"trust_remote_code": files.remote_code, "local_files_only": not files.remote_code}

@@ -10,7 +10,7 @@ at. Of a schedule P are the passes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeAlias
 
@@ -20,8 +20,9 @@ import torch
 from diffretriever.backbones.base import pad_right
 from diffretriever.encoders.base import BackboneEncoder, TextStates
 from diffretriever.encoders.framing import Following, PromptedPreparer
+from diffretriever.encoders.launching import Encoded
 from diffretriever.encoders.preparer import PreparedText
-from diffretriever.encoders.readout import content_ids, represent
+from diffretriever.encoders.readout import SlotReadout, content_ids, read_slots, represent
 from diffretriever.encoders.representations import Representations
 from diffretriever.schemas.retriever import BackboneRetriever, MaskedRetriever, Side
 
@@ -119,28 +120,28 @@ class MaskedEncoder(BackboneEncoder):
             )
         return encoder
 
-    def encode_batch(self, texts: Sequence[PreparedText]) -> Representations:
-        """Represent one batch: one forward pass, or S of them; slots that come after a stop are left out if asked.
+    def begin_batch(self, texts: Sequence[PreparedText]) -> Callable[[], Representations]:
+        """Begin with one batch: one forward pass, or S of them; slots that come after a stop are left out if asked.
 
         Raises:
             ValueError: a logit that decides on tokens is not a finite number.
         """
-        return self._encode_cut(texts, [None])[0]
+        slots = self._read(texts)
+        return lambda: represent(texts, self.config, slots, slots.valid_BK)
 
-    def encode_cut(self, texts: Sequence[PreparedText], budgets: Sequence[int]) -> list[Representations]:
-        """Represent prepared texts once for several budgets of nested slots: for each, by their first slots.
+    def launch_cut(self, texts: Sequence[PreparedText], budgets: Sequence[int]) -> Callable[[], Encoded]:
+        """Begin as `launch` does, once for several budgets of nested slots: for each, texts have their first slots.
 
         Args:
             texts: prepared with the largest budget.
             budgets: numbers of slots to keep; a text that has fewer keeps those.
 
         Returns:
-            For each of `budgets` what encoding with that budget gives, up to the rounding of sums.
+            What waits, and returns for each of `budgets` what encoding with that budget gives, up to the rounding of
+            sums.
         """
         assert self.config.nested_slots, "other slots depend on the number of slots"
-        if not texts:
-            return [self._empty() for _ in budgets]
-        return self._in_batches(texts, lambda batch: self._encode_cut(batch, budgets))
+        return self._in_batches(texts, lambda batch: self._begin_cut(batch, budgets), len(budgets))
 
     def forward(self, texts: Sequence[PreparedText]) -> TextStates:
         """Return each slot's states from the pass that fills it; see the base class.
@@ -158,15 +159,18 @@ class MaskedEncoder(BackboneEncoder):
             valid_BK = before_stop(filled.tokens_BK, valid_BK, self._stop_ids)
         return TextStates(filled.hidden_BKH, valid_BK, content, filled.logits_BKG)
 
-    def _encode_cut(self, texts: Sequence[PreparedText], budgets: Sequence[int | None]) -> list[Representations]:
+    def _begin_cut(self, texts: Sequence[PreparedText], budgets: Sequence[int]) -> Callable[[], list[Representations]]:
+        slots = self._read(texts)
+        index_K = torch.arange(slots.valid_BK.shape[1])
+        cuts = [slots.valid_BK & (index_K < budget) for budget in budgets]
+        return lambda: [represent(texts, self.config, slots, kept_BK) for kept_BK in cuts]
+
+    def _read(self, texts: Sequence[PreparedText]) -> SlotReadout:
         with torch.inference_mode():
             hidden_BKH, valid_BK, content, logits_BKG = self.forward(texts)
-        assert content is not None, "slots have sparse scores"
-        assert logits_BKG is not None, "slots have sparse scores"
-        hidden_BKH, logits_BKG = hidden_BKH.cpu().float(), logits_BKG.cpu().float()
-        index_K = torch.arange(valid_BK.shape[1])
-        cuts = [valid_BK if budget is None else valid_BK & (index_K < budget) for budget in budgets]
-        return [represent(texts, self.config, hidden_BKH, kept_BK, content, logits_BKG) for kept_BK in cuts]
+            assert content is not None, "slots have sparse scores"
+            assert logits_BKG is not None, "slots have sparse scores"
+            return read_slots(hidden_BKH, valid_BK, content, logits_BKG)
 
     def _fill_slots(self, batch: MaskedBatch) -> _Filled:
         """Read every slot in the pass that fills it, while it is still a mask.

@@ -7,14 +7,16 @@ Legend: B texts of a batch, L padded length, P positions read, H hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from diffretriever.backbones.base import pad_right
+from diffretriever.backbones.device import moved
 from diffretriever.encoders.base import BackboneEncoder, TextStates
+from diffretriever.encoders.launching import to_host
 from diffretriever.encoders.preparer import NO_IDS, PreparedText, Preparer
 from diffretriever.encoders.readout import unit_float16
 from diffretriever.encoders.representations import Representations
@@ -77,12 +79,12 @@ class PooledEncoder(BackboneEncoder):
         """Return the preparer that writes the prefix."""
         return PooledPreparer(vocabulary, config)
 
-    def encode_batch(self, texts: Sequence[PreparedText]) -> Representations:
-        """Represent one batch by one forward pass; no logits are computed."""
+    def begin_batch(self, texts: Sequence[PreparedText]) -> Callable[[], Representations]:
+        """Begin with one batch: one forward pass; no logits are computed."""
         with torch.inference_mode():
-            states = self.forward(texts)
-        vectors_BH = unit_float16(states.hidden_BKH[:, 0])
-        return Representations.of_vectors(vectors_BH, [1] * len(texts), [text.n_tokens for text in texts])
+            vectors_BH = to_host(unit_float16(self.forward(texts).hidden_BKH[:, 0]))
+        counts, n_tokens = [1] * len(texts), [text.n_tokens for text in texts]
+        return lambda: Representations.of_vectors(vectors_BH.numpy(), counts, n_tokens)
 
     def forward(self, texts: Sequence[PreparedText]) -> TextStates:
         """Return the pooled states, float32 [B, 1, H]; see the base class."""
@@ -91,6 +93,6 @@ class PooledEncoder(BackboneEncoder):
         positions_BP = torch.arange(ids_BL.shape[1]).expand(ids_BL.shape) if mean else mask_BL.sum(1, keepdim=True) - 1
         no_tokens = torch.zeros(0, dtype=torch.int64)
         hidden_BPH, _ = self.backbone.forward(ids_BL, mask_BL, positions_BP, no_tokens)
-        weights_BP1 = mask_BL.gather(1, positions_BP)[..., None].to(hidden_BPH.device, torch.float32)
+        weights_BP1 = moved(mask_BL.gather(1, positions_BP)[..., None], hidden_BPH.device, torch.float32)
         pooled_BH = (hidden_BPH.float() * weights_BP1).sum(1) / weights_BP1.sum(1).clamp(min=1)
         return TextStates(pooled_BH[:, None], torch.ones(len(texts), 1, dtype=torch.bool))

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 
 from diffretriever.backbones.base import pad_right
+from diffretriever.backbones.device import moved
+from diffretriever.encoders.launching import to_host
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.representations import Representations
 from diffretriever.ragged import offsets_of
@@ -25,9 +27,9 @@ def unit(vectors: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.normalize(vectors.float(), dim=-1, eps=1e-12)
 
 
-def unit_float16(vectors_MH: torch.Tensor) -> np.ndarray:
-    """L2-normalise and round to float16 [M, H], the form at rest."""
-    return unit(vectors_MH).to(torch.float16).cpu().numpy()
+def unit_float16(vectors_MH: torch.Tensor) -> torch.Tensor:
+    """L2-normalise and round to float16 [M, H], the form at rest, on the device."""
+    return unit(vectors_MH).to(torch.float16)
 
 
 class ContentIds(NamedTuple):
@@ -56,30 +58,53 @@ def content_ids(texts: Sequence[PreparedText], config: PromptedRetriever) -> Con
     return ContentIds(ids_BT, mask_BT.bool(), gathered_BG)
 
 
+class SlotReadout(NamedTuple):
+    """What is copied to the CPU of the slots of a batch."""
+
+    vectors_MH: torch.Tensor
+    """float16, unit vectors of the slots in `valid_BK`."""
+    valid_BK: torch.Tensor
+    """bool, the slots that a text has."""
+    logits_BKT: torch.Tensor
+    """floating, of `content.ids_BT`."""
+    content: ContentIds
+    """The batch's content ids."""
+
+
+def read_slots(
+    hidden_BKH: torch.Tensor, valid_BK: torch.Tensor, content: ContentIds, logits_BKG: torch.Tensor
+) -> SlotReadout:
+    """Normalise, round and fold on the device, and begin to copy what is left to the CPU; see `launching.to_host`.
+
+    Args:
+        hidden_BKH: floating, on the device.
+        valid_BK: bool on the CPU, the slots whose vectors and impacts count.
+        content: the batch's content ids.
+        logits_BKG: floating, on the device, of `content.gathered_BG`.
+    """
+    # By numbers, as a GPU would be waited for to count what a mask chooses.
+    rows_M = moved(valid_BK.flatten().nonzero().squeeze(1), hidden_BKH.device)
+    vectors_MH = unit_float16(hidden_BKH.flatten(0, 1)[rows_M])
+    return SlotReadout(to_host(vectors_MH), valid_BK, to_host(content.fold(logits_BKG)), content)
+
+
 def represent(
-    texts: Sequence[PreparedText],
-    config: PromptedRetriever,
-    hidden_BKH: torch.Tensor,
-    valid_BK: torch.Tensor,
-    content: ContentIds,
-    logits_BKG: torch.Tensor,
+    texts: Sequence[PreparedText], config: PromptedRetriever, slots: SlotReadout, kept_BK: torch.Tensor
 ) -> Representations:
     """Return what slots say of texts, in the form at rest.
 
     Args:
         texts: the batch.
         config: says how many impacts are kept, and how they are rounded.
-        hidden_BKH: floating, on the CPU.
-        valid_BK: bool, the slots whose vectors and impacts count.
-        content: the batch's content ids.
-        logits_BKG: float32 on the CPU, of `content.gathered_BG`.
+        slots: what was read, copied by now.
+        kept_BK: bool, those of `slots.valid_BK` whose vectors and impacts count.
     """
-    logits_BKT = content.fold(logits_BKG)
-    impact_ids, impact_weights, impact_offsets = _pooled_impacts(config, logits_BKT, valid_BK, content)
+    content, logits_BKT = slots.content, slots.logits_BKT.float()
+    impact_ids, impact_weights, impact_offsets = _pooled_impacts(config, logits_BKT, kept_BK, content)
     return Representations(
-        vectors_MH=unit_float16(hidden_BKH[valid_BK]),
-        offsets=offsets_of(valid_BK.sum(1).numpy()),
-        slot_tokens=_strongest_words(content, logits_BKT)[valid_BK].numpy(),
+        vectors_MH=slots.vectors_MH[kept_BK[slots.valid_BK]].numpy(),
+        offsets=offsets_of(kept_BK.sum(1).numpy()),
+        slot_tokens=_strongest_words(content, logits_BKT)[kept_BK].numpy(),
         impact_ids=impact_ids,
         impact_weights=impact_weights,
         impact_offsets=impact_offsets,

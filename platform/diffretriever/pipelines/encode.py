@@ -2,7 +2,8 @@
 
 The way of a passage is the order of this file: the job chooses what to encode, while machines come and the encoder is
 loaded for the first time; one task reads it in blocks; tasks tokenise each block; encoder actors encode and write it as
-fragments that nobody sees yet, and return a receipt; the driver commits what receipts name, every two seconds.
+fragments that nobody sees yet, and return a receipt (these two are in `stages`); the driver commits what receipts name,
+every two seconds.
 Committed fragments are joined to larger ones on the way. Few passages go the same way in one process, without Ray. At
 the end the index gets what makes its searches fast.
 """
@@ -15,10 +16,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial, reduce
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,29 +31,27 @@ from diffretriever.collections.keys import KeySet
 from diffretriever.collections.metadata import WithMetadata
 from diffretriever.collections.quarantine import own_file, refuse_other_files
 from diffretriever.collections.scanning import ScannedPart
-from diffretriever.encoders.base import BatchCost
-from diffretriever.encoders.representations import not_finite
 from diffretriever.files import is_local, write_text
 from diffretriever.index.table import PassageIndex, bm25_manifest, check_same
 from diffretriever.index.vectors import named
-from diffretriever.index.writer import BlockWriter, Committer, WriterLock, beside
+from diffretriever.index.writer import Committer, WriterLock
 from diffretriever.pipelines.accelerate import accelerate_index
 from diffretriever.pipelines.choosing import MachinesAhead, PassageSelection, scan_parts
 from diffretriever.pipelines.chunking import chunked
 from diffretriever.pipelines.cluster import PREPARE_CPUS, EncoderPool, ray_session, size_pool
 from diffretriever.pipelines.compact import CompactionBeside, compact_index
-from diffretriever.pipelines.encoders import EncoderStart, StartedEncoder, as_begun, describing_encoder, preparer_of
+from diffretriever.pipelines.encoders import EncoderStart, as_begun, describing_encoder
 from diffretriever.pipelines.few import EncoderHere, is_few, torch_threads
+from diffretriever.pipelines.stages import DeviceUse, EncodeBlocks, StoreBlocks, prepare_blocks, prepared_blocks
 from diffretriever.pipelines.streams import (
     AS_ARROW,
     MAX_ROWS,
     actor_options,
-    pack,
+    blocks_at_once,
     passage_blocks,
     read_blocks,
     rows_per_block,
     tables_of,
-    unpack,
 )
 from diffretriever.presets import load_retriever
 from diffretriever.progress import Progress
@@ -66,22 +65,8 @@ from diffretriever.schemas.settings import RayConfig
 
 if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder
-    from diffretriever.encoders.preparer import Preparer
-    from diffretriever.encoders.representations import Representations
 
 _LOG = logging.getLogger(__name__)
-
-RECEIPT_SCHEMA = pa.schema(  # of a block: `ids` are written, `not_finite` are those that were left out
-    [
-        ("key", pa.string()),
-        ("receipts", pa.list_(pa.string())),
-        ("ids", pa.list_(pa.string())),
-        ("not_finite", pa.list_(pa.string())),
-        ("tokens", pa.int64()),
-        ("padded_tokens", pa.int64()),
-        ("seconds", pa.float64()),
-    ]
-)
 
 _COMMIT_EVERY_SECONDS = 2.0
 # A commit rewrites the list of fragments: on a table with many, commit less often rather than spend time on it.
@@ -142,9 +127,10 @@ def encode_collection(
         indexes = [_opened(*each) for each in zip(uris, existing, manifests, strict=True)]
         for index in indexes:
             write_text(f"{index.uri.rstrip('/')}/encode.yaml", job.to_yaml())
-        rate, left_out = 0.0, list[str]()
+        run = _Run(0.0, [], None, None)
         if scanned.n_kept:
-            rate, left_out = _run(job, encoder, indexes, collection, scanned, selection, pool)
+            run = _run(job, encoder, indexes, collection, scanned, selection, pool)
+        left_out = run.left_out
         if left_out:
             assert quarantine is not None, "such passages are refused otherwise"
             set_aside(collection, left_out, f"{_NOT_FINITE}: the retriever encodes it so", quarantine)
@@ -171,7 +157,9 @@ def encode_collection(
         rows=len(indexes[0]),
         chunk=collection.source.tokens if isinstance(collection.source, ChunkedCollection) else None,
         seconds=time.monotonic() - started,
-        steady_rate=rate,
+        steady_rate=run.rate,
+        device_share=run.device_share,
+        peak_memory=run.peak_memory,
     )
 
 
@@ -299,6 +287,19 @@ def _with_budget(manifest: IndexManifest, passage_budget: int) -> IndexManifest:
     return manifest.model_copy(update={"retriever": retriever.model_copy(update={"budget": budget})})
 
 
+class _Run(NamedTuple):
+    """What is to be said of blocks that were encoded and committed."""
+
+    rate: float
+    """Passages per second once running."""
+    left_out: list[str]
+    """Ids of passages that are not finite."""
+    device_share: float | None
+    """See `EncodeSummary`."""
+    peak_memory: int | None
+    """See `EncodeSummary`."""
+
+
 def _run(
     job: EncodeJob,
     encoder: IndexManifest,
@@ -307,12 +308,8 @@ def _run(
     scanned: ScanResult,
     selection: PassageSelection,
     pool: EncoderPool | EncoderHere,
-) -> tuple[float, list[str]]:
-    """Encode the kept passages by `encoder` and commit them as they come.
-
-    Returns:
-        The steady rate in passages per second, and the ids of passages that were left out as not finite.
-    """
+) -> _Run:
+    """Encode the kept passages by `encoder` and commit them as they come."""
     rows = job.rows_per_block or rows_per_block(encoder.retriever, encoder.hidden_size)
     sources = [partial(_read_part, collection, part, rows) for part in scanned.parts if part.n_kept]
     joining = []
@@ -328,11 +325,13 @@ def _run(
         receipts = _until_not_finite(receipts)
     finished: list[tuple[float, int]] = []
     left_out: list[str] = []
+    use = DeviceUse()
     with Progress(f"{collection.name} → {job.index}", scanned.n_kept) as progress:
         for receipt in committed(receipts, indexes, selection.present, joining):
             count = len(receipt["ids"]) + len(receipt["not_finite"])
             finished.append((time.monotonic(), count))
             left_out += receipt["not_finite"]
+            use.add(receipt)
             progress.update(count, receipt["tokens"], receipt["padded_tokens"])
     if left_out and job.on_bad_input == "error":
         raise ValueError(
@@ -345,7 +344,7 @@ def _run(
         raise RuntimeError(f"{scanned.n_kept} passages went in and {done} came out: run the same command again")
     for each in joining:
         each.finish()
-    return _steady_rate(finished), left_out
+    return _Run(_steady_rate(finished), left_out, use.share, use.peak_memory)
 
 
 def _read_part(collection: WithMetadata, part: ScannedPart, rows: int) -> Iterator[pa.Table]:
@@ -355,7 +354,7 @@ def _read_part(collection: WithMetadata, part: ScannedPart, rows: int) -> Iterat
 def _receipts(
     blocks: Dataset, encoder: IndexManifest, indexes: Sequence[PassageIndex], pool: EncoderPool, config: RayConfig
 ) -> Iterator[dict[str, Any]]:
-    """Encode and write the blocks; yield a row of `RECEIPT_SCHEMA` for each, as it is done, in no order.
+    """Encode and write the blocks; yield a row of `stages.RECEIPT_SCHEMA` for each, as it is done, in no order.
 
     `encoder` is that of the first index; any others are of smaller budgets of its nested slots.
     """
@@ -375,7 +374,7 @@ def _receipts_here(
         yield from _rows_of(chain.from_iterable(map(store, blocks)))
         return
     encode = EncodeBlocks(encoder, _budgets(indexes))
-    prepared = chain.from_iterable(_prepared(rows, encoder.preparer) for rows in blocks)
+    prepared = chain.from_iterable(prepared_blocks(rows, encoder.preparer) for rows in blocks)
     with torch_threads(threads):
         yield from _rows_of(chain.from_iterable(map(encode, prepared)))
 
@@ -425,103 +424,8 @@ def _written(
         **AS_ARROW,
     )
     constructor = {"start": EncoderStart.of(encoder, pool, config), "budgets": _budgets(indexes)}
-    return prepared.map_batches(EncodeBlocks, fn_constructor_kwargs=constructor, **actor_options(pool))
-
-
-def prepare_blocks(rows: pa.Table, retriever_json: str) -> Iterator[pa.Table]:
-    """Tokenise each block's passages and find their content words."""
-    yield from _prepared(rows, preparer_of(retriever_json))
-
-
-def _prepared(rows: pa.Table, preparer: Preparer) -> Iterator[pa.Table]:
-    from diffretriever.encoders.preparer import to_arrow
-
-    for key, table in unpack(rows):
-        titles, texts = table.column("title").to_pylist(), table.column("text").to_pylist()
-        prepared = to_arrow(preparer.prepare_passages(titles, texts))
-        yield pack(key, beside(table, prepared))
-
-
-class EncodeBlocks:
-    """An encoder actor: prepared blocks in, receipts of written fragments out."""
-
-    def __init__(self, start: EncoderStart | Encoder, budgets: dict[str, int]) -> None:
-        """Load the encoder, unless it is loaded already.
-
-        `budgets` is uri → K_p of each index to write, several only of nested slots.
-        """
-        self._started = StartedEncoder(start)
-        self._budgets = budgets
-        self._writers = [BlockWriter(uri) for uri in budgets]
-
-    def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
-        """Encode and write each block; nothing becomes visible before the driver commits the receipt.
-
-        Passages whose vectors or impacts hold NaN or infinity are left out, and the receipt names them.
-
-        Raises:
-            ValueError: the encoder could not be loaded, or has other weights than the index's.
-        """
-        encoder = self._started.encoder
-        for key, block in unpack(rows):
-            start = time.perf_counter()
-            table, encoded, left_out = _finite_only(block, self._encoded(encoder, block))
-            texts = table.select(self._writers[0].text_columns)
-            found = zip(self._writers, encoded, strict=True)
-            receipts = [writer.write(beside(texts, each.to_arrow())) for writer, each in found]
-            yield _receipt(key, receipts, table, left_out, encoder.cost, time.perf_counter() - start)
-
-    def _encoded(self, encoder: Encoder, table: pa.Table) -> list[Representations]:
-        """Return the block's representations for each index."""
-        from diffretriever.encoders.masked import MaskedEncoder
-        from diffretriever.encoders.preparer import from_arrow
-
-        texts = from_arrow(table)
-        if len(self._budgets) == 1:
-            return [encoder.encode(texts)]
-        assert isinstance(encoder, MaskedEncoder), "only such retrievers have budgets"
-        return encoder.encode_cut(texts, list(self._budgets.values()))
-
-
-def _finite_only(block: pa.Table, encoded: list[Representations]) -> tuple[pa.Table, list[Representations], list[str]]:
-    """Return the passages whose representations are all finite, these, and the ids of the other passages."""
-    wrong_P = reduce(np.union1d, map(not_finite, encoded))
-    if not len(wrong_P):
-        return block, encoded, []
-    kept_P = np.setdiff1d(np.arange(len(block)), wrong_P)
-    ids = block.column("id").take(pa.array(wrong_P)).to_pylist()
-    return block.take(pa.array(kept_P)), [each.take(kept_P) for each in encoded], ids
-
-
-class StoreBlocks:
-    """Writes each block's texts as they are, for retrievers that encode nothing (BM25)."""
-
-    def __init__(self, uri: str) -> None:
-        self._writer = BlockWriter(uri)
-
-    def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
-        """Write each block; yield its receipt."""
-        for key, table in unpack(rows):
-            start = time.perf_counter()
-            receipts = [self._writer.write(table)]
-            yield _receipt(key, receipts, table, [], BatchCost(0, 0), time.perf_counter() - start)
-
-
-def _receipt(
-    key: str, receipts: list[str], table: pa.Table, left_out: list[str], cost: BatchCost, seconds: float
-) -> pa.Table:
-    return pa.table(
-        {
-            "key": [key],
-            "receipts": [receipts],
-            "ids": [table.column("id").to_pylist()],
-            "not_finite": [left_out],
-            "tokens": [cost.tokens],
-            "padded_tokens": [cost.padded_tokens],
-            "seconds": [seconds],
-        },
-        schema=RECEIPT_SCHEMA,
-    )
+    options = actor_options(pool, at_once=blocks_at_once(pool))
+    return prepared.map_batches(EncodeBlocks, fn_constructor_kwargs=constructor, **options)
 
 
 def committed(
@@ -533,7 +437,7 @@ def committed(
     """Commit blocks as they come, and yield their receipts; all of them are committed when the last one is yielded.
 
     Args:
-        receipts: rows of `RECEIPT_SCHEMA`.
+        receipts: rows of `stages.RECEIPT_SCHEMA`.
         indexes: where their blocks were written, in the order of each receipt's own.
         present: what each index held before. A new row replaces the old one in the same commit.
         joining: takes a step after each commit.

@@ -49,6 +49,8 @@ class EncoderStart:
     tokens_per_batch: int | Literal["auto"] = "auto"
     tokenizer: str | None = None
     """Digest of the tokenizer that an actor must find."""
+    compiled: bool = False
+    """Whether the model's layers are compiled."""
 
     @classmethod
     def of(cls, manifest: IndexManifest, pool: EncoderPool, config: RayConfig) -> EncoderStart:
@@ -60,6 +62,7 @@ class EncoderStart:
             config.threads_per_encoder,
             config.tokens_per_batch,
             manifest.tokenizer,
+            config.compiled,
         )
 
 
@@ -78,9 +81,11 @@ class StartedEncoder:
         """
         self._encoder: Encoder | None = None
         self._mistake = ""
+        self._threads: int | None = None
         if not isinstance(start, EncoderStart):
             self._encoder = start
             return
+        self._threads = start.threads
         try:
             self._encoder = fetched_at_last(lambda: load_in_actor(start))
         except FetchError:
@@ -90,13 +95,18 @@ class StartedEncoder:
 
     @property
     def encoder(self) -> Encoder:
-        """The encoder.
+        """The encoder; torch computes in as many threads as the job says wherever somebody asks for it.
 
         Raises:
             ValueError: it could not be loaded, or its weights are others than the job's.
         """
         if self._encoder is None:
             raise ValueError(self._mistake)
+        if self._threads is not None:
+            import torch
+
+            # Each of an actor's threads has a number of its own.
+            torch.set_num_threads(self._threads)
         return self._encoder
 
 
@@ -123,11 +133,12 @@ def load_in_actor(start: EncoderStart) -> Encoder:
     """Load the encoder of an actor, which works with so many threads from then on.
 
     Raises:
-        ValueError: it cannot be loaded, or its weights or its tokenizer are others than the job's.
+        ValueError: it cannot be loaded or compiled, or its weights or its tokenizer are others than the job's.
     """
     import torch
 
     from diffretriever.encoders import load_encoder
+    from diffretriever.encoders.room import chosen_tokens
 
     torch.set_num_threads(start.threads)
     encoder = load_encoder(retriever_from(start.retriever_json), start.device)
@@ -142,8 +153,9 @@ def load_in_actor(start: EncoderStart) -> Encoder:
                 f"digest {found} there, {expected} was expected. Give every machine the same files, "
                 "or name a commit of the hub as the backbone's revision; what was committed stays"
             )
-    if start.tokens_per_batch != "auto":
-        encoder.tokens_per_batch = start.tokens_per_batch
+    if start.compiled:
+        encoder.compile_layers()
+    encoder.tokens_per_batch = chosen_tokens(encoder, start.tokens_per_batch)
     return encoder
 
 

@@ -68,16 +68,21 @@ class EncoderHere:
         """Load the encoder and return its manifest, in which revisions on the hub are commits.
 
         Raises:
-            ValueError: it cannot be loaded, with the reason.
+            ValueError: it cannot be loaded or compiled, with the reason.
         """
         from diffretriever.encoders import load_encoder
+        from diffretriever.encoders.room import chosen_tokens
         from diffretriever.index.table import manifest_of
 
+        wanted = self._config.tokens_per_batch
         if self.encoder is None:
             with torch_threads(self._config.threads_per_encoder):
                 self.encoder = load_encoder(with_commits(retriever), os.environ.get(DEVICE_VARIABLE) or self._device)
-        if self._config.tokens_per_batch != "auto":
-            self.encoder.tokens_per_batch = self._config.tokens_per_batch
+                if self._config.compiled:
+                    self.encoder.compile_layers()
+                self.encoder.tokens_per_batch = chosen_tokens(self.encoder, wanted)
+        elif wanted != "auto":
+            self.encoder.tokens_per_batch = wanted
         return manifest_of(self.encoder)
 
     def encode_queries(self, blocks: Mapping[str, pa.Table]) -> Iterator[tuple[str, pa.Table]]:

@@ -37,6 +37,9 @@ _BLOCK_BYTES = 32 << 20
 _MIN_ROWS, MAX_ROWS = 32, 512
 _FAILED_STARTS = 8
 """Actors that may fail to start in a row, in all of a graph's pool."""
+_AT_ONCE_CPU, _AT_ONCE_GPU = 2, 3
+"""Blocks of an encoder actor: one on the device, the others on their way there or to the store. A GPU is done with a
+block in about the time that a slow store takes to write it: there two may be written at once."""
 # About what a passage takes beside its vectors.
 _TEXT_BYTES = 4096
 
@@ -138,10 +141,29 @@ class _Sources(Datasource):
         return None
 
 
-def actor_options(pool: EncoderPool, blocks: int | None = None) -> dict[str, Any]:
-    """Return what `map_batches` needs for a pool of actors, no more of them than blocks where those are counted."""
+def blocks_at_once(pool: EncoderPool) -> int:
+    """Return how many blocks an actor of the pool is to encode and write at once."""
+    return _AT_ONCE_GPU if pool.gpus else _AT_ONCE_CPU
+
+
+def actor_options(pool: EncoderPool, blocks: int | None = None, at_once: int = 1) -> dict[str, Any]:
+    """Return what `map_batches` needs for a pool of actors.
+
+    Args:
+        pool: of encoders.
+        blocks: how many there are, where that is known; no actor is started in vain.
+        at_once: blocks that an actor works on at the same time, each in a thread of its own.
+    """
     size = pool.encoders if blocks is None else min(pool.encoders, blocks)
-    compute = ActorPoolStrategy(min_size=1 if pool.autoscale else size, max_size=size)
+    compute = ActorPoolStrategy(
+        min_size=1 if pool.autoscale else size,
+        max_size=size,
+        max_concurrent_calls_per_actor=at_once,
+        enable_true_multi_threading=True,
+        # Ray Data adds actors only where those that are there have nearly twice as many blocks as they work on.
+        # Elsewhere a block that waits in an actor could be worked on by another one.
+        max_tasks_in_flight_per_actor=2 * at_once if pool.autoscale else max(2, at_once),
+    )
     return {"compute": compute, "num_cpus": pool.cpus, "num_gpus": pool.gpus, **ONE_BLOCK}
 
 

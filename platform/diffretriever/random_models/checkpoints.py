@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from itertools import islice
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from diffretriever import backbones
 from diffretriever.backbones.device import DTYPES
 from diffretriever.backbones.loader import family_class
-from diffretriever.backbones.published import Shapes, Sizes
+from diffretriever.backbones.published import Published, Shapes, Sizes
 from diffretriever.random_models.tokenizers import build_tokenizer, write_tokenizer
 
 FAMILIES = {path.partition(":")[0].rpartition(".")[2]: path for path in backbones.FAMILIES.values()}
@@ -78,15 +78,28 @@ def write_random_checkpoint(  # noqa: PLR0913 (the sizes of a model)
         positions=published.positions,
     )
     _check_sizes(size, words.get_vocab_size(), shards)
-    config = published.config(size, words.token_to_id) | {"torch_dtype": dtype, "transformers_version": "4.46.2"}
-
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
-    _write_weights(folder, published.shapes(size), dtype, seed, shards)
+    write_config(published, size, folder, dtype)
+    shapes = published.shapes(size)
+    write_weights(folder, shapes, random_tensors(shapes, DTYPES[dtype], seed), shards)
     if tokenizer:
         write_tokenizer(published, words, folder)
     return folder
+
+
+def write_config(published: Published, size: Sizes, folder: Path, dtype: str) -> None:
+    """Write the config.json of a family's checkpoint.
+
+    Args:
+        published: How the family's checkpoints look.
+        size: Of the model.
+        folder: Where to; made if need be.
+        dtype: Name of the precision that weights are published in.
+    """
+    words = build_tokenizer(published)
+    config = published.config(size, words.token_to_id) | {"torch_dtype": dtype, "transformers_version": "4.46.2"}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
 
 
 def _check_sizes(size: Sizes, tokens: int, shards: int) -> None:
@@ -98,12 +111,19 @@ def _check_sizes(size: Sizes, tokens: int, shards: int) -> None:
         raise ValueError("shards must be at least 1.")
 
 
-def _write_weights(folder: Path, shapes: Shapes, dtype: str, seed: int, shards: int) -> None:
-    tensors = random_tensors(shapes, DTYPES[dtype], seed)
+def write_weights(folder: Path, names: Sized, tensors: Iterator[tuple[str, Tensor]], shards: int) -> None:
+    """Write tensors as a checkpoint's weight files, one of them in memory at a time.
+
+    Args:
+        folder: of the checkpoint.
+        names: of the tensors.
+        tensors: each with its name.
+        shards: weight files.
+    """
     places: dict[str, str] = {}
     for shard in range(shards):
         name = "model.safetensors" if shards == 1 else f"model-{shard + 1:05}-of-{shards:05}.safetensors"
-        content = dict(islice(tensors, (shard + 1) * len(shapes) // shards - shard * len(shapes) // shards))
+        content = dict(islice(tensors, (shard + 1) * len(names) // shards - shard * len(names) // shards))
         save_file(content, folder / name, metadata={"format": "pt"})
         places |= dict.fromkeys(content, name)
     if shards > 1:
@@ -122,11 +142,12 @@ def random_tensors(shapes: Shapes, dtype: torch.dtype, seed: int) -> Iterator[tu
     for name, shape in shapes.items():
         values = torch.randn(shape, generator=generator)
         is_matrix = len(shape) == 2
-        scaled = values / shape[1] ** 0.5 if is_matrix else values * 0.1 + _is_norm_weight(name)
+        scaled = values / shape[1] ** 0.5 if is_matrix else values * 0.1 + is_norm_weight(name)
         yield name, scaled.to(dtype)
 
 
-def _is_norm_weight(name: str) -> bool:
+def is_norm_weight(name: str) -> bool:
+    """Whether a tensor of this name, in any family's spelling, is the weight of a norm."""
     return ("norm" in name.lower() and name.endswith(".weight")) or name.endswith("ln_f.weight")
 
 

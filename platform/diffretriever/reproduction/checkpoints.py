@@ -34,6 +34,11 @@ def shapes_of(source: str) -> Shapes:
     return published_of(source).shapes(_SIZES[source])
 
 
+def size_of(source: str) -> Sizes:
+    """Return the sizes of one of `FAMILIES`."""
+    return _SIZES[source]
+
+
 def parameters_of(source: str) -> int:
     """Return how many numbers the weights of one of `FAMILIES` are."""
     return sum(map(math.prod, shapes_of(source).values()))

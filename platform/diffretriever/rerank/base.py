@@ -29,7 +29,7 @@ class Reranker(ABC):
     @property
     def precision(self) -> str:
         """Precision of the weights, such as `bfloat16`."""
-        return str(self.backbone.dtype).removeprefix("torch.")
+        return self.backbone.precision
 
     @property
     def identity(self) -> str:

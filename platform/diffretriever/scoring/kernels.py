@@ -4,7 +4,8 @@ Vectors are stored as halves and scored as singles, and widening rounds nothing;
 than numpy. In the loops over codes, numba widens int32 to int64 unless every step is cast back, and only 32-bit
 products become the multiply-and-add instructions that make 8-bit codes fast.
 
-Legend: N vectors of all passages, P passages, Q queries, M query vectors, H hidden size, C chosen passages.
+Legend: N vectors of all passages, P passages, Q queries, M query vectors, H hidden size, C chosen passages, T passages
+widened together.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from diffretriever.ragged import offsets_of
-
 _MOST_NEGATIVE = np.float32(-np.inf)
 _ZERO = np.int32(0)
+_WIDENED = 1 << 14
+"""Numbers of vectors widened at once, 64 KiB of fp32: they stay in the processor's cache."""
 _SHORT = 1024
 """Of longer vectors, four of a query and a row of codes do not fit into the fastest cache together."""
 
@@ -187,6 +188,35 @@ def exact(
 
 
 @njit(nogil=True, cache=True)
+def exact_stored(
+    halves_NH: np.ndarray, offsets: np.ndarray, chosen_C: np.ndarray, query_MH: np.ndarray, out_C: np.ndarray
+) -> None:
+    """Write what `exact` does, bit for bit, of vectors as they are stored: a few passages are widened at a time.
+
+    Args:
+        halves_NH: uint16 [N, H], the bits of float16.
+        offsets: int64 [P + 1].
+        chosen_C: int64 [C], passages to score.
+        query_MH: float32 [M, H], at least one row.
+        out_C: float32 [C], overwritten; -inf for a passage without vectors.
+    """
+    hidden_size = halves_NH.shape[1]
+    longest = 1
+    for c in range(chosen_C.shape[0]):
+        longest = max(longest, offsets[chosen_C[c] + 1] - offsets[chosen_C[c]])
+    together = max(1, _WIDENED // (longest * hidden_size))
+    rows_NH = np.empty((together * longest, hidden_size), np.float32)
+    own_offsets, all_T = np.zeros(together + 1, np.int64), np.arange(together)
+    for start in range(0, chosen_C.shape[0], together):
+        count = min(together, chosen_C.shape[0] - start)
+        for t in range(count):
+            begin, end = offsets[chosen_C[start + t]], offsets[chosen_C[start + t] + 1]
+            own_offsets[t + 1] = own_offsets[t] + end - begin
+            widen(halves_NH[begin:end], rows_NH[own_offsets[t] : own_offsets[t + 1]].view(np.uint32))
+        exact(rows_NH, own_offsets, all_T[:count], query_MH, out_C[start : start + count])
+
+
+@njit(nogil=True, cache=True)
 def encode(vectors_NH: np.ndarray, codes_NH: np.ndarray, scales_N: np.ndarray, errors_N: np.ndarray) -> None:
     """Round each vector to 127 steps on either side of zero.
 
@@ -219,46 +249,12 @@ def to_float32(stored_NH: np.ndarray) -> np.ndarray:
     return out_NH
 
 
-def chosen_to_float32(
-    stored_NH: np.ndarray, offsets: np.ndarray, chosen_C: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the vectors of chosen passages, float32 [their number, H], and int64 offsets [C + 1] into them.
-
-    Args:
-        stored_NH: float16 [N, H].
-        offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1].
-        chosen_C: int64 [C].
-    """
-    out_offsets = offsets_of(offsets[chosen_C + 1] - offsets[chosen_C])
-    out_NH = np.empty((out_offsets[-1], stored_NH.shape[1]), np.float32)
-    widen_chosen(stored_NH.view(np.uint16), offsets, chosen_C, out_offsets, out_NH.view(np.uint32))
-    return out_NH, out_offsets
-
-
 @njit(nogil=True, cache=True)
 def widen(halves_NH: np.ndarray, out_NH: np.ndarray) -> None:
     """Write the bits of the singles that equal the halves; uint16 and uint32 [N, H]."""
     for n in range(halves_NH.shape[0]):
         for h in range(halves_NH.shape[1]):
             out_NH[n, h] = _single(halves_NH[n, h])
-
-
-@njit(nogil=True, cache=True)
-def widen_chosen(
-    halves_NH: np.ndarray, offsets: np.ndarray, chosen_C: np.ndarray, out_offsets: np.ndarray, out_NH: np.ndarray
-) -> None:
-    """As `widen`, for the vectors of the passages `chosen_C` (int64 [C]) only, one passage after the other.
-
-    Args:
-        halves_NH: uint16 [N, H].
-        offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1].
-        chosen_C: int64 [C].
-        out_offsets: int64 [C + 1], where each chosen passage's rows begin in `out_NH`.
-        out_NH: uint32 [rows of all chosen passages, H], overwritten.
-    """
-    for c in range(chosen_C.shape[0]):
-        begin, end = offsets[chosen_C[c]], offsets[chosen_C[c] + 1]
-        widen(halves_NH[begin:end], out_NH[out_offsets[c] : out_offsets[c + 1]])
 
 
 @njit(nogil=True, cache=True, inline="always")

@@ -38,8 +38,6 @@ _PRODUCT_VECTORS = 8
 """With more query vectors than this, one integer matrix product is faster than a pass of the kernel for each query."""
 _PRODUCT_ROWS = 8192
 """Vectors of passages in one integer matrix product."""
-_DECODED_NUMBERS = 1 << 25
-"""Numbers of passages' vectors decoded at once: 128 MiB of fp32."""
 
 
 def maxsim(
@@ -85,7 +83,7 @@ def maxsim(
         best_PM = _best_per_passage(query_MH, passage_NH, passage_counts)
         if reduction == "sum-floored":
             best_PM = best_PM.clamp(min=0)
-        scores_PQ = _sum_per_query(best_PM.float(), query_counts)
+        scores_PQ = sum_per_query(best_PM.float(), query_counts)
     if reduction == "mean":
         scores_PQ = scores_PQ / query_counts.clamp(min=1).to(scores_PQ.device)
     empty_P1 = (passage_counts == 0).to(scores_PQ.device)[:, None]
@@ -104,11 +102,17 @@ def _best_per_passage(query_MH: torch.Tensor, passage_NH: torch.Tensor, counts: 
     """Return [P, M]: each query vector's largest inner product with a vector of each passage."""
     block = max(1, _BLOCK_CELLS // max(1, len(passage_NH)))
     # Passages are rows, since a maximum over rows is several times faster than one over columns.
-    blocks_PB = [_segment_max(passage_NH @ query_BH.T, counts) for query_BH in query_MH.split(block)]
+    blocks_PB = [best_of_each(passage_NH @ query_BH.T, counts) for query_BH in query_MH.split(block)]
     return torch.cat(blocks_PB, dim=1)
 
 
-def _segment_max(similarities_NB: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+def best_of_each(similarities_NB: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """Return [P, B]: each query vector's largest similarity with a vector of each passage; -inf without vectors.
+
+    Args:
+        similarities_NB: of all passages' vectors, one passage after the other.
+        counts: int64 [P] on the host, vectors of each passage.
+    """
     n_passages, width = len(counts), similarities_NB.shape[1]
     first = int(counts[0]) if n_passages else 0
     if first > 0 and bool((counts == first).all()):
@@ -119,7 +123,8 @@ def _segment_max(similarities_NB: torch.Tensor, counts: torch.Tensor) -> torch.T
     return torch.segment_reduce(similarities_NB.contiguous(), "max", lengths=lengths, axis=0)
 
 
-def _sum_per_query(best_PM: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+def sum_per_query(best_PM: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """Return [P, Q]: sums of the columns that each query owns; `counts`, int64 [Q] on the host, says how many."""
     n_passages, n_queries = len(best_PM), len(counts)
     first = int(counts[0]) if n_queries else 0
     if first > 0 and bool((counts == first).all()):
@@ -197,6 +202,15 @@ def can_be_best(scores_P: np.ndarray, slack_P: np.ndarray | float, k: int, floor
     return np.flatnonzero((upper_P >= threshold) & (scores_P > -np.inf))
 
 
+class Shortlist(NamedTuple):
+    """Passages that can be among a query's best."""
+
+    numbers_C: np.ndarray
+    """int64 [C], ascending."""
+    most_C: np.ndarray
+    """float [C], the most that each can score."""
+
+
 def exact_scores(query_MH: np.ndarray, vectors_NH: np.ndarray, offsets: np.ndarray, chosen_C: np.ndarray) -> np.ndarray:
     """Return float32 [C]: the mean MaxSim of one query with chosen passages (paper Eq. 2).
 
@@ -208,6 +222,22 @@ def exact_scores(query_MH: np.ndarray, vectors_NH: np.ndarray, offsets: np.ndarr
     """
     scores_C = np.empty(len(chosen_C), np.float32)
     kernels.exact(vectors_NH, offsets, chosen_C, query_MH, scores_C)
+    return scores_C
+
+
+def exact_stored_scores(
+    query_MH: np.ndarray, stored_NH: np.ndarray, offsets: np.ndarray, chosen_C: np.ndarray
+) -> np.ndarray:
+    """Return what `exact_scores` does, for vectors as they are stored.
+
+    Args:
+        query_MH: float32 [M, H], at least one vector.
+        stored_NH: float16 [N, H].
+        offsets: int64 [P + 1].
+        chosen_C: int64 [C].
+    """
+    scores_C = np.empty(len(chosen_C), np.float32)
+    kernels.exact_stored(stored_NH.view(np.uint16), offsets, chosen_C, query_MH, scores_C)
     return scores_C
 
 
@@ -254,17 +284,15 @@ class CodedQueries:
         self._errors_Q = np.add.reduceat(errors_M, offsets[:-1]) / counts_Q + FP32_ROUNDING * self._norms_Q
 
     @classmethod
-    def for_scan(cls, vectors_MH: np.ndarray, offsets: np.ndarray, device: torch.device) -> CodedQueries:
-        """Round queries to what is fastest for `scores` of many passages on this device."""
-        return cls(vectors_MH, offsets, 8 if device.type == "cpu" and len(vectors_MH) > _PRODUCT_VECTORS else 16)
+    def for_scan(cls, vectors_MH: np.ndarray, offsets: np.ndarray) -> CodedQueries:
+        """Round queries to what is fastest for `scores` of many passages."""
+        return cls(vectors_MH, offsets, 8 if len(vectors_MH) > _PRODUCT_VECTORS else 16)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def scores(self, passages: Codes, device: torch.device) -> np.ndarray:
+    def scores(self, passages: Codes) -> np.ndarray:
         """Return float32 [Q, P]: approximate mean MaxSim of every query with every passage; -inf without vectors."""
-        if device.type != "cpu":
-            return self.decoded_scores(passages, device)
         return self.kernel_scores(passages) if self.bits == 16 else self.product_scores(passages)
 
     def kernel_scores(self, passages: Codes) -> np.ndarray:
@@ -287,17 +315,6 @@ class CodedQueries:
             codes_NH = torch.from_numpy(np.array(passages.codes_NH[rows]))
             products_NM = torch._int_mm(codes_NH, query_HM).numpy()  # noqa: SLF001  (torch has no public name for it)
             reduce_products(products_NM, passages.scales_N[rows], offsets, self.offsets, self.scales_M, block_QP)
-        return scores_QP
-
-    def decoded_scores(self, passages: Codes, device: torch.device) -> np.ndarray:
-        """Return float32 [Q, P], as `scores`, by fp32 products of all queries with decoded blocks of passages."""
-        query_MH = torch.from_numpy(self.vectors_MH).to(device)
-        scores_QP = np.empty((len(self), len(passages)), np.float32)
-        for rows, offsets, block_QP in _blocks(passages, _DECODED_NUMBERS // passages.codes_NH.shape[1], scores_QP):
-            # As bytes to the device, and wider only there.
-            decoded_NH = torch.from_numpy(np.array(passages.codes_NH[rows])).to(device).float()
-            decoded_NH *= torch.from_numpy(np.array(passages.scales_N[rows])).to(device)[:, None]
-            block_QP[:] = maxsim(query_MH, self.offsets, decoded_NH, offsets).cpu().numpy()
         return scores_QP
 
     def chosen_scores(self, query: int, passages: Codes, chosen_C: np.ndarray) -> np.ndarray:

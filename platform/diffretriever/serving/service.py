@@ -228,11 +228,14 @@ def open_encoder(config: ServeConfig, index: PassageIndex, device: str) -> Encod
     """Load the encoder that made the index onto `device`.
 
     Raises:
-        ValueError: the backbone found is not the one that made it; the message names what differs.
+        ValueError: the backbone found is not the one that made it; the message names what differs. Or its passes are to
+            be recorded and cannot be.
     """
     trust_code(config.trust_code)
     encoder = load_encoder(_retriever(config, index), device)
     check_same(index.manifest, manifest_of(encoder), index.uri)
+    if config.recorded:
+        encoder.record_passes()
     return encoder
 
 

@@ -75,9 +75,9 @@ class Part(NamedTuple):
     """Likewise."""
 
     @property
-    def tokens(self) -> int:
-        """Tokens of all texts, prompts included."""
-        return sum(len(text.input_ids) for text in (*self.queries, *self.passages))
+    def lengths(self) -> np.ndarray:
+        """Tokens of each text, prompt and slots included, padding not; int64."""
+        return np.array([len(text.input_ids) for text in (*self.queries, *self.passages)])
 
 
 class Batches:

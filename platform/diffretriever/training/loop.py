@@ -18,10 +18,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from diffretriever.backbones.flops import Matrices, reached_flops
 from diffretriever.files import understood
 from diffretriever.schemas.training import Recipe
 from diffretriever.training.batches import Batches, Part, known_answers
@@ -58,7 +60,10 @@ class StepMetrics:
     """Before clipping."""
     learning_rate: float
     tokens_per_second: float
-    """Of all workers."""
+    """Of all workers; padding does not count."""
+    utilisation: float
+    """Model FLOPs utilisation, the mean of the workers: the share of what large products in the weights' precision
+    reach on the device; see `backbones.flops`."""
 
 
 class Trainer:
@@ -86,6 +91,8 @@ class Trainer:
         self.encoder, self.batches, self.engine, self.recipe, self.workers = encoder, batches, engine, recipe, workers
         self.teacher = teacher
         self.compression = Compression(encoder.encoder, batches, recipe, workers)
+        self._matrices = Matrices.of(encoder.backbone)
+        self._reached = reached_flops(encoder.backbone.device, encoder.backbone.dtype)
         self.step = 0
         """Steps done."""
 
@@ -106,7 +113,7 @@ class Trainer:
             if not math.isfinite(norm):
                 raise ValueError(self._broken("the gradient's norm", norm, step, parts))
             self.step = step + 1
-            yield self._metrics(outcomes, norm, rate, sum(part.tokens for part in parts), started)
+            yield self._metrics(outcomes, norm, rate, parts, started)
 
     def save(self, folder: Path) -> None:
         """Write what a resumed training needs into `folder`: dropout, order and sampling follow from seed and step."""
@@ -176,15 +183,20 @@ class Trainer:
             "is from before."
         )
 
-    def _metrics(self, outcomes: list[Outcome], norm: float, rate: float, tokens: int, started: float) -> StepMetrics:
+    def _metrics(
+        self, outcomes: list[Outcome], norm: float, rate: float, parts: list[Part], started: float
+    ) -> StepMetrics:
+        lengths = np.concatenate([part.lengths for part in parts])
+        busy = self._matrices.training_flops(lengths) / self._reached
         means = torch.stack([torch.stack(outcome.detached()) for outcome in outcomes]).mean(0)
-        values = torch.cat([means, means.new_tensor([tokens])])
+        values = torch.cat([means, means.new_tensor([busy, lengths.sum()])])
         if self.workers.total > 1:
             dist.all_reduce(values)
             values[:-1] /= self.workers.total
-        loss, dense, sparse, distillation, accuracy, tokens_of_all = values.tolist()
-        speed = tokens_of_all / (time.perf_counter() - started)
-        return StepMetrics(self.step, loss, dense, sparse, distillation, accuracy, norm, rate, speed)
+        loss, dense, sparse, distillation, accuracy, busy, tokens = values.tolist()
+        seconds = time.perf_counter() - started
+        figures = (loss, dense, sparse, distillation, accuracy, norm, rate)
+        return StepMetrics(self.step, *figures, tokens / seconds, busy / seconds)
 
 
 def learning_rate(recipe: Recipe, step: int, total_steps: int) -> float:

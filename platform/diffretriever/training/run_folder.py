@@ -205,7 +205,8 @@ class Journal:
             self._print(f"{self._label}: step {step:,}: {measured}")
             return
         figures = (
-            f"loss {record['loss']:.4f}, accuracy {record['accuracy']:.3f}, {record['tokens_per_second']:,.0f} tokens/s"
+            f"loss {record['loss']:.4f}, accuracy {record['accuracy']:.3f}, "
+            f"{record['tokens_per_second']:,.0f} tokens/s, {100 * record['utilisation']:.0f} % of the device's FLOPs"
         )
         if self._bar is not None:
             self._bar.set_postfix_str(figures, refresh=False)

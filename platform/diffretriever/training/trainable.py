@@ -39,8 +39,10 @@ class TrainableEncoder:
     def encode(self, texts: Sequence[PreparedText]) -> TextVectors:
         """Represent texts, in their order, on the backbone's device, in passes over texts of similar length.
 
-        Gradients reach the backbone's trainable parameters.
+        Packed texts, which have no pads, take one pass. Gradients reach the backbone's trainable parameters.
         """
+        if self.encoder.is_packed:
+            return self.encode_batch(texts)
         least_tokens = _LEAST_TOKENS_CPU if self.backbone.device.type == "cpu" else _LEAST_TOKENS_GPU
         groups = list(similar_lengths(np.array([len(text.input_ids) for text in texts]), least_tokens))
         if len(groups) == 1:

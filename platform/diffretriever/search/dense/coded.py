@@ -9,7 +9,8 @@ Legend: Q queries, P passages of all segments, C chosen passages of one query, N
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -22,18 +23,19 @@ from diffretriever.ragged import offsets_of
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import NO_NUMBER, Hits
-from diffretriever.scoring.kernels import chosen_to_float32
-from diffretriever.scoring.maxsim import CodedQueries, can_be_best, exact_scores
+from diffretriever.scoring.maxsim import CodedQueries, Shortlist, can_be_best, exact_stored_scores
 from diffretriever.scoring.topk import TopK
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.codes import Segment, open_segments
+from diffretriever.search.dense.resident import ResidentCodes, resident_codes
 from diffretriever.search.dense.stream import StreamingScan, asks_for_the_authors_score
 
-_VALUES_AT_ONCE = 1 << 20
-"""Numbers of vectors widened at once, 4 MiB of fp32: they stay in the processor's cache."""
 _NOT_THERE = -1
 _FEW = 0.3
+_LARGE_SHARE = 0.1
 """Of all passages."""
+_MANY = 64
+"""Queries."""
 
 
 class CodedScan(DenseSearch):
@@ -48,7 +50,7 @@ class CodedScan(DenseSearch):
         uncoded: list[Any],
         stream: StreamingScan,
         options: SearchOptions,
-        device: torch.device,
+        resident: ResidentCodes | None = None,
     ) -> None:
         """Search open segments.
 
@@ -57,13 +59,13 @@ class CodedScan(DenseSearch):
             uncoded: fragments without codes.
             stream: scans those.
             options: say how much memory scores may take.
-            device: where codes are scored.
+            resident: the codes of the same segments on a device that scores them; None: the processor does.
         """
         self._passages = passages
         self._uncoded = uncoded
         self.stream = stream
         """What fragments without codes are scanned by."""
-        self._device = device
+        self._resident = resident
         self._uri = stream.uri
         self._queries_at_once = max(1, (options.memory_mb << 19) // (4 * max(1, len(passages))))
         self.rescored = 0
@@ -78,7 +80,8 @@ class CodedScan(DenseSearch):
         if not segments:
             return None
         stream = StreamingScan.open(index, options, device)
-        return cls(CodedPassages(segments), uncoded, stream, options, device)
+        resident = resident_codes(segments, device, options.memory_mb)
+        return cls(CodedPassages(segments), uncoded, stream, options, resident)
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages: the same as `StreamingScan`, faster."""
@@ -86,8 +89,15 @@ class CodedScan(DenseSearch):
         self._passages.refuse_not_finite(self._uri)
         if not len(queries):
             return TopK(0, k, self.stream.order.passages).results()
-        starts = range(0, len(queries), self._queries_at_once)
-        rounds = [np.arange(start, min(len(queries), start + self._queries_at_once)) for start in starts]
+        if k >= _LARGE_SHARE * len(self._passages) and len(queries) >= _MANY:
+            # Each query would widen so many vectors for itself; the scan of the table widens all of them once.
+            return self.stream.search(queries, k)
+        at_once = self._queries_at_once
+        if self._resident is not None and not self._resident.fits:
+            # Each round would copy the codes anew.
+            at_once = len(queries)
+        starts = range(0, len(queries), at_once)
+        rounds = [np.arange(start, min(len(queries), start + at_once)) for start in starts]
         return Hits.joined([self._search(queries.take(rows), k) for rows in rounds])
 
     def _search(self, queries: Representations, k: int) -> Hits:
@@ -104,22 +114,15 @@ class CodedScan(DenseSearch):
             # A filter leaves others out: to score these alone is sooner done than to scan all.
             fine = CodedQueries(queries.vectors_MH, queries.offsets)
             return [self._passages.best_of(fine, query, live_C, k) for query in range(len(queries))]
-        coarse = CodedQueries.for_scan(queries.vectors_MH, queries.offsets, self._device)
-        scores_QP = self._passages.scores(coarse, self._device)
+        if self._resident is not None:
+            return self._resident.shortlists(queries, k)
+        coarse = CodedQueries.for_scan(queries.vectors_MH, queries.offsets)
+        scores_QP = self._passages.scores(coarse)
         chosen = [self._passages.best_of_all(coarse, query, row_P, k) for query, row_P in enumerate(scores_QP)]
         if coarse.bits != 8:
             return chosen
         fine = CodedQueries(queries.vectors_MH, queries.offsets)
         return [self._passages.best_of(fine, query, each.numbers_C, k) for query, each in enumerate(chosen)]
-
-
-class Shortlist(NamedTuple):
-    """Passages that can be among a query's best."""
-
-    numbers_C: np.ndarray
-    """int64 [C], ascending."""
-    most_C: np.ndarray
-    """float [C], the most that each can score."""
 
 
 class CodedPassages:
@@ -148,9 +151,9 @@ class CodedPassages:
             pairs = self.split(self._not_finite_C)
             raise stored_not_finite(uri, [i for segment, rows_C in pairs for i in segment.codes.ids_of(rows_C)])
 
-    def scores(self, coded: CodedQueries, device: torch.device) -> np.ndarray:
+    def scores(self, coded: CodedQueries) -> np.ndarray:
         """Return float32 [Q, P]: approximate mean MaxSim; -inf for passages deleted or without vectors."""
-        scores_QP = np.concatenate([coded.scores(s.codes.vectors, device) for s in self.segments], axis=1)
+        scores_QP = np.concatenate([coded.scores(s.codes.vectors) for s in self.segments], axis=1)
         scores_QP[:, ~self.live_P] = -np.inf
         return scores_QP
 
@@ -186,25 +189,31 @@ class CodedPassages:
     def rescore(self, queries: Representations, shortlists: Sequence[Shortlist], best: TopK) -> int:
         """Score each query's shortlist into `best` by exact fp32 MaxSim; return how many passages were read.
 
-        The most promising come first: what those score rules out most of the others.
+        The most promising come first: what those score rules out most of the others. Queries are shared out among as
+        many threads as torch has: where a GPU names the candidates, this takes nearly all of the time.
         """
         vectors_MH = queries.vectors_MH.astype(np.float32)
-        scored = 0
-        asked = track(shortlists, "dense search", "queries")
-        for query, (chosen_C, most_C) in enumerate(asked):
+
+        def score(query: int) -> int:
             own_MH = vectors_MH[queries.offsets[query] : queries.offsets[query + 1]]
+            chosen_C, most_C = shortlists[query]
             first_C = _leading(most_C, best.k)
             self._score(query, own_MH, chosen_C[first_C], best)
             rest_C = ~first_C & (most_C >= best.threshold(query))
             self._score(query, own_MH, chosen_C[rest_C], best)
-            scored += int(first_C.sum() + rest_C.sum())
-        return scored
+            return int(first_C.sum() + rest_C.sum())
+
+        count = len(shortlists)
+        threads = min(torch.get_num_threads(), count)
+        if threads <= 1:
+            return sum(track(map(score, range(count)), "dense search", "queries", count))
+        with ThreadPoolExecutor(threads) as pool:
+            return sum(track(pool.map(score, range(count)), "dense search", "queries", count))
 
     def _score(self, query: int, own_MH: np.ndarray, chosen_C: np.ndarray, best: TopK) -> None:
         parts = [
-            _exact(own_MH, segment, part_C)
+            exact_stored_scores(own_MH, segment.codes.stored_NH, segment.codes.vectors.offsets, rows_C)
             for segment, rows_C in self.split(chosen_C)
-            for part_C in _portions(segment, rows_C)
         ]
         if parts:
             best.add_for(query, np.concatenate(parts), self.numbers_P[chosen_C])
@@ -232,20 +241,6 @@ def _leading(most_C: np.ndarray, k: int) -> np.ndarray:
     leading_C = np.zeros(len(most_C), bool)
     leading_C[np.argpartition(most_C, len(most_C) - k)[len(most_C) - k :]] = True
     return leading_C
-
-
-def _exact(query_MH: np.ndarray, segment: Segment, rows_C: np.ndarray) -> np.ndarray:
-    vectors_NH, offsets = chosen_to_float32(segment.codes.stored_NH, segment.codes.vectors.offsets, rows_C)
-    return exact_scores(query_MH, vectors_NH, offsets, np.arange(len(rows_C)))
-
-
-def _portions(segment: Segment, rows_C: np.ndarray) -> list[np.ndarray]:
-    """Cut chosen passages, at least one, into portions of about `_VALUES_AT_ONCE`."""
-    offsets, hidden_size = segment.codes.vectors.offsets, segment.codes.stored_NH.shape[1]
-    values = int((offsets[rows_C + 1] - offsets[rows_C]).sum()) * hidden_size
-    portions = -(-values // _VALUES_AT_ONCE)
-    # To have NumPy split what stays whole takes as long as to score it.
-    return [rows_C] if portions <= 1 else list(np.array_split(rows_C, portions))
 
 
 def _joined(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import ClassVar, Self
 
 import numpy as np
-import torch
 
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
@@ -18,7 +17,6 @@ from diffretriever.scoring.maxsim import CodedQueries
 from diffretriever.search.dense.codes import Segment
 from diffretriever.search.dense.proposer import Proposer
 
-_CPU = torch.device("cpu")
 _SCORES_AT_ONCE = 1 << 26
 """256 MiB of fp32."""
 _SAMPLED = 16
@@ -47,8 +45,8 @@ class MeanProposer(Proposer):
         best: list[np.ndarray] = []
         for start in range(0, len(queries), at_once):
             part_QH = means_QH[start : start + at_once]
-            coded = CodedQueries.for_scan(part_QH, np.arange(len(part_QH) + 1), _CPU)
-            scores = [coded.scores(segment.codes.means, _CPU) for segment in self.passages.segments]
+            coded = CodedQueries.for_scan(part_QH, np.arange(len(part_QH) + 1))
+            scores = [coded.scores(segment.codes.means) for segment in self.passages.segments]
             scores_QP = np.concatenate(scores, axis=1)
             scores_QP[:, ~self.passages.live_P] = -np.inf
             best += [highest(scores_P, n) for scores_P in scores_QP]

@@ -1,0 +1,135 @@
+"""What a backbone is given: checked before it is computed, and padded to few shapes where something is made for each.
+
+Legend: B batch, L padded length, P positions read in a row, V vocabulary, T chosen tokens; R rows and W length after
+padding to a shape.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+STEP = 16
+"""Tokens: what lengths are multiples of. Attention masks of other widths are padded by some kernels in every layer."""
+
+
+class PassInputs(NamedTuple):
+    """What a backbone reads in a pass, integers [B, L]."""
+
+    ids_BL: Tensor
+    mask_BL: Tensor
+    """1 or True for a token, 0 or False for a pad."""
+    position_ids_BL: Tensor | None
+    """None: each token's count of tokens before it in its row."""
+    slots_BL: Tensor | None
+    """Which slot of its text a token is, -1 for one that is no slot; None where nothing depends on it."""
+
+    def placed(self) -> PassInputs:
+        """Return the inputs with positions."""
+        if self.position_ids_BL is not None:
+            return self
+        return self._replace(position_ids_BL=default_position_ids(self.mask_BL))
+
+    def padded(self, rows: int, length: int) -> PassInputs:
+        """Return placed inputs with further rows, copies of the last one, and further columns of pads: [R, W]."""
+        assert self.position_ids_BL is not None, "what stands where depends on no pad"
+        row_R = torch.arange(rows, device=self.ids_BL.device).clamp(max=len(self.ids_BL) - 1)
+        more = (0, length - self.ids_BL.shape[1])
+        return PassInputs(
+            pad(self.ids_BL, more)[row_R],
+            pad(self.mask_BL, more)[row_R],
+            pad(self.position_ids_BL, more)[row_R],
+            None if self.slots_BL is None else pad(self.slots_BL, more, value=-1)[row_R],
+        )
+
+
+def default_position_ids(mask_BL: Tensor) -> Tensor:
+    """Return each token's count of tokens before it in its row: the side of the pads does not matter."""
+    return (mask_BL.long().cumsum(dim=1) - 1).clamp(min=0)
+
+
+def whole_steps(ids_BL: Tensor) -> tuple[int, int]:
+    """Return the rows of a batch, and the least multiple of `STEP` that is not below its length."""
+    rows, length = ids_BL.shape
+    return rows, -(-length // STEP) * STEP
+
+
+def rung(tokens: int) -> int:
+    """Return the least length not below `tokens` of a ladder: 16, 32, … 128, 160, … 256, 320, … 512 and so on.
+
+    Its steps are eighths of the next power of two, and at least `STEP`.
+    """
+    step = max(STEP, 1 << (tokens - 1).bit_length() >> 3)
+    return -(-tokens // step) * step
+
+
+def check_inputs(
+    input_ids_BL: Tensor,
+    mask_BL: Tensor,
+    positions_BP: Tensor,
+    token_ids: Tensor | None,
+    position_ids_BL: Tensor | None,
+    *,
+    vocab_size: int,
+    max_length: int,
+) -> None:
+    """Check the tensors that `Backbone.forward` is given against each other and against the backbone.
+
+    Args:
+        input_ids_BL: its `input_ids`.
+        mask_BL: its `attention_mask`.
+        positions_BP: its `positions`.
+        token_ids: [T], [B, T] or None.
+        position_ids_BL: its `position_ids`.
+        vocab_size: V.
+        max_length: most tokens of a row, and the end of position ids.
+
+    Raises:
+        ValueError: Shapes do not fit or, on the CPU, values are out of range.
+    """
+    if input_ids_BL.ndim != 2 or 0 in input_ids_BL.shape:
+        raise ValueError(f"input_ids must be [B, L] with at least one token, not {_shape(input_ids_BL)}.")
+    batch, length = input_ids_BL.shape
+    if mask_BL.shape != (batch, length):
+        raise ValueError(f"attention_mask is {_shape(mask_BL)}; input_ids are {[batch, length]}.")
+    if positions_BP.ndim != 2 or positions_BP.shape[0] != batch:
+        raise ValueError(f"positions must be [B, P] with B = {batch}, not {_shape(positions_BP)}.")
+    _check_integers(input_ids_BL, "input_ids", vocab_size)
+    _check_integers(mask_BL, "attention_mask", 2)
+    _check_integers(positions_BP, "positions", length)
+    _check_lengths(mask_BL, max_length)
+    if token_ids is not None:
+        if token_ids.ndim not in (1, 2) or (token_ids.ndim == 2 and token_ids.shape[0] != batch):
+            raise ValueError(f"token_ids must be [T] or [B, T] with B = {batch}, not {_shape(token_ids)}.")
+        _check_integers(token_ids, "token_ids", vocab_size)
+    if position_ids_BL is not None:
+        if position_ids_BL.shape != (batch, length):
+            raise ValueError(f"position_ids are {_shape(position_ids_BL)}; input_ids are {[batch, length]}.")
+        _check_integers(position_ids_BL, "position_ids", max_length)
+
+
+def _check_integers(tensor: Tensor, name: str, end: int) -> None:
+    if tensor.is_floating_point():
+        raise ValueError(f"{name} must hold integers, not {tensor.dtype}.")
+    if tensor.numel() == 0 or tensor.device.type != "cpu":
+        return
+    low, high = int(tensor.min()), int(tensor.max())
+    if low < 0 or high >= end:
+        raise ValueError(f"{name} must lie in [0, {end}), found {low} to {high}.")
+
+
+def _check_lengths(mask_BL: Tensor, max_length: int) -> None:
+    if mask_BL.device.type != "cpu":
+        return
+    lengths_B = mask_BL.sum(dim=1)
+    if int(lengths_B.min()) < 1:
+        raise ValueError("attention_mask has a row without a token.")
+    if int(lengths_B.max()) > max_length:
+        raise ValueError(f"a row has {int(lengths_B.max())} tokens; this backbone takes {max_length}: truncate it.")
+
+
+def _shape(tensor: Tensor) -> list[int]:
+    return list(tensor.shape)

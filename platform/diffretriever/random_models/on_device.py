@@ -1,0 +1,71 @@
+"""Backbones whose random weights are drawn on the device itself: models of published sizes within seconds.
+
+No file of weights is written: benchmarks of encoding need none. `write_checkpoint` writes one, for jobs whose workers
+load their own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diffretriever.backbones.base import Backbone
+from diffretriever.backbones.checkpoint import Checkpoint, read_json
+from diffretriever.backbones.device import DTYPES, resolve_device
+from diffretriever.backbones.loader import family_class
+from diffretriever.backbones.published import Sizes
+from diffretriever.random_models.checkpoints import FAMILIES, is_norm_weight, write_config, write_weights
+from diffretriever.random_models.tokenizers import build_tokenizer, write_tokenizer
+
+_SHARD_BYTES = 4 << 30
+
+
+def random_backbone(
+    family: str, size: Sizes, folder: Path, *, device: str, dtype: str = "bfloat16", seed: int = 0
+) -> Backbone:
+    """Return a backbone with random weights, as large as those of `checkpoints.random_tensors`, in evaluation mode.
+
+    Its attention is that of pads and masks (`sdpa`); `model.set_attn_implementation` changes it.
+
+    Args:
+        family: One of `checkpoints.FAMILIES`.
+        size: Of the model; its vocabulary has room for the small tokenizer's.
+        folder: Where config.json and tokenizer are written, without weights.
+        device: `auto`, `cpu`, `cuda` or `cuda:N`.
+        dtype: Of weights and results, a torch dtype's name.
+        seed: Of the weights; other devices draw others.
+    """
+    of_family = family_class(FAMILIES[family])
+    write_config(of_family.published, size, folder, dtype)
+    write_tokenizer(of_family.published, build_tokenizer(of_family.published), folder)
+    checkpoint = Checkpoint(folder, read_json(folder / "config.json"), (), {})
+    place = resolve_device(device)
+    with place:
+        model = of_family.model_class(checkpoint)._from_config(  # noqa: SLF001 (the library has no public name for it)
+            of_family.model_config(checkpoint), dtype=DTYPES[dtype], attn_implementation="sdpa"
+        )
+    _draw(model, torch.Generator(place).manual_seed(seed))
+    of_family.check_loaded(model, checkpoint)
+    return of_family(model.eval(), checkpoint)
+
+
+def write_checkpoint(backbone: Backbone, folder: Path) -> Path:
+    """Write the weights of a `random_backbone` beside what it has in `folder`, in its family's format; return that."""
+    checkpoint = Checkpoint(folder, read_json(folder / "config.json"), (), {})
+    tensors = {backbone.checkpoint_name(name, checkpoint): t for name, t in backbone.model.state_dict().items()}
+    size = sum(tensor.nbytes for tensor in tensors.values())
+    held = ((name, tensor.cpu().contiguous()) for name, tensor in tensors.items())
+    write_weights(folder, tensors, held, shards=-(-size // _SHARD_BYTES))
+    return folder
+
+
+@torch.no_grad()
+def _draw(model: Any, generator: torch.Generator) -> None:
+    for name, tensor in model.named_parameters():
+        tensor.normal_(generator=generator)
+        if tensor.ndim == 2:
+            tensor.div_(tensor.shape[1] ** 0.5)
+        else:
+            tensor.mul_(0.1).add_(is_norm_weight(name))

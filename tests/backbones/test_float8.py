@@ -1,0 +1,122 @@
+"""Layers in 8 bits: what is rounded and how, and who is refused.
+
+Legend: T tokens, I inputs and O outputs of a linear map.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from diffretriever.backbones import Backbone, device, load_backbone
+from diffretriever.backbones.float8 import E4M3, Float8Linear, check_float8, to_e4m3
+from diffretriever.random_models.adapters import write_random_adapter
+from diffretriever.random_models.checkpoints import write_random_checkpoint
+from tests.backbones.adapter_cases import merge_by_hand
+from tests.backbones.helpers import BackboneOf, FolderOf, hidden, pad, texts
+
+LARGEST = 448.0
+BATCH = pad(texts(12, 7, 12), side="right")
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
+
+
+def rounded(value: float) -> float:
+    """The nearest number of four significant bits, from 2^-6 on, or multiple of 2^-9; of two the even one."""
+    if value == 0:
+        return 0.0
+    exponent = max(torch.tensor(abs(value)).log2().floor().item(), -6.0)
+    step = 2.0 ** (exponent - 3)
+    return round(value / step) * step
+
+
+def test_values_are_the_nearest_of_e4m3() -> None:
+    values_TI = drawn(4, 64) * torch.tensor([[1.0], [1e-3], [300.0], [0.0]])
+    found_TI, scale_T1 = to_e4m3(values_TI.bfloat16())
+    assert found_TI.dtype == E4M3
+    assert scale_T1.dtype == torch.float32
+    assert torch.equal(found_TI.float().abs().amax(1), torch.tensor([LARGEST, LARGEST, LARGEST, 0.0]))
+    for row, scale in zip(values_TI.bfloat16().float(), scale_T1[:, 0], strict=True):
+        scaled = (row / scale).tolist()
+        ours, _ = to_e4m3(row[None].bfloat16())
+        assert ours[0].float().tolist() == [rounded(value) for value in scaled]
+
+
+def test_what_is_not_finite_stays_so() -> None:
+    linear = Float8Linear(nn.Linear(32, 16).bfloat16())
+    inputs = drawn(3, 32)
+    inputs[0, 5], inputs[1, 7] = torch.nan, torch.inf
+    found = linear(inputs)
+    assert found[:2].isnan().all()
+    assert found[2].isfinite().all()
+
+
+def test_a_map_of_rounded_values_rounded_once() -> None:
+    plain = nn.Linear(64, 48).bfloat16()
+    inputs = drawn(2, 5, 64)
+    found = Float8Linear(plain)(inputs)
+    assert found.shape == (2, 5, 48)
+    assert found.dtype == torch.bfloat16
+    (left, left_scale), (right, right_scale) = to_e4m3(inputs.flatten(0, 1)), to_e4m3(plain.weight.detach())
+    exact = (left.double() * left_scale) @ (right.double() * right_scale).T
+    torch.testing.assert_close(
+        found.double(), (exact + plain.bias.double()).view(2, 5, 48), atol=2e-2, rtol=2**-7, check_dtype=False
+    )
+    assert torch.cosine_similarity(found.float(), plain(inputs).float(), dim=-1).min() > 0.998
+
+
+def test_the_layers_alone_are_in_it(family: str, folder_of: FolderOf, backbone_of: BackboneOf) -> None:
+    exact = backbone_of(family)
+    loaded = load_backbone(folder_of(family), dtype="float8", device="cpu")
+    assert loaded.precision == "float8"
+    assert loaded.dtype == torch.bfloat16
+    assert loaded.weights_digest == exact.weights_digest
+    linear = {name for name, module in exact.model.named_modules() if isinstance(module, nn.Linear)}
+    changed = {name for name, module in loaded.model.named_modules() if isinstance(module, Float8Linear)}
+    assert changed == {name for name in linear if "layer" in name}
+    found, expected = hidden(loaded, BATCH), hidden(exact, BATCH)
+    assert found.dtype == torch.bfloat16
+    cosines = torch.cosine_similarity(found.float(), expected, dim=-1)
+    assert cosines.min() > 0.98
+    assert cosines.max() < 0.99999
+
+
+def test_an_adapter_is_merged_first(folder_of: FolderOf, tmp_path: Path) -> None:
+    adapter = write_random_adapter(folder_of("dream"), tmp_path / "adapter")
+    merged = merge_by_hand(folder_of("dream"), adapter, tmp_path / "sum")
+    whole = load_backbone(merged, dtype="float8", device="cpu")
+    found = load_backbone(folder_of("dream"), dtype="float8", device="cpu", adapter=adapter)
+    # The sum is rounded to bfloat16 here and there, from other terms.
+    assert torch.cosine_similarity(hidden(found, BATCH).float(), hidden(whole, BATCH).float(), dim=-1).min() > 0.98
+    with pytest.raises(ValueError, match="merge_adapter: dtype 'float8' needs an adapter that is added"):
+        load_backbone(folder_of("dream"), dtype="float8", device="cpu", adapter=adapter, merge_adapter=False)
+
+
+def test_who_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = torch.device("cuda:0")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A100")
+    for found in ((8, 9), (9, 0), (10, 0)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=found: found)
+        check_float8(gpu)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    with pytest.raises(ValueError, match=r"needs a GPU of compute capability 8\.9 or later.*; A100 has 8\.0"):
+        check_float8(gpu)
+    check_float8(torch.device("cpu"))
+    with pytest.raises(ValueError, match="take bfloat16 for training"):
+        device.resolve_dtype("float8", torch.device("cpu"))
+    narrow = write_random_checkpoint("dream", tmp_path / "narrow", hidden_size=24, heads=2)
+    with pytest.raises(ValueError, match=r"multiples of 16; 'model\.layers\.0\.self_attn\.q_proj' is 24 by 24"):
+        load_backbone(narrow, dtype="float8", device="cpu")
+
+
+def test_a_text_hardly_depends_on_its_batch(folder_of: FolderOf) -> None:
+    loaded: Backbone = load_backbone(folder_of("llada"), dtype="float8", device="cpu")
+    rows = texts(5, 23, 11)
+    together = hidden(loaded, pad(rows)).float()
+    alone = torch.cat([hidden(loaded, pad([row])) for row in rows]).float()
+    assert torch.cosine_similarity(together, alone, dim=-1).min() > 0.995

@@ -1,0 +1,55 @@
+"""Operations are counted as torch counts them, on every family, and by hand; a device's are measured."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from diffretriever.backbones import load_backbone
+from diffretriever.backbones.float8 import use_float8
+from diffretriever.backbones.flops import Matrices, forward_flops, reached_flops
+from tests.backbones.helpers import FolderOf, pad, texts
+
+
+def test_a_forward_pass_as_torch_counts_it(family: str, folder_of: FolderOf) -> None:
+    # Torch counts no operations of attention's own kernel on a CPU.
+    backbone = load_backbone(folder_of(family), device="cpu", attention="eager")
+    for length in (7, 40):
+        batch = pad(texts(length, length))
+        with FlopCounterMode(display=False) as counter, torch.inference_mode():
+            backbone.forward(batch.ids_BL, batch.mask_BL, batch.last_B1, torch.zeros(0, dtype=torch.long))
+        # Rotary positions are a product too.
+        assert counter.get_total_flops() == pytest.approx(forward_flops(backbone, [length] * 2), rel=2e-3)
+
+
+def test_as_many_in_float8(family: str, folder_of: FolderOf) -> None:
+    backbone = load_backbone(folder_of(family), device="cpu", dtype="bfloat16")
+    before = forward_flops(backbone, [9, 30])
+    use_float8(backbone)
+    assert forward_flops(backbone, [9, 30]) == before > 0
+
+
+def test_by_hand() -> None:
+    # Two texts of 3 and 1 tokens; one layer with a matrix of 10 weights and 2 of LoRA, attention 5 wide.
+    matrices, lengths = Matrices(frozen=10, trained=2, layers=1, width=5), np.array([3, 1])
+    assert matrices.forward_flops(lengths) == 4 * 2 * 12 + 4 * 5 * (9 + 1)
+    assert matrices.training_flops(lengths) == 4 * (4 * 10 + 6 * 2) + 12 * 5 * (9 + 1)
+
+
+def test_what_a_device_reaches_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    products = []
+
+    def mm(left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor) -> None:
+        products.append(left.dtype)
+
+    # A clock that goes on by a tenth of a second at each look.
+    looks = iter(range(1000))
+    monkeypatch.setattr("diffretriever.backbones.flops.time.perf_counter", lambda: next(looks) / 10)
+    monkeypatch.setattr(torch, "mm", mm)
+    reached_flops.cache_clear()
+    found = [reached_flops(torch.device("cpu"), torch.bfloat16) for _ in range(2)]
+    reached_flops.cache_clear()
+    assert found == [pytest.approx(2 * 768**3 / 0.1)] * 2
+    assert products == [torch.bfloat16] * 4, "one to warm up, three that are measured"

@@ -1,0 +1,289 @@
+"""Texts in one row without pads: the same states and gradients as with pads, nothing computed for none, no neighbours.
+
+Legend: B texts, L padded length, P positions read, H hidden size, T tokens of the row, N attention heads, G heads of
+keys and values, D size of a head, M tokens that are looked at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from diffretriever.backbones import Backbone, load_backbone, packed
+from diffretriever.backbones.packed import Part, Spans
+from diffretriever.random_models.checkpoints import write_random_checkpoint
+from tests.backbones.helpers import BackboneOf, FolderOf, pad, texts
+
+TOLERANCE = 2e-5
+BIDIRECTIONAL = ("dream", "llada", "bert", "modernbert")
+CPU = torch.device("cpu")
+
+
+class Sample(NamedTuple):
+    """Texts of several lengths, some of them longer than ModernBERT's window, all columns read."""
+
+    ids_BL: Tensor
+    mask_BL: Tensor
+    positions_BL: Tensor
+    """Columns to read."""
+    position_ids_BL: Tensor
+    """Slots far away, as encoders are given them."""
+    slots_BL: Tensor
+
+    def run(self, backbone: Backbone, **given: Any) -> Tensor:
+        """Hidden states of the tokens [T, H], text after text."""
+        none = torch.zeros(0, dtype=torch.long)
+        return backbone.forward(self.ids_BL, self.mask_BL, self.positions_BL, none, **given).hidden[self.mask_BL.bool()]
+
+
+def sample(
+    side: str = "right", lengths: Sequence[int] = (33, 4, 12, 12, 40), slots: Sequence[int] = (5, 2, 0, 3, 1)
+) -> Sample:
+    """Each text's slots stand before its last two tokens."""
+    ids_BL, mask_BL, _ = pad(texts(*lengths), side=side)
+    index_BL = mask_BL.cumsum(1) - 1
+    first_B1 = torch.tensor(lengths)[:, None] - 2 - torch.tensor(slots)[:, None]
+    is_slot_BL = mask_BL.bool() & (index_BL >= first_B1) & (index_BL < first_B1 + torch.tensor(slots)[:, None])
+    slots_BL = torch.where(is_slot_BL, index_BL - first_B1, -1)
+    natural_BL = (mask_BL.bool() & ~is_slot_BL).cumsum(1) - 1
+    position_ids_BL = torch.where(is_slot_BL, 500 - 16 * slots_BL, natural_BL).clamp(min=0)
+    return Sample(ids_BL, mask_BL, torch.arange(ids_BL.shape[1]).expand(ids_BL.shape), position_ids_BL, slots_BL)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@torch.inference_mode()
+def test_states_equal_those_with_pads(family: str, side: str, backbone_of: BackboneOf, packed_of: BackboneOf) -> None:
+    given = sample(side)
+    for options in ({}, {"position_ids": given.position_ids_BL}):
+        expected_TH = given.run(backbone_of(family), **options)
+        torch.testing.assert_close(given.run(packed_of(family), **options), expected_TH, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("family", BIDIRECTIONAL)
+@torch.inference_mode()
+def test_nested_states_equal_those_with_pads(
+    family: str, side: str, backbone_of: BackboneOf, packed_of: BackboneOf
+) -> None:
+    given = sample(side)
+    options = {"slots": given.slots_BL, "position_ids": given.position_ids_BL, "nested": True}
+    expected_TH = given.run(backbone_of(family), **options)
+    torch.testing.assert_close(given.run(packed_of(family), **options), expected_TH, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("family", BIDIRECTIONAL)
+@torch.inference_mode()
+def test_texts_of_slots_alone(family: str, backbone_of: BackboneOf, packed_of: BackboneOf) -> None:
+    ids_BL, mask_BL, _ = pad(texts(3, 5), side="right")
+    slots_BL = torch.where(mask_BL.bool(), torch.arange(5), -1)
+    given = Sample(ids_BL, mask_BL, torch.arange(5).expand(2, 5), mask_BL, slots_BL)
+    found_TH, expected_TH = (of(family) for of in (packed_of, backbone_of))
+    torch.testing.assert_close(
+        given.run(found_TH, slots=slots_BL, nested=True),
+        given.run(expected_TH, slots=slots_BL, nested=True),
+        atol=TOLERANCE,
+        rtol=0,
+    )
+
+
+@torch.inference_mode()
+def test_a_text_that_is_not_finite_spoils_no_other(family: str, folder_of: FolderOf) -> None:
+    """Not at pads either, which pooling weights with zero."""
+    backbone = load_backbone(folder_of(family), device="cpu", attention="packed")
+    ids_BL, mask_BL, _ = pad([torch.tensor([7, 9, 7]), torch.tensor([7]), torch.tensor([7, 7])])
+    backbone.model.get_input_embeddings().weight[9] = torch.nan
+    everywhere = torch.arange(3).expand(3, 3)
+    hidden_BLH = backbone.forward(ids_BL, mask_BL, everywhere, torch.zeros(0, dtype=torch.long)).hidden
+    assert hidden_BLH[0].isnan().any()
+    assert hidden_BLH[1:].isfinite().all()
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_gradients_equal_those_with_pads(
+    family: str, nested: bool, backbone_of: BackboneOf, packed_of: BackboneOf
+) -> None:
+    padded, row = backbone_of(family), packed_of(family)
+    if nested and padded.is_causal:
+        pytest.skip("has no nested slots")
+    given = sample()
+    for backbone in (padded, row):
+        given.run(backbone, slots=given.slots_BL, nested=nested).square().sum().backward()
+    ours, theirs = dict(row.model.named_parameters()), dict(padded.model.named_parameters())
+    gradients = {name: (ours[name].grad, theirs[name].grad) for name in ours}
+    for backbone in (padded, row):
+        backbone.model.zero_grad()
+    assert any(found is not None for found, _ in gradients.values())
+    for found, expected in gradients.values():
+        torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("family", BIDIRECTIONAL)
+@torch.inference_mode()
+def test_bfloat16_is_close(family: str, folder_of: FolderOf, backbone_of: BackboneOf) -> None:
+    half = load_backbone(folder_of(family), dtype="bfloat16", device="cpu", attention="packed")
+    given = sample()
+    options = {"slots": given.slots_BL, "nested": True}
+    found_TH, exact_TH = given.run(half, **options).float(), given.run(backbone_of(family), **options)
+    assert torch.cosine_similarity(found_TH, exact_TH, dim=-1).min() > 0.99
+
+
+@pytest.fixture
+def rows_of_layers(family: str, packed_of: BackboneOf) -> Iterator[list[int]]:
+    """Tokens that each linear layer of the packed backbone computes."""
+    computed: list[int] = []
+    handles = [
+        module.register_forward_pre_hook(lambda _, given: computed.append(given[0].shape[:-1].numel()))
+        for module in packed_of(family).model.modules()
+        if isinstance(module, nn.Linear | nn.LayerNorm)
+    ]
+    yield computed
+    for handle in handles:
+        handle.remove()
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@torch.inference_mode()
+def test_no_layer_computes_a_pad(
+    family: str, nested: bool, packed_of: BackboneOf, rows_of_layers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backbone = packed_of(family)
+    if nested and backbone.is_causal:
+        pytest.skip("has no nested slots")
+    attended: list[int] = []
+    attend = packed.attend_text_by_text
+
+    def counted(part: Part, query_TND: Tensor, *rest: Any) -> Tensor:
+        attended.append(len(query_TND))
+        return attend(part, query_TND, *rest)
+
+    monkeypatch.setattr(packed, "attend_text_by_text", counted)
+    given = sample()
+    given.run(backbone, slots=given.slots_BL, nested=nested)
+    tokens = int(given.mask_BL.sum())
+    assert tokens < given.mask_BL.numel()
+    assert rows_of_layers
+    assert set(rows_of_layers) == {tokens}
+    assert sum(attended) == tokens * backbone.model.config.num_hidden_layers
+
+
+def naive(  # noqa: PLR0913 (as torch has it)
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor,
+    max_q: int,
+    max_k: int,
+    *,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    enable_gqa: bool = False,
+) -> Tensor:
+    """What torch documents of its kernel, a query at a time: a text's last query stands at its last key."""
+    assert cu_seq_q.dtype == cu_seq_k.dtype == torch.int32
+    assert enable_gqa == (query.shape[1] != key.shape[1])
+    assert int(cu_seq_q.diff().max()) <= max_q
+    assert int(cu_seq_k.diff().max()) <= max_k
+    assert (int(cu_seq_q[-1]), int(cu_seq_k[-1])) == (len(query), len(key))
+    key, value = (each.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for each in (key, value))
+    before, after = (math.inf if size < 0 else size for size in window_size)
+    found = []
+    for text in range(len(cu_seq_q) - 1):
+        first, last = cu_seq_k[text : text + 2].tolist()
+        queries = query[cu_seq_q[text] : cu_seq_q[text + 1]]
+        for place, query_ND in enumerate(queries, start=last - len(queries)):
+            seen = [k for k in range(first, last) if -before <= k - place <= after]
+            scores_NM = torch.einsum("nd,mnd->nm", query_ND, key[seen]) * (scale or query.shape[-1] ** -0.5)
+            found.append(torch.einsum("nm,mnd->nd", scores_NM.softmax(-1), value[seen]))
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (2, 2), (0, 3), (100, 100)])
+@pytest.mark.parametrize("key_heads", [4, 2])
+def test_attention_text_by_text(window: tuple[int, int], key_heads: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    queries, keys = torch.tensor([3, 3, 1, 5, 7, 7]), torch.tensor([6, 6, 1, 9, 7, 7])
+    query_TND = torch.randn(int(queries.sum()), 4, 8, generator=generator)
+    key_MGD, value_MGD = (torch.randn(int(keys.sum()), key_heads, 8, generator=generator) for _ in range(2))
+    part = Part(slice(0, len(query_TND)), Spans.of(queries, CPU), Spans.of(keys, CPU), None, window)
+    found = packed.attend_text_by_text(part, query_TND, key_MGD, value_MGD, 0.3, 0.0)
+    offsets = (part.queries.offsets_E, part.keys.offsets_E, part.queries.longest, part.keys.longest)
+    grouped = key_heads != 4
+    expected = naive(query_TND, key_MGD, value_MGD, *offsets, scale=0.3, window_size=window, enable_gqa=grouped)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@torch.inference_mode()
+def test_what_torchs_kernel_is_given(
+    family: str, nested: bool, backbone_of: BackboneOf, packed_of: BackboneOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel runs on GPUs alone: what it documents is computed in its place, from what it would be given."""
+    backbone = packed_of(family)
+    if nested and backbone.is_causal:
+        pytest.skip("has no nested slots")
+    calls: list[int] = []
+
+    def kernel(*tensors: Any, **options: Any) -> Tensor:
+        calls.append(1)
+        return naive(*tensors, **options)
+
+    monkeypatch.setattr(packed, "has_varlen_kernel", lambda *_: True)
+    monkeypatch.setattr(packed, "varlen_attn", kernel)
+    given = sample()
+    options = {"slots": given.slots_BL, "position_ids": given.position_ids_BL, "nested": nested}
+    found_TH = given.run(backbone, **options)
+    torch.testing.assert_close(found_TH, given.run(backbone_of(family), **options), atol=TOLERANCE, rtol=0)
+    assert len(calls) == (1 + nested) * backbone.model.config.num_hidden_layers
+
+
+def test_dropout_is_not_the_kernels(packed_of: BackboneOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's kernel has none."""
+    monkeypatch.setattr(packed, "has_varlen_kernel", lambda *_: True)
+    monkeypatch.setattr(packed, "varlen_attn", lambda *_, **__: pytest.fail("would drop nothing"))
+    backbone, given = packed_of("bert"), sample()
+    backbone.model.train()
+    first, second = (given.run(backbone) for _ in range(2))
+    backbone.model.eval()
+    assert first.isfinite().all()
+    assert not torch.equal(first, second)
+
+
+def test_slots_out_of_order_are_refused(packed_of: BackboneOf) -> None:
+    given = sample()
+    slots_BL = torch.where(given.slots_BL >= 0, 9 - given.slots_BL, -1)
+    with pytest.raises(ValueError, match="must be numbered in the order of a text's tokens"):
+        given.run(packed_of("bert"), slots=slots_BL, nested=True)
+
+
+def test_a_row_without_a_layout_is_not_taken_for_one_text(packed_of: BackboneOf) -> None:
+    with pytest.raises(AssertionError, match="all texts would be one"):
+        packed_of("dream").model.base_model(input_ids=torch.tensor([[1, 2, 3]]), use_cache=False)
+
+
+def test_a_family_that_does_not_pack(
+    family: str, folder_of: FolderOf, backbone_of: BackboneOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(backbone_of(family)), "packs", False)
+    with pytest.raises(ValueError, match="'packed' is not for this model"):
+        load_backbone(folder_of(family), device="cpu", attention="packed")
+
+
+def test_checkpointing_recomputes_the_same(packed_of: BackboneOf, tmp_path: Path) -> None:
+    folder = write_random_checkpoint("qwen2", tmp_path)
+    given, gradients = sample(), []
+    for checkpointing in (False, True):
+        backbone = load_backbone(folder, device="cpu", attention="packed")
+        if checkpointing:
+            backbone.model.activation_checkpointing_enable({"use_reentrant": False})
+            backbone.model.train()
+        given.run(backbone).square().sum().backward()
+        gradients.append([p.grad for p in backbone.model.base_model.parameters()])
+    for plain, recomputed in zip(*gradients, strict=True):
+        torch.testing.assert_close(plain, recomputed)

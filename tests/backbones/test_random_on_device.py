@@ -1,0 +1,43 @@
+"""Backbones drawn on the device compute, and are what a checkpoint made of them is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from diffretriever.backbones import load_backbone
+from diffretriever.backbones.loader import family_class
+from diffretriever.backbones.published import Sizes
+from diffretriever.random_models.checkpoints import FAMILIES
+from diffretriever.random_models.on_device import random_backbone, write_checkpoint
+from diffretriever.random_models.tokenizers import build_tokenizer
+from tests.backbones.helpers import hidden, pad, texts
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_drawn_backbone_is_that_of_its_checkpoint(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published = family_class(FAMILIES[family]).published
+    size = Sizes(
+        hidden=64,
+        layers=2,
+        heads=4,
+        kv_heads=2 if published.grouped_heads else 4,
+        intermediate=128,
+        vocab=build_tokenizer(published).get_vocab_size(),
+        positions=published.positions,
+    )
+    drawn = random_backbone(family, size, tmp_path, device="cpu", dtype="float32")
+    assert not drawn.model.training
+    monkeypatch.setattr("diffretriever.random_models.on_device._SHARD_BYTES", 100_000)
+    read = load_backbone(write_checkpoint(drawn, tmp_path), device="cpu", attention="sdpa")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
+    batch = pad(texts(5, 23, 11))
+    found = hidden(drawn, batch)
+    assert torch.equal(found, hidden(read, batch))
+    assert found.std() > 0.1, "states are neither constant nor tiny"
+    again = random_backbone(family, size, tmp_path / "again", device="cpu", dtype="float32")
+    assert torch.equal(found, hidden(again, batch))

@@ -1,0 +1,115 @@
+"""Encoders in 8 bits, compiled, and with recorded passes.
+
+Legend: M vectors of all texts, H hidden size.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from diffretriever.encoders import load_encoder
+from diffretriever.encoders.base import BackboneEncoder
+from diffretriever.encoders.masked import MaskedEncoder
+from diffretriever.encoders.representations import Representations
+from diffretriever.front.index import Index
+from diffretriever.front.retriever import Retriever
+from diffretriever.index.table import check_same, manifest_of
+from diffretriever.presets import load_retriever
+from diffretriever.schemas.retriever import BackboneConfig, GeneratedRetriever, LibraryRetriever, MaskedRetriever
+from tests.encoders.encoder_cases import HUGE, TEXTS, WORDS, FolderOf, Make, assert_close
+
+BUDGETS = [1, 5, 2, 4, 3, 1, 5, 2]
+
+
+def cosines(found: Representations, expected: Representations) -> np.ndarray:
+    products: np.ndarray = (found.vectors_MH.astype(np.float32) * expected.vectors_MH.astype(np.float32)).sum(1)
+    return products
+
+
+def in_float8(folder: Path) -> MaskedRetriever:
+    return MaskedRetriever(backbone=BackboneConfig(source=str(folder), dtype="float8"))
+
+
+@pytest.mark.parametrize("family", ["dream", "bert"])
+def test_8_bits_are_close(family: str, folder_of: FolderOf, make_masked: Make[MaskedEncoder]) -> None:
+    rounded, exact = load_encoder(in_float8(folder_of(family)), "cpu"), make_masked(family)
+    together, expected = rounded.encode_queries(TEXTS), exact.encode_queries(TEXTS)
+    alone = Representations.concatenate([rounded.encode_queries([text]) for text in TEXTS])
+    assert cosines(together, expected).min() > 0.98
+    assert cosines(together, alone).min() > 0.99
+    assert rounded.facts.dtype == "float8"
+
+
+def test_an_index_knows_that_it_is_in_8_bits(folder_of: FolderOf, tmp_path: Path) -> None:
+    retriever = Retriever(in_float8(folder_of("dream")), device="cpu")
+    made = Index.create(str(tmp_path / "index"), list(WORDS), retriever=retriever, on_ray=False)
+    opened = Index(made.place)
+    config = opened.retriever.config
+    assert isinstance(config, MaskedRetriever)
+    assert config.backbone.dtype == "float8"
+    assert len(opened.search(WORDS[3], 3)) == 3
+    place = config.backbone.model_copy(update={"dtype": "bfloat16"})
+    other = load_encoder(config.model_copy(update={"backbone": place}), "cpu")
+    with pytest.raises(ValueError, match=r"backbone\.dtype: float8 != bfloat16"):
+        check_same(manifest_of(retriever.encoder), manifest_of(other), made.place)
+
+
+def test_one_recording_serves_every_budget(make_masked: Make[MaskedEncoder]) -> None:
+    recorded, plain = (make_masked("dream", prompt={"variant": "few"}) for _ in range(2))
+    recorded.record_passes()
+    queries = ["river honey"] * len(BUDGETS)
+    alone = [recorded.encode_queries([query], [k]) for query, k in zip(queries, BUDGETS, strict=True)]
+    lengths = {len(text.input_ids) for text in plain.preparer.prepare_queries(queries, BUDGETS)}
+    assert len(lengths) == 5
+    assert len({shape.length for shape in recorded.backbone.recorded_shapes}) <= 2
+    assert {shape.rows for shape in recorded.backbone.recorded_shapes} == {1}
+    expected = plain.encode_queries(queries, BUDGETS)
+    assert_close(Representations.concatenate(alone), expected)
+    assert_close(recorded.encode_queries(queries, BUDGETS), expected)
+    assert np.diff(expected.offsets).tolist() == BUDGETS
+
+
+def test_long_texts_beside_short_ones(make_masked: Make[MaskedEncoder]) -> None:
+    recorded, plain = make_masked("bert"), make_masked("bert")
+    recorded.record_passes()
+    texts = ["river", HUGE[:4000], "water in winter"]
+    assert_close(recorded.encode_queries(texts), plain.encode_queries(texts))
+
+
+def test_who_cannot_be_compiled_or_recorded(folder_of: FolderOf) -> None:
+    place = BackboneConfig(source=str(folder_of("qwen2")), dtype="float32")
+    encoder = load_encoder(GeneratedRetriever(backbone=place), "cpu")
+    with pytest.raises(ValueError, match=r"generated .*: only masked and pooled retrievers can be compiled"):
+        encoder.compile_layers()
+    with pytest.raises(ValueError, match=r"generated .*: only passes of masked and pooled retrievers can be recorded"):
+        encoder.record_passes()
+
+
+def test_compiling_is_the_default_backend(make_masked: Make[MaskedEncoder], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, object]] = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda _, **options: asked.append(options))
+    encoder: BackboneEncoder = make_masked("dream")
+    encoder.compile_layers()
+    assert asked == [{"dynamic": True, "backend": "inductor"}] * 2
+
+
+def test_8_bits_are_for_our_backbones(folder_of: FolderOf) -> None:
+    pytest.importorskip("sentence_transformers")
+    place = BackboneConfig(source=str(folder_of("bert")), dtype="float8")
+    with pytest.raises(ValueError, match="dtype 'float8' is for encoding by the methods masked"):
+        load_encoder(LibraryRetriever(backbone=place), "cpu")
+
+
+def test_the_embedded_model_in_8_bits() -> None:
+    found = {}
+    for dtype in ("float32", "float8"):
+        config = load_retriever("diffretriever-minilm")
+        assert isinstance(config, MaskedRetriever)
+        place = config.backbone.model_copy(update={"dtype": dtype})
+        encoder = load_encoder(config.model_copy(update={"backbone": place}), "cpu")
+        found[dtype] = encoder.encode_passages([""], ["Honey keeps for years because it holds so little water."])
+    assert cosines(found["float8"], found["float32"]).min() > 0.97

@@ -1,0 +1,200 @@
+"""Codes in a device's memory, on the processor in place of a GPU: the same hits, and nothing copied twice in vain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from diffretriever.encoders.base import Encoder
+from diffretriever.encoders.representations import Representations
+from diffretriever.index.planning import Shape, search_memory
+from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.search import SearchOptions
+from diffretriever.scoring.halves import DeviceCodes
+from diffretriever.search.dense import open_dense, resident
+from diffretriever.search.dense.coded import CodedPassages, CodedScan
+from diffretriever.search.dense.codes import Segment, build_codes, open_segments
+from diffretriever.search.dense.resident import ResidentCodes
+from tests.search.conftest import QUERIES, fill
+from tests.search.dense_cases import CPU, assert_same_hits, stream_of, streamed
+
+SHARES = {"all": 1.0, "some": 0.6, "nothing": 0.0}
+"""Of the codes, for which there is room."""
+
+
+@pytest.fixture(scope="module")
+def coded_index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> PassageIndex:
+    """Sixty passages in three fragments, some of them deleted."""
+    index = fill(encoder, str(tmp_path_factory.mktemp("coded") / "index"))
+    build_codes(index)
+    index.delete(["d0", "d7", "d30", "d59"])
+    return index
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many passages each copy to the device had."""
+    copy, made = DeviceCodes.copy, []
+
+    def counted(*args: Any) -> DeviceCodes:
+        made.append(len(args[0]))
+        return copy(*args)
+
+    monkeypatch.setattr(DeviceCodes, "copy", counted)
+    return made
+
+
+def search_of(index: PassageIndex, room: str, at_once: int, monkeypatch: pytest.MonkeyPatch) -> CodedScan:
+    """A search by small pieces, a few queries at a time."""
+    monkeypatch.setattr(resident, "_PIECE_BYTES", 2000)
+    segments, uncoded = open_segments(index)
+    codes = ResidentCodes(segments, CPU, 1)
+    codes._queries_at_once = at_once
+    there = int(SHARES[room] * codes.bytes)
+    monkeypatch.setattr(resident, "room_on", lambda _: there)
+    return CodedScan(CodedPassages(segments), uncoded, stream_of(index), SearchOptions(index=index.uri), codes)
+
+
+@pytest.mark.parametrize("room", SHARES)
+@pytest.mark.parametrize("budget", [1, 4])
+@pytest.mark.parametrize("k", [1, 10, 1000])
+def test_the_same_hits(
+    k: int, budget: int, room: str, coded_index: PassageIndex, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries = encoder.encode_queries(QUERIES, [budget] * len(QUERIES))
+    search = search_of(coded_index, room, 3, monkeypatch)
+    for _ in range(2):
+        assert_same_hits(search.search(queries, k), streamed(coded_index, queries, k))
+
+
+@pytest.mark.parametrize("room", SHARES)
+def test_what_stays_is_copied_once_and_the_rest_once_for_all_queries(
+    room: str, coded_index: PassageIndex, encoder: Encoder, copies: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries = encoder.encode_queries(QUERIES)
+    search = search_of(coded_index, room, 1, monkeypatch)
+    # As little memory for scores as can be: every query comes alone.
+    search._queries_at_once = 1
+    assert not copies, "nothing before there are queries"
+    search.search(queries, 3)
+    first = list(copies)
+    assert sum(first) == 60, "each passage once for all four queries"
+    assert len(first) > 6
+    search.search(queries, 3)
+    again = copies[len(first) :]
+    if room == "all":
+        assert not again
+    elif room == "some":
+        assert 0 < len(again) < len(first)
+    else:
+        assert again == first
+
+
+def test_searches_share_what_lies_there(
+    encoder: Encoder, copies: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another version of the index brings its new fragments alone, and room is needed for no others."""
+    index = fill(encoder, str(tmp_path / "index"))
+    build_codes(index)
+    queries = encoder.encode_queries(QUERIES)
+    before = search_of(index, "all", 4, monkeypatch)
+    assert_same_hits(before.search(queries, 10), streamed(index, queries, 10))
+    assert sum(copies) == 60
+    index.delete(["d1", "d31"])
+    monkeypatch.setattr(resident, "room_on", lambda _: 0)
+    segments, _ = open_segments(index)
+    fewer = CodedScan(
+        CodedPassages(segments),
+        [],
+        stream_of(index),
+        SearchOptions(index=index.uri),
+        ResidentCodes(segments, CPU, 1),
+    )
+    for _ in range(2):
+        assert_same_hits(fewer.search(queries, 10), streamed(index, queries, 10))
+    assert sum(copies) == 60
+    fill(encoder, index.uri, prefix="new")
+    index.refresh()
+    build_codes(index)
+    more = search_of(index, "all", 4, monkeypatch)
+    assert_same_hits(more.search(queries, 10), streamed(index, queries, 10))
+    assert sum(copies) == 120
+    del before, fewer, more
+    assert not [key for key in resident._shared if str(tmp_path) in str(key)]
+
+
+def test_ragged_passages_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every passage of an exact top k is named, whatever the pieces and however many vectors texts have."""
+    from tests.search.test_coded_search import coded
+
+    rng = np.random.default_rng(0)
+    for hidden, pieces in ((3, 90), (64, 1 << 30)):
+        monkeypatch.setattr(resident, "_PIECE_BYTES", pieces)
+        counts = rng.integers(0, 6, 80).tolist()
+        vectors = rng.standard_normal((sum(counts), hidden)).astype(np.float16).astype(np.float32)
+        live = rng.random(80) < 0.9
+        codes = coded(vectors, counts)
+        segment: Any = SimpleNamespace(codes=codes, live_P=live, artefact=SimpleNamespace(place=f"made up {hidden}"))
+        asked_MH = rng.standard_normal((9, hidden)).astype(np.float16)
+        queries = Representations.of_vectors(asked_MH, [1, 5, 3], [1, 1, 1])
+        for query, found in enumerate(ResidentCodes([segment], CPU, 1).shortlists(queries, 7)):
+            own_MH = asked_MH[queries.offsets[query] : queries.offsets[query + 1]].astype(np.float32)
+            spans = zip(codes.vectors.offsets, codes.vectors.offsets[1:], strict=False)
+            exact = np.array([(vectors[a:b] @ own_MH.T).max(0, initial=-np.inf).mean() for a, b in spans])
+            exact[~live] = -np.inf
+            assert set(np.argsort(-exact)[:7]) <= set(found.numbers_C.tolist())
+            assert (found.most_C >= exact[found.numbers_C]).all()
+            assert (np.diff(found.numbers_C) > 0).all()
+            assert np.isfinite(exact[found.numbers_C]).all()
+
+
+def test_a_processor_keeps_nothing_and_another_device_the_codes(
+    coded_index: PassageIndex, encoder: Encoder, copies: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segments, _ = open_segments(coded_index)
+    assert resident.resident_codes(segments, CPU, 1) is None
+
+    class OnCpu(ResidentCodes):
+        def __init__(self, segments: Sequence[Segment], device: torch.device, memory_mb: int) -> None:
+            assert (device.type, memory_mb) == ("cuda", 77)
+            super().__init__(segments, CPU, memory_mb)
+
+    monkeypatch.setattr(resident, "ResidentCodes", OnCpu)
+    queries = encoder.encode_queries(QUERIES)
+    options = SearchOptions(index=coded_index.uri, memory_mb=77)
+    search = open_dense(coded_index, options, torch.device("cuda"))
+    assert sum(copies) == 60, "the first search finds them there"
+    assert_same_hits(search.search(queries, 10), streamed(coded_index, queries, 10))
+    assert sum(copies) == 60
+
+
+def test_what_codes_may_take_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def room(free: int, ours: int, held: int) -> int:
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 1000))
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: ours)
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: held)
+        return resident.room_on(torch.device("cuda"))
+
+    assert room(free=1000, ours=0, held=0) == 750
+    assert room(free=400, ours=200, held=400) == 450, "three quarters of 600: what torch holds and does not use is free"
+    assert room(free=700, ours=300, held=300) == 450, "a quarter of the device stays free"
+    assert room(free=100, ours=900, held=900) == 0
+    assert resident.room_on(CPU) > 0
+
+
+def test_the_plan_has_room_for_them(coded_index: PassageIndex) -> None:
+    segments, _ = open_segments(coded_index)
+    passages = sum(len(segment.codes) for segment in segments)
+    vectors = sum(len(segment.codes.vectors.scales_N) for segment in segments)
+    hidden = segments[0].codes.stored_NH.shape[1]
+    shape = Shape(passages, hidden, vectors / passages, 0, 0)
+    found = ResidentCodes(segments, CPU, 1)
+    assert found.bytes <= search_memory(shape)
+    assert math.isclose(found.bytes, search_memory(shape), rel_tol=0.3)

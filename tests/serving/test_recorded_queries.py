@@ -1,0 +1,43 @@
+"""A service whose queries are encoded by recorded passes gives the same answers, with few recordings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from torch import Tensor
+
+from diffretriever.backbones.graphs import PassGraphs
+from diffretriever.backbones.inputs import PassInputs
+from diffretriever.index.table import PassageIndex
+from diffretriever.serving.api import make_api
+from diffretriever.serving.guard import Keys
+from tests.serving.serving_cases import QUERIES, local_service
+
+
+def answers(uri: str, *, recorded: bool) -> list[Any]:
+    with TestClient(make_api(local_service(uri, recorded=recorded), Keys(), None)) as client:
+        asked = [*QUERIES, *QUERIES, QUERIES]
+        bodies = [{"query": query, "k": 5, "mode": "dense", "budget": "adaptive"} for query in asked]
+        found = [client.post("/search", json=body).raise_for_status().json()["results"] for body in bodies]
+    return [hit for results in found for result in results for hit in result["hits"]]
+
+
+def test_answers_are_the_same(index: PassageIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[PassGraphs] = []
+    states = PassGraphs.states
+
+    def noted(graphs: PassGraphs, inputs: PassInputs, *, nested: bool) -> Tensor:
+        made.append(graphs)
+        return states(graphs, inputs, nested=nested)
+
+    monkeypatch.setattr(PassGraphs, "states", noted)
+    plain = answers(index.uri, recorded=False)
+    assert not made
+    recorded = answers(index.uri, recorded=True)
+    assert len(made) == 2 * len(QUERIES) + 1
+    assert len(made[0].shapes) <= 4
+    assert [hit["id"] for hit in recorded] == [hit["id"] for hit in plain]
+    for ours, theirs in zip(recorded, plain, strict=True):
+        assert ours["scores"] == pytest.approx(theirs["scores"], abs=1e-3)
