@@ -188,8 +188,9 @@ def _encoding(folder: Path, retriever: Any, uris: list[str]) -> Callable[[], obj
     from diffretriever.encoders import load_encoder
     from diffretriever.index.table import PassageIndex, manifest_of
     from diffretriever.pipelines.choosing import PassageSelection
-    from diffretriever.pipelines.encode import EncodeBlocks, committed, prepare_blocks
+    from diffretriever.pipelines.encode import committed
     from diffretriever.pipelines.encoders import EncoderStart
+    from diffretriever.pipelines.stages import EncodeBlocks, prepare_blocks
     from diffretriever.pipelines.streams import passage_blocks
     from diffretriever.schemas.encode import EncodeJob
 

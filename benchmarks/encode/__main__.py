@@ -1,4 +1,4 @@
-"""Encoding against plain loops: a job against bare forward passes, chosen logits against all; and what checks cost."""
+"""Encoding against plain loops and against sentence-transformers, and what checks cost."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from diffretriever.schemas.retriever import (
     BackboneConfig,
     ContentWordsConfig,
     MaskedRetriever,
+    PooledRetriever,
     TextConfig,
 )
 
@@ -23,12 +24,14 @@ _PRESET = "diffretriever-minilm-untrained"
 JOB_GOAL = 0.90
 LOGITS_GOAL = 3.0
 CHECKS_GOAL = 0.02
+POOLED_GOAL = 1.4
+_POOLED_WORDS = 170
 
 
 class EncodeBenchmark(Benchmark):
-    """Measure encoding: (a) a job over bare forward passes, (b) chosen logits over all, (c) the share of checks."""
+    """Measure encoding: (a) the job, (b) logits of content words, (c) the share of checks, (d) mean pooling."""
 
-    parts: tuple[Literal["a", "b", "c"], ...] = ("a", "b", "c")
+    parts: tuple[Literal["a", "b", "c", "d"], ...] = ("a", "b", "c", "d")
     """Which of them."""
 
     passages: PositiveInt = 4608
@@ -39,6 +42,8 @@ class EncodeBenchmark(Benchmark):
     """Passages for (b)."""
     checked_passages: PositiveInt = 1500
     """Passages for (c)."""
+    pooled_passages: PositiveInt = 192
+    """Passages for (d), of words of the built-in collection; each is cut at 256 tokens, or nearly as long."""
     vocab_size: PositiveInt = 152_064
     """Vocabulary of the random model of (b); the default is that of Dream 7B."""
     repeats: PositiveInt = 3
@@ -59,10 +64,16 @@ def main(config: EncodeBenchmark) -> None:
     with TemporaryDirectory() as temporary:
         dtype = str(_loop("chosen_dtype"))
         compared = [_COMPARISONS[part](config, Path(temporary), dtype) for part in config.parts if part in _COMPARISONS]
+        if "d" in config.parts:
+            compared += [_over_library(config, Path(temporary), attention) for attention in ("auto", "packed")]
         checks = _checks(config, Path(temporary), dtype) if "c" in config.parts else {}
     about_parts = {
         "a": f"(a) {_PRESET} q4p4, {dtype}, {config.passages} passages: bare forward passes, encode job",
         "b": f"(b) random Dream model q4p4, float32, {config.logits_passages} passages: all logits, chosen logits",
+        "d": (
+            f"(d) all-MiniLM-L6-v2, bfloat16, one thread, {config.pooled_passages} passages of some 250 tokens: "
+            "sentence-transformers, minilm-pooled by CPU time"
+        ),
     }
     text = [line for part, line in about_parts.items() if part in config.parts]
     if compared:
@@ -116,6 +127,26 @@ def _chosen_over_naive(config: EncodeBenchmark, folder: Path, _: str) -> Compari
     )
 
 
+def _over_library(config: EncodeBenchmark, folder: Path, attention: str) -> Comparison:
+    from diffretriever.presets import load_retriever
+
+    retriever = load_retriever("minilm-pooled")
+    assert isinstance(retriever, PooledRetriever)
+    place = retriever.backbone.model_copy(update={"dtype": "bfloat16", "attention": attention})
+    arguments: dict[str, str | int] = {
+        "retriever": _write_retriever(folder / "pooled.yaml", retriever.model_copy(update={"backbone": place})),
+        "passages": config.pooled_passages,
+        "words": _POOLED_WORDS,
+    }
+    return compare(
+        f"(d) mean pooling, attention {attention}",
+        POOLED_GOAL,
+        config.repeats,
+        partial(_sample, "library", **arguments),
+        partial(_sample, "pooled", **arguments),
+    )
+
+
 _COMPARISONS = {"a": _job_over_bare, "b": _chosen_over_naive}
 
 
@@ -154,7 +185,7 @@ def _write_embedded(file: Path, dtype: str) -> str:
     return _write_retriever(file, retriever.model_copy(update={"backbone": backbone}))
 
 
-def _write_retriever(file: Path, retriever: MaskedRetriever) -> str:
+def _write_retriever(file: Path, retriever: MaskedRetriever | PooledRetriever) -> str:
     # JSON is YAML.
     file.write_text(retriever.model_dump_json(), encoding="utf-8")
     return str(file)

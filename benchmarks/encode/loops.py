@@ -26,7 +26,7 @@ from diffretriever.encoders.readout import unit_float16
 from diffretriever.encoders.representations import Representations
 from diffretriever.presets import load_retriever
 from diffretriever.ragged import offsets_of
-from diffretriever.schemas.retriever import MaskedRetriever
+from diffretriever.schemas.retriever import MaskedRetriever, PooledRetriever
 from diffretriever.scoring.sparse import impact_matrix
 
 NAIVE_BATCH = 16
@@ -122,6 +122,50 @@ def naive(collection: str, retriever: str) -> Sample:
     return sample
 
 
+def library(retriever: str, passages: int, words: int) -> Sample:
+    """sentence-transformers on the same weights in bfloat16, in its own batches of 32; rates are by CPU time."""
+    from sentence_transformers import SentenceTransformer
+
+    from diffretriever.backbones.source import resolve_source
+
+    torch.set_num_threads(1)
+    model = SentenceTransformer(
+        str(resolve_source(_pooled(retriever).backbone.source)), device="cpu", model_kwargs={"dtype": torch.bfloat16}
+    )
+    texts = _long_texts(passages, words)
+    return _by_cpu_time(lambda: model.encode(texts, show_progress_bar=False), passages)
+
+
+def pooled(retriever: str, passages: int, words: int) -> Sample:
+    """This platform's encoder on the same texts."""
+    torch.set_num_threads(1)
+    encoder = load_encoder(_pooled(retriever), "cpu")
+    texts = _long_texts(passages, words)
+    return _by_cpu_time(lambda: encoder.encode_passages([""] * passages, texts), passages)
+
+
+def _pooled(retriever: str) -> PooledRetriever:
+    config = load_retriever(retriever)
+    assert isinstance(config, PooledRetriever)
+    return config
+
+
+def _long_texts(passages: int, words: int) -> list[str]:
+    """Return so many consecutive words of the built-in collection, from places drawn at random."""
+    records = (record for record in open_collection("pydoc").records() if isinstance(record, Passage))
+    every = " ".join(passage.text for passage in records).split()
+    starts = np.random.default_rng(0).integers(0, len(every) - words, passages)
+    return [" ".join(every[start : start + words]) for start in starts]
+
+
+def _by_cpu_time(encode: Callable[[], object], passages: int) -> Sample:
+    # What is set up for each shape is there then.
+    encode()
+    start = time.process_time()
+    encode()
+    return Sample(rate=passages / (time.process_time() - start), peak_mb=peak_mb())
+
+
 def _prepared(collection: str, retriever: str) -> tuple[MaskedEncoder, list[PreparedText]]:
     torch.set_num_threads(1)
     config = load_retriever(retriever)
@@ -187,7 +231,7 @@ def _read_slots(text: PreparedText, hidden_KH: torch.Tensor, logits_KV: torch.Te
     ids_T = weights_V.nonzero().squeeze(1)
     tokens_K = logits_KV.masked_fill(allowed_V == 0, -torch.inf).argmax(-1)
     return Representations(
-        vectors_MH=unit_float16(hidden_KH),
+        vectors_MH=unit_float16(hidden_KH).numpy(),
         offsets=offsets_of([text.slots]),
         slot_tokens=(tokens_K if len(text.content_ids) else torch.full_like(tokens_K, -1)).int().numpy(),
         impact_ids=ids_T.int().numpy(),
@@ -207,4 +251,4 @@ def check_same(ours: Representations, theirs: Representations, vocab_size: int) 
 
 
 if __name__ == "__main__":
-    serve_child({f.__name__: f for f in (chosen_dtype, bare, job, checks, chosen, naive)})
+    serve_child({f.__name__: f for f in (chosen_dtype, bare, job, checks, chosen, naive, library, pooled)})

@@ -220,7 +220,7 @@ def stream_of(index: PassageIndex, slots: int) -> StreamingScan:
 def coded_of(index: PassageIndex, slots: int) -> CodedScan:
     """Return the exact search by codes."""
     options = SearchOptions(index=index.uri)
-    return CodedScan(CodedPassages(open_segments(index)[0]), [], stream_of(index, slots), options, _CPU)
+    return CodedScan(CodedPassages(open_segments(index)[0]), [], stream_of(index, slots), options)
 
 
 if __name__ == "__main__":

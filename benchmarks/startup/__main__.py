@@ -99,14 +99,14 @@ def _measure(root: Path, config: StartupBenchmark, corpus: Path, folder: Path) -
 
 def _job(root: Path, name: str, flags: list[str]) -> Took:
     command = [sys.executable, str(root / "jobs" / f"{name}.py"), *flags]
-    return Took.model_validate(in_child("benchmarks.startup.loops", "took", command=command))
+    return Took.model_validate(in_child("benchmarks.startup.loops", "took", command=command, root=str(root)))
 
 
 def _stages(root: Path, config: StartupBenchmark, corpus: Path, folder: Path) -> Stages:
     found: Stages = {}
     for name, flags in _jobs(config, corpus, folder).items():
         command = [sys.executable, str(Path(__file__).with_name("stages.py")), str(root), name, *flags]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(command, cwd=root, stdout=subprocess.PIPE, text=True, check=True)
         found[name] = json.loads(done.stdout.splitlines()[-1])
     return found
 

@@ -24,8 +24,8 @@ class Took(Model):
     """Of the processor, by it and by all that it started."""
 
 
-def took(command: list[str]) -> Took:
-    """Run a command, and wait for all processes that it leaves behind.
+def took(command: list[str], root: str) -> Took:
+    """Run a command in the checkout at `root`, and wait for all processes that it leaves behind.
 
     Raises:
         RuntimeError: it failed.
@@ -34,7 +34,7 @@ def took(command: list[str]) -> Took:
     # `in_child` has set it: a job is run as a person would.
     given = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "PYTHONPATH")}
     start = time.perf_counter()
-    done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=root, env=given, capture_output=True, text=True, check=False)
     seconds = time.perf_counter() - start
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}:\n{done.stderr}")

@@ -6,8 +6,9 @@ import math
 import os
 import statistics
 import sys
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 from benchmarks.measuring import in_child
@@ -15,7 +16,11 @@ from diffretriever.schemas.base import Model
 from diffretriever.schemas.training import Recipe
 
 COLUMNS = ("", "Trainer tokens/s", "ours", "ratio", "by CPU time", "Trainer peak MB", "ours", "ratio", "each ratio")
-COLUMNS_7B = ("", "tokens/s", "peak MB", "model TFLOP/s", "utilisation", "each")
+COLUMNS_STRATEGIES = (
+    *("", "ddp tokens/s", "deepspeed", "ratio", "by CPU time"),
+    *("ddp peak MB", "deepspeed", "ratio", "each ratio"),
+)
+_STRATEGIES = ("ddp", "deepspeed")
 _SAME_LOSS = {"float32": 1e-3, "bfloat16": 0.05}
 """Relative difference of the first losses, by the precision of the weights: the two loops round differently."""
 _GIVING_BACK = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
@@ -35,7 +40,7 @@ class Run(Model):
     losses: list[float]
     """Of each step."""
     flops_per_second: float = 0.0
-    """That the model needs for these tokens, `model_flops`; 0 where nobody counts."""
+    """That the model needs for these tokens, `backbones.flops`; 0 where nobody counts."""
 
 
 class Setting(Model):
@@ -54,27 +59,28 @@ class Setting(Model):
 
 
 class Figures(Model):
-    """Of one kind of step, both loops taken in turn."""
+    """Of one kind of step, two loops taken in turn."""
 
     name: str
-    plain: list[Run]
-    ours: list[Run]
+    baseline: list[Run]
+    other: list[Run]
     peaks_mb: tuple[float, float]
     """Most memory of both, in runs of their own in which freed memory is given back at once."""
 
     @property
     def ratios(self) -> list[float]:
         """Of the rates, one a pair: what slows the machine for a while slows both halves of a pair."""
-        return [o.tokens_per_second / p.tokens_per_second for o, p in zip(self.ours, self.plain, strict=True)]
+        return [o.tokens_per_second / b.tokens_per_second for o, b in zip(self.other, self.baseline, strict=True)]
 
     @property
     def cpu_ratios(self) -> list[float]:
         """The same by the processor's time."""
-        return [o.tokens_per_cpu_second / p.tokens_per_cpu_second for o, p in zip(self.ours, self.plain, strict=True)]
+        pairs = zip(self.other, self.baseline, strict=True)
+        return [other.tokens_per_cpu_second / base.tokens_per_cpu_second for other, base in pairs]
 
     def row(self) -> list[str]:
         """Return the row of the printed table."""
-        rates = [statistics.median(run.tokens_per_second for run in runs) for runs in (self.plain, self.ours)]
+        rates = [statistics.median(run.tokens_per_second for run in runs) for runs in (self.baseline, self.other)]
         return [
             self.name,
             *(f"{rate:.0f}" for rate in rates),
@@ -86,48 +92,55 @@ class Figures(Model):
         ]
 
 
-class Figures7B(Model):
-    """Of a model too large to hold the Trainer's way beside ours in this time."""
-
-    name: str
-    ours: list[Run]
-    peak_tflops: float
-
-    def row(self) -> list[str]:
-        """Return the row of the printed table."""
-        shares = [run.flops_per_second / 1e12 / self.peak_tflops for run in self.ours]
-        return [
-            self.name,
-            f"{statistics.median(run.tokens_per_second for run in self.ours):.0f}",
-            f"{max(run.peak_mb for run in self.ours):.0f}",
-            f"{statistics.median(shares) * self.peak_tflops:.1f}",
-            f"{statistics.median(shares):.3f}",
-            " ".join(f"{share:.3f}" for share in shares),
-        ]
-
-
 def measured(setting: Setting, repeats: int) -> Figures:
-    """Measure both loops in turn, `repeats` times each, and then their memory.
+    """Measure the Trainer's loop and ours in turn, `repeats` times each, and then their memory.
 
     Raises:
         RuntimeError: they do not begin with the same loss.
     """
-    name, plain, ours = _name(setting), [], []
+    loops = {"Trainer": partial(_run, "plain", setting), "ours": partial(_run, "ours", setting)}
+    return _in_turn(_name(setting), loops, repeats, slice(1), _SAME_LOSS[setting.dtype])
+
+
+def strategies(setting: Setting, workers: int, repeats: int) -> Figures:
+    """Measure plain data parallelism and ZeRO-2 likewise, on so many workers of this machine.
+
+    Raises:
+        RuntimeError: the loss of a step is not the same.
+    """
+    loops = {each: partial(_run, "by_strategy", _with(setting, each), workers=workers) for each in _STRATEGIES}
+    name = f"{_name(setting)}, {workers} worker{'s' * (workers > 1)}"
+    return _in_turn(name, loops, repeats, slice(None), _SAME_LOSS[setting.dtype])
+
+
+def _with(setting: Setting, strategy: str) -> Setting:
+    return setting.model_copy(update={"recipe": setting.recipe.model_copy(update={"strategy": strategy})})
+
+
+def _in_turn(
+    name: str, loops: Mapping[str, Callable[[], Run]], repeats: int, compared: slice, tolerance: float
+) -> Figures:
+    """Measure two loops, baseline first, in turn.
+
+    Args:
+        name: of the row.
+        loops: by what they are called.
+        repeats: of each.
+        compared: the losses that must be the same.
+        tolerance: how much they may differ, relative.
+    """
+    runs: dict[str, list[Run]] = {label: [] for label in loops}
     for repeat in range(repeats):
-        plain.append(_run("plain", setting))
-        ours.append(_run("ours", setting))
-        _check_same(name, plain[-1], ours[-1], setting)
-        rates = f"Trainer {plain[-1].tokens_per_second:.0f}, ours {ours[-1].tokens_per_second:.0f} tokens/s"
-        sys.stderr.write(f"{name} {repeat + 1}/{repeats}: {rates}\n")
+        for label, loop in loops.items():
+            runs[label].append(loop())
+        losses = {label: own[-1].losses[compared] for label, own in runs.items()}
+        _check_same(name, losses, tolerance)
+        rates = ", ".join(f"{label} {own[-1].tokens_per_second:.0f}" for label, own in runs.items())
+        sys.stderr.write(f"{name} {repeat + 1}/{repeats}: {rates} tokens/s\n")
     with mock.patch.dict(os.environ, _GIVING_BACK):
-        peaks_mb = _run("plain", setting).peak_mb, _run("ours", setting).peak_mb
-    return Figures(name=name, plain=plain, ours=ours, peaks_mb=peaks_mb)
-
-
-def utilisation(setting: Setting, repeats: int, peak_tflops: float) -> Figures7B:
-    """Measure our loop alone."""
-    runs = [_run("ours", setting) for _ in range(repeats)]
-    return Figures7B(name=_name(setting), ours=runs, peak_tflops=peak_tflops)
+        first_mb, second_mb = (loop().peak_mb for loop in loops.values())
+    baseline, other = runs.values()
+    return Figures(name=name, baseline=baseline, other=other, peaks_mb=(first_mb, second_mb))
 
 
 def _name(setting: Setting) -> str:
@@ -135,11 +148,13 @@ def _name(setting: Setting) -> str:
     return f"{setting.recipe.negatives}{checkpointing}"
 
 
-def _run(function: str, setting: Setting) -> Run:
-    found: Any = in_child("benchmarks.train.loops", function, setting=setting.model_dump(mode="json"))
-    return Run.model_validate(found)
+def _run(function: str, setting: Setting, **arguments: int) -> Run:
+    given = {"setting": setting.model_dump(mode="json"), **arguments}
+    return Run.model_validate(in_child("benchmarks.train.loops", function, **given))
 
 
-def _check_same(name: str, plain: Run, ours: Run, setting: Setting) -> None:
-    if not math.isclose(plain.losses[0], ours.losses[0], rel_tol=_SAME_LOSS[setting.dtype]):
-        raise RuntimeError(f"{name}: the Trainer begins with a loss of {plain.losses[0]}, ours with {ours.losses[0]}")
+def _check_same(name: str, losses: dict[str, list[float]], tolerance: float) -> None:
+    (first, of_first), (second, of_second) = losses.items()
+    for step, (loss, other) in enumerate(zip(of_first, of_second, strict=True), start=1):
+        if not math.isclose(loss, other, rel_tol=tolerance):
+            raise RuntimeError(f"{name}: the loss of step {step} is {loss} with {first}, {other} with {second}")

@@ -9,22 +9,28 @@ Legend: B texts, L padded length, K slots, H hidden size, V vocabulary, Q querie
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from peft import get_peft_model
 from torch import Tensor, nn
+from torch.multiprocessing.spawn import start_processes
 from torch.nn.functional import cross_entropy, normalize
 from torch.utils.data import SequentialSampler
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from benchmarks.measuring import peak_mb, serve_child
 from benchmarks.train.figures import Run, Setting
+from diffretriever.backbones.device import resolve_device
+from diffretriever.backbones.flops import Matrices
 from diffretriever.collections import Passage, open_collection
 from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.encoders.masked import MaskedEncoder
@@ -36,33 +42,62 @@ from diffretriever.training.batches import Batches
 from diffretriever.training.data.examples import Group, passage_key
 from diffretriever.training.data.seeds import seed_torch
 from diffretriever.training.gather import Workers
-from diffretriever.training.lora import lora_config, target_modules
-from diffretriever.training.session import Session, describe_training, open_session
+from diffretriever.training.lora import lora_config
+from diffretriever.training.session import describe_training, open_session
 from diffretriever.training.trainable import with_training_lengths
 
 _ALONE = Workers(0, 1)
+_RUN_FILE = "run.json"
 _QUERY_WORDS = 8
 """Of a passage's beginning, which are its query."""
 
 
 def ours(setting: dict[str, Any]) -> Run:
-    """This platform's training: `open_session` and `Trainer.run`, which `training/worker.py` calls on every worker."""
+    """This platform's training: `open_session` and `Trainer.run`, which every worker of a job calls."""
     wanted = Setting.model_validate(setting)
+    return _trained(wanted, _ALONE, wanted.device)
+
+
+def by_strategy(setting: dict[str, Any], workers: int) -> Run:
+    """The same with its recipe's strategy and a process group, on so many workers; what the first one finds."""
+    with TemporaryDirectory() as place:
+        start_processes(_worker, args=(setting, workers, place), nprocs=workers, start_method="spawn")
+        return Run.model_validate_json((Path(place) / _RUN_FILE).read_text("utf-8"))
+
+
+def _worker(rank: int, setting: dict[str, Any], workers: int, place: str) -> None:
+    wanted = Setting.model_validate(setting)
+    device = "cpu" if resolve_device(wanted.device).type == "cpu" else f"cuda:{rank}"
+    os.environ["LOCAL_RANK"] = str(rank)
+    dist.init_process_group(
+        "gloo" if device == "cpu" else "nccl", init_method=f"file://{place}/meet", rank=rank, world_size=workers
+    )
+    if device != "cpu":
+        torch.cuda.set_device(rank)
+    found = _trained(wanted, Workers(rank, workers), device)
+    if rank == 0:
+        (Path(place) / _RUN_FILE).write_text(found.model_dump_json(), "utf-8")
+    dist.destroy_process_group()
+
+
+def _trained(wanted: Setting, workers: Workers, device: str) -> Run:
     data, retriever = data_of(wanted), _retriever(wanted)
-    manifest = describe_training(retriever, wanted.recipe, data, 1, wanted.device)
-    session = open_session(data, manifest, wanted.device, _ALONE)
-    clock = Clock(session.encoder.backbone.device)
+    manifest = describe_training(retriever, wanted.recipe, data, workers.total, device)
+    session = open_session(data, manifest, device, workers)
+    backbone = session.encoder.backbone
+    clock = Clock(backbone.device)
     losses = []
     for metrics in session.trainer.run():
         clock.tick()
         losses.append(metrics.loss)
-    lengths = _lengths(session.trainer.batches)
+    # A batch's parts are dealt out in turn: what one worker has stands for all.
+    lengths = np.tile(_lengths(session.trainer.batches), workers.total)
     return Run(
         tokens_per_second=lengths.sum() / clock.seconds,
         tokens_per_cpu_second=lengths.sum() / clock.cpu_seconds,
-        peak_mb=_peak_mb(session.encoder.backbone.device),
+        peak_mb=_peak_mb(backbone.device),
         losses=losses,
-        flops_per_second=_flops(session, lengths) / clock.seconds,
+        flops_per_second=Matrices.of(backbone).training_flops(lengths) / clock.seconds,
     )
 
 
@@ -93,17 +128,10 @@ def _retriever(wanted: Setting) -> MaskedRetriever:
     return retriever
 
 
-def _flops(session: Session, lengths: np.ndarray) -> float:
-    backbone, config = session.encoder.backbone, session.encoder.backbone.model.config
-    matrices = sum(matrix.weight.numel() for matrix in target_modules(backbone, session.lora).values())
-    trained = session.manifest.trainable or 0
-    return model_flops(lengths, matrices, trained, config.num_hidden_layers, config.hidden_size)
-
-
 def _lengths(batches: Batches) -> np.ndarray:
     """Tokens of each text of all measured steps."""
     parts = [part for step in range(1, batches.total_steps) for part in batches.parts(step)]
-    return np.array([len(text.input_ids) for part in parts for text in (*part.queries, *part.passages)])
+    return np.concatenate([part.lengths for part in parts])
 
 
 def _peak_mb(device: torch.device) -> float:
@@ -171,25 +199,6 @@ class Clock:
     def cpu_seconds(self) -> float:
         """Of the processor in that time, on all threads of the process."""
         return self._ends[-1][1] - self._ends[0][1]
-
-
-def model_flops(lengths: np.ndarray, matrices: int, trained: int, layers: int, width: int) -> float:
-    """Return the floating-point operations of training a masked model on these texts, one pass forward and one back.
-
-    T (4 N + 6 n) + 12 L D Σ s²: each of the N frozen weights of a token's matrices takes part in one product forward
-    and one back (no gradient of its own), each of LoRA's n in one more; the two products of bidirectional attention,
-    forward and twice back. Counted are tokens without padding; left out are embeddings, norms, losses, the output head
-    (read at few positions, for few words) and what gradient checkpointing computes again, as is usual for model FLOPs.
-
-    Args:
-        lengths: s, tokens of each text; T is their sum.
-        matrices: N.
-        trained: n.
-        layers: L.
-        width: D, of all attention heads together.
-    """
-    lengths = lengths.astype(np.float64)
-    return float(lengths.sum() * (4 * matrices + 6 * trained) + 12 * layers * width * (lengths**2).sum())
 
 
 class Item(NamedTuple):
@@ -326,4 +335,4 @@ def _arguments(recipe: Recipe, parts: int, folder: str, *, on_cpu: bool) -> Trai
 
 
 if __name__ == "__main__":
-    serve_child({f.__name__: f for f in (ours, plain)})
+    serve_child({f.__name__: f for f in (ours, plain, by_strategy)})
