@@ -27,6 +27,7 @@ from diffretriever.schemas.mode import Mode, lists_of, modes_of
 
 Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16", "float8"]
 Side: TypeAlias = Literal["query", "passage"]
+Readout: TypeAlias = Literal["states", "residual", "pooling"]
 TitleJoin: TypeAlias = Literal["space", "period-space", "none"]
 _INSTRUCTION = "{instruction}"
 
@@ -203,6 +204,11 @@ class MaskedRetriever(PromptedRetriever):
     budget: Budget = Budget(1, 1)
     read_offset: Literal[0, -1] = 0
     """Position read for a slot, relative to it. 0: the paper. -1: Dream's own decoding (reference §2.2)."""
+    readout: Readout = "states"
+    """What a slot's vector is, before it gets length 1. `states`: the slot's state h, as in the paper. `residual`: the
+    mean of the states of all tokens that are no slots, and R h. `pooling`: that mean and R p, where p is a mean of the
+    same states too, weighted by softmax(h A x) for each state x. A training learns the matrices; R starts at zero, so
+    that dense scores start at those of mean pooling."""
     tail_length: Literal[0, 1, 3] = 3
     """Tokens after the slots: 3 is closing quote, turn end, end of sequence (paper Eq. 1); 1 is the last alone."""
     slot_positions: Literal["natural", "spread"] = "natural"
@@ -222,6 +228,14 @@ class MaskedRetriever(PromptedRetriever):
     """Leave out slots from the first one on that predicts a stop token, unless it is the first slot. `special`: the
     tokenizer's special tokens, as in the authors' zero-shot code; `turn-end` adds the turn's end, `quote` also the
     closing quote (reference §2.5)."""
+
+    @model_validator(mode="after")
+    def _readouts_have_one_pass(self) -> Self:
+        if self.readout != "states" and self.steps > 1:
+            raise ValueError(
+                f"readout: {self.readout} reads the text's states, which differ from pass to pass: set steps to 1"
+            )
+        return self
 
     @model_validator(mode="after")
     def _nested_slots_keep_their_places(self) -> Self:

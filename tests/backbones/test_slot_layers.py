@@ -73,6 +73,24 @@ def test_what_is_added(with_layers: Backbone, backbone_of: BackboneOf, family: s
     torch.testing.assert_close(some.logits, expected_BKV[..., [3, 7]], atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("pooling", [False, True])
+def test_vectors_by_hand(*, pooling: bool) -> None:
+    generator = torch.Generator().manual_seed(2)
+    hidden_BKH, states_BLH = torch.randn(2, 3, 4, generator=generator), torch.randn(2, 5, 4, generator=generator)
+    residual_HH, attention_HH = torch.randn(2, 4, 4, generator=generator)
+    own_BL = torch.tensor([[True, True, False, True, False], [False, False, True, False, False]])
+    layers = SlotLayers(residual_HH=residual_HH, attention_HH=attention_HH if pooling else None)
+    found_BKH = layers.vectors(hidden_BKH, states_BLH.masked_fill(~own_BL[..., None], 1e3), own_BL)
+    for text in range(2):
+        own_LH = states_BLH[text, own_BL[text]]
+        for slot, slot_H in enumerate(hidden_BKH[text]):
+            weights_L = torch.tensor([float(slot_H @ attention_HH @ x_H) / 2 for x_H in own_LH]).softmax(0)
+            expected_H = own_LH.mean(0) + residual_HH @ (weights_L @ own_LH if pooling else slot_H)
+            torch.testing.assert_close(found_BKH[text, slot], expected_H, atol=1e-5, rtol=1e-5)
+    nothing = SlotLayers().vectors(hidden_BKH, states_BLH, own_BL)
+    torch.testing.assert_close(nothing[0, 2], states_BLH[0, own_BL[0]].mean(0))
+
+
 def test_more_slots_than_vectors(with_layers: Backbone) -> None:
     with pytest.raises(ValueError, match="a text with 4 slots, but the adapter was trained with vectors for 3"):
         with_layers.forward(BATCH.ids_BL, BATCH.mask_BL, COLUMNS_BK, slots=SLOTS_BL + (SLOTS_BL == 2))
@@ -130,7 +148,10 @@ def test_from_a_file(tmp_path: Path, folder_of: FolderOf) -> None:
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ({"embedings": torch.zeros(2, 4)}, "tensor 'embedings' is not known, only embeddings and token_head are"),
+        (
+            {"embedings": torch.zeros(2, 4)},
+            "tensor 'embedings' is not known, only embeddings, token_head,",
+        ),
         ({"embeddings": torch.zeros(2, 5)}, r"'embeddings' has shape \[2, 5\], the backbone has 4 dimensions"),
         ({"token_head": torch.zeros(2, 4)}, r"'token_head' has shape \[2, 4\]"),
         ({"embeddings": torch.zeros(())}, r"'embeddings' has shape \[\]"),

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+import torch
 
+from diffretriever.backbones.slot_layers import SlotLayers, attach_slot_layers
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import BackboneEncoder, Encoder
+from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.representations import Representations
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, Bm25Retriever, NeuralRetriever
@@ -35,10 +38,13 @@ CASES: dict[str, dict[str, Any]] = {
     "pooled-qwen2-last": _REPLLAMA,
     "installed-bert": {"method": METHOD},
     **{f"masked-{family}-nested": {"budget": "q2p3", **_NESTED} for family in ("dream", "modernbert")},
+    "masked-dream-residual": {"budget": "q2p3", "readout": "residual"},
+    "masked-bert-pooling": {"budget": "q2p3", "readout": "pooling", **_NESTED},
 }
 """Encoders under test, METHOD-FAMILY and anything after: the fields of their configs, or a preset's name.
 
-Of those with `-compiled` or `-recorded` in their names the model's layers are compiled, or its passes recorded.
+Of those with `-compiled` or `-recorded` in their names the model's layers are compiled, or its passes recorded; those
+with another readout have random matrices for it.
 """
 PACKED = {f"{case}-packed": case for case in CASES if "minilm" not in case and not case.startswith("installed")}
 """The same with texts in one row, and the cases that they are the same as."""
@@ -99,7 +105,16 @@ def load_case(case: str, folder_of: FolderOf) -> Encoder:
         encoder.backbone.compile_layers("eager")
     if "-recorded" in case:
         encoder.record_passes()
+    if isinstance(encoder, MaskedEncoder) and encoder.config.readout != "states":
+        attach_slot_layers(encoder.backbone.model, readout_layers(encoder.facts.hidden_size))
     return encoder
+
+
+def readout_layers(hidden_size: int) -> SlotLayers:
+    """Return random matrices for every readout."""
+    generator = torch.Generator().manual_seed(1)
+    residual_HH, attention_HH = torch.randn(2, hidden_size, hidden_size, generator=generator)
+    return SlotLayers(residual_HH=residual_HH, attention_HH=attention_HH)
 
 
 def impacts(found: Representations, row: int) -> Impacts:

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from diffretriever.backbones.slot_layers import SLOTS_FILE
 from diffretriever.encoders import load_encoder
 from diffretriever.schemas.budget import Budget
-from diffretriever.schemas.retriever import PromptConfig
-from diffretriever.schemas.training import Recipe
+from diffretriever.schemas.retriever import PromptConfig, Readout
+from diffretriever.schemas.training import MANIFEST_FILE, Recipe
 from diffretriever.training.lora import expected_parameters, trainable_parameters
 from diffretriever.training.session import check_trainable
 from tests.training.test_trainable import TEXTS, assert_same, changed, load
@@ -21,17 +21,24 @@ from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run,
 
 SLOTS = {"slot_embeddings": 4, "token_head": True}
 NESTED = {"nested_slots": True, "prompt": {"variant": "bare"}, "tail_length": 0}
-CASES = ("masked-dream", "masked-llada", "masked-bert")
+CASES = [
+    ("masked-dream", "states"),
+    ("masked-llada", "residual"),
+    ("masked-bert", "states"),
+    ("masked-bert", "pooling"),
+]
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_training_sees_what_the_encoder_gives(case: str, folder_of: FolderOf) -> None:
-    encoder = changed(load(case, folder_of, budget="q2p3", **NESTED), **SLOTS)
+@pytest.mark.parametrize(("case", "readout"), CASES)
+def test_training_sees_what_the_encoder_gives(case: str, readout: Readout, folder_of: FolderOf) -> None:
+    encoder = changed(load(case, folder_of, budget="q2p3", readout=readout, **NESTED), **SLOTS)
     layers = encoder.backbone.slot_layers
     assert layers is not None
-    assert layers.token_head is not None
     with torch.no_grad():
-        layers.token_head.normal_(std=0.2, generator=torch.Generator().manual_seed(1))
+        # What starts at zero; without it nothing would reach what comes before.
+        for started in (layers.token_head, layers.residual):
+            if started is not None:
+                started.normal_(std=0.2, generator=torch.Generator().manual_seed(1))
     for texts in (encoder.preparer.prepare_queries(TEXTS, [1, 2, 4, 3, 1]), encoder.preparer.prepare_queries(TEXTS)):
         found = assert_same(encoder, texts)
         (found.vectors_BKH.sum() + found.weights_BT.sum()).backward()
@@ -40,13 +47,14 @@ def test_training_sees_what_the_encoder_gives(case: str, folder_of: FolderOf) ->
         assert parameter.grad.any(), name
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_trained_saved_and_loaded(case: str, folder_of: FolderOf, tmp_path: Path) -> None:
-    retriever = config_of(case, folder_of, budget="q2p3", **NESTED)
+@pytest.mark.parametrize(("case", "readout"), CASES)
+def test_trained_saved_and_loaded(case: str, readout: Readout, folder_of: FolderOf, tmp_path: Path) -> None:
+    retriever = config_of(case, folder_of, budget="q2p3", readout=readout, **NESTED)
     session = session_of(retriever, quick_recipe(max_steps=2, **SLOTS))
     backbone = session.encoder.backbone
     hidden = backbone.hidden_size
-    expected = expected_parameters(backbone, session.lora) + 4 * hidden + hidden * hidden
+    matrices = {"states": 1, "residual": 2, "pooling": 3}[readout]
+    expected = expected_parameters(backbone, session.lora) + 4 * hidden + matrices * hidden * hidden
     assert session.manifest.trainable == expected
     assert backbone.slot_layers is not None
     before = {name: tensor.clone() for name, tensor in backbone.slot_layers.tensors().items()}
@@ -84,6 +92,7 @@ def test_resumed_bit_for_bit(folder_of: FolderOf, tmp_path: Path) -> None:
     [
         ("slot_positions", "spread", "slot_positions 'natural', the retriever has 'spread'"),
         ("nested_slots", False, "nested_slots True, the retriever has False"),
+        ("readout", "residual", "readout 'states', the retriever has 'residual'"),
         ("prompt", PromptConfig(variant="few"), "the adapter was trained with prompt"),
     ],
 )
@@ -97,6 +106,26 @@ def test_a_retriever_that_the_adapter_was_not_trained_for(
     assert load_encoder(fitting, "cpu").encode_queries(["river"]).vectors_MH.shape[0] == 4
     with pytest.raises(ValueError, match=message):
         load_encoder(fitting.model_copy(update={field: value}), "cpu")
+
+
+def test_an_adapter_of_before_has_no_readout(folder_of: FolderOf, tmp_path: Path) -> None:
+    retriever = config_of("masked-bert", folder_of, **NESTED)
+    session_of(retriever, quick_recipe(max_steps=1, **SLOTS)).save_adapter(tmp_path / "adapter")
+    (tmp_path / "adapter" / MANIFEST_FILE).unlink()
+    place = retriever.backbone.model_copy(update={"adapter": str(tmp_path / "adapter")})
+    with pytest.raises(ValueError, match=r"readout: pooling, but the adapter .* was trained without it"):
+        load_encoder(retriever.model_copy(update={"backbone": place, "readout": "pooling"}), "cpu")
+
+
+@pytest.mark.parametrize("readout", ["residual", "pooling"])
+def test_dense_scores_start_at_those_of_mean_pooling(readout: Readout, folder_of: FolderOf) -> None:
+    retriever = config_of("masked-bert", folder_of, budget="q2p3", readout=readout, **NESTED | {"tail_length": 1})
+    slots = session_of(retriever.model_copy(update={"slot_positions": "spread"}), quick_recipe(**SLOTS)).encoder
+    pooled = load_encoder(config_of("pooled-bert", folder_of), "cpu")
+    expected_BH = pooled.encode_queries(TEXTS).vectors_MH.astype(np.float32)
+    found_BKH = slots.encode_queries(TEXTS).vectors_MH.astype(np.float32).reshape(len(TEXTS), 2, -1)
+    np.testing.assert_allclose(found_BKH[:, 0], expected_BH, atol=1e-3)
+    np.testing.assert_array_equal(found_BKH[:, 0], found_BKH[:, 1])
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ class BackboneOutput(NamedTuple):
     hidden: Tensor
     """[B, P, H]: hidden states after the final norm, that is, what the output head reads."""
     logits: Tensor
-    """[B, P, V], or [B, P, T] where token ids were given."""
+    """[B, P, V], or [B, P, T] where token ids were given; P is less where fewer positions were asked for."""
 
 
 class Backbone(ABC):
@@ -239,6 +239,7 @@ class Backbone(ABC):
         position_ids: Tensor | None = None,
         slots: Tensor | None = None,
         nested: bool = False,
+        logits_of_first: int | None = None,
     ) -> BackboneOutput:
         """Run the model once and read it at chosen positions. Gradients flow unless the caller forbids them.
 
@@ -253,6 +254,7 @@ class Backbone(ABC):
                 this pass depends on it.
             nested: Slot i sees the slots up to itself, and what is no slot sees none, so that the states of the first
                 slots do not depend on how many follow. Needs `slots`; and a backbone that is not causal.
+            logits_of_first: of how many of the positions, the first ones, logits are computed; None: of all.
 
         Raises:
             ValueError: Shapes do not fit each other; a text has more slots than the adapter has vectors for; nested
@@ -274,7 +276,7 @@ class Backbone(ABC):
             read = self._read_recorded if Shape.of(input_ids, slots, nested=nested).is_recorded else read
         inputs = PassInputs(input_ids, attention_mask, position_ids, slots)
         hidden_BPH = read(inputs, positions, nested=nested)
-        return BackboneOutput(hidden_BPH, self._logits(hidden_BPH, token_ids))
+        return BackboneOutput(hidden_BPH, self._logits(hidden_BPH[:, :logits_of_first].contiguous(), token_ids))
 
     def _check_attention(self, position_ids_BL: Tensor | None, slots_BL: Tensor | None, *, nested: bool) -> None:
         if nested and slots_BL is None:

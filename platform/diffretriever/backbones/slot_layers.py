@@ -1,14 +1,15 @@
-"""What training may give slots beside LoRA: a vector for each slot, and a map between its state and the output head.
+"""What training may give slots beside LoRA: an embedding each, a map to the output head, and maps to their vectors.
 
 They are tensors of the backbone's module, so that gradients, devices and checkpoints treat them as LoRA's. On disk they
 stand beside an adapter's two files, in one of their own, for PEFT has no place for them.
 
-Legend: B batch, L padded length, P positions read, H hidden size, S slots that have a vector.
+Legend: B batch, L padded length, P positions read, K slots read, H hidden size, S slots that have a vector.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +24,29 @@ SLOTS_FILE = "slots.safetensors"
 MODULE = "slot_layers"
 """Name of the layers in the backbone's module."""
 
+TENSORS = ("embeddings", "token_head", "residual", "attention")
+"""Names of the tensors in the file, in the order in which `SlotLayers` takes them."""
+
 
 class SlotLayers(nn.Module):
-    """Trained tensors, float32 whatever the backbone's precision; either may be missing."""
+    """Trained tensors, float32 whatever the backbone's precision; any may be missing."""
 
-    def __init__(self, embeddings_SH: Tensor | None, token_head_HH: Tensor | None) -> None:
+    def __init__(
+        self,
+        embeddings_SH: Tensor | None = None,
+        token_head_HH: Tensor | None = None,
+        residual_HH: Tensor | None = None,
+        attention_HH: Tensor | None = None,
+    ) -> None:
         super().__init__()
-        self.embeddings = None if embeddings_SH is None else nn.Parameter(embeddings_SH)
+        self.embeddings = _parameter(embeddings_SH)
         """[S, H]: row i is added to the input embedding at every text's slot i."""
-        self.token_head = None if token_head_HH is None else nn.Parameter(token_head_HH)
+        self.token_head = _parameter(token_head_HH)
         """[H, H]: the output head reads state + token_head state."""
+        self.residual = _parameter(residual_HH)
+        """[H, H], R of `vectors`."""
+        self.attention = _parameter(attention_HH)
+        """[H, H], A of `vectors`."""
 
     @property
     def slots(self) -> int | None:
@@ -77,6 +91,27 @@ class SlotLayers(nn.Module):
             return hidden_BPH
         return hidden_BPH + hidden_BPH @ self.token_head.to(hidden_BPH.dtype).T
 
+    def vectors(self, hidden_BKH: Tensor, states_BLH: Tensor, own_BL: Tensor) -> Tensor:
+        """Return slots' vectors, float32 [B, K, H], of any length: the mean of the text's states, and R h or R p.
+
+        h is the slot's state; p, where there is an A, is the mean of the states weighted by softmax(h A x / √H) for
+        each state x.
+
+        Args:
+            hidden_BKH: states of slots.
+            states_BLH: states of all tokens.
+            own_BL: bool, the tokens that are the text's.
+        """
+        read_BKH, states_BLH = hidden_BKH.float(), states_BLH.float()
+        mean_B1H = mean_state(states_BLH, own_BL)[:, None]
+        if self.residual is None:
+            return mean_B1H.expand_as(read_BKH)
+        if self.attention is not None:
+            weights_BKL = read_BKH @ self.attention @ states_BLH.mT / math.sqrt(states_BLH.shape[-1])
+            weights_BKL = weights_BKL.masked_fill(~own_BL[:, None], -torch.inf).softmax(-1)
+            read_BKH = weights_BKL @ states_BLH
+        return mean_B1H + read_BKH @ self.residual.T
+
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by their names in the file, on the CPU."""
         return {name: parameter.detach().cpu().contiguous() for name, parameter in self.named_parameters()}
@@ -90,6 +125,21 @@ class SlotLayers(nn.Module):
         return digest.hexdigest()
 
 
+def mean_state(states_BLH: Tensor, own_BL: Tensor) -> Tensor:
+    """Return the mean of each text's states, float32 [B, H].
+
+    Args:
+        states_BLH: states of all tokens.
+        own_BL: bool, the tokens that are the text's.
+    """
+    weights_BL1 = own_BL[..., None].float()
+    return (states_BLH.float() * weights_BL1).sum(1) / weights_BL1.sum(1).clamp(min=1)
+
+
+def _parameter(tensor: Tensor | None) -> nn.Parameter | None:
+    return None if tensor is None else nn.Parameter(tensor)
+
+
 def read_slot_layers(folder: Path, hidden_size: int) -> SlotLayers | None:
     """Read what stands beside an adapter in `folder`; None if there is nothing.
 
@@ -101,11 +151,10 @@ def read_slot_layers(folder: Path, hidden_size: int) -> SlotLayers | None:
     if not file.is_file():
         return None
     tensors = read_tensors(file)
-    rows = {"embeddings": None, "token_head": hidden_size}
-    if unknown := tensors.keys() - rows.keys():
-        raise ValueError(f"{file}: tensor '{min(unknown)}' is not known, only {' and '.join(rows)} are.")
+    if unknown := tensors.keys() - {*TENSORS}:
+        raise ValueError(f"{file}: tensor '{min(unknown)}' is not known, only {', '.join(TENSORS)} are.")
     for name, tensor in tensors.items():
-        height = rows[name] or (tensor.shape[0] if tensor.ndim else 0)
+        height = hidden_size if name != "embeddings" else tensor.shape[0] if tensor.ndim else 0
         if tuple(tensor.shape) != (height, hidden_size):
             raise ValueError(
                 f"{file}: tensor '{name}' has shape {list(tensor.shape)}, the backbone has {hidden_size} dimensions. "
@@ -113,7 +162,7 @@ def read_slot_layers(folder: Path, hidden_size: int) -> SlotLayers | None:
             )
         if not tensor.isfinite().all():
             raise ValueError(f"{file}: tensor '{name}' has values that are not finite.")
-    return SlotLayers(*(tensors[name].float() if name in tensors else None for name in rows))
+    return SlotLayers(*(tensors[name].float() if name in tensors else None for name in TENSORS))
 
 
 def slot_shapes(folder: Path) -> dict[str, tuple[int, ...]]:

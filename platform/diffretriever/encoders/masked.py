@@ -18,6 +18,8 @@ import numpy as np
 import torch
 
 from diffretriever.backbones.base import pad_right
+from diffretriever.backbones.device import moved
+from diffretriever.backbones.slot_layers import SlotLayers
 from diffretriever.encoders.base import BackboneEncoder, TextStates
 from diffretriever.encoders.framing import Following, PromptedPreparer
 from diffretriever.encoders.launching import Encoded
@@ -37,6 +39,8 @@ Confidence: TypeAlias = Literal["entropy", "max-probability"]
 _SPREAD_STEP = 16
 _SPREAD_MARGIN = 12
 _LAST_TIME = 0.001
+# What an adapter has of its own for each readout, by the names of `SlotLayers`.
+_READOUT_TENSORS = {"states": set[str](), "residual": {"residual"}, "pooling": {"residual", "attention"}}
 # In the logarithm of the entropy, so that a probability of zero counts nothing (reference §2.4).
 _TINY = 1e-10
 # Slots whose probabilities are held in fp32 at a time: 0.6 GB for a vocabulary of 150,000.
@@ -108,10 +112,16 @@ class MaskedEncoder(BackboneEncoder):
         """Load as every encoder over a backbone.
 
         Raises:
-            ValueError: the adapter has vectors for fewer slots than the budget asks for.
+            ValueError: the adapter has vectors for fewer slots than the budget asks for, or not the readout's matrices.
         """
         encoder = super().load(config, device)
         layers = encoder.backbone.slot_layers
+        missing = _READOUT_TENSORS[encoder.config.readout] - {*({} if layers is None else layers.tensors())}
+        if config.backbone.adapter is not None and missing:
+            raise ValueError(
+                f"readout: {encoder.config.readout}, but the adapter {config.backbone.adapter} was trained without it: "
+                "take the readout that it was trained with, or another adapter"
+            )
         budget = encoder.config.budget
         if layers is not None and layers.slots is not None and layers.slots < max(budget.query, budget.passage):
             raise ValueError(
@@ -229,17 +239,29 @@ class MaskedEncoder(BackboneEncoder):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run the model once, and return states [B, P, H] and logits [B, P, G] at slots, on the device.
 
-        `gathered_BG` None: logits of the whole vocabulary. Gradients flow unless the caller forbids them.
+        Where the readout is another than `states`, what it makes of them stands in their place. `gathered_BG` None:
+        logits of the whole vocabulary. Gradients flow unless the caller forbids them.
         """
-        return self.backbone.forward(
+        columns_BP = (columns_BP + self.config.read_offset).clamp(min=0)
+        slots, length = columns_BP.shape[1], batch.ids_BL.shape[1]
+        reads_text = self.config.readout != "states"
+        if reads_text:
+            columns_BP = torch.cat([columns_BP, torch.arange(length).expand(batch.ids_BL.shape)], dim=1)
+        hidden_BPH, logits = self.backbone.forward(
             batch.ids_BL,
             batch.mask_BL,
-            (columns_BP + self.config.read_offset).clamp(min=0),
+            columns_BP,
             gathered_BG,
             position_ids=batch.position_ids_BL,
             slots=batch.slots_BL,
             nested=self.config.nested_slots,
+            logits_of_first=slots,
         )
+        if not reads_text:
+            return hidden_BPH, logits
+        own_BL = moved(batch.mask_BL.bool() & (batch.slots_BL < 0), hidden_BPH.device)
+        layers = self.backbone.slot_layers or SlotLayers()
+        return layers.vectors(hidden_BPH[:, :slots], hidden_BPH[:, slots:], own_BL), logits
 
     def _check_finite(self, batch: MaskedBatch, finite_RP: torch.Tensor) -> None:
         broken_R = (~finite_RP).any(1)

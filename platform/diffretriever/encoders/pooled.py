@@ -15,6 +15,7 @@ import torch
 
 from diffretriever.backbones.base import pad_right
 from diffretriever.backbones.device import moved
+from diffretriever.backbones.slot_layers import mean_state
 from diffretriever.encoders.base import BackboneEncoder, TextStates
 from diffretriever.encoders.launching import to_host
 from diffretriever.encoders.preparer import NO_IDS, PreparedText, Preparer
@@ -93,6 +94,5 @@ class PooledEncoder(BackboneEncoder):
         positions_BP = torch.arange(ids_BL.shape[1]).expand(ids_BL.shape) if mean else mask_BL.sum(1, keepdim=True) - 1
         no_tokens = torch.zeros(0, dtype=torch.int64)
         hidden_BPH, _ = self.backbone.forward(ids_BL, mask_BL, positions_BP, no_tokens)
-        weights_BP1 = moved(mask_BL.gather(1, positions_BP)[..., None], hidden_BPH.device, torch.float32)
-        pooled_BH = (hidden_BPH.float() * weights_BP1).sum(1) / weights_BP1.sum(1).clamp(min=1)
+        pooled_BH = mean_state(hidden_BPH, moved(mask_BL.gather(1, positions_BP), hidden_BPH.device, torch.bool))
         return TextStates(pooled_BH[:, None], torch.ones(len(texts), 1, dtype=torch.bool))

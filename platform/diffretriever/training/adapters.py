@@ -176,9 +176,7 @@ class StartingValues:
             return
         layers = backbone.slot_layers
         assert layers is not None, "the start has been checked for it"
-        if self.slots.embeddings is not None:
-            assert layers.embeddings is not None, "likewise"
-            layers.embeddings[: len(self.slots.embeddings)] = self.slots.embeddings.to(layers.embeddings.device)
-        if self.slots.token_head is not None:
-            assert layers.token_head is not None, "likewise"
-            layers.token_head.copy_(self.slots.token_head)
+        for name, tensor in self.slots.tensors().items():
+            place = layers.get_parameter(name)
+            # Slots beyond those of the start keep what they began with.
+            place[: len(tensor)] = tensor.to(place.device)

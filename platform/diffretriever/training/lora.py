@@ -14,15 +14,17 @@ from torch import nn
 
 from diffretriever.backbones import Backbone
 from diffretriever.backbones.slot_layers import MODULE, SlotLayers, attach_slot_layers
+from diffretriever.schemas.retriever import Readout
 from diffretriever.schemas.training import Recipe
 from diffretriever.training.data.seeds import seed_torch
 
 
-def attach_lora(backbone: Backbone, recipe: Recipe) -> LoraConfig:
+def attach_lora(backbone: Backbone, recipe: Recipe, readout: Readout = "states") -> LoraConfig:
     """Put a new adapter on a backbone in place, freeze everything else, and return its config.
 
-    A and B are float32 whatever the weights are. B and the token head start as zero, so nothing changes yet; slot
-    embeddings start as random as the backbone's input embeddings are, for what starts alike stays alike for long.
+    A and B are float32 whatever the weights are. B, the token head and the readout's R start as zero, so nothing
+    changes yet; slot embeddings start as random as the backbone's input embeddings are, for what starts alike stays
+    alike for long.
 
     Raises:
         ValueError: `adapter_head: include` on a backbone whose head is not a matrix of its own.
@@ -35,8 +37,8 @@ def attach_lora(backbone: Backbone, recipe: Recipe) -> LoraConfig:
     seed_torch("lora", recipe.seed)
     inject_adapter_in_model(config, backbone.model)
     assert sum(p.numel() for p in trainable_parameters(backbone).values()) == expected_parameters(backbone, config)
-    if recipe.slot_embeddings or recipe.token_head:
-        attach_slot_layers(backbone.model, _new_slot_layers(backbone, recipe))
+    if recipe.slot_embeddings or recipe.token_head or readout != "states":
+        attach_slot_layers(backbone.model, _new_slot_layers(backbone, recipe, readout))
     for parameter in trainable_parameters(backbone).values():
         parameter.data = parameter.data.float()
     if recipe.gradient_checkpointing:
@@ -47,14 +49,18 @@ def attach_lora(backbone: Backbone, recipe: Recipe) -> LoraConfig:
     return config
 
 
-def _new_slot_layers(backbone: Backbone, recipe: Recipe) -> SlotLayers:
-    embeddings_SH = token_head_HH = None
+def _new_slot_layers(backbone: Backbone, recipe: Recipe, readout: Readout) -> SlotLayers:
+    embeddings_SH = token_head_HH = residual_HH = attention_HH = None
     if recipe.slot_embeddings:
         spread = float(backbone.model.get_input_embeddings().weight.float().std())
         embeddings_SH = spread * torch.randn(recipe.slot_embeddings, backbone.hidden_size)
     if recipe.token_head:
         token_head_HH = torch.zeros(backbone.hidden_size, backbone.hidden_size)
-    return SlotLayers(embeddings_SH, token_head_HH)
+    if readout != "states":
+        residual_HH = torch.zeros(backbone.hidden_size, backbone.hidden_size)
+    if readout == "pooling":
+        attention_HH = torch.eye(backbone.hidden_size)
+    return SlotLayers(embeddings_SH, token_head_HH, residual_HH, attention_HH)
 
 
 def lora_config(backbone: Backbone, recipe: Recipe) -> LoraConfig:

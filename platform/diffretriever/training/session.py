@@ -220,7 +220,7 @@ def open_session(data: TrainingData, manifest: TrainingManifest, device: str, wo
     encoder = cast("BackboneEncoder", load_encoder(retriever, device))
     # Modules are matched by the names that they have without an adapter.
     start = read_start(encoder.backbone, retriever.backbone, manifest.start)
-    lora = attach_lora(encoder.backbone, recipe)
+    lora = attach_lora(encoder.backbone, recipe, retriever.readout if has_slots(retriever) else "states")
     if start is not None:
         start.put_on(encoder.backbone)
     parameters = trainable_parameters(encoder.backbone)
