@@ -24,7 +24,7 @@ def main(config: SearchJob) -> None:
     from diffretriever.search.selecting import BudgetChooser
 
     searcher = open_searcher(config.index, config, config.version)
-    mode: Mode = config.mode or searcher.modes[-1]
+    mode: Mode = config.mode or searcher.default_mode
     budgets = [config.query_budget] if config.query_budget else None
     if config.selector:
         chooser = BudgetChooser.for_searcher(searcher, config.selector)

@@ -9,10 +9,11 @@ from typing import Literal, TypeAlias
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.places import StorePath, as_place
 
-Fusion: TypeAlias = Literal["min-max", "z-score", "reciprocal-rank"]
+Fusion: TypeAlias = Literal["min-max", "z-score", "reciprocal-rank", "linear"]
 """What a passage counts in a list, before weights: its score less the query's lowest, by the range of the query's
-scores (Eq. 4 of arXiv 2605.07210); the same by their standard deviation; 1 / (60 + rank). One that a list lacks counts
-0, which is what the list's last passage counts by the first two."""
+scores (Eq. 4 of arXiv 2605.07210); the same by their standard deviation; 1 / (60 + rank); its score less the query's
+lowest as it is, which is for lists whose scores are alike or whose weights make them so. One that a list lacks counts
+0, which is what the list's last passage counts by all but reciprocal ranks."""
 
 
 class FusedRun(Model):

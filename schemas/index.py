@@ -72,7 +72,7 @@ class IndexManifest(Model):
         return differing_fields(self._identity(), other._identity())
 
     def _identity(self) -> dict[str, Any]:
-        config = self.retriever.model_dump(mode="json")
+        config = self.retriever.model_dump(mode="json", exclude={"default_mode"})
         if self.retriever.has_weights:
             for place in (
                 "source",

@@ -1,11 +1,13 @@
 """The scores that passages are ranked by: lists that an index is searched for, alone or summed.
 
 A mode is known by its text, which is the same however its lists were put in order: `bm25+dense` is `dense+bm25`, and
-`dense+sparse` is `hybrid`, the paper's name for it.
+`dense+sparse` is `hybrid`, the paper's name for it. Lists with numbers before them are summed otherwise: in
+`dense+0.03bm25` a passage's scores count as they are, the second one .03 times.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from itertools import combinations
 from typing import Annotated, Literal, TypeAlias, get_args
@@ -24,6 +26,7 @@ table, `compressed` what a codec made of the vectors; `codes` and `postings` are
 makes, `candidates` its candidate index. All but the last find the same passages."""
 
 _HYBRID = "hybrid"
+_HYBRID_SUM = "dense+sparse"
 _ENCODED: tuple[EncodedList, ...] = get_args(EncodedList)
 _LISTS: tuple[ListName, ...] = (*_ENCODED, "bm25")
 
@@ -43,21 +46,56 @@ def parse_mode(text: str) -> str:
     """Return the mode that a text names, as it is always written.
 
     Raises:
-        ValueError: it names a list that is not there, or one twice.
+        ValueError: it names a list that is not there, or one twice; or its numbers are no weights.
     """
-    lists = _MODES[_HYBRID] if text == _HYBRID else text.split("+")
-    if len({*lists}) < len(lists) or not {*lists} <= {*_LISTS}:
+    weights, is_weighted = _parsed(text)
+    if not is_weighted:
+        return mode_of(weights)
+    if len(weights) == 1 or not all(weights.values()):
+        raise ValueError(f"'{text}': numbers are weights above 0 in a sum of several lists, such as dense+0.03bm25")
+    # With no number at all it would be another mode.
+    hidden = 1.0 if {*weights.values()} != {1.0} else None
+    return "+".join(
+        name if weights[name] == hidden else f"{weights[name]:g}{name}" for name in _LISTS if name in weights
+    )
+
+
+def _parsed(text: str) -> tuple[dict[str, float], bool]:
+    """Return list → weight, and whether any weight is written."""
+    terms = [_TERM.fullmatch(term) for term in (_HYBRID_SUM if text == _HYBRID else text).split("+")]
+    weights = {term["list"]: float(term["weight"] or 1) for term in terms if term is not None}
+    if len(weights) < len(terms) or not {*weights} <= {*_LISTS}:
         raise ValueError(f"'{text}' is no score to rank by.{suggest(text, _MODES)} There are {', '.join(_MODES)}.")
-    return mode_of(lists)
+    return weights, any(term["weight"] for term in terms if term is not None)
 
 
-Mode: TypeAlias = Annotated[str, AfterValidator(parse_mode), WithJsonSchema({"type": "string", "enum": [*_MODES]})]
-"""A score to rank by: `dense`, `sparse`, `hybrid` (the paper's sum of both), `bm25`, or a sum such as `dense+bm25`."""
+_WEIGHT = r"(\d+\.?\d*|\.\d+)?"
+_TERM = re.compile(rf"(?P<weight>{_WEIGHT})(?P<list>[a-z][a-z0-9]*)")
+_PATTERN = rf"^({_WEIGHT}({'|'.join((*_LISTS, _HYBRID))})(\+|$))+$"
+
+Mode: TypeAlias = Annotated[
+    str,
+    AfterValidator(parse_mode),
+    WithJsonSchema({"anyOf": [{"type": "string", "enum": [*_MODES]}, {"type": "string", "pattern": _PATTERN}]}),
+]
+"""A score to rank by: `dense`, `sparse`, `hybrid` (the paper's sum of both), `bm25`, or a sum such as `dense+bm25` or,
+with weights, `dense+0.03bm25`."""
 
 
 def lists_of(mode: Mode) -> tuple[ListName, ...]:
     """Return the lists that a mode sums: one, or several."""
-    return _MODES[parse_mode(mode)]
+    return _MODES[unweighted(mode)]
+
+
+def weights_of(mode: Mode) -> tuple[float, ...] | None:
+    """Return what the scores of each of `lists_of` are multiplied with; None for a mode without weights."""
+    weights, is_weighted = _parsed(mode)
+    return tuple(weights[name] for name in lists_of(mode)) if is_weighted else None
+
+
+def unweighted(mode: Mode) -> Mode:
+    """Return the mode that sums the same lists without weights."""
+    return mode_of(_parsed(mode)[0])
 
 
 def modes_of(lists: Collection[ListName]) -> tuple[Mode, ...]:

@@ -23,13 +23,22 @@ from typing_extensions import TypeIs
 from diffretriever.schemas.base import Model, suggest
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.installed import installed_encoder, names_installed
-from diffretriever.schemas.mode import Mode, lists_of, modes_of
+from diffretriever.schemas.mode import Mode, lists_of, modes_of, unweighted
 
 Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16", "float8"]
 Side: TypeAlias = Literal["query", "passage"]
 Readout: TypeAlias = Literal["states", "residual", "pooling"]
 TitleJoin: TypeAlias = Literal["space", "period-space", "none"]
 _INSTRUCTION = "{instruction}"
+
+
+def _is_unset(value: Any) -> bool:
+    """Say of a field that came later whether it is left out of what is stored: older fingerprints stay as they are."""
+    return not value
+
+
+def _is_state(value: Any) -> bool:
+    return bool(value == "states")
 
 
 class BackboneConfig(Model):
@@ -140,6 +149,18 @@ class RetrieverBase(Model):
     extra_package: ClassVar[str | None] = None
     """Python package that runs it, where the plain installation does not bring that."""
 
+    default_mode: Mode | None = Field(default=None, exclude_if=_is_unset)
+    """What passages are ranked by where nobody says otherwise, such as dense+0.03bm25; None: the last of its scores."""
+
+    @model_validator(mode="after")
+    def _offers_its_default(self) -> Self:
+        if self.default_mode is not None and unweighted(self.default_mode) not in self.offered_modes:
+            raise ValueError(
+                f"default_mode: this retriever has no {self.default_mode} scores."
+                f"{suggest(self.default_mode, self.offered_modes)}"
+            )
+        return self
+
     @property
     @abstractmethod
     def title(self) -> str:
@@ -158,8 +179,18 @@ class RetrieverBase(Model):
         return self
 
     @property
+    def ranked_by(self) -> Mode:
+        """The default mode."""
+        return self.default_mode or self.modes[-1]
+
+    @property
+    def reported_modes(self) -> tuple[Mode, ...]:
+        """The scores that runs are made of where nobody says otherwise: its own, and the default mode."""
+        return tuple(dict.fromkeys((*self.modes, self.ranked_by)))
+
+    @property
     def offered_modes(self) -> tuple[Mode, ...]:
-        """All that its indexes can be ranked by: its own scores, BM25 of the texts, and their sums."""
+        """All that its indexes can be ranked by, without weights: its scores, BM25 of the texts, and their sums."""
         return modes_of({"bm25", *(name for mode in self.modes for name in lists_of(mode))})
 
     @property
@@ -204,7 +235,7 @@ class MaskedRetriever(PromptedRetriever):
     budget: Budget = Budget(1, 1)
     read_offset: Literal[0, -1] = 0
     """Position read for a slot, relative to it. 0: the paper. -1: Dream's own decoding (reference §2.2)."""
-    readout: Readout = "states"
+    readout: Readout = Field(default="states", exclude_if=_is_state)
     """What a slot's vector is, before it gets length 1. `states`: the slot's state h, as in the paper. `residual`: the
     mean of the states of all tokens that are no slots, and R h. `pooling`: that mean and R p, where p is a mean of the
     same states too, weighted by softmax(h A x) for each state x. A training learns the matrices; R starts at zero, so
@@ -316,11 +347,6 @@ class PooledRetriever(RetrieverBase):
     def max_vectors(self, side: Side) -> int:
         """Return 1."""
         return 1
-
-
-def _is_unset(value: Any) -> bool:
-    """Say of a field that came later whether it is left out of what is stored: older fingerprints stay as they are."""
-    return not value
 
 
 class LibraryRetriever(RetrieverBase):

@@ -85,8 +85,8 @@ class SearchJob(SearchOptions, VersionOption, FilterOption, QueryBudgetOptions):
     query: str
     """The question."""
     mode: Mode | None = None
-    """Score to rank by: dense, sparse, hybrid, bm25 of the texts, or a sum such as dense+bm25; default: hybrid where
-    the retriever makes it, else what it makes."""
+    """Score to rank by: dense, sparse, hybrid, bm25 of the texts, or a sum such as dense+bm25 or, with weights,
+    dense+0.03bm25; default: the retriever's `default_mode`, or else hybrid where it makes that, or what it makes."""
     top_k: PositiveInt = 10
     """Passages to show."""
     json_output: bool = False
@@ -108,7 +108,8 @@ class BatchSearchJob(RayConfig, SearchOptions, FilterOption, SelfExclusion, RunT
     output: Place
     """Folder for the runs, one for each mode: dense.trec, sparse.trec, hybrid.trec, dense+bm25.trec."""
     modes: tuple[Mode, ...] = ()
-    """Scores to rank by, as --mode of search.py takes them; default: those that the retriever makes."""
+    """Scores to rank by, as --mode of search.py takes them; default: those that the retriever makes, and its
+    `default_mode`."""
     top_k: PositiveInt = 1000
     """Passages kept per query."""
     query_budget: PositiveInt | None = None

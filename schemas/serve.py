@@ -257,7 +257,9 @@ class IndexResponse(Model):
     method: str
     """`masked`, `generated`, `pooled` or `library`."""
     modes: list[Mode]
-    """Scores that the retriever makes; the last one is the default."""
+    """Scores that the retriever makes."""
+    default_mode: Mode | None = None
+    """What a question without a mode is ranked by; None from a server of before, where it was the last of `modes`."""
     further_modes: list[Mode] = Field(default_factory=list)
     """Scores offered besides: BM25 of the texts, and sums with it. The first such question after a change of the index
     may have to wait until the words of all texts are counted anew."""

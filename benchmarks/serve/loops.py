@@ -43,7 +43,7 @@ def in_process(index: str, queries: list[str], seconds: float, threads: int) -> 
 
     torch.set_num_threads(threads)
     searcher = open_searcher(index)
-    mode = searcher.modes[-1]
+    mode = searcher.default_mode
 
     def ask(query: str) -> None:
         hits = searcher.search([query], k=10, modes=[mode])[mode]

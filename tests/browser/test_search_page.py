@@ -115,6 +115,21 @@ def test_scores_with_bm25_are_offered_where_the_server_does(page: Page, stub: St
     page.shoot("compare-bm25")
 
 
+def test_the_usual_sum_keeps_its_weights(page: Page, stub: Stub) -> None:
+    stub.index = {**stub.index, "further_modes": ["bm25", "dense+bm25"], "default_mode": "dense+0.03bm25"}
+    page.go("/", q=TIDES)
+    page.settled()
+    assert stub.asked[-1].mode == "dense+0.03bm25"
+    assert page.run("return document.querySelector('[name=mode]:checked').value") == "dense"
+    page.one("label:has([name=bm25][value=without])").click()
+    page.until("return location.search.includes('mode=dense')")
+    page.settled()
+    page.one("label:has([name=bm25][value=added])").click()
+    page.until("return location.search.includes('0.03bm25')")
+    page.settled()
+    assert [each.mode for each in stub.asked[-2:]] == ["dense", "dense+0.03bm25"]
+
+
 def test_address_leads_to_the_search_and_back(page: Page, stub: Stub) -> None:
     page.go("/", q=TIDES, mode="hybrid", budget=2)
     page.settled()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from itertools import permutations
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from diffretriever.schemas.mode import Mode, lists_of, mode_of, modes_of, parse_mode
+from diffretriever.schemas.mode import Mode, lists_of, mode_of, modes_of, parse_mode, unweighted, weights_of
 from diffretriever.schemas.retriever import Bm25Retriever, MaskedRetriever, PooledRetriever
 from diffretriever.schemas.search import SearchJob
 
+NO_MODES = ("", "lexical", "dense+dense", "dense+", "hybrid+bm25", "Dense", "dense bm25")
+NO_WEIGHTED_MODES = (".dense+bm25", "-1dense+bm25", "1e5dense+bm25", "dense+0.3hybrid")
 ALL = ("dense", "sparse", "bm25", "hybrid", "dense+bm25", "sparse+bm25", "dense+sparse+bm25")
 
 
@@ -22,19 +25,48 @@ def test_every_mode_has_one_text() -> None:
             assert parse_mode("+".join(lists)) == mode
 
 
+@pytest.mark.parametrize(
+    ("text", "mode", "lists", "weights"),
+    [
+        ("dense+0.03bm25", "dense+0.03bm25", ("dense", "bm25"), (1.0, 0.03)),
+        (".030bm25+1.0dense", "dense+0.03bm25", ("dense", "bm25"), (1.0, 0.03)),
+        ("2sparse+dense", "dense+2sparse", ("dense", "sparse"), (1.0, 2.0)),
+        ("1dense+bm25", "1dense+1bm25", ("dense", "bm25"), (1.0, 1.0)),
+        ("0.7dense+.2sparse+.1bm25", "0.7dense+0.2sparse+0.1bm25", ("dense", "sparse", "bm25"), (0.7, 0.2, 0.1)),
+    ],
+)
+def test_modes_with_weights(text: str, mode: Mode, lists: tuple[str, ...], weights: tuple[float, ...]) -> None:
+    assert parse_mode(text) == parse_mode(mode) == mode
+    assert lists_of(text) == lists
+    assert weights_of(text) == weights
+    assert unweighted(text) == mode_of(lists)
+    assert TypeAdapter(Mode).json_schema()["anyOf"][1]["pattern"]
+    assert re.match(TypeAdapter(Mode).json_schema()["anyOf"][1]["pattern"], mode)
+
+
+@pytest.mark.parametrize("text", ["2dense", "0dense+bm25", "dense+0.0bm25"])
+def test_what_are_no_weights(text: str) -> None:
+    with pytest.raises(ValueError, match="numbers are weights above 0 in a sum of several lists"):
+        parse_mode(text)
+
+
+def test_modes_without_weights() -> None:
+    assert all(weights_of(mode) is None for mode in ALL)
+
+
 def test_hybrid_is_the_papers() -> None:
     assert lists_of("hybrid") == ("dense", "sparse")
     assert SearchJob(index="i", query="q", mode="sparse+dense").mode == "hybrid"
 
 
-@pytest.mark.parametrize("text", ["", "lexical", "dense+dense", "dense+", "hybrid+bm25", "Dense", "dense bm25"])
+@pytest.mark.parametrize("text", [*NO_MODES, *NO_WEIGHTED_MODES])
 def test_what_is_no_mode(text: str) -> None:
     with pytest.raises(ValidationError, match=r"is no score to rank by\. (Did you mean|Known: bm25, dense)"):
         SearchJob(index="i", query="q", mode=text)
 
 
 def test_requests_are_described_by_all_modes() -> None:
-    assert TypeAdapter(Mode).json_schema()["enum"] == [*ALL]
+    assert TypeAdapter(Mode).json_schema()["anyOf"][0]["enum"] == [*ALL]
 
 
 def test_what_indexes_offer() -> None:
@@ -42,3 +74,13 @@ def test_what_indexes_offer() -> None:
     assert MaskedRetriever.model_validate({"backbone": backbone}).offered_modes == ALL
     assert PooledRetriever.model_validate({"backbone": backbone}).offered_modes == ("dense", "bm25", "dense+bm25")
     assert Bm25Retriever().offered_modes == ("sparse", "bm25")
+
+
+def test_the_default_mode() -> None:
+    fields = {"backbone": {"source": "x"}}
+    assert MaskedRetriever.model_validate(fields).ranked_by == "hybrid"
+    pooled = PooledRetriever.model_validate({**fields, "default_mode": "0.03bm25+dense"})
+    assert pooled.ranked_by == "dense+0.03bm25"
+    assert pooled.reported_modes == ("dense", "dense+0.03bm25")
+    with pytest.raises(ValidationError, match="default_mode: this retriever has no sparse scores"):
+        PooledRetriever.model_validate({**fields, "default_mode": "sparse"})

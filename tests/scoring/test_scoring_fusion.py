@@ -1,5 +1,6 @@
 import math
 from fractions import Fraction
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -87,13 +88,15 @@ def counted(scores: dict[str, float], by: Fusion) -> dict[str, float]:
     mean = sum(values) / max(1, len(values))
     variance = sum((value - mean) ** 2 for value in values) / max(1, len(values))
     spread = float(values[0] - values[-1]) if by == "min-max" and values else math.sqrt(variance)
+    if by == "linear":
+        spread = 1.0
     return {i: (scores[i] - scores[order[-1]]) / spread if spread else 0.0 for i in order}
 
 
 @settings(deadline=None)
 @given(
     found=st.lists(lists, min_size=1, max_size=4),
-    by=st.sampled_from(["min-max", "z-score", "reciprocal-rank"]),
+    by=st.sampled_from(get_args(Fusion)),
     weights=st.lists(st.integers(1, 5), min_size=4, max_size=4),
 )
 def test_any_number_of_lists_and_weights(found: list[dict[str, float]], by: Fusion, weights: list[int]) -> None:
@@ -139,5 +142,7 @@ def test_a_mode_is_ranked_from_its_lists() -> None:
     assert ranked("dense", {"dense": dense}, 1) == [[("a", 3.0)]]
     assert ranked("hybrid", {"dense": dense, "sparse": sparse}, 3) == [[("a", 0.5), ("b", 0.5), ("c", 0.0)]]
     assert ranked("sparse+bm25", {"sparse": sparse, "bm25": dense}, 1) == [[("a", 0.5)]]
+    weighted = ranked("dense+3sparse", {"dense": dense, "sparse": sparse}, 3)
+    assert weighted == [[("b", 0.75), ("a", 0.5), ("c", 0.0)]], "the sum of (3 - 1) / 4, 3 (2 - 1) / 4 and zeros"
     (three,) = ranked("dense+sparse+bm25", {"dense": dense, "sparse": sparse, "bm25": sparse}, 3)
     assert dict(three) == pytest.approx({"b": 2 / 3, "a": 1 / 3, "c": 0.0})

@@ -67,10 +67,11 @@ def test_hybrid_answers_say_what_they_are_made_of(client: TestClient, index: Pas
 def test_sums_with_bm25_are_those_of_a_search_job(client: TestClient, index: PassageIndex) -> None:
     offered = client.get("/index").raise_for_status().json()
     assert offered["modes"] == ["dense", "sparse", "hybrid"]
+    assert offered["default_mode"] == "hybrid"
     assert offered["further_modes"] == ["bm25", "dense+bm25", "sparse+bm25", "dense+sparse+bm25"]
-    found = open_searcher(index.uri).search(QUERIES, k=20, modes=["bm25", "dense+bm25"])
-    answers = {mode: search(client, query=QUERIES, k=20, mode=mode) for mode in ("bm25", "bm25+dense")}
-    assert [answer.mode for answer in answers.values()] == ["bm25", "dense+bm25"]
+    found = open_searcher(index.uri).search(QUERIES, k=20, modes=["bm25", "dense+bm25", "dense+0.05bm25"])
+    answers = {mode: search(client, query=QUERIES, k=20, mode=mode) for mode in ("bm25", "bm25+dense", "dense+.05bm25")}
+    assert [answer.mode for answer in answers.values()] == ["bm25", "dense+bm25", "dense+0.05bm25"]
     for answer in answers.values():
         ranked = [[(hit.id, hit.score) for hit in result.hits] for result in answer.results]
         assert ranked == found[answer.mode]

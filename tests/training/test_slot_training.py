@@ -13,7 +13,7 @@ from diffretriever.backbones.slot_layers import SLOTS_FILE
 from diffretriever.encoders import load_encoder
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.retriever import PromptConfig, Readout
-from diffretriever.schemas.training import MANIFEST_FILE, Recipe
+from diffretriever.schemas.training import Recipe
 from diffretriever.training.lora import expected_parameters, trainable_parameters
 from diffretriever.training.session import check_trainable
 from tests.training.test_trainable import TEXTS, assert_same, changed, load
@@ -92,7 +92,7 @@ def test_resumed_bit_for_bit(folder_of: FolderOf, tmp_path: Path) -> None:
     [
         ("slot_positions", "spread", "slot_positions 'natural', the retriever has 'spread'"),
         ("nested_slots", False, "nested_slots True, the retriever has False"),
-        ("readout", "residual", "readout 'states', the retriever has 'residual'"),
+        ("readout", "residual", "readout: residual, but the adapter .* with another one: set readout to states"),
         ("prompt", PromptConfig(variant="few"), "the adapter was trained with prompt"),
     ],
 )
@@ -108,13 +108,14 @@ def test_a_retriever_that_the_adapter_was_not_trained_for(
         load_encoder(fitting.model_copy(update={field: value}), "cpu")
 
 
-def test_an_adapter_of_before_has_no_readout(folder_of: FolderOf, tmp_path: Path) -> None:
-    retriever = config_of("masked-bert", folder_of, **NESTED)
+def test_an_adapter_of_another_readout(folder_of: FolderOf, tmp_path: Path) -> None:
+    retriever = config_of("masked-bert", folder_of, readout="residual", **NESTED)
     session_of(retriever, quick_recipe(max_steps=1, **SLOTS)).save_adapter(tmp_path / "adapter")
-    (tmp_path / "adapter" / MANIFEST_FILE).unlink()
     place = retriever.backbone.model_copy(update={"adapter": str(tmp_path / "adapter")})
-    with pytest.raises(ValueError, match=r"readout: pooling, but the adapter .* was trained without it"):
-        load_encoder(retriever.model_copy(update={"backbone": place, "readout": "pooling"}), "cpu")
+    for readout in ("states", "pooling"):
+        other = retriever.model_copy(update={"backbone": place, "readout": readout})
+        with pytest.raises(ValueError, match=r"the adapter .* was trained with (readout 'residual'|another one)"):
+            load_encoder(other, "cpu")
 
 
 @pytest.mark.parametrize("readout", ["residual", "pooling"])

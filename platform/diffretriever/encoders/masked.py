@@ -26,7 +26,7 @@ from diffretriever.encoders.launching import Encoded
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.readout import SlotReadout, content_ids, read_slots, represent
 from diffretriever.encoders.representations import Representations
-from diffretriever.schemas.retriever import BackboneRetriever, MaskedRetriever, Side
+from diffretriever.schemas.retriever import BackboneRetriever, MaskedRetriever, Readout, Side
 
 if TYPE_CHECKING:
     from diffretriever.backbones import Vocabulary
@@ -39,8 +39,12 @@ Confidence: TypeAlias = Literal["entropy", "max-probability"]
 _SPREAD_STEP = 16
 _SPREAD_MARGIN = 12
 _LAST_TIME = 0.001
-# What an adapter has of its own for each readout, by the names of `SlotLayers`.
-_READOUT_TENSORS = {"states": set[str](), "residual": {"residual"}, "pooling": {"residual", "attention"}}
+# The matrices that an adapter has for each readout, by the names of `SlotLayers`.
+_MATRICES: dict[Readout, set[str]] = {
+    "states": set(),
+    "residual": {"residual"},
+    "pooling": {"residual", "attention"},
+}
 # In the logarithm of the entropy, so that a probability of zero counts nothing (reference §2.4).
 _TINY = 1e-10
 # Slots whose probabilities are held in fp32 at a time: 0.6 GB for a vocabulary of 150,000.
@@ -112,15 +116,18 @@ class MaskedEncoder(BackboneEncoder):
         """Load as every encoder over a backbone.
 
         Raises:
-            ValueError: the adapter has vectors for fewer slots than the budget asks for, or not the readout's matrices.
+            ValueError: the adapter has vectors for fewer slots than the budget asks for, or was trained with another
+                readout.
         """
         encoder = super().load(config, device)
         layers = encoder.backbone.slot_layers
-        missing = _READOUT_TENSORS[encoder.config.readout] - {*({} if layers is None else layers.tensors())}
-        if config.backbone.adapter is not None and missing:
+        readout = encoder.config.readout
+        matrices = _MATRICES["pooling"] & {*({} if layers is None else layers.tensors())}
+        if config.backbone.adapter is not None and matrices != _MATRICES[readout]:
+            trained = next(name for name, own in _MATRICES.items() if own == matrices)
             raise ValueError(
-                f"readout: {encoder.config.readout}, but the adapter {config.backbone.adapter} was trained without it: "
-                "take the readout that it was trained with, or another adapter"
+                f"readout: {readout}, but the adapter {config.backbone.adapter} was trained with another one: set "
+                f"readout to {trained}, or take another adapter"
             )
         budget = encoder.config.budget
         if layers is not None and layers.slots is not None and layers.slots < max(budget.query, budget.passage):

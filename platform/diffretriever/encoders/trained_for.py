@@ -30,6 +30,7 @@ _FREE = frozenset(
         "budget",
         "confidence",
         "content_words",
+        "default_mode",
         "max_tokens",
         "schedule",
         "sparse_rounding",

@@ -244,7 +244,7 @@ class Index:
         texts = texts_of(queries)
         if k < 1:
             raise ValueError(f"k must be at least 1, and is {k}")
-        chosen: Mode = mode or self.searcher.modes[-1]
+        chosen: Mode = mode or self.searcher.default_mode
         budgets = None if budget is None else [budget] * len(texts)
         hits = self.searcher.search(texts, k=k, modes=[chosen], budgets=budgets, filter=filter)[chosen]
         rows = self._table.shown(hits.rows())

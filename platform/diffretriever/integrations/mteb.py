@@ -22,7 +22,7 @@ from diffretriever.front.retriever import Retriever
 from diffretriever.index.table import bm25_manifest, manifest_of
 from diffretriever.presets import in_tag, system_name
 from diffretriever.schemas.index import IndexManifest
-from diffretriever.schemas.mode import Mode, lists_of, parse_mode
+from diffretriever.schemas.mode import Mode, lists_of, parse_mode, unweighted
 from diffretriever.schemas.retriever import is_neural
 from diffretriever.scoring.hits import Hits
 
@@ -52,8 +52,8 @@ class MtebRetriever:
             ValueError: no such retriever or score.
         """
         self.retriever = Retriever(retriever) if isinstance(retriever, str) else retriever
-        self.mode = self.retriever.modes[-1] if mode is None else parse_mode(mode)
-        if self.mode not in self.retriever.config.offered_modes:
+        self.mode = self.retriever.config.ranked_by if mode is None else parse_mode(mode)
+        if unweighted(self.mode) not in self.retriever.config.offered_modes:
             offered = ", ".join(self.retriever.config.offered_modes)
             raise ValueError(f"{self.retriever.name} has no {self.mode} scores: it has {offered}")
         self._folder = None if folder is None else Path(folder)

@@ -81,7 +81,7 @@ class PyTerrierRetriever(pt.Transformer):
             return inp[columns].assign(
                 docno=pd.Series(dtype=str), score=pd.Series(dtype=float), rank=pd.Series(dtype=int)
             )
-        mode = self.mode or self.index.searcher.modes[-1]
+        mode = self.mode or self.index.searcher.default_mode
         budgets = None if self.budget is None else [self.budget] * len(texts)
         hits = self.index.searcher.search(texts, k=self.k, modes=[mode], budgets=budgets)[mode]
         queries_F = hits.queries()

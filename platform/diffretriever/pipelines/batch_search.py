@@ -95,7 +95,7 @@ def search_batch(job: BatchSearchJob) -> BatchSearchSummary:
 def _modes(job: BatchSearchJob, index: PassageIndex) -> tuple[Mode, ...]:
     retriever = index.manifest.retriever
     check_modes(job.modes, retriever.offered_modes, index.uri)
-    return tuple(dict.fromkeys(job.modes)) or retriever.modes
+    return tuple(dict.fromkeys(job.modes)) or retriever.reported_modes
 
 
 def _read_queries(job: BatchSearchJob, collection: Collection | None) -> list[Query]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from diffretriever.schemas.fusion import Fusion
-from diffretriever.schemas.mode import EncodedList, ListName, Mode, lists_of
+from diffretriever.schemas.mode import EncodedList, ListName, Mode, lists_of, weights_of
 from diffretriever.scoring.hits import Hits
 from diffretriever.scoring.topk import TopK
 
@@ -40,15 +40,19 @@ def depth_for(modes: Iterable[Mode], k: int) -> int:
 
 
 def ranked(mode: Mode, lists: Mapping[ListName, Hits], k: int) -> Hits:
-    """Return each query's best `k` passages by one mode: of one list, or of the equal sum of several (Eq. 4).
+    """Return each query's best `k` passages by one mode: of one list, or of the sum of several.
+
+    Without weights the sum is the equal one of min-max scores (Eq. 4), with weights that of the scores as they are.
 
     Args:
         mode: the score.
         lists: at least those of `lists_for`, each of `depth_for` passages a query if there are so many.
         k: passages kept.
     """
-    own = [lists[name] for name in lists_of(mode)]
-    return fused(own, k) if len(own) > 1 else own[0].first(k)
+    own, weights = [lists[name] for name in lists_of(mode)], weights_of(mode)
+    if len(own) == 1:
+        return own[0].first(k)
+    return fused(own, k, by="min-max" if weights is None else "linear", weights=weights)
 
 
 def fused(
@@ -106,6 +110,11 @@ def _z_score(hits: Hits) -> np.ndarray:
     return _above_lowest(hits, _deviations)
 
 
+def _linear(hits: Hits) -> np.ndarray:
+    """Return float64 [F]: each score less the query's lowest."""
+    return _above_lowest(hits, lambda _scores_F, starts, _ends: np.ones(len(starts)))
+
+
 def _above_lowest(hits: Hits, spreads_of: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
     counts_Q = np.diff(hits.offsets)
     filled_Q = counts_Q > 0
@@ -138,6 +147,7 @@ _COUNTED: dict[Fusion, Callable[[Hits], np.ndarray]] = {
     "min-max": _min_max,
     "z-score": _z_score,
     "reciprocal-rank": _reciprocal_rank,
+    "linear": _linear,
 }
 
 

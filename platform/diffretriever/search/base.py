@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from diffretriever.index.filters import condition_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.base import suggest
-from diffretriever.schemas.mode import Mode
+from diffretriever.schemas.mode import Mode, unweighted
 from diffretriever.scoring.hits import Hits
 
 FILTERS_KEPT = 8
@@ -29,8 +29,13 @@ class Searcher(ABC):
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """The scores of the retriever; the last one is the default."""
-        return self.index.manifest.retriever.modes
+        """The scores of the retriever, and what it is ranked by."""
+        return self.index.manifest.retriever.reported_modes
+
+    @property
+    def default_mode(self) -> Mode:
+        """The score to rank by where none is asked for."""
+        return self.index.manifest.retriever.ranked_by
 
     def search(
         self,
@@ -77,7 +82,7 @@ class Searcher(ABC):
 def check_modes(wanted: Sequence[Mode], offered: Sequence[Mode], index: str) -> None:
     """Raise `ValueError` for the first mode that an index does not offer; `index` is what the message calls it."""
     for mode in wanted:
-        if mode not in offered:
+        if unweighted(mode) not in offered:
             raise ValueError(f"{index} has no {mode} scores.{suggest(mode, offered)}")
 
 

@@ -15,7 +15,7 @@ from diffretriever.index.filters import FilterError, collection_filter, conditio
 from diffretriever.index.table import PassageIndex, check_same, manifest_of
 from diffretriever.presets import with_places
 from diffretriever.schemas.base import suggest
-from diffretriever.schemas.mode import Mode
+from diffretriever.schemas.mode import Mode, unweighted
 from diffretriever.schemas.retriever import NeuralRetriever
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.serve import (
@@ -107,6 +107,7 @@ class Service:
             title=manifest.title,
             method=retriever.method,
             modes=list(retriever.modes),
+            default_mode=retriever.ranked_by,
             further_modes=[mode for mode in retriever.offered_modes if mode not in retriever.modes],
             query_budget=planner.own_budget,
             passage_budget=retriever.max_vectors("passage"),
@@ -170,8 +171,8 @@ class Service:
     def _mode(self, asked: Mode | None) -> Mode:
         retriever = self.view.index.manifest.retriever
         if asked is None:
-            return retriever.modes[-1]
-        if asked not in retriever.offered_modes:
+            return retriever.ranked_by
+        if unweighted(asked) not in retriever.offered_modes:
             fix = suggest(asked, retriever.offered_modes).strip()
             raise InvalidError(f"this index has no {asked} scores", fix, "mode")
         return asked

@@ -13,7 +13,7 @@ const WITH_BM25 = { dense: "dense+bm25", sparse: "sparse+bm25", hybrid: "dense+s
 const BM25 = { without: "Off", added: "Added", alone: "Alone" };
 const BM25_HINTS = {
   without: "The score as it is",
-  added: "The score and BM25 of the texts, each scaled to its own best and worst",
+  added: "The score and BM25 of the texts",
   alone: "BM25 of the texts, without the retriever",
 };
 
@@ -23,13 +23,23 @@ function choice(group, value, text, title, checked) {
 }
 
 function offered(served) {
-  return [...served.modes, ...(served.further_modes ?? [])];
+  return [...served.modes, ...(served.further_modes ?? []), usualMode(served)];
+}
+
+function usualMode(served) {
+  return served.default_mode ?? served.modes.at(-1);
+}
+
+/** Return the sum of one of the retriever's own scores and BM25, with the weights of the usual one if it is that. */
+function withBm25(served, own) {
+  const usual = usualMode(served);
+  return usual.replaceAll(/(^|\+)[\d.]+/g, "$1") === WITH_BM25[own] ? usual : WITH_BM25[own];
 }
 
 /** Return the retriever's own score in a mode, and what BM25 is to it. */
 function parted(served, mode) {
   if (mode === "bm25") return { own: served.modes.at(-1), bm25: "alone" };
-  const own = served.modes.find((each) => WITH_BM25[each] === mode);
+  const own = served.modes.find((each) => withBm25(served, each) === mode);
   return own ? { own, bm25: "added" } : { own: mode, bm25: "without" };
 }
 
@@ -49,10 +59,10 @@ function modes(prefix, served, mode) {
   return [scores, sums];
 }
 
-function readMode(place, prefix) {
+function readMode(served, place, prefix) {
   const own = place.querySelector(`[name="${prefix}mode"]:checked`).value;
   const bm25 = place.querySelector(`[name="${prefix}bm25"]:checked`)?.value;
-  return { alone: "bm25", added: WITH_BM25[own] }[bm25] ?? own;
+  return { alone: "bm25", added: withBm25(served, own) }[bm25] ?? own;
 }
 
 function budgets(prefix, served, budget) {
@@ -87,7 +97,7 @@ export function possible(served, { mode, budget, collection, filter }) {
   const usual = served.query_budget === null ? null : served.adaptive ? "adaptive" : served.query_budget;
   const asked = budget === "adaptive" && served.adaptive ? budget : Math.min(Number.parseInt(budget, 10), most);
   return {
-    mode: offered(served).includes(mode) ? mode : served.modes.at(-1),
+    mode: offered(served).includes(mode) ? mode : usualMode(served),
     budget: most === null ? null : asked === "adaptive" || asked >= 1 ? asked : usual,
     collection: Object.hasOwn(served.collections, collection ?? "") ? collection : null,
     filter: columns(served).length ? filter || null : null,
@@ -107,7 +117,7 @@ export function drawControls(place, prefix, served, configuration, changed) {
   return () => {
     const budget = place.querySelector(`[name="${prefix}budget"]:checked`)?.value ?? null;
     return {
-      mode: readMode(place, prefix),
+      mode: readMode(served, place, prefix),
       budget: budget === "fixed" ? place.querySelector("[type=range]").valueAsNumber : budget,
     };
   };
