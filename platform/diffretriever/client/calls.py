@@ -83,8 +83,7 @@ def search(
     if collection is not None and filter is not None:
         raise ValueError(f"give collection or filter, not both: a filter can say (…) AND collection = '{collection}'")
     chosen = filter if collection is None else _body(Filter, collection=collection)
-    fields = {"k": k, "mode": mode, "budget": budget, "filter": chosen, "explain": explain, "words": words}
-    body = _body(SearchRequest, query=query, **fields)
+    body = _body(SearchRequest, query=query, k=k, mode=mode, budget=budget, filter=chosen, explain=explain, words=words)
     return Call("POST", "search", SearchResponse, body)
 
 

@@ -88,8 +88,16 @@ class SearchClient:
             explain: also say which slots and words each score is made of.
             words: with `explain`, how many words of the whole vocabulary to give for each slot; at most 20 passages.
         """
-        asked = {"k": k, "mode": mode, "budget": budget, "explain": explain, "words": words}
-        call = calls.search(query, collection=collection, filter=filter, **asked)
+        call = calls.search(
+            query,
+            k=k,
+            mode=mode,
+            budget=budget,
+            collection=collection,
+            filter=filter,
+            explain=explain,
+            words=words,
+        )
         return self._ask(call)
 
     def encode(self, query: Texts, *, budget: AskedBudget = None) -> EncodeResponse:
@@ -191,8 +199,16 @@ class AsyncSearchClient:
             explain: also say which slots and words each score is made of.
             words: with `explain`, how many words of the whole vocabulary to give for each slot; at most 20 passages.
         """
-        asked = {"k": k, "mode": mode, "budget": budget, "explain": explain, "words": words}
-        call = calls.search(query, collection=collection, filter=filter, **asked)
+        call = calls.search(
+            query,
+            k=k,
+            mode=mode,
+            budget=budget,
+            collection=collection,
+            filter=filter,
+            explain=explain,
+            words=words,
+        )
         return await self._ask(call)
 
     async def encode(self, query: Texts, *, budget: AskedBudget = None) -> EncodeResponse:

@@ -277,9 +277,8 @@ class Answering:
         """Yield each query's hits, explained if asked for; `texts` are the passages' fields by row."""
         best, mode = ranking.best, searched.request.mode
         rows, names = best.rows().tolist(), best.names()
-        explanations = (
-            self._explanations(searched, best, read) if searched.request.asked.explain else [None] * len(rows)
-        )
+        explains = searched.request.asked.explain
+        explanations = self._explanations(searched, best, read) if explains else [None] * len(rows)
         for start, end in pairwise(best.offsets.tolist()):
             hits = []
             for place in range(start, end):
