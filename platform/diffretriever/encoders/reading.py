@@ -69,9 +69,9 @@ def readable_entries(texts: Sequence[str], special: set[int]) -> list[int]:
     """Return which entries of a vocabulary people read as words, ascending.
 
     A word is three letters or more, two where they are not all ASCII, and nothing else: no digits, signs, special
-    tokens or `##` pieces. Where a vocabulary writes the space before a word as part of the entry (` dog`), an entry of ASCII
-    letters without one counts only if there is one with it: others are pieces of words. Forms of a word that differ by
-    that space or by capitals count as one in a reading, by the strongest of them. Stop words are words.
+    tokens or `##` pieces. Where a vocabulary writes the space before a word as part of the entry (` dog`), an entry of
+    ASCII letters without one counts only if there is one with it: others are pieces of words. Forms of a word that
+    differ by that space or by capitals count as one in a reading, by the strongest of them. Stop words are words.
 
     Args:
         texts: what each entry decodes to.
