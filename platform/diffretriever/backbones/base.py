@@ -292,8 +292,8 @@ class Backbone(ABC):
         Args:
             directions_MH: floating, of any length but 0.
         """
-        norm = self.final_norm
-        states_MH = as_states(moved(directions_MH, self.device), norm.weight, getattr(norm, "bias", None))
+        norm = dict(self.final_norm.named_parameters())
+        states_MH = as_states(moved(directions_MH, self.device), norm["weight"], norm.get("bias"))
         return self._logits(states_MH[None].to(self.dtype), None)[0]
 
     def _check_attention(self, position_ids_BL: Tensor | None, slots_BL: Tensor | None, *, nested: bool) -> None:

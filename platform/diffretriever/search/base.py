@@ -82,7 +82,8 @@ class Searcher(ABC):
         Raises:
             ValueError: the retriever encodes nothing, or a budget for one without.
         """
-        raise ValueError(f"{self.index.manifest.title} encodes nothing, so no slots can be explained")
+        method = self.index.manifest.retriever.method
+        raise ValueError(f"{method} encodes nothing: it goes by the words of texts, so there are no slots to explain")
 
     @abstractmethod
     def _search(
