@@ -62,7 +62,7 @@ def test_a_map_before_the_head_counts(uneven: Backbone) -> None:
 def test_dream_ranks_tokens_by_the_direction_alone(uneven: Backbone) -> None:
     """Tokens can only change places where their logits differ by less than the rounding of the vector moves them."""
     hidden_MH, logits_MV = hidden_and_logits(uneven)
-    head_VH = uneven.output_projection.weight
+    head_VH = uneven.output_projection.get_parameter("weight")
     by_direction_MV = unit_float16(hidden_MH).float() @ head_VH.T
     order_MV = by_direction_MV.argsort(descending=True, stable=True)
     assert torch.equal(uneven.logits_of(unit_float16(hidden_MH)).argmax(1), order_MV[:, 0])

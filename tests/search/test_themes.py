@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,9 @@ def test_slots_are_counted_over_all_passages(index: PassageIndex, encoder: Encod
     vectors_MH, offsets = read_vectors(index.dataset.to_table(columns=["reps"]))
     readings = encoder.read(vectors_MH, 3)
     counts: dict[int, Counter[str]] = {}
-    for first, end in zip(offsets[:-1], offsets[1:], strict=True):
-        for slot, reading in enumerate(readings[first:end]):
-            counts.setdefault(slot, Counter()).update(each.word.casefold() for each in reading)
+    for first, end in pairwise(offsets.tolist()):
+        for number, reading in enumerate(readings[first:end]):
+            counts.setdefault(number, Counter()).update(each.word.casefold() for each in reading)
     assert [slot.slot for slot in found.slots] == list(counts)
     for slot in found.slots:
         assert slot.passages == 60

@@ -81,7 +81,7 @@ def test_words_of_slots_are_the_encoders(client: TestClient, index: PassageIndex
             for found, expected in ((hit.explanation.query_readings, asked), (hit.explanation.passage_readings, held)):
                 assert [[each.word for each in slot] for slot in found] == [[w.word for w in slot] for slot in expected]
             assert not other.explanation.query_readings
-            unread = {"query_readings": [], "passage_readings": []}
+            unread: dict[str, list[Any]] = {"query_readings": [], "passage_readings": []}
             assert hit.explanation.model_copy(update=unread) == other.explanation
     assert client.get("/index").json()["readable"]
 

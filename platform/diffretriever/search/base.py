@@ -82,6 +82,10 @@ class Searcher(ABC):
         Raises:
             ValueError: the retriever encodes nothing, or a budget for one without.
         """
+        self._check_budget(has_budget=budget is not None)
+        return self._explain(query, rows, budget, words)
+
+    def _explain(self, query: str, rows: np.ndarray, budget: int | None, words: int) -> list[Explanation]:
         method = self.index.manifest.retriever.method
         raise ValueError(f"{method} encodes nothing: it goes by the words of texts, so there are no slots to explain")
 

@@ -54,9 +54,7 @@ class NeuralSearcher(Searcher):
             lists["bm25"] = self._bm25(condition).search(queries, depth)
         return {mode: ranked(mode, lists, k) for mode in modes}
 
-    def explain(self, query: str, rows: np.ndarray, *, budget: int | None = None, words: int = 0) -> list[Explanation]:
-        """See the base class."""
-        self._check_budget(has_budget=budget is not None)
+    def _explain(self, query: str, rows: np.ndarray, budget: int | None, words: int) -> list[Explanation]:
         encoded = self.encoder.encode_queries([query], None if budget is None else [budget])
         reads = words and self.encoder.config.is_readable
         read = partial(self.encoder.read, words=words) if reads else None
