@@ -62,7 +62,7 @@ READ_WORDS = 8
 """Words of a reading where nobody says how many."""
 MOST_READ_WORDS = 50
 MOST_READ_PASSAGES = 20
-"""Passages of a request whose vectors are read as words: with 16 slots each, about a tenth of a second on a CPU."""
+"""Passages of a request whose vectors are read as words: each slot takes a product with the whole output head."""
 
 
 class SlotMatch(Model):

@@ -75,6 +75,15 @@ def test_more_words_than_there_are(encoder_of: Callable[[str], Encoder]) -> None
     assert len({each.word for each in reading}) == len(reading) > 50
 
 
+def test_fewer_words_are_the_first_of_more(encoder_of: Callable[[str], Encoder]) -> None:
+    """In half precision, too, where many logits are equal."""
+    encoder = encoder_of("masked-minilm-trained")
+    vectors_MH = encoder.encode_passages([""] * 3, TEXTS[:3]).vectors_MH
+    more = encoder.read(vectors_MH, 30)
+    for words in (1, 4, 8):
+        assert encoder.read(vectors_MH, words) == [reading[:words] for reading in more]
+
+
 def test_many_vectors_are_read_as_few_are(encoder_of: Callable[[str], Encoder]) -> None:
     encoder = encoder_of("masked-dream")
     vectors_MH = np.repeat(encoder.encode_queries(["honey", "river"]).vectors_MH, 70, axis=0)

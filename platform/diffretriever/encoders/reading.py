@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +25,9 @@ from diffretriever.schemas.serve import Reading, ReadWord
 if TYPE_CHECKING:
     from diffretriever.backbones import Backbone
 
+_MAYBE_EQUAL = 64
+"""Entries looked at beyond those needed: in half precision several have the same logit, of which the first one counts,
+whichever the device names."""
 _LEAST_LETTERS, _LEAST_ASCII_LETTERS = 2, 3
 
 
@@ -47,7 +51,7 @@ class VectorReader:
             words: of a reading, at most.
         """
         # So many entries hold so many words, even where each is there in all its forms.
-        count = min(words * self._most_forms, len(self._texts))
+        count = min(words * self._most_forms + _MAYBE_EQUAL, len(self._texts))
         with torch.inference_mode():
             logits_mR = self._backbone.logits_of(torch.from_numpy(vectors_mH.astype(np.float32)))[:, self._entries_R]
             best = logits_mR.float().topk(count)
@@ -58,11 +62,10 @@ class VectorReader:
         ]
 
     def _reading(self, logits: Sequence[float], entries: Sequence[int], words: int) -> Reading:
-        strongest: dict[str, ReadWord] = {}
-        for logit, entry in zip(logits, entries, strict=True):
-            text = self._texts[entry]
-            strongest.setdefault(text.casefold(), ReadWord(word=text, logit=logit))
-        return list(strongest.values())[:words]
+        strongest: dict[str, tuple[str, float]] = {}
+        for logit, entry in sorted(zip(logits, entries, strict=True), key=lambda each: (-each[0], each[1])):
+            strongest.setdefault(self._texts[entry].casefold(), (self._texts[entry], logit))
+        return [ReadWord(word=text, logit=logit) for text, logit in islice(strongest.values(), words)]
 
 
 def readable_entries(texts: Sequence[str], special: set[int]) -> list[int]:
