@@ -83,6 +83,7 @@ def test_lengths_of_layer_norm_and_rms_norm() -> None:
     # The norm's epsilon is in the states, and not in what is found.
     torch.testing.assert_close(found_MH, centred_MH, rtol=1e-4, atol=1e-5)
     scaled_MH = functional.rms_norm(z_MH, (256,), weight_H)
+    assert torch.equal(as_states(torch.zeros(1, 256), weight_H, bias_H), torch.zeros(1, 256))
     found_MH = as_states(functional.normalize(scaled_MH), weight_H, None)
     torch.testing.assert_close(found_MH, scaled_MH, rtol=1e-4, atol=1e-5)
 

@@ -15,9 +15,12 @@ from diffretriever.encoders.representations import read_vectors
 from diffretriever.index.table import PassageIndex, bm25_manifest, manifest_of
 from diffretriever.schemas.describe import DescribeJob, Example
 from diffretriever.schemas.retriever import Bm25Retriever, LibraryRetriever
+from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.serve import ReadWord
-from diffretriever.search import themes
+from diffretriever.search import searcher_of, themes
 from diffretriever.search.themes import check_readable, describe
+from tests.index.compressed_cases import compressed, stored_vectors
+from tests.search.conftest import fill
 
 
 def job(index: PassageIndex, **fields: Any) -> DescribeJob:
@@ -42,6 +45,19 @@ def test_slots_are_counted_over_all_passages(index: PassageIndex, encoder: Encod
         assert all(counts[slot.slot][each.word] == round(each.share * 60) for each in slot.words)
     assert sum(theme.passages for theme in found.themes) == 60
     assert [theme.passages for theme in found.themes] == sorted((t.passages for t in found.themes), reverse=True)
+
+
+def test_of_a_compressed_index_decoded_vectors_are_read(encoder: Encoder, tmp_path: Path) -> None:
+    index = compressed(fill(encoder, str(tmp_path / "index")), "residual4")
+    found = describe(index, encoder, job(index, words=2, themes=1))
+    readings = encoder.read(stored_vectors(index), 2)
+    said = {each.word.casefold() for reading in readings for each in reading}
+    assert {each.word for slot in found.slots for each in slot.words} <= said
+    assert found.themes[0].passages == 60
+    row = index.order.passages.rows_P
+    assert row is not None
+    (explanation,) = searcher_of(index, SearchOptions(index=index.uri), encoder).explain("heat", row[:1], words=2)
+    assert explanation.passage_readings == encoder.read(index.representations(row[:1]).vectors_MH, 2)
 
 
 def test_a_sample_is_drawn_by_its_seed(index: PassageIndex, encoder: Encoder) -> None:

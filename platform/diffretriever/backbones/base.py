@@ -290,7 +290,7 @@ class Backbone(ABC):
         ModernBERT's masked-language heads) ranks tokens by the direction alone.
 
         Args:
-            directions_MH: floating, of any length but 0.
+            directions_MH: floating, of any length.
         """
         norm = dict(self.final_norm.named_parameters())
         states_MH = as_states(moved(directions_MH, self.device), norm["weight"], norm.get("bias"))

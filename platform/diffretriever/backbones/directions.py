@@ -21,7 +21,7 @@ def as_states(directions_MH: Tensor, weight_H: Tensor, bias_H: Tensor | None) ->
     """Return float32 [M, H]: each direction with the length that a state has there.
 
     Args:
-        directions_MH: floating, of any length but 0.
+        directions_MH: floating, of any length; 0 stays 0.
         weight_H: of the norm.
         bias_H: of the norm; None for one without.
     """
@@ -30,7 +30,7 @@ def as_states(directions_MH: Tensor, weight_H: Tensor, bias_H: Tensor | None) ->
     ray_MN = directions_MH.float()[:, is_on_H] / weight_H[is_on_H]
     centre_N = torch.zeros_like(ray_MN[0]) if bias_H is None else bias_H.float()[is_on_H] / weight_H[is_on_H]
     # |length · ray - centre|² = N; of the two lengths the one that goes along the ray, not against it.
-    square_M = ray_MN.square().sum(1)
+    square_M = ray_MN.square().sum(1).clamp(min=torch.finfo(torch.float32).tiny)
     along_M = ray_MN @ centre_N
     outside = centre_N.square().sum() - len(centre_N)
     length_M = (along_M + (along_M.square() - square_M * outside).clamp(min=0).sqrt()) / square_M

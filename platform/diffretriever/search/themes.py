@@ -20,6 +20,7 @@ from diffretriever.codecs.codewords import nearest_centroids, spherical_centroid
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import read_vectors
 from diffretriever.index.table import PassageIndex
+from diffretriever.index.vectors import refuse_rows
 from diffretriever.progress import Progress
 from diffretriever.schemas.describe import DescribeJob, Example, IndexDescription, SlotDescription, SlotWord, Theme
 from diffretriever.schemas.serve import Reading
@@ -86,6 +87,9 @@ def describe(index: PassageIndex, encoder: Encoder, job: DescribeJob) -> IndexDe
         index: that `check_readable` lets pass.
         encoder: of its retriever.
         job: sizes and seed.
+
+    Raises:
+        ValueError: a passage that is read holds NaN or infinity.
     """
     said = _Said()
     rows = np.random.default_rng(job.seed).choice(len(index), min(job.sample, len(index)), replace=False)
@@ -112,6 +116,7 @@ def _passages(
     """Yield passages with their vectors and what these say; so many at a time are read together."""
     for start in range(0, len(rows), _TAKEN_ROWS):
         table = index.take(rows[start : start + _TAKEN_ROWS], ["id", "title", "reps"])
+        refuse_rows(index.uri, table)
         vectors_MH, offsets = read_vectors(table)
         readings = encoder.read(vectors_MH, words)
         names = zip(table.column("id").to_pylist(), table.column("title").to_pylist(), strict=True)
