@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 import textwrap
+from collections.abc import Iterator, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,10 @@ from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.search import SearchJob
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from diffretriever.schemas.serve import Explanation, Reading, Word
+    from diffretriever.search.base import Searcher
     from diffretriever.search.selecting import BudgetChooser, Choice
 
 
@@ -32,18 +37,58 @@ def main(config: SearchJob) -> None:
         budgets = [choice.budget]
         print(_reason(chooser, choice), file=sys.stderr if config.json_output else sys.stdout)
     hits = searcher.search([config.query], k=config.top_k, modes=[mode], budgets=budgets, filter=config.filter)[mode]
-    passages = searcher.index.shown(hits.rows())
-    ranked = list(zip(hits[0], passages, strict=True))
+    rows = hits.rows()
+    ranked = list(zip(hits[0], searcher.index.shown(rows), strict=True))
+    explained = _explained(config, searcher, rows, budgets) if config.explain else [None] * len(ranked)
     if config.json_output:
-        rows = [{"id": i, "score": score, "mode": mode, **passage} for (i, score), passage in ranked]
-        print(json.dumps(rows, ensure_ascii=False, indent=2, default=date.isoformat))
+        print(json.dumps(_as_json(ranked, mode, explained), ensure_ascii=False, indent=2, default=date.isoformat))
         return
     among = f", of which those count that meet {config.filter}" if config.filter else ""
     print(f"{mode} scores of {len(searcher.index):,} passages{among}")
     if not ranked:
         print("nothing found")
-    for rank, ((passage_id, score), passage) in enumerate(ranked, start=1):
+    for rank, (((passage_id, score), passage), explanation) in enumerate(zip(ranked, explained, strict=True), start=1):
         print(_show(rank, passage_id, score, passage))
+        if explanation is not None:
+            print(textwrap.indent("\n".join(_why(explanation)), "      "))
+
+
+def _explained(config: SearchJob, searcher: Searcher, rows: np.ndarray, budgets: list[int] | None) -> list[Explanation]:
+    return searcher.explain(config.query, rows, budget=budgets[0] if budgets else None, words=config.words)
+
+
+def _as_json(
+    ranked: Sequence[tuple[tuple[str, float], dict[str, Any]]], mode: Mode, explained: Sequence[Explanation | None]
+) -> list[dict[str, Any]]:
+    rows = [{"id": i, "score": score, "mode": mode, **passage} for (i, score), passage in ranked]
+    return [
+        row if each is None else {**row, "explanation": each.model_dump()}
+        for row, each in zip(rows, explained, strict=True)
+    ]
+
+
+def _why(explanation: Explanation) -> Iterator[str]:
+    """Yield a block of lines: each query slot beside the passage slot that it met, the slots that none met, words."""
+    asked, held = explanation.query_readings, explanation.passage_readings
+    for match in explanation.slots:
+        share = "" if match.share is None else f" ({match.share:.0%})"
+        yield f"query slot {match.slot + 1} met passage slot {match.passage_slot + 1}: {match.product:.4f}{share}"
+        yield f"  query:   {_said(match.words, asked[match.slot] if asked else [])}"
+        yield f"  passage: {_said(match.passage_words, held[match.passage_slot] if held else [])}"
+    met = {match.passage_slot for match in explanation.slots}
+    for slot, words in enumerate(explanation.passage_slots):
+        if slot not in met:
+            yield f"passage slot {slot + 1}, met by none: {_said(words, held[slot] if held else [])}"
+    if explanation.terms:
+        shared = ", ".join(f"{term.word} {term.product:.2f} ({term.share:.0%})" for term in explanation.terms)
+        yield f"words in common: {shared}"
+
+
+def _said(own: list[Word], reading: Reading) -> str:
+    """Return what a slot says: in any words with their logits, else the word of its text that it says most."""
+    if reading:
+        return ", ".join(f"{each.word} {each.logit:.1f}" for each in reading)
+    return ", ".join(word.word for word in own) or "-"
 
 
 def _reason(chooser: BudgetChooser, choice: Choice) -> str:

@@ -144,6 +144,8 @@ class RetrieverBase(Model):
     """Texts are read at mask slots, and the config has a `budget`, their numbers."""
     has_query_budget: ClassVar[bool] = False
     """The number of a query's vectors can be chosen for each query."""
+    is_readable: ClassVar[bool] = False
+    """Its vectors are directions of a backbone's final states, which the output head reads as words."""
     is_trainable: ClassVar[bool] = False
     """Its backbone is one of ours: it can be fine-tuned, and a training can learn from it."""
     extra_package: ClassVar[str | None] = None
@@ -214,6 +216,7 @@ class PromptedRetriever(RetrieverBase):
 
     modes = ("dense", "sparse", "hybrid")
     has_query_budget = True
+    is_readable = True
     is_trainable = True
 
     backbone: BackboneConfig
@@ -327,6 +330,7 @@ class PooledRetriever(RetrieverBase):
     """One vector a text: the mean of its final hidden states (DiffEmbed, all-MiniLM) or the last of them (RepLLaMA)."""
 
     modes = ("dense",)
+    is_readable = True
     is_trainable = True
 
     method: Literal["pooled"] = "pooled"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.places import IndexPlace, Place
+from diffretriever.schemas.serve import MOST_READ_WORDS, READ_WORDS
 from diffretriever.schemas.settings import JobConfig, ModelOptions, RayConfig, SelfExclusion
 
 
@@ -89,6 +90,11 @@ class SearchJob(SearchOptions, VersionOption, FilterOption, QueryBudgetOptions):
     dense+0.03bm25; default: the retriever's `default_mode`, or else hybrid where it makes that, or what it makes."""
     top_k: PositiveInt = 10
     """Passages to show."""
+    explain: bool = False
+    """Also show what each score is made of: which slots met, and words in common; for retrievers with vectors."""
+    words: Annotated[int, Field(ge=0, le=MOST_READ_WORDS)] = READ_WORDS
+    """With --explain: words of the whole vocabulary to show for each slot of query and passage, where the retriever's
+    vectors can be read so (masked, generated, pooled)."""
     json_output: bool = False
     """Print JSON instead of text."""
 

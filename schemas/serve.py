@@ -48,6 +48,23 @@ class Word(Model):
     """Its impact in the text that it is of, log(1 + logit); None where the sparse side does not keep it."""
 
 
+class ReadWord(Model):
+    """A word of the whole vocabulary that a vector says."""
+
+    word: str
+    logit: float
+    """What the backbone's output head gives it at a final state in the vector's direction."""
+
+
+Reading: TypeAlias = list[ReadWord]
+"""What one vector says, strongest first: the slot's prediction in any words, where `Word`s are of the text alone."""
+READ_WORDS = 8
+"""Words of a reading where nobody says how many."""
+MOST_READ_WORDS = 50
+MOST_READ_PASSAGES = 20
+"""Passages of a request whose vectors are read as words: each slot takes a product with the whole output head."""
+
+
 class SlotMatch(Model):
     """A query slot and the passage slot nearest to it (MaxSim)."""
 
@@ -86,6 +103,10 @@ class Explanation(Model):
     """The words of every slot of the passage, matched or not."""
     terms: list[TermMatch]
     """Largest product first; empty without a sparse side."""
+    query_readings: list[Reading] = Field(default_factory=list)
+    """What every slot of the query says in words of the whole vocabulary; empty where no such words were asked for."""
+    passage_readings: list[Reading] = Field(default_factory=list)
+    """The same of every slot of the passage."""
 
 
 MAX_FILTER_CHARS = 4000
@@ -115,6 +136,9 @@ class SearchRequest(Model):
     collection. The scores of passages stay what they are without it."""
     explain: bool = False
     """Also say, for each passage, which slots and words its scores are made of."""
+    words: Annotated[int, Field(ge=0, le=MOST_READ_WORDS)] = 0
+    """With `explain`: how many words of the whole vocabulary to give for each slot, of queries and passages. For
+    indexes that are `readable`, and at most 20 passages, `k` times the queries."""
 
 
 class BudgetUsed(Model):
@@ -267,6 +291,8 @@ class IndexResponse(Model):
     """The retriever's own K_q; None where queries have no budget."""
     passage_budget: int
     """K_p, most vectors of a passage."""
+    readable: bool = False
+    """Whether explanations can say what slots mean in `words` of the whole vocabulary."""
     adaptive: str | None
     """What `budget: adaptive` is chosen by; None where it is not offered."""
     collections: dict[str, int]

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from fastapi import FastAPI
 from ray import serve
@@ -23,7 +24,7 @@ from diffretriever.consent import trusted_sources
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.representations import Representations
 from diffretriever.files import is_local
-from diffretriever.schemas.serve import PartState
+from diffretriever.schemas.serve import PartState, Reading
 from diffretriever.schemas.serve_config import ReplicaConfig, ServeConfig
 from diffretriever.search.batch import to_table
 from diffretriever.serve.metrics import RayMetrics, exposition
@@ -51,12 +52,16 @@ class QueryEncoder:
 
     def __init__(self, config: ServeConfig) -> None:
         _use_threads(config, config.encoder)
-        encoder = open_encoder(config, open_index(config), config.device_of(config.encoder))
-        self._encode = EncodeBatcher(encoder, config.batch_tokens, RayMetrics())
+        self._encoder = open_encoder(config, open_index(config), config.device_of(config.encoder))
+        self._encode = EncodeBatcher(self._encoder, config.batch_tokens, RayMetrics())
 
     async def encode(self, texts: list[PreparedText]) -> Representations:
         """Represent the queries of one request, together with those of others."""
         return await self._encode(texts)
+
+    async def read(self, vectors_MH: np.ndarray, words: int) -> list[Reading]:
+        """See `Encoder.read`."""
+        return await asyncio.to_thread(self._encoder.read, vectors_MH, words)
 
     async def ping(self) -> None:
         """Show that this replica is alive."""

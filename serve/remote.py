@@ -6,19 +6,21 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from ray.serve.handle import DeploymentHandle
 
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.representations import Representations
 from diffretriever.schemas.mode import ListName
-from diffretriever.schemas.serve import PartState, SearchResponse
+from diffretriever.schemas.serve import PartState, Reading, SearchResponse
 from diffretriever.search.batch import merge, to_hits
 from diffretriever.serve.replicas import Replicas
 from diffretriever.serving.answering import (
     Answering,
     CheckedRequest,
     Found,
+    Read,
     Searched,
     SearchSpec,
     not_finite_problem,
@@ -48,8 +50,20 @@ class RemoteBackend:
         if request.bm25 is not None:
             found = await asyncio.to_thread(with_bm25, request, planned, found)
         clock.done("search")
-        (answer,) = await asyncio.to_thread(answering.finish, [Searched(request, planned, queries, found)])
+        searched = [Searched(request, planned, queries, found)]
+        (answer,) = await asyncio.to_thread(answering.finish, searched, self._reader())
         return answer
+
+    def _reader(self) -> Read:
+        """Return what has the encoder read vectors as words, for a thread beside the event loop, which waits for it."""
+        loop = asyncio.get_running_loop()
+
+        def read(vectors_MH: np.ndarray, words: int) -> list[Reading]:
+            asked = self._encoder.ask("read", vectors_MH, words)
+            readings: list[Reading] = asyncio.run_coroutine_threadsafe(asked, loop).result()
+            return readings
+
+        return read
 
     async def encode(self, texts: list[PreparedText]) -> Representations:
         """Represent texts, in their order."""

@@ -65,6 +65,26 @@ def test_explanation_shows_slots_and_words(page: Page) -> None:
     assert page.accessibility_faults() == []
 
 
+def test_slots_in_any_words(page: Page, stub: Stub) -> None:
+    stub.index = {**stub.index, "readable": True}
+    page.go("/", q="read", mode="dense", budget=8)
+    page.settled()
+    assert stub.asked[-1].words == 8
+    page.one(".hit .why").click()
+    page.explained()
+    explanation = recorded(TIDES).results[0].hits[0].explanation
+    assert explanation is not None
+    met = sorted({slot.passage_slot for slot in explanation.slots})
+    assert page.texts("section > .readings dt.query") == [f"Query {slot.slot + 1}" for slot in explanation.slots]
+    assert page.texts("section > .readings dt.passage") == [f"Passage {slot + 1}" for slot in met]
+    assert page.texts("section > .readings dd")[0] == "query0, tide, <b>moon"
+    assert page.one("section > .readings dd strong").get_attribute("title") == "logit 5.25"
+    idle = len(explanation.passage_slots) - len(met)
+    assert page.run("return document.querySelectorAll('details .readings dt').length") == idle > 0
+    assert page.accessibility_faults() == []
+    page.shoot("any-words")
+
+
 def test_budget_and_mode_change_the_ranking(page: Page, stub: Stub) -> None:
     page.go("/", q=TIDES, mode="dense")
     page.settled()

@@ -21,7 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_search_sends_what_differs_and_returns_the_typed_answer(ask: Ask) -> None:
     script = Script([ok(FOUND)])
-    assert ask(script, "search", ["heat", "slab"], k=3, mode="dense", budget=8, collection="c", explain=True) == FOUND
+    asked = {"k": 3, "mode": "dense", "budget": 8, "collection": "c", "explain": True, "words": 2}
+    assert ask(script, "search", ["heat", "slab"], **asked) == FOUND
     (request,) = script.requests
     assert (request.method, str(request.url)) == ("POST", "http://service/search")
     assert request.headers["content-type"] == "application/json"
@@ -32,6 +33,7 @@ def test_search_sends_what_differs_and_returns_the_typed_answer(ask: Ask) -> Non
         "budget": 8,
         "filter": {"collection": "c"},
         "explain": True,
+        "words": 2,
     }
 
 

@@ -121,6 +121,11 @@ def test_explanations(index: dr.Index) -> None:
     explained = index.explain("prune roses", best.id)
     products = [match.product for match in explained.slots]
     assert sum(products) / len(products) == pytest.approx(best.score, abs=1e-5)
+    assert [len(reading) for reading in explained.query_readings] == [8] * len(explained.slots)
+    assert len(explained.passage_readings) == len(explained.passage_slots)
+    fewer = index.explain("prune roses", best.id, 2, words=0)
+    assert len(fewer.slots) == 2
+    assert not fewer.query_readings
     with pytest.raises(ValueError, match="there is no passage 'nobody'"):
         index.explain("prune roses", "nobody")
 

@@ -16,6 +16,7 @@ from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.schemas.analyse import AnalyseBudgetsJob
 from diffretriever.schemas.compress import CompressJob
+from diffretriever.schemas.describe import DescribeJob
 from diffretriever.schemas.encode import EncodeJob
 from diffretriever.schemas.evaluate import CompareJob, DemoJob, EvaluateJob
 from diffretriever.schemas.inspect import InspectJob, MaintainJob
@@ -40,6 +41,7 @@ JOBS: dict[str, type[JobConfig]] = {
     "compare": CompareJob,
     "compress_index": CompressJob,
     "demo": DemoJob,
+    "describe_index": DescribeJob,
     "encode_beir": EncodeJob,
     "evaluate": EvaluateJob,
     "fit_selector": FitSelectorJob,

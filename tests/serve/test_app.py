@@ -78,9 +78,11 @@ def test_it_is_ready_and_says_how_it_searches(client: httpx2.Client) -> None:
 
 
 def test_filters_and_explanations(client: httpx2.Client) -> None:
-    answer = ask(client, query=QUERIES[0], filter={"collection": "other's"}, explain=True, k=3)
+    answer = ask(client, query=QUERIES[0], filter={"collection": "other's"}, explain=True, words=2, k=3)
     for hit in answer["results"][0]["hits"]:
         assert hit["collection"] == "other's"
+        assert [len(reading) for reading in hit["explanation"]["query_readings"]] == [2] * 4
+        assert len(hit["explanation"]["passage_readings"]) == len(hit["explanation"]["passage_slots"])
         assert len(hit["explanation"]["slots"]) == 4
         products = [slot["product"] for slot in hit["explanation"]["slots"]]
         if hit["scores"]["dense"] is not None:

@@ -11,10 +11,13 @@ from fastapi.testclient import TestClient
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
-from diffretriever.schemas.serve import Problem, SearchResponse
+from diffretriever.schemas.retriever import Bm25Retriever
+from diffretriever.schemas.serve import Problem, SearchRequest, SearchResponse
 from diffretriever.search import open_searcher
 from diffretriever.serving.api import make_api
 from diffretriever.serving.guard import HEADERS, Keys
+from diffretriever.serving.problems import InvalidError
+from diffretriever.serving.service import _check_words
 from tests.serving.serving_cases import PASSAGES, QUERIES, local_service, write_passages
 
 
@@ -64,6 +67,32 @@ def test_hybrid_answers_say_what_they_are_made_of(client: TestClient, index: Pas
     assert answer.index.name == index.uri.rpartition("/")[2], "the place itself is nobody's"
 
 
+def test_words_of_slots_are_the_encoders(client: TestClient, index: PassageIndex, encoder: Encoder) -> None:
+    answer = search(client, query=QUERIES[:2], explain=True, words=3, k=4)
+    plain = search(client, query=QUERIES[:2], explain=True, k=4)
+    for number, (result, without) in enumerate(zip(answer.results, plain.results, strict=True)):
+        asked = encoder.read(encoder.encode_queries(QUERIES[number : number + 1]).vectors_MH, 3)
+        for hit, other in zip(result.hits, without.hits, strict=True):
+            assert hit.explanation is not None
+            assert other.explanation is not None
+            passages = index.order.passages
+            assert passages.rows_P is not None
+            held = encoder.read(index.representations(passages.rows_P[passages.numbers_of([hit.id])]).vectors_MH, 3)
+            for found, expected in ((hit.explanation.query_readings, asked), (hit.explanation.passage_readings, held)):
+                assert [[each.word for each in slot] for slot in found] == [[w.word for w in slot] for slot in expected]
+            assert not other.explanation.query_readings
+            unread: dict[str, list[Any]] = {"query_readings": [], "passage_readings": []}
+            assert hit.explanation.model_copy(update=unread) == other.explanation
+    assert client.get("/index").json()["readable"]
+
+
+def test_vectors_that_cannot_be_read(index: PassageIndex) -> None:
+    request = SearchRequest(query="heat", explain=True, words=3)
+    with pytest.raises(InvalidError, match="vectors of the bm25 method cannot be read"):
+        _check_words(request, Bm25Retriever())
+    _check_words(request, index.manifest.retriever)
+
+
 def test_sums_with_bm25_are_those_of_a_search_job(client: TestClient, index: PassageIndex) -> None:
     offered = client.get("/index").raise_for_status().json()
     assert offered["modes"] == ["dense", "sparse", "hybrid"]
@@ -109,6 +138,9 @@ def test_encoded_queries_are_the_encoders(client: TestClient, encoder: Encoder) 
         ({"query": 5}, 422, "query", "string"),
         ({}, 422, "query", "required"),
         ({"query": "a", "k": 51}, 422, "k", "at most 50"),
+        ({"query": "a", "words": 3}, 422, "words", "set explain to true"),
+        ({"query": "a", "words": 51, "explain": True}, 422, "words", "less than or equal to 50"),
+        ({"query": ["a", "b"], "k": 11, "words": 3, "explain": True}, 422, "words", "22 passages are too many"),
         ({"query": "a", "k": 0}, 422, "k", "greater than 0"),
         ({"query": "a", "budget": 33}, 422, "budget", "at most 32"),
         ({"query": "a", "budget": "best"}, 422, "budget", "adaptive"),

@@ -2,7 +2,7 @@
 
 Only logits that are asked for are computed: in a vocabulary of 150,000 all of them cost more than the slots do.
 
-Legend: B batch, L padded length, P positions read in a row, H hidden size, V vocabulary, T chosen tokens.
+Legend: B batch, L padded length, P positions read in a row, H hidden size, V vocabulary, T chosen tokens, M vectors.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields
 from diffretriever.backbones.device import moved, resolve_attention
+from diffretriever.backbones.directions import as_states
 from diffretriever.backbones.graphs import PassGraphs, Shape
 from diffretriever.backbones.inputs import PassInputs, check_inputs, whole_steps
 from diffretriever.backbones.packed import KERNEL, PackedBatch
@@ -218,6 +219,11 @@ class Backbone(ABC):
         return tied
 
     @property
+    @abstractmethod
+    def final_norm(self) -> nn.Module:
+        """The norm that the final hidden states come from: a weight, and a bias or none."""
+
+    @property
     def device(self) -> torch.device:
         """Where the weights are."""
         device: torch.device = self.model.device
@@ -277,6 +283,24 @@ class Backbone(ABC):
         inputs = PassInputs(input_ids, attention_mask, position_ids, slots)
         hidden_BPH = read(inputs, positions, nested=nested)
         return BackboneOutput(hidden_BPH, self._logits(hidden_BPH[:, :logits_of_first].contiguous(), token_ids))
+
+    def logits_of(self, directions_MH: Tensor) -> Tensor:
+        """Return [M, V], on the device: the logits of final states whose directions alone are left: stored vectors.
+
+        They are those that `forward` gave at the states, up to the rounding of the directions: the states get back the
+        length that the final norm gave them. A head without biases and layers of its own (all but BERT's and
+        ModernBERT's masked-language heads) ranks tokens by the direction alone. Vectors of a readout that adds to the
+        mean of the text's states are read as that mean is: the head as published, without what was learned for slots.
+
+        Args:
+            directions_MH: floating, of any length.
+        """
+        norm = dict(self.final_norm.named_parameters())
+        states_MH = as_states(moved(directions_MH, self.device), norm["weight"], norm.get("bias")).to(self.dtype)
+        if self.slot_layers is not None and self.slot_layers.residual is not None:
+            logits_MV: Tensor = self.output_projection(self.head_input(states_MH))
+            return logits_MV
+        return self._logits(states_MH[None], None)[0]
 
     def _check_attention(self, position_ids_BL: Tensor | None, slots_BL: Tensor | None, *, nested: bool) -> None:
         if nested and slots_BL is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM, BertModel, BertTokenizer
 
 from diffretriever.backbones.base import Backbone
@@ -185,6 +185,12 @@ class BertBackbone(Backbone):
         head = model.get_output_embeddings()
         if head is not None and head.weight is not model.get_input_embeddings().weight:
             raise ValueError(f"{checkpoint.folder}: the head's weights differ from the embeddings; tied is supported.")
+
+    @property
+    def final_norm(self) -> nn.Module:
+        """That of the last layer."""
+        norm: nn.Module = self.model.base_model.encoder.layer[-1].output.LayerNorm
+        return norm
 
     def head_input(self, hidden_BPH: Tensor) -> Tensor:
         """Return the hidden states after the masked-language head's own layer, where there is one."""

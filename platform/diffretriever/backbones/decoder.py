@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.checkpoint import Checkpoint, pick
@@ -82,6 +82,12 @@ class DecoderBackbone(Backbone):
                 f"{file}: the output head and the embeddings should be tied: "
                 f"{model.config.tie_word_embeddings}; in the weights they are tied: {is_tied}."
             )
+
+    @property
+    def final_norm(self) -> nn.Module:
+        """The norm after all layers."""
+        norm: nn.Module = self.model.base_model.norm
+        return norm
 
 
 def shared_fields(config: Mapping[str, Any], file: Path) -> dict[str, Any]:

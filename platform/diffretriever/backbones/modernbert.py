@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import ModernBertConfig, ModernBertForMaskedLM, ModernBertModel
 
 from diffretriever.backbones.base import Backbone
@@ -233,6 +233,12 @@ class ModernBertBackbone(Backbone):
         head = model.get_output_embeddings()
         if head is not None and head.weight is not model.get_input_embeddings().weight:
             raise ValueError(f"{checkpoint.folder}: the head's weights differ from the embeddings; tied is supported.")
+
+    @property
+    def final_norm(self) -> nn.Module:
+        """The norm after all layers."""
+        norm: nn.Module = self.model.base_model.final_norm
+        return norm
 
     def head_input(self, hidden_BPH: Tensor) -> Tensor:
         """Return the hidden states after the masked-language head's own layer, where there is one."""

@@ -63,6 +63,7 @@ def search(
     collection: str | None,
     filter: str | None,  # noqa: A002 (what everybody calls it)
     explain: bool,
+    words: int,
 ) -> Call[SearchResponse]:
     """Return the call of a search.
 
@@ -74,6 +75,7 @@ def search(
         collection: name of the collection to search in; None: all of them.
         filter: condition on metadata; None: none.
         explain: whether explanations are wanted.
+        words: of the whole vocabulary, wanted for each slot in an explanation.
 
     Raises:
         ValueError: a value that no service would take.
@@ -81,7 +83,7 @@ def search(
     if collection is not None and filter is not None:
         raise ValueError(f"give collection or filter, not both: a filter can say (…) AND collection = '{collection}'")
     chosen = filter if collection is None else _body(Filter, collection=collection)
-    body = _body(SearchRequest, query=query, k=k, mode=mode, budget=budget, filter=chosen, explain=explain)
+    body = _body(SearchRequest, query=query, k=k, mode=mode, budget=budget, filter=chosen, explain=explain, words=words)
     return Call("POST", "search", SearchResponse, body)
 
 

@@ -72,6 +72,7 @@ class SearchClient:
         collection: str | None = None,
         filter: str | None = None,  # noqa: A002 (what everybody calls it)
         explain: bool = False,
+        words: int = 0,
     ) -> SearchResponse:
         """Rank passages for one query or several.
 
@@ -85,8 +86,18 @@ class SearchClient:
             filter: condition on metadata that passages must meet, such as `year >= 2020 AND lang = 'en'`, in place of
                 `collection`.
             explain: also say which slots and words each score is made of.
+            words: with `explain`, how many words of the whole vocabulary to give for each slot; at most 20 passages.
         """
-        call = calls.search(query, k=k, mode=mode, budget=budget, collection=collection, filter=filter, explain=explain)
+        call = calls.search(
+            query,
+            k=k,
+            mode=mode,
+            budget=budget,
+            collection=collection,
+            filter=filter,
+            explain=explain,
+            words=words,
+        )
         return self._ask(call)
 
     def encode(self, query: Texts, *, budget: AskedBudget = None) -> EncodeResponse:
@@ -172,6 +183,7 @@ class AsyncSearchClient:
         collection: str | None = None,
         filter: str | None = None,  # noqa: A002 (what everybody calls it)
         explain: bool = False,
+        words: int = 0,
     ) -> SearchResponse:
         """Rank passages for one query or several.
 
@@ -185,8 +197,18 @@ class AsyncSearchClient:
             filter: condition on metadata that passages must meet, such as `year >= 2020 AND lang = 'en'`, in place of
                 `collection`.
             explain: also say which slots and words each score is made of.
+            words: with `explain`, how many words of the whole vocabulary to give for each slot; at most 20 passages.
         """
-        call = calls.search(query, k=k, mode=mode, budget=budget, collection=collection, filter=filter, explain=explain)
+        call = calls.search(
+            query,
+            k=k,
+            mode=mode,
+            budget=budget,
+            collection=collection,
+            filter=filter,
+            explain=explain,
+            words=words,
+        )
         return await self._ask(call)
 
     async def encode(self, query: Texts, *, budget: AskedBudget = None) -> EncodeResponse:

@@ -2,7 +2,8 @@
 
 The two halves are separate objects so that a pipeline can prepare texts in tasks that load no weights.
 
-Legend: B texts of a batch, K most vectors of a text in the batch, G ids whose logits are read, H hidden size, N texts.
+Legend: B texts of a batch, K most vectors of a text in the batch, G ids whose logits are read, H hidden size, N texts,
+M vectors that are read, m those read at once.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -21,11 +22,13 @@ from diffretriever.encoders.representations import Representations, refuse_queri
 from diffretriever.progress import Progress
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.retriever import BackboneRetriever, NeuralRetriever
+from diffretriever.schemas.serve import READ_WORDS, Reading
 
 if TYPE_CHECKING:
     import torch
 
     from diffretriever.backbones import Backbone, Vocabulary
+    from diffretriever.encoders.reading import VectorReader
     from diffretriever.encoders.readout import ContentIds
 
 T = TypeVar("T")
@@ -34,6 +37,8 @@ TOKENS_PER_BATCH_GPU = 16_384
 """On a GPU with room for them: enough to keep it busy, and a quarter of a block of the encode job with a large model. A
 batch of a whole block would be padded to its longest text, so that sorting by length did nothing."""
 _TOKENS_PER_BATCH_CPU = 2048
+# Vectors whose logits are held at a time: 80 MB in fp32 for a vocabulary of 150,000.
+_READ_AT_ONCE = 128
 # Rows times the longest row, of texts that run without pads, in budgets of a batch.
 _MOST_PADDED = 2
 # Texts of a group have at least this share of the longest one's tokens.
@@ -219,6 +224,18 @@ class Encoder(ABC):
         """
         raise ValueError(f"{self.config.title}: only passes of masked and pooled retrievers can be recorded")
 
+    def read(self, vectors_MH: np.ndarray, words: int = READ_WORDS) -> list[Reading]:
+        """Return what stored vectors say in words of the whole vocabulary; see `encoders.reading`.
+
+        Args:
+            vectors_MH: floating [M, H], of queries or passages.
+            words: most words for each of them.
+
+        Raises:
+            ValueError: this encoder's cannot be read: its config says so (`is_readable`).
+        """
+        raise ValueError(f"{self.config.title}: only masked, generated and pooled retrievers have readable vectors")
+
     def _empty(self) -> Representations:
         return Representations.of_vectors(np.zeros((0, self.facts.hidden_size), np.float16), [], [])
 
@@ -269,6 +286,22 @@ class BackboneEncoder(Encoder):
         if not self.reads_whole_texts:
             super().record_passes()
         self.backbone.record_passes()
+
+    def read(self, vectors_MH: np.ndarray, words: int = READ_WORDS) -> list[Reading]:
+        """See the base class."""
+        starts = range(0, len(vectors_MH), _READ_AT_ONCE)
+        parts = (vectors_MH[start : start + _READ_AT_ONCE] for start in starts)
+        launched = (self._launcher.launch(partial(self._begin_reading, part, words)) for part in parts)
+        return [reading for each in launched for reading in each.result()[0]]
+
+    def _begin_reading(self, vectors_mH: np.ndarray, words: int) -> Callable[[], list[Reading]]:
+        return self._reader.begin(vectors_mH, words)
+
+    @cached_property
+    def _reader(self) -> VectorReader:
+        from diffretriever.encoders.reading import VectorReader
+
+        return VectorReader(self.backbone)
 
     @classmethod
     @abstractmethod

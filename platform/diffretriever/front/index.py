@@ -22,6 +22,7 @@ from diffretriever.schemas.encode import NO_METADATA, EncodeJob, EncodeSummary
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.retriever import is_neural
 from diffretriever.schemas.search import SearchOptions
+from diffretriever.schemas.serve import READ_WORDS
 
 if TYPE_CHECKING:
     from diffretriever.collections import Collection
@@ -255,22 +256,23 @@ class Index:
         ]
         return results[0] if isinstance(queries, str) else results
 
-    def explain(self, query: str, passage_id: str, budget: int | None = None) -> Explanation:
+    def explain(
+        self, query: str, passage_id: str, budget: int | None = None, *, words: int = READ_WORDS
+    ) -> Explanation:
         """Take the scores of a passage for a query apart: slots that met, words in common (paper Eqs. 2 and 3).
 
         Args:
             query: a text.
             passage_id: of the passage.
             budget: K_q; None is the retriever's own.
+            words: how many words of the whole vocabulary to give for each slot, where the retriever's vectors can be
+                read (masked, generated, pooled); 0: none.
 
         Raises:
             ValueError: there is no such passage, or the retriever encodes nothing.
         """
-        from diffretriever.search.explain import explain
-
-        encoded = self.retriever.encode_queries(query, budget)
-        stored = self._table.representations(self._row(passage_id))
-        return explain(encoded, stored, self.retriever.encoder.preparer.vocabulary.word)
+        (explanation,) = self.searcher.explain(query, self._row(passage_id), budget=budget, words=words)
+        return explanation
 
     def _row(self, passage_id: str) -> np.ndarray:
         passages = self._table.order.passages

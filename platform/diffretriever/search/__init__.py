@@ -10,9 +10,10 @@ from diffretriever.schemas.search import SearchOptions
 if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder
     from diffretriever.index.table import PassageIndex
+    from diffretriever.schemas.describe import DescribeJob
     from diffretriever.search.base import Searcher
 
-__all__ = ["open_searcher", "searcher_of"]
+__all__ = ["encoder_of", "open_searcher", "searcher_of"]
 
 
 def open_searcher(index: str, options: SearchOptions | None = None, version: int | None = None) -> Searcher:
@@ -40,11 +41,25 @@ def searcher_of(index: PassageIndex, options: SearchOptions, encoder: Encoder | 
 
         return Bm25Searcher(index)
 
+    from diffretriever.search.neural import NeuralSearcher
+
+    return NeuralSearcher(index, encoder_of(index, options, encoder), options)
+
+
+def encoder_of(index: PassageIndex, options: SearchOptions | DescribeJob, encoder: Encoder | None = None) -> Encoder:
+    """Return the encoder that made an index of a neural retriever; raises as `open_searcher`.
+
+    Args:
+        index: says which.
+        options: where its weights lie now, and on which device they are to be.
+        encoder: the same, where it is loaded already.
+    """
     from diffretriever.encoders import load_encoder
     from diffretriever.index.table import check_same, manifest_of
     from diffretriever.presets import with_places
-    from diffretriever.search.neural import NeuralSearcher
 
-    encoder = encoder or load_encoder(with_places(retriever, options.backbone, options.adapter), options.device)
-    check_same(index.manifest, manifest_of(encoder), index.uri)
-    return NeuralSearcher(index, encoder, options)
+    retriever = index.manifest.retriever
+    assert is_neural(retriever), "others have no encoder"
+    found = encoder or load_encoder(with_places(retriever, options.backbone, options.adapter), options.device)
+    check_same(index.manifest, manifest_of(found), index.uri)
+    return found

@@ -5,10 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+import numpy as np
+
 from diffretriever.index.filters import condition_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.mode import Mode, unweighted
+from diffretriever.schemas.serve import Explanation
 from diffretriever.scoring.hits import Hits
 
 FILTERS_KEPT = 8
@@ -62,11 +65,34 @@ class Searcher(ABC):
         """
         wanted = tuple(modes) if modes is not None else self.modes
         check_modes(wanted, self.index.manifest.retriever.offered_modes, "this index")
-        if budgets is not None and not self.supports_budgets:
-            raise ValueError(f"the {self.index.manifest.retriever.method} method has no query budget")
+        self._check_budget(has_budget=budgets is not None)
         _check_texts(queries)
         condition = None if filter is None else condition_of(filter, self.index.manifest.metadata)
         return self._search(queries, k, wanted, budgets, condition)
+
+    def _check_budget(self, *, has_budget: bool) -> None:
+        if has_budget and not self.supports_budgets:
+            raise ValueError(f"the {self.index.manifest.retriever.method} method has no query budget")
+
+    def explain(self, query: str, rows: np.ndarray, *, budget: int | None = None, words: int = 0) -> list[Explanation]:
+        """Take the scores of passages for a query apart: slots that met, words in common (paper Eqs. 2 and 3).
+
+        Args:
+            query: a text.
+            rows: int64, where in the index the passages are.
+            budget: K_q; None is the retriever's own.
+            words: how many words of the whole vocabulary to give for each slot, if the retriever's vectors are
+                readable; 0: none.
+
+        Raises:
+            ValueError: the retriever encodes nothing, or a budget for one without.
+        """
+        self._check_budget(has_budget=budget is not None)
+        return self._explain(query, rows, budget, words)
+
+    def _explain(self, query: str, rows: np.ndarray, budget: int | None, words: int) -> list[Explanation]:
+        method = self.index.manifest.retriever.method
+        raise ValueError(f"{method} encodes nothing: it goes by the words of texts, so there are no slots to explain")
 
     @abstractmethod
     def _search(

@@ -6,14 +6,28 @@ Legend: K query slots, P passage slots, H hidden size, T terms in common.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from diffretriever.encoders.representations import Representations
-from diffretriever.schemas.serve import Explanation, SlotMatch, TermMatch, Word
+from diffretriever.schemas.serve import Explanation, Reading, SlotMatch, TermMatch, Word
 
 NameWord = Callable[[int], str]
 """A vocabulary entry's text."""
+ReadVectors = Callable[[np.ndarray], list[Reading]]
+"""What vectors [M, H] say in words of the whole vocabulary, such as `Encoder.read`."""
+
+
+class Readings(NamedTuple):
+    """What the slots of a query and of a passage say in words of the whole vocabulary."""
+
+    query: list[Reading]
+    passage: list[Reading]
+
+
+_UNREAD = Readings([], [])
 _NO_TOKEN = -1
 
 
@@ -35,13 +49,39 @@ def terms(text: Representations, name: NameWord) -> list[Word]:
     return [Word(word=name(int(text.impact_ids[place])), weight=float(text.impact_weights[place])) for place in order]
 
 
-def explain(query: Representations, passage: Representations, name: NameWord) -> Explanation:
+def explain_each(
+    query: Representations, passages: Representations, name: NameWord, read: ReadVectors | None
+) -> list[Explanation]:
+    """Explain each of several passages, whose vectors are read together with the query's.
+
+    Args:
+        query: one query.
+        passages: any number.
+        name: as in `explain`.
+        read: what reads vectors; None: they are not read.
+    """
+    each = [passages.take(np.array([number])) for number in range(len(passages))]
+    if read is None:
+        return [explain(query, passage, name) for passage in each]
+    readings = read(np.concatenate([query.vectors_MH, passages.vectors_MH]))
+    asked, held = readings[: len(query.vectors_MH)], readings[len(query.vectors_MH) :]
+    slots = pairwise(passages.offsets.tolist())
+    return [
+        explain(query, passage, name, Readings(asked, held[start:end]))
+        for passage, (start, end) in zip(each, slots, strict=True)
+    ]
+
+
+def explain(
+    query: Representations, passage: Representations, name: NameWord, readings: Readings = _UNREAD
+) -> Explanation:
     """Take the scores of one passage for one query apart (paper Eqs. 2 and 3).
 
     Args:
         query: one query.
         passage: one passage.
         name: what a vocabulary entry is called.
+        readings: what their slots say; none where they are not read.
 
     Returns:
         Products in double precision, so that their mean is the dense score up to the rounding of fp32.
@@ -51,6 +91,8 @@ def explain(query: Representations, passage: Representations, name: NameWord) ->
         slots=_matches(query, passage, slot_words(query, name), passage_words),
         passage_slots=passage_words,
         terms=_common_terms(query, passage, name),
+        query_readings=readings.query,
+        passage_readings=readings.passage,
     )
 
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import NamedTuple
+
+import numpy as np
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import IndexPart, PassageIndex
 from diffretriever.schemas.mode import EncodedList, ListName, Mode
 from diffretriever.schemas.search import SearchOptions
+from diffretriever.schemas.serve import Explanation
 from diffretriever.scoring.fusion import depth_for, encoded_lists_for, lists_for, ranked
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.base import FILTERS_KEPT, Searcher
 from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.base import DenseSearch
+from diffretriever.search.explain import explain_each
 from diffretriever.search.sparse import open_sparse
 from diffretriever.search.sparse.base import SparseSearch
 
@@ -49,6 +53,13 @@ class NeuralSearcher(Searcher):
         if "bm25" in lists_for(modes):
             lists["bm25"] = self._bm25(condition).search(queries, depth)
         return {mode: ranked(mode, lists, k) for mode in modes}
+
+    def _explain(self, query: str, rows: np.ndarray, budget: int | None, words: int) -> list[Explanation]:
+        encoded = self.encoder.encode_queries([query], None if budget is None else [budget])
+        reads = words and self.encoder.config.is_readable
+        read = partial(self.encoder.read, words=words) if reads else None
+        word = self.encoder.preparer.vocabulary.word
+        return explain_each(encoded, self.index.representations(rows), word, read)
 
     def search_representations(self, queries: Representations, k: int, modes: Sequence[Mode]) -> dict[Mode, Hits]:
         """Search for queries that are encoded already, by modes without `bm25`, which goes by their texts."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -26,7 +26,9 @@ from diffretriever.schemas.serve import (
     BudgetUsed,
     EncodedQuery,
     EncodedSlot,
+    Explanation,
     QueryResult,
+    Reading,
     SearchHit,
     SearchRequest,
     SearchResponse,
@@ -37,7 +39,7 @@ from diffretriever.schemas.serve_config import ServeLimits
 from diffretriever.scoring.fusion import depth_for, encoded_lists_for, ranked
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.bm25 import Bm25Search
-from diffretriever.search.explain import NameWord, explain, slot_words, terms
+from diffretriever.search.explain import NameWord, explain_each, slot_words, terms
 from diffretriever.search.selecting import BudgetChooser
 from diffretriever.serving.metrics import Metrics, Stage
 from diffretriever.serving.problems import InvalidError
@@ -45,6 +47,8 @@ from diffretriever.serving.snapshots import Version, View
 
 Found = dict[ListName, Hits]
 """For each list, each query's best passages."""
+Read = Callable[[np.ndarray, int], list[Reading]]
+"""What vectors [M, H] say in so many words of the whole vocabulary: `Encoder.read`, wherever the encoder is."""
 
 _QUOTED_CHARACTERS = 60
 
@@ -229,8 +233,13 @@ class Answering:
         with self._lock:
             return self._preparer.prepare_passages(titles, texts)
 
-    def finish(self, searched: Sequence[Searched]) -> list[SearchResponse]:
-        """Rank, read the passages of all requests of a version together, explain if asked to."""
+    def finish(self, searched: Sequence[Searched], read: Read) -> list[SearchResponse]:
+        """Rank, read the passages of all requests of a version together, explain if asked to.
+
+        Args:
+            searched: requests.
+            read: reads vectors as words, where explanations are to say such.
+        """
         rankings = [_rank(each) for each in searched]
         shown: dict[Version, list[np.ndarray]] = {}
         for each, own in zip(searched, rankings, strict=True):
@@ -238,13 +247,15 @@ class Answering:
         views = {each.request.view.version: each.request.view for each in searched}
         texts = {version: views[version].texts(np.unique(np.concatenate(own))) for version, own in shown.items()}
         return [
-            self._response(each, own, texts[each.request.view.version])
+            self._response(each, own, texts[each.request.view.version], read)
             for each, own in zip(searched, rankings, strict=True)
         ]
 
-    def _response(self, searched: Searched, ranking: Ranking, texts: Mapping[int, dict[str, Any]]) -> SearchResponse:
+    def _response(
+        self, searched: Searched, ranking: Ranking, texts: Mapping[int, dict[str, Any]], read: Read
+    ) -> SearchResponse:
         request = searched.request
-        hits = list(self._hits(searched, ranking, texts))
+        hits = list(self._hits(searched, ranking, texts, read))
         request.clock.done("passages")
         timings = request.clock.timings()
         for stage, milliseconds in request.clock.stages.items():
@@ -261,29 +272,42 @@ class Answering:
         )
 
     def _hits(
-        self, searched: Searched, ranking: Ranking, texts: Mapping[int, dict[str, Any]]
+        self, searched: Searched, ranking: Ranking, texts: Mapping[int, dict[str, Any]], read: Read
     ) -> Iterator[list[SearchHit]]:
         """Yield each query's hits, explained if asked for; `texts` are the passages' fields by row."""
         best, mode = ranking.best, searched.request.mode
         rows, names = best.rows().tolist(), best.names()
         explains = searched.request.asked.explain
-        stored = searched.request.view.representations(np.unique(best.rows())) if explains else {}
-        for number, (start, end) in enumerate(pairwise(best.offsets.tolist())):
-            query = searched.queries.take(np.array([number])) if explains else None
+        explanations = self._explanations(searched, best, read) if explains else [None] * len(rows)
+        for start, end in pairwise(best.offsets.tolist()):
             hits = []
             for place in range(start, end):
-                score, row = float(best.scores_F[place]), rows[place]
+                score = float(best.scores_F[place])
                 hits.append(
                     SearchHit(
                         rank=place - start + 1,
                         id=names[place],
                         score=score,
                         scores={mode: score, **{name: known[place] for name, known in ranking.scores.items()}},
-                        explanation=None if query is None else explain(query, stored[row], self.word),
-                        **texts[row],
+                        explanation=explanations[place],
+                        **texts[rows[place]],
                     )
                 )
             yield hits
+
+    def _explanations(self, searched: Searched, best: Hits, read: Read) -> list[Explanation | None]:
+        """Explain every hit of all queries of a request."""
+        words = searched.request.asked.words
+        reads = (lambda vectors_MH: read(vectors_MH, words)) if words else None
+        rows = best.rows()
+        stored = searched.request.view.representations(np.unique(rows))
+        found: list[Explanation | None] = []
+        for number, (start, end) in enumerate(pairwise(best.offsets.tolist())):
+            if start < end:
+                query = searched.queries.take(np.array([number]))
+                passages = Representations.concatenate([stored[row] for row in rows[start:end].tolist()])
+                found += explain_each(query, passages, self.word, reads)
+        return found
 
     def word(self, token: int) -> str:
         """Return a vocabulary entry as text."""

@@ -134,7 +134,7 @@ class LocalBackend:
             Searched(requests[number], planned[number], encoded[number], hits)
             for number, hits in zip(good, found, strict=True)
         ]
-        answers.update(zip(good, self._answering.finish(searched), strict=True))
+        answers.update(zip(good, self._answering.finish(searched, self._encoder.read), strict=True))
         return [answers[number] for number in range(len(requests))]
 
     def _observe(self, requests: list[CheckedRequest], waiting: int) -> None:

@@ -85,7 +85,7 @@ SEARCHES: dict[str, tuple[str, SearchRequest]] = {
     ),
     "explained": (
         "In one collection, with what the scores are made of",
-        SearchRequest(query=_QUERY, k=3, filter=Filter(collection="notes"), explain=True),
+        SearchRequest(query=_QUERY, k=3, filter=Filter(collection="notes"), explain=True, words=3),
     ),
 }
 """Name → what it shows, and a body of `POST /search`."""
@@ -132,6 +132,7 @@ DESCRIBED = IndexResponse(
     further_modes=["bm25", "dense+bm25"],
     query_budget=2,
     passage_budget=4,
+    readable=True,
     adaptive="rule",
     collections={"notes": 40, "served": 1},
     found_by={"dense": ["codes"], "sparse": ["postings"]},

@@ -16,9 +16,10 @@ from diffretriever.index.table import PassageIndex, check_same, manifest_of
 from diffretriever.presets import with_places
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.mode import Mode, unweighted
-from diffretriever.schemas.retriever import NeuralRetriever
+from diffretriever.schemas.retriever import NeuralRetriever, RetrieverConfig
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.serve import (
+    MOST_READ_PASSAGES,
     DeleteResponse,
     EncodeRequest,
     EncodeResponse,
@@ -82,6 +83,7 @@ class Service:
         limits = self.config.limits
         if request.k > limits.max_k:
             raise InvalidError(f"{request.k} passages are too many", f"ask for at most {limits.max_k}", "k")
+        _check_words(request, view.index.manifest.retriever)
         mode = self._mode(request.mode)
         condition = await self._condition(view, request.filter)
         bm25 = await view.bm25(condition) if "bm25" in lists_for([mode]) else None
@@ -111,6 +113,7 @@ class Service:
             further_modes=[mode for mode in retriever.offered_modes if mode not in retriever.modes],
             query_budget=planner.own_budget,
             passage_budget=retriever.max_vectors("passage"),
+            readable=retriever.is_readable,
             adaptive=planner.selector.name if planner.selector else None,
             collections=await asyncio.to_thread(lambda: view.collections),
             metadata=manifest.metadata or {},
@@ -196,6 +199,21 @@ class Service:
 
     async def _encode_passages(self, titles: list[str], texts: list[str]) -> Representations:
         return await self._backend.encode(await asyncio.to_thread(self._answering.prepare_passages, titles, texts))
+
+
+def _check_words(request: SearchRequest, retriever: RetrieverConfig) -> None:
+    """Raise `InvalidError` where slots cannot be read as words of the whole vocabulary, or too many would be."""
+    if not request.words:
+        return
+    if not request.explain:
+        raise InvalidError("words are part of explanations", "set explain to true, or leave words out", "words")
+    if not retriever.is_readable:
+        detail = f"vectors of the {retriever.method} method cannot be read as words"
+        raise InvalidError(detail, "leave words out", "words")
+    passages = request.k * (1 if isinstance(request.query, str) else len(request.query))
+    if passages > MOST_READ_PASSAGES:
+        fix = f"ask for at most {MOST_READ_PASSAGES} passages for all queries together, or leave words out"
+        raise InvalidError(f"{passages} passages are too many to read the slots of", fix, "words")
 
 
 def check_config(config: ServeConfig) -> None:

@@ -52,8 +52,8 @@ export function askIndex() {
 }
 
 /** Rank passages for one query; `budget` is a number, "adaptive" or null. */
-export function askSearch({ q, mode, budget, collection, filter, k, explain }, signal) {
-  const body = { query: q, k, mode, budget, explain };
+export function askSearch({ q, mode, budget, collection, filter, k, explain, words = 0 }, signal) {
+  const body = { query: q, k, mode, budget, explain, words };
   if (collection) body.filter = { collection };
   if (filter) body.filter = collection ? `(${filter}) AND collection = '${collection.replaceAll("'", "''")}'` : filter;
   return ask("search", body, signal);

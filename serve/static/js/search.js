@@ -12,6 +12,7 @@ import { result } from "./results.js";
 import { count, milliseconds } from "./words.js";
 
 const SHOWN = 10;
+const WORDS = 8;
 let readControls = null;
 
 function show(answer) {
@@ -53,7 +54,7 @@ function search() {
     return;
   }
   writeAddress(query);
-  const ask = (signal) => askSearch({ q, ...configuration, k: SHOWN, explain: true }, signal);
+  const ask = (signal) => askSearch({ q, ...configuration, k: SHOWN, explain: true, words: served.readable ? WORDS : 0 }, signal);
   showAnswer({ ask, show, blank, again: search });
 }
 

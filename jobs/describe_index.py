@@ -1,0 +1,40 @@
+"""Say what a collection is about, by the words that its slots say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from _entry import run
+
+from diffretriever.schemas.describe import DescribeJob
+
+if TYPE_CHECKING:
+    from diffretriever.schemas.describe import IndexDescription
+
+
+def main(config: DescribeJob) -> None:
+    """Print what the slots of the index's passages say, and the themes among them."""
+    from diffretriever.index.table import PassageIndex
+    from diffretriever.search import encoder_of
+    from diffretriever.search.themes import check_readable, describe
+
+    index = PassageIndex.open(config.index)
+    check_readable(index)
+    found = describe(index, encoder_of(index, config), config)
+    print(found.model_dump_json(indent=2) if config.json_output else "\n".join(_shown(found)))
+
+
+def _shown(found: IndexDescription) -> Iterator[str]:
+    yield f"{found.read:,} of {found.passages:,} passages of {found.index}, by {found.retriever}"
+    yield "\nWhat slots say most often, with the part of the passages where they do:"
+    for slot in found.slots:
+        yield f"  slot {slot.slot + 1}: {', '.join(f'{each.word} {each.share:.0%}' for each in slot.words)}"
+    yield "\nThemes, with the part of the passages and the words that set them apart:"
+    for number, theme in enumerate(found.themes, start=1):
+        yield f"  {number}. {theme.share:.0%}: {', '.join(theme.words)}"
+        yield f"     such as {'; '.join(example.title or example.id for example in theme.examples)}"
+
+
+if __name__ == "__main__":
+    run(DescribeJob, main)
