@@ -133,6 +133,10 @@ class Recipe(Model):
     token_head: bool = False
     """Learn a matrix between a slot's state and the output head, for backbones whose head was never trained to read
     slots; it touches sparse scores only."""
+    word_weights: Literal["none", "idf"] = "none"
+    """What impacts are multiplied with. `none`: nothing, as in the paper. `idf`: the square root of the word's inverse
+    document frequency among the training set's passages, in queries and passages alike, so that a rare word that both
+    share counts for more; on average they stay as large as they are."""
     gradient_checkpointing: bool = True
     """Keep one state a layer and compute the rest again: a third more time, a fraction of the memory."""
     strategy: Literal["ddp", "deepspeed"] = "ddp"

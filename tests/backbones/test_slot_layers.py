@@ -148,11 +148,9 @@ def test_from_a_file(tmp_path: Path, folder_of: FolderOf) -> None:
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        (
-            {"embedings": torch.zeros(2, 4)},
-            "tensor 'embedings' is not known, only embeddings, token_head,",
-        ),
-        ({"embeddings": torch.zeros(2, 5)}, r"'embeddings' has shape \[2, 5\], the backbone has 4 dimensions"),
+        ({"embedings": torch.zeros(2, 4)}, "tensor 'embedings' is not known, only embeddings, token_head,"),
+        ({"embeddings": torch.zeros(2, 5)}, r"has shape \[2, 5\], the backbone has 4 dimensions and 9 tokens"),
+        ({"word_weights": torch.zeros(8)}, r"'word_weights' has shape \[8\], the backbone has 4 dimensions and 9"),
         ({"token_head": torch.zeros(2, 4)}, r"'token_head' has shape \[2, 4\]"),
         ({"embeddings": torch.zeros(())}, r"'embeddings' has shape \[\]"),
         ({"embeddings": torch.full((2, 4), torch.nan)}, "'embeddings' has values that are not finite"),
@@ -161,13 +159,13 @@ def test_from_a_file(tmp_path: Path, folder_of: FolderOf) -> None:
 def test_files_that_are_not_theirs(tensors: dict[str, Tensor], message: str, tmp_path: Path) -> None:
     save_file(tensors, tmp_path / SLOTS_FILE)
     with pytest.raises(ValueError, match=message):
-        read_slot_layers(tmp_path, 4)
+        read_slot_layers(tmp_path, 4, 9)
 
 
 def test_half_a_file(tmp_path: Path) -> None:
     (tmp_path / SLOTS_FILE).write_bytes(b"half")
     with pytest.raises(ValueError, match="is not a whole safetensors file"):
-        read_slot_layers(tmp_path, 4)
+        read_slot_layers(tmp_path, 4, 9)
     with pytest.raises(ValueError, match="is not a whole safetensors file"):
         slot_shapes(tmp_path)
 

@@ -19,7 +19,7 @@ from diffretriever.training.session import check_trainable
 from tests.training.test_trainable import TEXTS, assert_same, changed, load
 from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of
 
-SLOTS = {"slot_embeddings": 4, "token_head": True}
+SLOTS = {"slot_embeddings": 4, "token_head": True, "word_weights": "idf"}
 NESTED = {"nested_slots": True, "prompt": {"variant": "bare"}, "tail_length": 0}
 CASES = [
     ("masked-dream", "states"),
@@ -59,7 +59,11 @@ def test_trained_saved_and_loaded(case: str, readout: Readout, folder_of: Folder
     assert backbone.slot_layers is not None
     before = {name: tensor.clone() for name, tensor in backbone.slot_layers.tensors().items()}
     run(session, 2)
-    assert all(not torch.equal(tensor, before[name]) for name, tensor in backbone.slot_layers.tensors().items())
+    after = backbone.slot_layers.tensors()
+    weights_V = after.pop("word_weights")
+    assert torch.equal(weights_V, before["word_weights"])
+    assert len(weights_V.unique()) > 2, "words of the training set are more and less frequent"
+    assert all(not torch.equal(tensor, before[name]) for name, tensor in after.items())
     written = session.save_adapter(tmp_path / "adapter")
     assert written.slots is not None
     for name, tensor in load_file(tmp_path / "adapter" / SLOTS_FILE).items():
@@ -114,7 +118,7 @@ def test_an_adapter_of_another_readout(folder_of: FolderOf, tmp_path: Path) -> N
     place = retriever.backbone.model_copy(update={"adapter": str(tmp_path / "adapter")})
     for readout in ("states", "pooling"):
         other = retriever.model_copy(update={"backbone": place, "readout": readout})
-        with pytest.raises(ValueError, match=r"the adapter .* was trained with (readout 'residual'|another one)"):
+        with pytest.raises(ValueError, match=r"the adapter .*was trained with (readout 'residual'|another one)"):
             load_encoder(other, "cpu")
 
 
@@ -134,6 +138,7 @@ def test_dense_scores_start_at_those_of_mean_pooling(readout: Readout, folder_of
     [
         ("pooled-bert", {"slot_embeddings": 4}, "slot_embeddings: the pooled method has no slots"),
         ("pooled-bert", {"token_head": True}, "token_head is for sparse scores"),
+        ("pooled-bert", {"word_weights": "idf"}, "word_weights is for sparse scores, which the pooled method"),
         ("generated-qwen2", {"slot_embeddings": 4}, "slot_embeddings: the generated method has no slots"),
         ("masked-bert", {"slot_embeddings": 2}, "slot_embeddings: 2, but texts have up to 3 slots: raise it"),
         ("masked-bert", {"slot_embeddings": 4, "query_budgets": (1, 8)}, "texts have up to 8 slots"),

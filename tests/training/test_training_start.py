@@ -16,7 +16,7 @@ from diffretriever.training.lora import adapter_tensors
 from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of
 
 TEXTS = ["the river and the honey", "copper", "winter of winter again"]
-SLOTS = {"slot_embeddings": 4, "token_head": True}
+SLOTS = {"slot_embeddings": 4, "token_head": True, "word_weights": "idf"}
 
 
 def going_on(retriever: BackboneRetriever, adapter: Path, **place: Any) -> BackboneRetriever:
@@ -102,6 +102,7 @@ def test_what_has_no_place_is_refused(folder_of: FolderOf, tmp_path: Path) -> No
         ({}, "vectors for 4 slots: set --slot-embeddings 4, or more"),
         ({"slot_embeddings": 3}, "vectors for 4 slots: set --slot-embeddings 4, or more"),
         ({"slot_embeddings": 4}, "it has a token head: set --token-head"),
+        ({"slot_embeddings": 4, "token_head": True}, "it has weights of words: set --word-weights idf"),
     ):
         with pytest.raises(ValueError, match=message):
             session_of(going_on(bert, tmp_path / "slots"), quick_recipe(**changes))

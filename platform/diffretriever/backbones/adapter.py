@@ -86,7 +86,7 @@ def apply_slot_layers(backbone: Backbone, folder: Path) -> None:
     Raises:
         ValueError: as `read_slot_layers`.
     """
-    layers = read_slot_layers(folder, backbone.hidden_size)
+    layers = read_slot_layers(folder, backbone.hidden_size, backbone.vocab_size)
     if layers is None:
         return
     attach_slot_layers(backbone.model, layers.requires_grad_(requires_grad=False))

@@ -1,9 +1,10 @@
-"""What training may give slots beside LoRA: an embedding each, a map to the output head, and maps to their vectors.
+"""What training may give slots beside LoRA: embeddings, a map to the output head, maps to vectors, weights of words.
 
 They are tensors of the backbone's module, so that gradients, devices and checkpoints treat them as LoRA's. On disk they
 stand beside an adapter's two files, in one of their own, for PEFT has no place for them.
 
-Legend: B batch, L padded length, P positions read, K slots read, H hidden size, S slots that have a vector.
+Legend: B batch, L padded length, P positions read, K slots read, H hidden size, S slots that have a vector, V
+vocabulary.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SLOTS_FILE = "slots.safetensors"
 MODULE = "slot_layers"
 """Name of the layers in the backbone's module."""
 
-TENSORS = ("embeddings", "token_head", "residual", "attention")
+TENSORS = ("embeddings", "token_head", "residual", "attention", "word_weights")
 """Names of the tensors in the file, in the order in which `SlotLayers` takes them."""
 
 
@@ -37,6 +38,7 @@ class SlotLayers(nn.Module):
         token_head_HH: Tensor | None = None,
         residual_HH: Tensor | None = None,
         attention_HH: Tensor | None = None,
+        word_weights_V: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.embeddings = _parameter(embeddings_SH)
@@ -47,6 +49,8 @@ class SlotLayers(nn.Module):
         """[H, H], R of `vectors`."""
         self.attention = _parameter(attention_HH)
         """[H, H], A of `vectors`."""
+        self.word_weights = word_weights_V
+        """[V], on the CPU and not trained: what the impacts of a word are multiplied with, in queries and passages."""
 
     @property
     def slots(self) -> int | None:
@@ -114,7 +118,8 @@ class SlotLayers(nn.Module):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by their names in the file, on the CPU."""
-        return {name: parameter.detach().cpu().contiguous() for name, parameter in self.named_parameters()}
+        found = {name: parameter.detach().cpu().contiguous() for name, parameter in self.named_parameters()}
+        return found if self.word_weights is None else {**found, "word_weights": self.word_weights}
 
     def digest(self, weights: str) -> str:
         """Return a sha256 over the digest of the weights they belong to and every tensor."""
@@ -140,8 +145,8 @@ def _parameter(tensor: Tensor | None) -> nn.Parameter | None:
     return None if tensor is None else nn.Parameter(tensor)
 
 
-def read_slot_layers(folder: Path, hidden_size: int) -> SlotLayers | None:
-    """Read what stands beside an adapter in `folder`; None if there is nothing.
+def read_slot_layers(folder: Path, hidden_size: int, vocab_size: int) -> SlotLayers | None:
+    """Read what stands beside an adapter in `folder`, for a backbone of these sizes; None if there is nothing.
 
     Raises:
         ValueError: the file is not whole, or empty, or holds a tensor of another name or shape, or values that are not
@@ -155,10 +160,10 @@ def read_slot_layers(folder: Path, hidden_size: int) -> SlotLayers | None:
         raise ValueError(f"{file}: tensor '{min(unknown)}' is not known, only {', '.join(TENSORS)} are.")
     for name, tensor in tensors.items():
         height = hidden_size if name != "embeddings" else tensor.shape[0] if tensor.ndim else 0
-        if tuple(tensor.shape) != (height, hidden_size):
+        if tuple(tensor.shape) != ((vocab_size,) if name == "word_weights" else (height, hidden_size)):
             raise ValueError(
-                f"{file}: tensor '{name}' has shape {list(tensor.shape)}, the backbone has {hidden_size} dimensions. "
-                "Is it an adapter for this backbone?"
+                f"{file}: tensor '{name}' has shape {list(tensor.shape)}, the backbone has {hidden_size} dimensions "
+                f"and {vocab_size:,} tokens. Is it an adapter for this backbone?"
             )
         if not tensor.isfinite().all():
             raise ValueError(f"{file}: tensor '{name}' has values that are not finite.")

@@ -100,7 +100,7 @@ class GeneratedEncoder(BackboneEncoder):
         prompts_B = torch.tensor([len(text.input_ids) for text in texts])
         # Where a text has fewer vectors any position of its own will do.
         steps_BK = torch.arange(valid_BK.shape[1]) * valid_BK
-        content = content_ids(texts, self.config)
+        content = content_ids(texts, self.config, self.backbone.slot_layers)
         positions_BK = prompts_B[:, None] - 1 + steps_BK
         hidden_BKH, logits_BKG = self.backbone.forward(ids_BL, mask_BL, positions_BK, content.gathered_BG)
         return TextStates(hidden_BKH, valid_BK, content, logits_BKG)
@@ -109,7 +109,7 @@ class GeneratedEncoder(BackboneEncoder):
         """Begin with texts of one prefix."""
         states, fed_BN = self._decode(texts)
         hidden_BNH = _placed(states, fed_BN)
-        content = content_ids(texts, self.config)
+        content = content_ids(texts, self.config, self.backbone.slot_layers)
         logits_BNG = chosen_logits(
             self.backbone.output_projection,
             self.backbone.head_input(hidden_BNH),

@@ -168,7 +168,7 @@ class MaskedEncoder(BackboneEncoder):
         Raises:
             ValueError: a logit that decides on tokens is not a finite number.
         """
-        content = content_ids(texts, self.config)
+        content = content_ids(texts, self.config, self.backbone.slot_layers)
         batch = self.masked_batch(texts, content.gathered_BG)
         filled = self._fill_slots(batch)
         valid_BK = batch.valid_BK

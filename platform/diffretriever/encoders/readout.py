@@ -14,6 +14,7 @@ import torch
 
 from diffretriever.backbones.base import pad_right
 from diffretriever.backbones.device import moved
+from diffretriever.backbones.slot_layers import SlotLayers
 from diffretriever.encoders.launching import to_host
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.representations import Representations
@@ -41,6 +42,8 @@ class ContentIds(NamedTuple):
     """bool, False where a text has fewer ids."""
     gathered_BG: torch.Tensor
     """int64, the ids to gather logits of: `ids_BT`, and after them the variants where they count."""
+    weights_BT: torch.Tensor | None = None
+    """float32, what impacts are multiplied with; None: they stay as they are (paper Eq. 3)."""
 
     def fold(self, logits_BKG: torch.Tensor) -> torch.Tensor:
         """Return [B, K, T]: the logits of `ids_BT`, those of a variant where they are larger."""
@@ -49,13 +52,22 @@ class ContentIds(NamedTuple):
         return torch.maximum(*logits_BKG.chunk(2, dim=-1))
 
 
-def content_ids(texts: Sequence[PreparedText], config: PromptedRetriever) -> ContentIds:
-    """Return the content ids of `texts`."""
+def content_ids(
+    texts: Sequence[PreparedText], config: PromptedRetriever, layers: SlotLayers | None = None
+) -> ContentIds:
+    """Return the content ids of `texts`, with the weights of words that an adapter's `layers` bring."""
     ids_BT, mask_BT = pad_right([text.content_ids for text in texts], 0)
     gathered_BG = ids_BT
     if config.content_words.fold_space_variants:
         gathered_BG = torch.cat([ids_BT, pad_right([text.variant_ids for text in texts], 0)[0]], dim=1)
-    return ContentIds(ids_BT, mask_BT.bool(), gathered_BG)
+    weights_V = None if layers is None else layers.word_weights
+    return ContentIds(ids_BT, mask_BT.bool(), gathered_BG, None if weights_V is None else weights_V[ids_BT])
+
+
+def pooled_impacts(logits_BKT: torch.Tensor, valid_BK: torch.Tensor, weights_BT: torch.Tensor | None) -> torch.Tensor:
+    """Return log(1 + ReLU) max-pooled over slots (paper Eq. 3) and multiplied with `ContentIds.weights_BT`, [B, T]."""
+    pooled_BT = max_pool(log_relu(logits_BKT), valid_BK)
+    return pooled_BT if weights_BT is None else pooled_BT * moved(weights_BT, pooled_BT.device)
 
 
 class SlotReadout(NamedTuple):
@@ -100,7 +112,7 @@ def represent(
         kept_BK: bool, those of `slots.valid_BK` whose vectors and impacts count.
     """
     content, logits_BKT = slots.content, slots.logits_BKT.float()
-    impact_ids, impact_weights, impact_offsets = _pooled_impacts(config, logits_BKT, kept_BK, content)
+    impact_ids, impact_weights, impact_offsets = _kept_impacts(config, logits_BKT, kept_BK, content)
     return Representations(
         vectors_MH=slots.vectors_MH[kept_BK[slots.valid_BK]].numpy(),
         offsets=offsets_of(kept_BK.sum(1).numpy()),
@@ -112,11 +124,11 @@ def represent(
     )
 
 
-def _pooled_impacts(
+def _kept_impacts(
     config: PromptedRetriever, logits_BKT: torch.Tensor, valid_BK: torch.Tensor, content: ContentIds
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Max-pooled log(1 + ReLU) over slots (paper Eq. 3): ids and weights of all texts, and offsets; zeros left out."""
-    pooled_BT = max_pool(log_relu(logits_BKT), valid_BK)
+    """Ids and pooled impacts of all texts, and offsets; zeros left out."""
+    pooled_BT = pooled_impacts(logits_BKT, valid_BK, content.weights_BT)
     weights_BT = quantise(pooled_BT.numpy(), config.sparse_rounding)
     # NaN is kept, to be refused by who stores or searches: without it the text would only seem to lack the word.
     keep_BT = ~(weights_BT <= 0) & content.mask_BT.numpy()

@@ -6,6 +6,7 @@ together), N texts, Q queries, P passages, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -97,3 +98,22 @@ def sparse_scores(queries_QV: scipy.sparse.csr_array, passages_PV: scipy.sparse.
         sizes = f"{queries_QV.shape[1]} and {passages_PV.shape[1]}"
         raise ValueError(f"queries and passages have vocabularies of {sizes} tokens: encode both with one retriever")
     return queries_QV @ passages_PV.T.tocsr()
+
+
+def idf_roots(texts: Sequence[np.ndarray], vocab_size: int) -> np.ndarray:
+    """Return float32 [V]: for each id the square root of ln(1 + (N - n + ½) / (n + ½)), n of N texts holding it.
+
+    With it on both sides a product of impacts is multiplied with the inverse document frequency as BM25 has it. All are
+    scaled so that its mean over the texts' ids is 1: scores stay as large as they are on average.
+
+    Args:
+        texts: of each text its ids, distinct.
+        vocab_size: V.
+    """
+    counts_V = np.zeros(vocab_size)
+    for ids in texts:
+        counts_V[ids] += 1
+    idf_V = np.log1p((len(texts) - counts_V + 0.5) / (counts_V + 0.5))
+    mean = float(counts_V @ idf_V) / max(float(counts_V.sum()), 1.0)
+    roots_V: np.ndarray = np.sqrt(idf_V / mean if mean else np.ones(vocab_size)).astype(np.float32)
+    return roots_V

@@ -117,6 +117,8 @@ def _check_room(folder: Path, recipe: Recipe) -> None:
         raise ValueError(f"{folder}: it has vectors for {count} slots: set --slot-embeddings {count}, or more")
     if "token_head" in slot_shapes(folder) and not recipe.token_head:
         raise ValueError(f"{folder}: it has a token head: set --token-head")
+    if "word_weights" in slot_shapes(folder) and recipe.word_weights == "none":
+        raise ValueError(f"{folder}: it has weights of words: set --word-weights idf, and they are kept")
 
 
 def read_start(backbone: Backbone, place: BackboneConfig, start: Start | None) -> StartingValues | None:
@@ -137,7 +139,7 @@ def read_start(backbone: Backbone, place: BackboneConfig, start: Start | None) -
     if place.adapter_head == "drop":
         on_head = outside_of_layers(backbone.model)
         parts = {name: part for name, part in parts.items() if name not in on_head}
-    return StartingValues(files.file, parts, read_slot_layers(folder, backbone.hidden_size))
+    return StartingValues(files.file, parts, read_slot_layers(folder, backbone.hidden_size, backbone.vocab_size))
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,6 @@ class StartingValues:
         layers = backbone.slot_layers
         assert layers is not None, "the start has been checked for it"
         for name, tensor in self.slots.tensors().items():
-            place = layers.get_parameter(name)
+            place = getattr(layers, name)
             # Slots beyond those of the start keep what they began with.
             place[: len(tensor)] = tensor.to(place.device)

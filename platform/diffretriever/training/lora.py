@@ -19,12 +19,20 @@ from diffretriever.schemas.training import Recipe
 from diffretriever.training.data.seeds import seed_torch
 
 
-def attach_lora(backbone: Backbone, recipe: Recipe, readout: Readout = "states") -> LoraConfig:
+def attach_lora(
+    backbone: Backbone, recipe: Recipe, readout: Readout = "states", word_weights_V: torch.Tensor | None = None
+) -> LoraConfig:
     """Put a new adapter on a backbone in place, freeze everything else, and return its config.
 
     A and B are float32 whatever the weights are. B, the token head and the readout's R start as zero, so nothing
     changes yet; slot embeddings start as random as the backbone's input embeddings are, for what starts alike stays
     alike for long.
+
+    Args:
+        backbone: without an adapter.
+        recipe: of the training.
+        readout: of the retriever.
+        word_weights_V: float32 on the CPU, what impacts are multiplied with, if anything.
 
     Raises:
         ValueError: `adapter_head: include` on a backbone whose head is not a matrix of its own.
@@ -37,8 +45,9 @@ def attach_lora(backbone: Backbone, recipe: Recipe, readout: Readout = "states")
     seed_torch("lora", recipe.seed)
     inject_adapter_in_model(config, backbone.model)
     assert sum(p.numel() for p in trainable_parameters(backbone).values()) == expected_parameters(backbone, config)
-    if recipe.slot_embeddings or recipe.token_head or readout != "states":
-        attach_slot_layers(backbone.model, _new_slot_layers(backbone, recipe, readout))
+    layers = _new_slot_layers(backbone, recipe, readout, word_weights_V)
+    if layers.tensors():
+        attach_slot_layers(backbone.model, layers)
     for parameter in trainable_parameters(backbone).values():
         parameter.data = parameter.data.float()
     if recipe.gradient_checkpointing:
@@ -49,7 +58,9 @@ def attach_lora(backbone: Backbone, recipe: Recipe, readout: Readout = "states")
     return config
 
 
-def _new_slot_layers(backbone: Backbone, recipe: Recipe, readout: Readout) -> SlotLayers:
+def _new_slot_layers(
+    backbone: Backbone, recipe: Recipe, readout: Readout, word_weights_V: torch.Tensor | None
+) -> SlotLayers:
     embeddings_SH = token_head_HH = residual_HH = attention_HH = None
     if recipe.slot_embeddings:
         spread = float(backbone.model.get_input_embeddings().weight.float().std())
@@ -60,7 +71,7 @@ def _new_slot_layers(backbone: Backbone, recipe: Recipe, readout: Readout) -> Sl
         residual_HH = torch.zeros(backbone.hidden_size, backbone.hidden_size)
     if readout == "pooling":
         attention_HH = torch.eye(backbone.hidden_size)
-    return SlotLayers(embeddings_SH, token_head_HH, residual_HH, attention_HH)
+    return SlotLayers(embeddings_SH, token_head_HH, residual_HH, attention_HH, word_weights_V)
 
 
 def lora_config(backbone: Backbone, recipe: Recipe) -> LoraConfig:

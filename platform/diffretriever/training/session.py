@@ -22,14 +22,19 @@ from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.schemas.retriever import BackboneRetriever, RetrieverConfig, has_slots, is_trainable
 from diffretriever.schemas.training import Recipe, TrainingManifest, TrainJob
+from diffretriever.scoring.sparse import idf_roots
 from diffretriever.training.adapters import ADAPTER, describe_start, read_start, save_adapter
 from diffretriever.training.batches import Batches, TrainingData
+from diffretriever.training.data.examples import passage_key
 from diffretriever.training.engine import open_engine
 from diffretriever.training.gather import Workers
 from diffretriever.training.loop import Record, Trainer
 from diffretriever.training.lora import attach_lora, trainable_parameters
 from diffretriever.training.teacher import open_teacher, teacher_config
 from diffretriever.training.trainable import TrainableEncoder, with_training_lengths
+
+_PASSAGES_COUNTED = 20_000
+"""Passages whose words are counted for weights of words; they take some ten seconds."""
 
 Log = Callable[[Record], None]
 """Takes the figures of a step or a validation."""
@@ -103,8 +108,11 @@ def check_trainable(retriever: RetrieverConfig, recipe: Recipe) -> BackboneRetri
         )
     if not retriever.has_query_budget and (recipe.query_budgets or recipe.passage_budgets):
         raise ValueError(f"the {retriever.method} method has no slots: leave --query-budgets and --passage-budgets out")
-    if recipe.token_head and "sparse" not in retriever.modes:
-        raise ValueError("token_head is for sparse scores, which the pooled method does not have: leave it out")
+    for name, is_asked in (("token_head", recipe.token_head), ("word_weights", recipe.word_weights != "none")):
+        if is_asked and "sparse" not in retriever.modes:
+            raise ValueError(
+                f"{name} is for sparse scores, which the {retriever.method} method does not have: leave it out"
+            )
     _check_slot_embeddings(retriever, recipe)
     return retriever
 
@@ -220,14 +228,24 @@ def open_session(data: TrainingData, manifest: TrainingManifest, device: str, wo
     encoder = cast("BackboneEncoder", load_encoder(retriever, device))
     # Modules are matched by the names that they have without an adapter.
     start = read_start(encoder.backbone, retriever.backbone, manifest.start)
-    lora = attach_lora(encoder.backbone, recipe, retriever.readout if has_slots(retriever) else "states")
-    if start is not None:
-        start.put_on(encoder.backbone)
-    parameters = trainable_parameters(encoder.backbone)
     teacher = open_teacher(recipe, encoder.facts.hidden_size, device)
     preparer = load_preparer(with_training_lengths(retriever, recipe))
     batches = Batches(data, preparer, recipe, workers, None if teacher is None else teacher.preparer)
+    readout = retriever.readout if has_slots(retriever) else "states"
+    lora = attach_lora(encoder.backbone, recipe, readout, _word_weights(batches, encoder, recipe))
+    if start is not None:
+        start.put_on(encoder.backbone)
+    parameters = trainable_parameters(encoder.backbone)
     engine = open_engine(encoder.backbone.model, parameters, recipe, workers)
     trainer = Trainer(TrainableEncoder(encoder), batches, engine, recipe, workers, teacher)
     count = sum(parameter.numel() for parameter in parameters.values())
     return Session(encoder, lora, trainer, manifest.model_copy(update={"trainable": count}))
+
+
+def _word_weights(batches: Batches, encoder: BackboneEncoder, recipe: Recipe) -> torch.Tensor | None:
+    """Return what the recipe weighs words with, float32 [V], by the passages of its first batches."""
+    if recipe.word_weights == "none":
+        return None
+    passages = {passage_key(passage): passage for passage in batches.passages(0, _PASSAGES_COUNTED)}.values()
+    texts = encoder.preparer.prepare_passages([p.title for p in passages], [p.text for p in passages])
+    return torch.from_numpy(idf_roots([text.content_ids for text in texts], encoder.backbone.vocab_size))

@@ -20,10 +20,9 @@ from torch.nn.functional import pad
 from diffretriever.backbones import Backbone
 from diffretriever.encoders.base import BackboneEncoder, TextStates, similar_lengths
 from diffretriever.encoders.preparer import PreparedText
-from diffretriever.encoders.readout import unit
+from diffretriever.encoders.readout import pooled_impacts, unit
 from diffretriever.schemas.retriever import BackboneRetriever
 from diffretriever.schemas.training import Recipe
-from diffretriever.scoring.sparse import log_relu, max_pool
 
 _LEAST_TOKENS_CPU = 512
 _LEAST_TOKENS_GPU = 8192
@@ -98,7 +97,8 @@ def _text_vectors(states: TextStates) -> TextVectors:
         none_BT = torch.zeros(len(valid_BK), 0, device=device)
         return TextVectors(vectors_BKH, valid_BK, none_BT.long(), none_BT, none_BT.bool())
     known_BT = states.content.mask_BT.to(device)
-    weights_BT = max_pool(log_relu(states.content.fold(states.logits_BKG.float())), valid_BK)
+    logits_BKT = states.content.fold(states.logits_BKG.float())
+    weights_BT = pooled_impacts(logits_BKT, valid_BK, states.content.weights_BT)
     return TextVectors(
         vectors_BKH, valid_BK, states.content.ids_BT.to(device), weights_BT.masked_fill(~known_BT, 0), known_BT
     )
