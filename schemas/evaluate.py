@@ -38,7 +38,8 @@ class EvaluateJob(SearchOptions, VersionOption, FilterOption, QueryBudgetOptions
     runs: tuple[str, ...] = ()
     """TREC runs of the same queries to fuse, NAME=RUN.trec, two or more; each is measured, and what fusing gives."""
     fusions: tuple[Fusion, ...] = ("min-max",)
-    """Ways to fuse --runs: `min-max` (the paper's hybrid), `z-score`, `reciprocal-rank` (1 / (60 + rank))."""
+    """Ways to fuse --runs: `min-max` (the paper's hybrid), `z-score`, `reciprocal-rank` (1 / (60 + rank)), `linear`
+    (scores as they are)."""
     weights: Annotated[tuple[NonNegativeFloat, ...], BeforeValidator(split_at_commas), NoDecode] = ()
     """Weights of --runs, in their order, such as .3,.7; default: equal."""
     tune_runs: tuple[str, ...] = ()
@@ -152,7 +153,7 @@ class CompareJob(ModelOptions, SelfExclusion):
     """Measures as ir_measures writes them; default: as in evaluate.py."""
     fusions: tuple[Fusion, ...] = ()
     """Ways to fuse all --runs with equal weights, each a row more: `min-max` (the paper's hybrid), `z-score`,
-    `reciprocal-rank`. For other weights, and for runs of what is fused, see evaluate.py."""
+    `reciprocal-rank`, `linear`. For other weights, and for runs of what is fused, see evaluate.py."""
     test: Test = "t-test"
     """Paired test over queries: Student's t, or Fisher's randomisation with 10,000 draws."""
     allow_missing: bool = False

@@ -92,7 +92,7 @@ def test_given_weights_are_shares_of_their_sum(folder: Path) -> None:
 
 def test_weights_are_tuned_on_other_queries(folder: Path) -> None:
     other_queries()
-    evaluate_job(job(**TUNED, fusions=("min-max", "z-score")), "the command")
+    evaluate_job(job(**TUNED, fusions=("min-max", "z-score", "linear")), "the command")
     report = FusionReport.model_validate_json((folder / "out/fusion.json").read_text("utf-8"))
     assert (report.tuned_by, report.tuned_on) == ("nDCG@10", "train.tsv")
     for own in report.fused:
@@ -110,6 +110,17 @@ def test_of_equal_weights_the_most_alike_are_taken() -> None:
     found = Weights.tuned_on(runs, judged, "reciprocal-rank", "nDCG@10")
     assert sorted(found.by_run.values()) == [0.3, 0.3, 0.4]
     assert found.tuned == 0.0
+
+
+def test_linear_weights_are_tuned_in_steps_of_usual_ranges() -> None:
+    # Words' scores are ten thousand times as large: in steps of .1 of the scores themselves vectors never counted.
+    words = Run.of({q: {name: 1e4 * score for name, score in found.items()} for q, found in WORDS.items()})
+    runs = FinishedRuns.of({"BM25": words, "MiniLM": RUNS["MiniLM"]}, QRELS)
+    found = Weights.tuned_on(runs, QRELS, "linear", "nDCG@10")
+    assert found.tuned == pytest.approx(1.0)
+    assert sum(found.by_run.values()) == pytest.approx(1.0)
+    assert 0 < found.by_run["BM25"] < 0.01
+    assert evaluate(runs.fused("linear", found.by_run, 10), QRELS, ("nDCG@10",)).mean["nDCG@10"] == found.tuned
 
 
 def test_queries_are_never_tuned_on_and_reported(folder: Path) -> None:

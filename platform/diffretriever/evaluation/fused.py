@@ -95,6 +95,19 @@ class FinishedRuns:
         """Return one of the runs."""
         return Run(self.query_ids, self.lists[self.names.index(name)])
 
+    def ranges(self, depth: int) -> list[float]:
+        """Return of each run the mean over queries of its best score less its worst among the `depth` best; above 0."""
+        found: list[float] = []
+        for hits in self.lists:
+            cut = hits.first(depth)
+            is_filled_Q = np.diff(cut.offsets) > 0
+            best_Q, worst_Q = (
+                cut.scores_F[cut.offsets[:-1][is_filled_Q]],
+                cut.scores_F[cut.offsets[1:][is_filled_Q] - 1],
+            )
+            found.append(float(np.mean(best_Q - worst_Q)) if len(best_Q) else 0.0)
+        return [spread or 1.0 for spread in found]
+
     def fused_alike(self, fusions: Sequence[Fusion], measures: Sequence[str]) -> dict[Fusion, Run]:
         """Return all runs fused with equal weights, by each way to fuse, as deep as the measures look."""
         weights, depth = Weights.given(self.names).by_run, deepest_rank(measures) or FUSION_DEPTH
@@ -127,6 +140,8 @@ class Weights:
     def tuned_on(cls, runs: FinishedRuns, qrels: Qrels, by: Fusion, measure: str) -> Self:
         """Return the best weights among all in steps of .1; of several, those that are most alike.
 
+        Those of `linear` are what the steps make of the runs' usual ranges of scores, which may differ a hundredfold.
+
         Args:
             runs: of queries that are not reported.
             qrels: of the same queries.
@@ -137,12 +152,15 @@ class Weights:
             ValueError: as `evaluate` does.
         """
         depth = deepest_rank([measure]) or FUSION_DEPTH
+        units = runs.ranges(depth) if by == "linear" else [1.0] * len(runs.names)
         means: dict[tuple[int, ...], float] = {}
+        tried: dict[tuple[int, ...], dict[str, float]] = {}
         for point in track(_simplex(len(runs.names)), f"tuning {by}", "weights"):
-            run = runs.fused(by, cls.given(runs.names, point).by_run, depth)
-            means[point] = evaluate(run, qrels, (measure,)).mean[measure]
+            shares = [share / unit for share, unit in zip(point, units, strict=True)]
+            tried[point] = cls.given(runs.names, shares).by_run
+            means[point] = evaluate(runs.fused(by, tried[point], depth), qrels, (measure,)).mean[measure]
         best = max(means, key=lambda point: (means[point], -sum(share * share for share in point)))
-        return cls(cls.given(runs.names, best).by_run, means[best])
+        return cls(tried[best], means[best])
 
 
 def check_disjoint(reported: Qrels, tuned: Qrels) -> None:

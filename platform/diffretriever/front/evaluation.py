@@ -124,7 +124,7 @@ def compare(systems: Mapping[str, Measured], *, test: Test = "t-test", fusions: 
         systems: by name, at least one and at most 26 with their modes.
         test: of significance, paired over queries and corrected by Holm.
         fusions: ways to fuse all systems and modes with equal weights, each a row more: `min-max`, `z-score`,
-            `reciprocal-rank`.
+            `reciprocal-rank`, `linear`.
 
     Raises:
         ValueError: they were measured on different queries or by different measures, or there are too many; or they
