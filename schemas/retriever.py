@@ -41,6 +41,10 @@ def _is_state(value: Any) -> bool:
     return bool(value == "states")
 
 
+def _is_all(value: Any) -> bool:
+    return bool(value == "all")
+
+
 class BackboneConfig(Model):
     """Where the weights are and how they are held."""
 
@@ -243,6 +247,9 @@ class MaskedRetriever(PromptedRetriever):
     mean of the states of all tokens that are no slots, and R h. `pooling`: that mean and R p, where p is a mean of the
     same states too, weighted by softmax(h A x) for each state x. A training learns the matrices; R starts at zero, so
     that dense scores start at those of mean pooling."""
+    adapter_on: Literal["all", "slots"] = Field(default="all", exclude_if=_is_all)
+    """Which tokens the adapter changes. `slots`: these alone, so that the text's states are the backbone's own, and
+    their mean is what mean pooling gives without the adapter; for nested slots. It is not merged then."""
     tail_length: Literal[0, 1, 3] = 3
     """Tokens after the slots: 3 is closing quote, turn end, end of sequence (paper Eq. 1); 1 is the last alone."""
     slot_positions: Literal["natural", "spread"] = "natural"
@@ -269,6 +276,12 @@ class MaskedRetriever(PromptedRetriever):
             raise ValueError(
                 f"readout: {self.readout} reads the text's states, which differ from pass to pass: set steps to 1"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _adapted_slots_are_nested(self) -> Self:
+        if self.adapter_on == "slots" and not self.nested_slots:
+            raise ValueError("adapter_on: slots is for nested slots, which no token of the text sees: set nested_slots")
         return self
 
     @model_validator(mode="after")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from safetensors.torch import load_file
 
 from diffretriever.backbones.slot_layers import SLOTS_FILE
 from diffretriever.encoders import load_encoder
+from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.retriever import PromptConfig, Readout
 from diffretriever.schemas.training import Recipe
@@ -73,6 +75,42 @@ def test_trained_saved_and_loaded(case: str, readout: Readout, folder_of: Folder
     found, trained = loaded.encode_queries(TEXTS), session.encoder.encode_queries(TEXTS)
     np.testing.assert_array_equal(found.vectors_MH, trained.vectors_MH)
     np.testing.assert_array_equal(found.impact_weights, trained.impact_weights)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "packed"])
+def test_an_adapter_on_slots_leaves_the_text_alone(attention: str, folder_of: FolderOf, tmp_path: Path) -> None:
+    fields: dict[str, object] = {"budget": "q2p3", "readout": "residual", "adapter_on": "slots", **NESTED}
+    retriever = config_of("masked-bert", folder_of, **fields)
+    session = session_of(retriever, quick_recipe(max_steps=3, **SLOTS))
+    run(session, 3)
+    trained = session.encoder.encode_queries(TEXTS)
+    session.save_adapter(tmp_path / "adapter")
+    place = retriever.backbone.model_copy(update={"adapter": str(tmp_path / "adapter"), "attention": attention})
+    loaded = cast("MaskedEncoder", load_encoder(retriever.model_copy(update={"backbone": place}), "cpu"))
+    found = loaded.encode_queries(TEXTS)
+    np.testing.assert_allclose(np.float32(found.vectors_MH), np.float32(trained.vectors_MH), atol=1e-3)
+    layers = loaded.backbone.slot_layers
+    assert layers is not None
+    assert layers.residual is not None
+    layers.residual.zero_()
+    means_MH = np.float32(loaded.encode_queries(TEXTS).vectors_MH)
+    own_MH = np.float32(load_encoder(retriever, "cpu").encode_queries(TEXTS).vectors_MH)
+    np.testing.assert_allclose(means_MH, own_MH, atol=1e-3)
+    assert np.abs(np.float32(found.vectors_MH) - own_MH).max() > 1e-3, "and slots are not what they were"
+    with pytest.raises(ValueError, match=r"changes slots alone .* cannot be compiled"):
+        loaded.compile_layers()
+
+
+def test_an_adapter_on_slots_is_no_other(folder_of: FolderOf, tmp_path: Path) -> None:
+    retriever = config_of("masked-bert", folder_of, adapter_on="slots", **NESTED)
+    session_of(retriever, quick_recipe(max_steps=1)).save_adapter(tmp_path / "adapter")
+    place = retriever.backbone.model_copy(update={"adapter": str(tmp_path / "adapter")})
+    with pytest.raises(ValueError, match="trained with adapter_on 'slots', the retriever has 'all'"):
+        load_encoder(retriever.model_copy(update={"backbone": place, "adapter_on": "all"}), "cpu")
+    with pytest.raises(ValueError, match="set --no-gradient-checkpointing"):
+        check_trainable(retriever, Recipe())
+    with pytest.raises(ValueError, match="adapter_on: slots is for nested slots"):
+        config_of("masked-bert", folder_of, adapter_on="slots")
 
 
 def test_resumed_bit_for_bit(folder_of: FolderOf, tmp_path: Path) -> None:

@@ -72,6 +72,8 @@ class Backbone(ABC):
         self.vocabulary = self.vocabulary_class(checkpoint.folder, checkpoint.config, self.turn_end)
         self.max_length: int = self.vocabulary.max_length
         self._is_compiled = False
+        self._adapts_slots_only = False
+        self._adapted: Tensor | None = None
         self._graphs: PassGraphs | None = None
 
     @classmethod
@@ -166,7 +168,11 @@ class Backbone(ABC):
 
         Args:
             backend: of torch.compile.
+
+        Raises:
+            ValueError: the adapter changes slots alone.
         """
+        self._check_whole_adapter("compiled")
         for module in self.model.modules():
             if isinstance(module, GradientCheckpointingLayer):
                 module.compile(dynamic=True, backend=backend)
@@ -176,11 +182,31 @@ class Backbone(ABC):
         """Record passes over few tokens for replay, in inference mode; see `graphs`. What they are made of stays as is.
 
         Raises:
-            ValueError: the attention kernel looks at lengths on the host, which no recording can.
+            ValueError: the attention kernel looks at lengths on the host, which no recording can; or the adapter
+                changes slots alone.
         """
+        self._check_whole_adapter("recorded")
         if self._kernel == "flash_attention_2":
             raise ValueError("passes under flash attention cannot be recorded: load with attention='sdpa'.")
         self._graphs = PassGraphs(self._recordable_states, self.device)
+
+    def adapt_slots_only(self) -> None:
+        """Have an adapter that stands beside the weights change the states of slots alone, in passes from now on.
+
+        Gradient checkpointing would compute a pass again with the slots of a later one.
+        """
+        self._adapts_slots_only = True
+        for name, module in self.model.named_modules():
+            if name.endswith(".lora_B.default"):
+                module.register_forward_hook(self._at_slots)
+
+    def _check_whole_adapter(self, what: str) -> None:
+        if self._adapts_slots_only:
+            raise ValueError(f"passes of an adapter that changes slots alone (adapter_on: slots) cannot be {what}")
+
+    def _at_slots(self, _module: nn.Module, _inputs: Any, change_BLO: Tensor) -> Tensor:
+        assert self._adapted is not None, "passes say where their slots are"
+        return change_BLO * self._adapted.to(change_BLO.dtype)
 
     @property
     def recorded_shapes(self) -> list[Shape]:
@@ -367,6 +393,7 @@ class Backbone(ABC):
     def _run(self, ids_BL: Tensor, slots_BL: Tensor | None, position_ids_BL: Tensor | None, **attention: Any) -> Tensor:
         """Return the final states; `attention` is what the module is told of who sees whom."""
         inputs = self._inputs(ids_BL, slots_BL)
+        self._adapted = None if slots_BL is None else moved(slots_BL >= 0, self.device)[..., None]
         output = self.model.base_model(**inputs, position_ids=position_ids_BL, use_cache=False, **attention)
         hidden_BLH: Tensor = output.last_hidden_state
         return hidden_BLH

@@ -119,7 +119,13 @@ class MaskedEncoder(BackboneEncoder):
             ValueError: the adapter has vectors for fewer slots than the budget asks for, or was trained with another
                 readout.
         """
+        assert isinstance(config, MaskedRetriever), "as the registry says"
+        if config.adapter_on == "slots":
+            place = config.backbone.model_copy(update={"merge_adapter": False})
+            config = config.model_copy(update={"backbone": place})
         encoder = super().load(config, device)
+        if config.adapter_on == "slots":
+            encoder.backbone.adapt_slots_only()
         layers = encoder.backbone.slot_layers
         readout = encoder.config.readout
         matrices = _MATRICES["pooling"] & {*({} if layers is None else layers.tensors())}

@@ -89,7 +89,9 @@ def check_trained_for(config: BackboneRetriever, preparer: Preparer) -> None:
 
 def trained_fields(config: BackboneRetriever) -> dict[str, Any]:
     """Return the fields, as JSON values, in which a retriever must be as its adapter was trained."""
-    return config.model_dump(mode="json", exclude=set(_FREE))
+    stored = config.model_dump(mode="json", exclude=set(_FREE))
+    # Those that came later are not stored at their defaults.
+    return {name: stored.get(name, getattr(config, name)) for name in type(config).model_fields if name not in _FREE}
 
 
 def _check_manifest(config: BackboneRetriever, folder: Path) -> None:
@@ -100,10 +102,12 @@ def _check_manifest(config: BackboneRetriever, folder: Path) -> None:
     with understood(file, "fetch the adapter again"):
         trained = dict(read_json(file)["retriever"])
     for name, value in trained_fields(config).items():
-        if name in trained and trained[name] != value:
+        field = type(config).model_fields[name]
+        theirs = trained.get(name, value if field.exclude_if is None else field.default)
+        if theirs != value:
             raise ValueError(
-                f"{file}: the adapter was trained with {name} {trained[name]!r}, the retriever has {value!r}: use the "
-                "former, or another adapter"
+                f"{file}: the adapter was trained with {name} {theirs!r}, the retriever has {value!r}: use the former, "
+                "or another adapter"
             )
     if has_slots(config):
         _warn_of_passes(trained, file, config)

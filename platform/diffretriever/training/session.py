@@ -106,6 +106,8 @@ def check_trainable(retriever: RetrieverConfig, recipe: Recipe) -> BackboneRetri
         raise ValueError(
             "training reads all slots: set stop_truncation to none, and change it for searching if you like"
         )
+    if has_slots(retriever) and retriever.adapter_on == "slots" and recipe.gradient_checkpointing:
+        raise ValueError("adapter_on: slots does not go with gradient checkpointing: set --no-gradient-checkpointing")
     if not retriever.has_query_budget and (recipe.query_budgets or recipe.passage_budgets):
         raise ValueError(f"the {retriever.method} method has no slots: leave --query-budgets and --passage-budgets out")
     for name, is_asked in (("token_head", recipe.token_head), ("word_weights", recipe.word_weights != "none")):
@@ -235,6 +237,8 @@ def open_session(data: TrainingData, manifest: TrainingManifest, device: str, wo
     lora = attach_lora(encoder.backbone, recipe, readout, _word_weights(batches, encoder, recipe))
     if start is not None:
         start.put_on(encoder.backbone)
+    if has_slots(retriever) and retriever.adapter_on == "slots":
+        encoder.backbone.adapt_slots_only()
     parameters = trainable_parameters(encoder.backbone)
     engine = open_engine(encoder.backbone.model, parameters, recipe, workers)
     trainer = Trainer(TrainableEncoder(encoder), batches, engine, recipe, workers, teacher)
