@@ -34,21 +34,25 @@ def encoded_lists_for(modes: Iterable[Mode]) -> tuple[EncodedList, ...]:
     return tuple(name for name in lists_for(modes) if name != "bm25")
 
 
-def depth_for(modes: Iterable[Mode], k: int) -> int:
-    """Return how many passages of each list it takes to find the best `k` by every one of these modes."""
-    return max(k, FUSION_DEPTH) if any(len(lists_of(mode)) > 1 for mode in modes) else k
+def depth_for(modes: Iterable[Mode], k: int, depth: int = FUSION_DEPTH) -> int:
+    """Return how many passages of each list it takes to find the best `k` by every one of these modes.
+
+    Sums are of `depth` passages of each list.
+    """
+    return max(k, depth) if any(len(lists_of(mode)) > 1 for mode in modes) else k
 
 
-def ranked(mode: Mode, lists: Mapping[ListName, Hits], k: int) -> Hits:
+def ranked(mode: Mode, lists: Mapping[ListName, Hits], k: int, depth: int = FUSION_DEPTH) -> Hits:
     """Return each query's best `k` passages by one mode: of one list, or of the equal sum of several (Eq. 4).
 
     Args:
         mode: the score.
         lists: at least those of `lists_for`, each of `depth_for` passages a query if there are so many.
         k: passages kept.
+        depth: passages of each list that take part in a sum.
     """
     own = [lists[name] for name in lists_of(mode)]
-    return fused(own, k) if len(own) > 1 else own[0].first(k)
+    return fused(own, k, depth=depth) if len(own) > 1 else own[0].first(k)
 
 
 def fused(
