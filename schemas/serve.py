@@ -123,8 +123,8 @@ class BudgetUsed(Model):
     slots: int | None
     """K_q; None for retrievers without slots."""
     reason: Literal["asked", "adaptive", "retriever", "load"]
-    """`asked`: the number in the request; `adaptive`: chosen by `rule`; `retriever`: the retriever's own; `load`: one of
-    the last two, lowered because many requests wait."""
+    """`asked`: the number in the request; `adaptive`: chosen by `rule`; `retriever`: the retriever's own; `load`: one
+    of the last two, lowered because many requests wait."""
     rule: str | None = None
     """What chose, where it was adaptive: `rule`, `fixed:4` or a fitted selector's name."""
     allowed: tuple[int, ...] = ()

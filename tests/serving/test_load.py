@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.mode import Mode
-from diffretriever.schemas.serve import SearchRequest
+from diffretriever.schemas.serve import SearchRequest, SearchResponse
 from diffretriever.schemas.serve_config import LoadBudget, ServeConfig
 from diffretriever.scoring.fusion import FUSION_DEPTH, lists_for, ranked
 from diffretriever.search import open_searcher
@@ -89,7 +89,7 @@ def test_bounds_without_effect_are_mistakes(bounds: dict[str, int], own_budget: 
 
 def test_who_starts_a_server_hears_of_a_mistake_in_its_bounds(index: PassageIndex) -> None:
     config = ServeConfig.model_validate({"index": index.uri, "load": {"least_query_slots": 99}})
-    with pytest.raises(ValueError, match="load.least_query_slots is 99"):
+    with pytest.raises(ValueError, match=r"load\.least_query_slots is 99"):
         check_config(config)
 
 
@@ -237,6 +237,8 @@ def test_a_batch_of_reduced_and_full_requests_mixes_nothing(own_index: PassageIn
         together = backend._compute([request(number, mode) for number in range(len(caps))])
         for number, answer in enumerate(together):
             (alone,) = backend._compute([request(number, mode)])
+            assert isinstance(answer, SearchResponse)
+            assert isinstance(alone, SearchResponse)
             ours, theirs = (pairs(each.model_dump()) for each in (answer, alone))
             assert same(ours, theirs), (mode, number)
             assert answer.reduced == alone.reduced

@@ -1,8 +1,8 @@
 """How far queries are lowered while many requests wait, so that fewer are refused: a level, and what it leaves them.
 
 A replica refuses whoever comes while `max_ongoing` requests are being worked on. From half of that number on, requests
-that come get less, within the bounds of `LoadBudget`: fewer query slots, and fewer passages of the lists that are summed
-or that a candidate index names. Level 1 is halfway to the bounds, in powers; level 2 is the bounds themselves.
+that come get less, within the bounds of `LoadBudget`: fewer query slots, and fewer passages of lists that are summed or
+that a candidate index names. Level 2 is the bounds themselves, level 1 as many times more as it is less than all.
 """
 
 from __future__ import annotations
