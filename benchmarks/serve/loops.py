@@ -96,13 +96,17 @@ async def _clients(url: str, queries: list[str], seconds: float, clients: int) -
 
     async def one(session: Any, end: float) -> None:
         nonlocal errors
-        while (before := time.perf_counter()) < end:
+        is_over = False
+        while not is_over:
+            before = time.perf_counter()
             async with session.post(f"{url}/search", json={"query": next(asked)}) as response:
                 await response.read()
-                if response.status == 200:
-                    times.append(time.perf_counter() - before)
-                else:
-                    errors += 1
+            after = time.perf_counter()
+            if response.status == 200:
+                times.append(after - before)
+            else:
+                errors += 1
+            is_over = after >= end
 
     async with aiohttp.ClientSession() as session:
         await asyncio.gather(*(one(session, time.perf_counter() + 1) for _ in range(clients)))

@@ -19,7 +19,7 @@ from diffretriever.search import open_searcher
 from diffretriever.search.neural import NeuralSearcher
 from diffretriever.serving.answering import CheckedRequest
 from diffretriever.serving.api import make_api
-from diffretriever.serving.backend import LocalBackend
+from diffretriever.serving.backend import LocalBackend, find_together
 from diffretriever.serving.guard import Keys
 from diffretriever.serving.load import CALM_S, Caps, Load, ladder
 from diffretriever.serving.metrics import NoMetrics
@@ -149,15 +149,6 @@ def pairs(answer: Any) -> list[Pairs]:
     return [[(hit["id"], hit["score"]) for hit in result["hits"]] for result in answer["results"]]
 
 
-def same(ours: list[Pairs], theirs: list[Pairs]) -> bool:
-    """Whether these are the same passages with the same scores, but for the rounding of vectors in other batches."""
-    return [[name for name, _ in each] for each in ours] == [[name for name, _ in each] for each in theirs] and all(
-        score == pytest.approx(other, abs=1e-3)
-        for each, others in zip(ours, theirs, strict=True)
-        for (_, score), (_, other) in zip(each, others, strict=True)
-    )
-
-
 def fused_by_hand(searcher: NeuralSearcher, mode: Mode, k: int, budgets: list[int], depth: int) -> list[Pairs]:
     """Rank by a sum of lists of so many passages."""
     lists = searcher.search(QUERIES, k=depth, modes=lists_for([mode]), budgets=budgets)
@@ -220,28 +211,32 @@ def test_a_candidate_index_names_fewer(encoder: Encoder, own_index: PassageIndex
     assert many["reduced"] is None, "as many are asked for as it names in any case"
 
 
-def test_a_batch_of_reduced_and_full_requests_mixes_nothing(own_index: PassageIndex) -> None:
-    """Each has what it would have alone, in lists and in a candidate index."""
+def test_a_batch_of_reduced_and_full_requests_mixes_nothing(encoder: Encoder, own_index: PassageIndex) -> None:
+    """What each finds is what it finds alone, in lists and in a candidate index; each answer says what it was left."""
     prepare(own_index, "mean")
     service = local_service(own_index.uri)
     backend = service._backend
     assert isinstance(backend, LocalBackend)
     caps = [Caps(), Caps(2, 1, 5), Caps(1, 2, 9), Caps(), Caps(2, 1, 5)]
-
-    def request(number: int, mode: Mode) -> CheckedRequest:
-        asked = SearchRequest(query=QUERIES[number % 4], k=3)
-        return CheckedRequest(asked, service.view, mode, None, None, caps[number])
-
     modes: tuple[Mode, ...] = ("dense", "hybrid", "sparse")
     for mode in modes:
-        together = backend._compute([request(number, mode) for number in range(len(caps))])
-        for number, answer in enumerate(together):
-            (alone,) = backend._compute([request(number, mode)])
-            assert isinstance(answer, SearchResponse)
-            assert isinstance(alone, SearchResponse)
-            ours, theirs = (pairs(each.model_dump()) for each in (answer, alone))
-            assert same(ours, theirs), (mode, number)
-            assert answer.reduced == alone.reduced
+        requests = [
+            CheckedRequest(SearchRequest(query=QUERIES[n % 4], k=3), service.view, mode, None, None, own)
+            for n, own in enumerate(caps)
+        ]
+        encoded = [encoder.encode_queries([QUERIES[n % 4]], [own.query_slots or 4]) for n, own in enumerate(caps)]
+        asked = [(queries, request.spec) for queries, request in zip(encoded, requests, strict=True)]
+        assert find_together(backend._snapshots, asked) == [
+            find_together(backend._snapshots, [one])[0] for one in asked
+        ]
+        answers = backend._compute(requests)
+        assert [left(answer) for answer in answers] == [(own.query_slots or 4, own.candidates) for own in caps]
+
+
+def left(answer: object) -> tuple[int | None, int | None]:
+    """The K_q of the one query of an answer, and the candidates that it was reduced to."""
+    assert isinstance(answer, SearchResponse)
+    return answer.results[0].budget.slots, answer.reduced.candidates if answer.reduced else None
 
 
 def test_reduced_answers_are_counted_by_level(service: Service) -> None:
