@@ -92,8 +92,8 @@ class Judge:
 
     def ndcg(self, answers: list[Arrival]) -> tuple[float, float]:
         """Return the mean nDCG@10 of the answers, and of full answers to the same requests."""
-        given = [self._mean([(each.query, each.hits) for each in answers])]
-        return *given, self._mean([(each.query, self._full[each.query]) for each in answers])
+        given = [(each.query, each.hits) for each in answers]
+        return self._mean(given), self._mean([(query, self._full[query]) for query, _ in given])
 
     def _mean(self, ranked: list[tuple[int, list[str]]]) -> float:
         # A query may be asked several times, and be answered otherwise each time.
