@@ -37,7 +37,7 @@ class ServeLimits(Model):
 class LoadBudget(Model):
     """How little a request may be given while many wait, before any is refused; what is left out is never lowered.
 
-    From half of `max_ongoing` on requests that come are given less, and from three quarters on only this; their answers
+    From a third of `max_ongoing` on requests that come are given less, and from two thirds on only this; their answers
     say so.
     """
 

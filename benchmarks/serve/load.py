@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import PositiveFloat, PositiveInt
 
 from benchmarks.measuring import Benchmark, header, in_child, run
-from benchmarks.serve.loops import WARM_UP, Arrival, Arrivals, Loop
+from benchmarks.serve.loops import Arrival, Arrivals, Loop
 from benchmarks.serve.session import serving
 from diffretriever.collections import Qrels, Run, open_collection
 from diffretriever.evaluation.formats.tables import format_table
@@ -21,6 +21,8 @@ _UNAVAILABLE = 503
 _MEASURE = "nDCG@10"
 _BELOW, _STEP, _STEPS = 0.7, 1.1, 40
 """The search for the load that refuses begins at this share of the closed loop's rate and goes on by this factor."""
+_BEGINS = 0.01
+"""Share of requests that are refused where a server begins to refuse."""
 _LOADS = (1.0, 1.5)
 """Times the rate from which on the server refuses."""
 _COLUMNS = (
@@ -128,10 +130,10 @@ def main(config: LoadBenchmark) -> None:
 
 
 def _refusing_rate(config: LoadBenchmark, url: str, texts: list[str]) -> float:
-    """Return the first rate, of some that grow, at which a request is refused.
+    """Return the first rate, of some that grow, at which one request in a hundred is refused.
 
     Raises:
-        ValueError: none was, at any of them.
+        ValueError: fewer were, at all of them.
     """
     clients = max(1, config.max_ongoing // 2)
     loop = Loop.model_validate(_child("over_http", url=url, queries=texts, seconds=config.seconds, clients=clients))
@@ -140,9 +142,9 @@ def _refusing_rate(config: LoadBenchmark, url: str, texts: list[str]) -> float:
         found = _at_rate(url, texts, config.seconds, rate)
         refused = sum(each.status == _UNAVAILABLE for each in found)
         sys.stderr.write(f"{rate:.1f} requests/s: {refused} of {len(found)} refused\n")
-        if refused:
+        if refused >= _BEGINS * len(found):
             return rate
-    raise ValueError(f"nobody is refused at {rates[-1]:.0f} requests a second: give a smaller --max-ongoing")
+    raise ValueError(f"hardly any is refused at {rates[-1]:.0f} requests a second: give a smaller --max-ongoing")
 
 
 def _parts(config: LoadBenchmark, server: str, url: str, texts: list[str], rate: float, judge: Judge) -> list[Part]:
@@ -157,7 +159,7 @@ def _parts(config: LoadBenchmark, server: str, url: str, texts: list[str], rate:
         judge: of the answers.
     """
     parts = []
-    _child("over_http", url=url, queries=texts, seconds=1, clients=WARM_UP)
+    _at_rate(url, texts, config.seconds / 4, rate)
     for load in _LOADS:
         found = _at_rate(url, texts, config.seconds, load * rate)
         parts.append(_part(server, load, load * rate, found, judge))

@@ -136,7 +136,7 @@ def test_versions_switch_under_load_and_never_mix(client: httpx2.Client, index: 
 
 
 def test_a_busy_server_gives_less_says_so_and_counts_it(address: str, index: PassageIndex) -> None:
-    """One request is half of what it works on at a time, so that no level is 0."""
+    """It works on two requests at a time, so one is more than a third of all: no level is 0."""
     searcher = open_searcher(index.uri)
     with httpx2.Client(base_url=f"{address}/busy", timeout=LIMIT_S) as client:
         answer = ask(client, query=QUERIES, k=7, mode="dense")

@@ -28,7 +28,7 @@ from tests.search.dense_cases import BUDGET, opened, prepare
 from tests.serving.serving_cases import QUERIES, local_service
 
 BOUNDS = {"least_query_slots": 1, "least_candidates": 5}
-MOST = 16
+MOST = 12
 Pairs = list[tuple[str, float]]
 
 
@@ -94,23 +94,23 @@ def test_who_starts_a_server_hears_of_a_mistake_in_its_bounds(index: PassageInde
 
 
 def test_the_level_rises_at_once_before_anybody_is_refused() -> None:
-    assert levels(a_load(Hands()), 1, 7, 8, 11, 12, 16) == [0, 0, 1, 1, 2, 2]
-    assert levels(a_load(Hands()), 16) == [2]
+    assert levels(a_load(Hands()), 1, 3, 4, 7, 8, 12) == [0, 0, 1, 1, 2, 2]
+    assert levels(a_load(Hands()), 12) == [2]
 
 
 def test_the_level_falls_one_by_one_and_only_after_a_calm_spell() -> None:
     clock = Hands()
     load = a_load(clock)
-    assert levels(load, 12, 5, 4, 0) == [2, 2, 2, 2], "no time has passed"
-    clock.now += 0.9 * CALM_S
-    assert levels(load, 6) == [2], "the spell is over before it has made a difference"
-    assert levels(load, 5) == [2]
-    clock.now += 0.9 * CALM_S
-    assert levels(load, 5) == [2]
-    clock.now += 0.1 * CALM_S
-    assert levels(load, 5) == [1], "calm enough for level 2 to end"
+    assert levels(load, 12, 4, 3, 0) == [2, 2, 2, 2], "no time has passed"
+    clock.now += 0.75 * CALM_S
+    assert levels(load, 4) == [2], "the spell is over before it has made a difference"
+    assert levels(load, 3) == [2]
+    clock.now += 0.75 * CALM_S
+    assert levels(load, 3) == [2]
+    clock.now += 0.25 * CALM_S
+    assert levels(load, 3) == [1], "calm enough for level 2 to end"
     clock.now += 9 * CALM_S
-    assert levels(load, 3) == [1], "and not for level 1, whose spell begins now"
+    assert levels(load, 1) == [1], "and not for level 1, whose spell begins now"
     clock.now += CALM_S
     assert levels(load, 1) == [0]
 
@@ -118,13 +118,13 @@ def test_the_level_falls_one_by_one_and_only_after_a_calm_spell() -> None:
 def test_after_a_quiet_night_nothing_is_lowered() -> None:
     clock = Hands()
     load = a_load(clock)
-    assert levels(load, 16, 0) == [2, 2]
+    assert levels(load, 12, 0) == [2, 2]
     clock.now += 1000
     assert levels(load, 1) == [0]
 
 
 def test_without_bounds_nothing_is_ever_lowered() -> None:
-    assert levels(Load(MOST, ladder(LoadBudget(), 4), Hands()), 16) == [0]
+    assert levels(Load(MOST, ladder(LoadBudget(), 4), Hands()), 12) == [0]
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def serving(uri: str, level: int, **settings: object) -> Service:
     """Return a service that stays at a level, however few requests it has."""
     made = local_service(uri, max_ongoing=MOST, load=BOUNDS, **settings)
     made.load = a_load(Hands())
-    made.load.observe([0, MOST // 2, MOST][level])
+    made.load.observe([0, MOST // 3, MOST][level])
     return made
 
 

@@ -1,8 +1,9 @@
 """How far queries are lowered while many requests wait, so that fewer are refused: a level, and what it leaves them.
 
-A replica refuses whoever comes while `max_ongoing` requests are being worked on. From half of that number on, requests
-that come get less, within the bounds of `LoadBudget`: fewer query slots, and fewer passages of lists that are summed or
-that a candidate index names. Level 2 is the bounds themselves, level 1 as many times more as it is less than all.
+A replica refuses whoever comes while `max_ongoing` requests are being worked on. From a third of that number on, who
+comes gets less, within the bounds of `LoadBudget`: fewer query slots, and fewer passages of lists that are summed or that
+a candidate index names. Level 2, from two thirds on, is the bounds themselves; level 1 is as many times more as it is
+less than all.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from diffretriever.schemas.serve_config import LoadBudget
 from diffretriever.scoring.fusion import FUSION_DEPTH
 
-RISES = (0.5, 0.75)
+RISES = (1 / 3, 2 / 3)
 """For each level above 0, the share of the most requests from which on it is in force, at once."""
 FALLS = tuple(share / 2 for share in RISES)
 """For each of them, the share below which the load must stay before the level falls: so levels do not flutter."""
