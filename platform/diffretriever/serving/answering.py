@@ -95,16 +95,21 @@ class CheckedRequest:
     """The filter, as `index.filters` reads it; None where it admits all passages."""
     bm25: Bm25Search | None = None
     """What finds passages by the texts of the queries; None where the mode does not take it."""
-    caps: Caps = Caps()  # noqa: RUF009 (it is frozen)
+    caps: Caps = Caps()
     """What it is given at most; `candidates` is None where lowering them would change nothing."""
     clock: Clock = field(default_factory=Clock)
 
     @property
     def spec(self) -> SearchSpec:
         """What has to be searched for by encoded queries."""
-        modes, candidates = [self.mode], self.caps.candidates
-        depth = depth_for(modes, self.asked.k, candidates or FUSION_DEPTH)
-        return SearchSpec(self.view.version, encoded_lists_for(modes), depth, self.condition, candidates)
+        modes = [self.mode]
+        depth = depth_for(modes, self.asked.k, self.fusion_depth)
+        return SearchSpec(self.view.version, encoded_lists_for(modes), depth, self.condition, self.caps.candidates)
+
+    @property
+    def fusion_depth(self) -> int:
+        """Passages of each list that take part in a sum."""
+        return min(FUSION_DEPTH, self.caps.candidates or FUSION_DEPTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +336,7 @@ def _reduced(caps: Caps, planned: Sequence[PlannedQuery]) -> Reduced | None:
 
 def _rank(searched: Searched) -> Ranking:
     request = searched.request
-    best = ranked(request.mode, searched.found, request.asked.k, request.caps.candidates or FUSION_DEPTH)
+    best = ranked(request.mode, searched.found, request.asked.k, request.fusion_depth)
     return Ranking(best, {name: _scores_in(hits, best) for name, hits in searched.found.items()})
 
 

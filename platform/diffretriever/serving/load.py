@@ -1,9 +1,9 @@
 """How far queries are lowered while many requests wait, so that fewer are refused: a level, and what it leaves them.
 
 A replica refuses whoever comes while `max_ongoing` requests are being worked on. From a third of that number on, who
-comes gets less, within the bounds of `LoadBudget`: fewer query slots, and fewer passages of lists that are summed or that
-a candidate index names. Level 2, from two thirds on, is the bounds themselves; level 1 is as many times more as it is
-less than all.
+comes gets less, within the bounds of `LoadBudget`: fewer query slots, and fewer passages of lists that are summed, or
+that a candidate index names. Level 2, from two thirds on, is the bounds themselves; level 1 is the geometric mean of
+these and of what there is without load.
 """
 
 from __future__ import annotations
