@@ -40,7 +40,7 @@ from diffretriever.scoring.hits import Hits
 from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.explain import NameWord, explain, slot_words, terms
 from diffretriever.search.selecting import BudgetChooser
-from diffretriever.serving.load import Caps
+from diffretriever.serving.load import ALL, Caps
 from diffretriever.serving.metrics import Metrics, Stage
 from diffretriever.serving.problems import InvalidError
 from diffretriever.serving.snapshots import Version, View
@@ -95,7 +95,7 @@ class CheckedRequest:
     """The filter, as `index.filters` reads it; None where it admits all passages."""
     bm25: Bm25Search | None = None
     """What finds passages by the texts of the queries; None where the mode does not take it."""
-    caps: Caps = Caps()
+    caps: Caps = ALL
     """What it is given at most; `candidates` is None where lowering them would change nothing."""
     clock: Clock = field(default_factory=Clock)
 

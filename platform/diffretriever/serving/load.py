@@ -39,6 +39,10 @@ class Caps:
     candidates: int | None = None
 
 
+ALL = Caps()
+"""What a request is given without load."""
+
+
 def ladder(bounds: LoadBudget, own_budget: int | None) -> tuple[Caps, ...]:
     """Return what each level leaves a request, from level 0, which is all; only that where no bound is stated.
 
@@ -51,7 +55,7 @@ def ladder(bounds: LoadBudget, own_budget: int | None) -> tuple[Caps, ...]:
     """
     slots, candidates = bounds.least_query_slots, bounds.least_candidates
     if slots is None and candidates is None:
-        return (Caps(),)
+        return (ALL,)
     if slots is not None and own_budget is None:
         raise ValueError("load.least_query_slots: this index's retriever has no query budget: leave it out")
     if slots is not None and own_budget is not None and slots > own_budget:
@@ -61,7 +65,7 @@ def ladder(bounds: LoadBudget, own_budget: int | None) -> tuple[Caps, ...]:
             f"load.least_candidates is {candidates}: give less than {FUSION_DEPTH}, the number without load"
         )
     levels = range(1, len(RISES) + 1)
-    return Caps(), *(Caps(n, _between(own_budget, slots, n), _between(FUSION_DEPTH, candidates, n)) for n in levels)
+    return ALL, *(Caps(n, _between(own_budget, slots, n), _between(FUSION_DEPTH, candidates, n)) for n in levels)
 
 
 def _between(most: int | None, least: int | None, level: int) -> int | None:
