@@ -23,6 +23,8 @@ from diffretriever.serving.api import make_api
 from diffretriever.serving.guard import Keys
 from tests.serving.serving_cases import PASSAGES, QUERIES, local_service
 
+LONG_S = 3600.0
+"""Longer than a test may take."""
 BOUNDS = {"least_query_slots": 2, "least_candidates": 7}
 
 
@@ -31,7 +33,8 @@ def local_server(settings: dict[str, Any], *, haproxy: bool) -> Iterator[str]:
     """Serve in a thread."""
     assert not haproxy
     given = {name: value for name, value in settings.items() if name not in {"index", "threads"}}
-    api = make_api(local_service(settings["index"], **given), Keys(), None)
+    limits = {"timeout_s": LONG_S, "body_s": LONG_S}
+    api = make_api(local_service(settings["index"], **given, limits=limits), Keys(), None)
     server = uvicorn.Server(uvicorn.Config(api, port=0, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()
