@@ -146,8 +146,9 @@ class BudgetUsed(Model):
 
     slots: int | None
     """K_q; None for retrievers without slots."""
-    reason: Literal["asked", "adaptive", "retriever"]
-    """`asked`: the number in the request; `adaptive`: chosen by `rule`; `retriever`: the retriever's own."""
+    reason: Literal["asked", "adaptive", "retriever", "load"]
+    """`asked`: the number in the request; `adaptive`: chosen by `rule`; `retriever`: the retriever's own; `load`: one
+    of the last two, lowered because many requests wait."""
     rule: str | None = None
     """What chose, where it was adaptive: `rule`, `fixed:4` or a fitted selector's name."""
     allowed: tuple[int, ...] = ()
@@ -172,7 +173,8 @@ class SearchHit(Model):
     """By the mode of the answer."""
     scores: dict[Mode, float | None]
     """Every score known: that of the mode, and where it is a sum the scores of its lists (of hybrid the dense and the
-    sparse one), None where the passage is not among the 1000 best by it (the sum then counts 0)."""
+    sparse one), None where the passage is not among the 1000 best by it, or as many as the answer was reduced to (the
+    sum then counts 0)."""
     explanation: Explanation | None = None
     """If it was asked for."""
 
@@ -198,6 +200,15 @@ class SearchTimings(Model):
     total: float
 
 
+class Reduced(Model):
+    """What a busy server has lowered for an answer, within its own bounds; see `load` of the server's settings."""
+
+    query_slots: int | None
+    """The most that K_q could be; results whose budget has the reason `load` have it. None: none was lowered."""
+    candidates: int | None
+    """Passages of each list that was summed, and at most those that a candidate index named. None: as many as ever."""
+
+
 class SearchResponse(Model):
     """Answer of `POST /search`: all of it from one version of the index."""
 
@@ -206,6 +217,8 @@ class SearchResponse(Model):
     results: list[QueryResult]
     """One for each query, in their order."""
     timings_ms: SearchTimings
+    reduced: Reduced | None = None
+    """What was lowered because many requests wait; None: nothing, as on every server that does not state bounds."""
 
 
 class EncodeRequest(Model):
@@ -268,6 +281,8 @@ class PartState(Model):
     passages: int
     mapped_bytes: int
     """Size of the codes and postings that it searches by, which its machine has on disk and maps into memory."""
+    candidates: int | None = None
+    """Passages that its candidate index names for each query; None where all are scored."""
     found_by: dict[EncodedList, Way]
     """How passages are found for each score that the retriever makes."""
 

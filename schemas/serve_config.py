@@ -34,6 +34,20 @@ class ServeLimits(Model):
     """Seconds for one request; after them it is answered with status 503."""
 
 
+class LoadBudget(Model):
+    """How little a request may be given while many wait, before any is refused; what is left out is never lowered.
+
+    From a third of `max_ongoing` on requests that come are given less, and from two thirds on only this; their answers
+    say so.
+    """
+
+    least_query_slots: PositiveInt | None = None
+    """Smallest K_q under load, of queries whose request names no number; default: K_q is never lowered."""
+    least_candidates: PositiveInt | None = None
+    """Under load, fewest passages of each list that is summed (1000 without load) and of those that a candidate index
+    names, never fewer than a request asks for; default: never lowered."""
+
+
 class ReplicaConfig(Model):
     """How many copies of a deployment run, and with what."""
 
@@ -93,6 +107,7 @@ class ServeConfig(Model):
     max_ongoing: PositiveInt = 64
     """Requests that a replica works on at a time; further ones are refused with status 503 and Retry-After. As many
     bodies may be on their way beside them."""
+    load: LoadBudget = LoadBudget()
     max_queued: PositiveInt = 256
     """Requests that wait for a replica at each of Ray's routers, before those are refused too."""
     batch_tokens: PositiveInt | None = None

@@ -6,7 +6,7 @@ import asyncio
 
 import httpx2
 import ray
-from ray.serve.metrics import Gauge, Histogram
+from ray.serve.metrics import Counter, Gauge, Histogram
 
 from diffretriever.schemas.serve import PartState
 from diffretriever.serving.metrics import Kind, Stage
@@ -35,6 +35,9 @@ class RayMetrics:
         )
         self._waiting = Gauge("diffretriever_waiting_requests", "Requests beside the batch", tag_keys=("kind",))
         self._slots = Histogram("diffretriever_query_slots", "K_q of queries", _SLOTS)
+        self._reduced = Counter(
+            "diffretriever_reduced_requests", "Answers lowered because many requests wait", tag_keys=("level",)
+        )
         self._passages = Gauge("diffretriever_held_passages", "Passages of the newest version searched here")
         self._version = Gauge("diffretriever_index_version", "Newest version of the index that is searched here")
         self._bytes = Gauge("diffretriever_held_bytes", "Bytes of the codes and postings that they are searched by")
@@ -52,6 +55,10 @@ class RayMetrics:
         """See `diffretriever.serving.metrics`; retrievers without slots have none to count."""
         if slots is not None:
             self._slots.observe(slots)
+
+    def reduced(self, level: int) -> None:
+        """See `diffretriever.serving.metrics`."""
+        self._reduced.inc(tags={"level": str(level)})
 
     def part(self, version: int, state: PartState) -> None:
         """See `diffretriever.serving.metrics`."""

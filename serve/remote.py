@@ -38,8 +38,8 @@ class RemoteBackend:
 
     async def answer(self, request: CheckedRequest) -> SearchResponse:
         """Plan and finish here; have others encode and search."""
-        answering, clock = self._answering, request.clock
-        planned = await asyncio.to_thread(answering.plan, request.asked.query, request.asked.budget)
+        answering, clock, asked = self._answering, request.clock, request.asked
+        planned = await asyncio.to_thread(answering.plan, asked.query, asked.budget, request.caps.query_slots)
         clock.done("choose")
         queries = await self.encode([query.prepared for query in planned])
         clock.done("encode")

@@ -88,10 +88,10 @@ def keep_asking(url: str, is_enough: Callable[[list[Answer]], bool], **body: Any
 
 
 def tags(application: str, name: str) -> set[str]:
-    """Return the stages or kinds of a measurement that Ray's Prometheus endpoint has of an application."""
+    """Return the stages, kinds or levels of a measurement that Ray's Prometheus endpoint has of an application."""
     import ray
 
     port = ray.nodes()[0]["MetricsExportPort"]
     lines = httpx2.get(f"http://127.0.0.1:{port}/metrics").text.splitlines()
     own = [line for line in lines if line.startswith(f"ray_{name}{{") and f'application="{application}"' in line]
-    return {"".join(re.findall(r'(?:stage|kind)="(\w+)"', line)) for line in own}
+    return {"".join(re.findall(r'(?:stage|kind|level)="(\w+)"', line)) for line in own}

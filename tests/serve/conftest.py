@@ -28,7 +28,10 @@ def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Passage
 
 @pytest.fixture(scope="module")
 def address(index: PassageIndex, warm: None) -> Iterator[str]:
-    """Where the applications answer: `/together` asks for a key, `/apart` has two encoders and two shards."""
+    """Where the applications answer.
+
+    `/together` asks for a key, `/apart` has two encoders and two shards, `/busy` lowers requests from the first one on.
+    """
     import ray
     from ray import serve
 
@@ -44,17 +47,20 @@ def address(index: PassageIndex, warm: None) -> Iterator[str]:
         port = int(probe.getsockname()[1])
     # That of other modules has too few CPUs.
     ray.shutdown()
-    connect("local", num_cpus=8, _system_config={"enable_metrics_collection": True, "metrics_report_interval_ms": 1000})
+    connect("local", num_cpus=9, _system_config={"enable_metrics_collection": True, "metrics_report_interval_ms": 1000})
     serve.start(http_options={"host": "127.0.0.1", "port": port})
     os.environ["DIFFRETRIEVER_API_KEY"] = KEY
     together = search_app({"index": index.uri, **SETTINGS, "max_ongoing": 16})
     del os.environ["DIFFRETRIEVER_API_KEY"]
     parts = {"layout": "apart", "shards": 2, "encoder.min_replicas": 2, "encoder.max_replicas": 2}
     apart = search_app({"index": index.uri, **SETTINGS, **parts})
+    bounds = {"load.least_query_slots": 1, "load.least_candidates": 5}
+    busy = search_app({"index": index.uri, **SETTINGS, **bounds, "layout": "apart", "max_ongoing": 2})
     serve.run_many(
         [
             serve.RunTarget(together, name="together", route_prefix="/together"),
             serve.RunTarget(apart, name="apart", route_prefix="/apart"),
+            serve.RunTarget(busy, name="busy", route_prefix="/busy"),
         ]
     )
     yield f"http://127.0.0.1:{port}"

@@ -137,6 +137,20 @@ def test_versions_switch_under_load_and_never_mix(client: httpx2.Client, index: 
     wait_until(lambda: client.get("/index").json()["index"]["version"] == latest.version)
 
 
+def test_a_busy_server_gives_less_says_so_and_counts_it(address: str, index: PassageIndex) -> None:
+    """It works on two requests at a time, so one is more than a third of all: no level is 0."""
+    searcher = open_searcher(index.uri)
+    with httpx2.Client(base_url=f"{address}/busy", timeout=LIMIT_S) as client:
+        answer = ask(client, query=QUERIES, k=7, mode="dense")
+        slots = answer["reduced"]["query_slots"]
+        assert slots in {1, 2}
+        expected = searcher.search(QUERIES, k=7, modes=["dense"], budgets=[slots] * len(QUERIES))["dense"]
+        assert pairs(answer) == expected
+        assert ask(client, query=QUERIES, k=7, budget=4)["reduced"]["candidates"] in {7, 71}
+        assert ask(client, query=QUERIES, k=7, budget=4, mode="sparse")["reduced"] is None
+    wait_until(lambda: bool(tags("busy", "diffretriever_reduced_requests_total") & {"1", "2"}))
+
+
 @pytest.mark.parametrize("application", ["together", "apart"])
 def test_prometheus_knows_stages_batches_slots_and_queues(address: str, application: str) -> None:
     with httpx2.Client(base_url=f"{address}/{application}", headers=BEARER, timeout=LIMIT_S) as client:

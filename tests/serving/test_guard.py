@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from diffretriever.schemas.serve_config import ServeConfig
 from diffretriever.serving.guard import Guard, Keys, Message, Receive, Scope, Send
+from diffretriever.serving.load import Caps, Load
 from diffretriever.serving.problems import RequestError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,7 +56,8 @@ async def answer(_scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def guard(keys: Keys | None = None, **settings: Any) -> Guard:
-    return Guard(answer, ServeConfig.model_validate({"index": "i", **settings}), keys or Keys())
+    config = ServeConfig.model_validate({"index": "i", **settings})
+    return Guard(answer, config, keys or Keys(), Load(config.max_ongoing, (Caps(),)))
 
 
 async def request(

@@ -14,22 +14,17 @@ from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.serve import PartState
 from diffretriever.search.bm25 import Bm25Search
 from diffretriever.serving import snapshots as module
+from diffretriever.serving.metrics import NoMetrics
 from diffretriever.serving.snapshots import KEPT_VERSIONS, ShardNumber, Snapshot, Snapshots, Version, View
 
 CPU = torch.device("cpu")
 
 
-class Parts:
+class Parts(NoMetrics):
     """Metrics that keep what they are told of parts."""
 
     def __init__(self) -> None:
         self.told: list[PartState] = []
-
-    def stage(self, *_: object) -> None: ...
-
-    def batch(self, *_: object) -> None: ...
-
-    def budget(self, *_: object) -> None: ...
 
     def part(self, version: int, state: PartState) -> None:
         self.told.append(state)

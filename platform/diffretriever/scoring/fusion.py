@@ -34,12 +34,15 @@ def encoded_lists_for(modes: Iterable[Mode]) -> tuple[EncodedList, ...]:
     return tuple(name for name in lists_for(modes) if name != "bm25")
 
 
-def depth_for(modes: Iterable[Mode], k: int) -> int:
-    """Return how many passages of each list it takes to find the best `k` by every one of these modes."""
-    return max(k, FUSION_DEPTH) if any(len(lists_of(mode)) > 1 for mode in modes) else k
+def depth_for(modes: Iterable[Mode], k: int, depth: int = FUSION_DEPTH) -> int:
+    """Return how many passages of each list it takes to find the best `k` by every one of these modes.
+
+    Sums are of `depth` passages of each list.
+    """
+    return max(k, depth) if any(len(lists_of(mode)) > 1 for mode in modes) else k
 
 
-def ranked(mode: Mode, lists: Mapping[ListName, Hits], k: int) -> Hits:
+def ranked(mode: Mode, lists: Mapping[ListName, Hits], k: int, depth: int = FUSION_DEPTH) -> Hits:
     """Return each query's best `k` passages by one mode: of one list, or of the sum of several.
 
     Without weights the sum is the equal one of min-max scores (Eq. 4), with weights that of the scores as they are.
@@ -48,11 +51,12 @@ def ranked(mode: Mode, lists: Mapping[ListName, Hits], k: int) -> Hits:
         mode: the score.
         lists: at least those of `lists_for`, each of `depth_for` passages a query if there are so many.
         k: passages kept.
+        depth: passages of each list that take part in a sum.
     """
     own, weights = [lists[name] for name in lists_of(mode)], weights_of(mode)
     if len(own) == 1:
         return own[0].first(k)
-    return fused(own, k, by="min-max" if weights is None else "linear", weights=weights)
+    return fused(own, k, by="min-max" if weights is None else "linear", weights=weights, depth=depth)
 
 
 def fused(

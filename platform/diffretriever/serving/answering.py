@@ -29,6 +29,7 @@ from diffretriever.schemas.serve import (
     Explanation,
     QueryResult,
     Reading,
+    Reduced,
     SearchHit,
     SearchRequest,
     SearchResponse,
@@ -36,11 +37,12 @@ from diffretriever.schemas.serve import (
     Texts,
 )
 from diffretriever.schemas.serve_config import ServeLimits
-from diffretriever.scoring.fusion import depth_for, encoded_lists_for, ranked
+from diffretriever.scoring.fusion import FUSION_DEPTH, depth_for, encoded_lists_for, ranked
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.explain import NameWord, explain_each, slot_words, terms
 from diffretriever.search.selecting import BudgetChooser
+from diffretriever.serving.load import ALL, Caps
 from diffretriever.serving.metrics import Metrics, Stage
 from diffretriever.serving.problems import InvalidError
 from diffretriever.serving.snapshots import Version, View
@@ -63,6 +65,8 @@ class SearchSpec:
     """Passages kept of each list."""
     condition: str | None
     """The filter, as `index.filters` reads it."""
+    candidates: int | None = None
+    """The most that a candidate index names for a query; None: as many as it was calibrated to."""
 
 
 class Clock:
@@ -95,13 +99,21 @@ class CheckedRequest:
     """The filter, as `index.filters` reads it; None where it admits all passages."""
     bm25: Bm25Search | None = None
     """What finds passages by the texts of the queries; None where the mode does not take it."""
+    caps: Caps = ALL
+    """What it is given at most; `candidates` is None where lowering them would change nothing."""
     clock: Clock = field(default_factory=Clock)
 
     @property
     def spec(self) -> SearchSpec:
         """What has to be searched for by encoded queries."""
         modes = [self.mode]
-        return SearchSpec(self.view.version, encoded_lists_for(modes), depth_for(modes, self.asked.k), self.condition)
+        depth = depth_for(modes, self.asked.k, self.fusion_depth)
+        return SearchSpec(self.view.version, encoded_lists_for(modes), depth, self.condition, self.caps.candidates)
+
+    @property
+    def fusion_depth(self) -> int:
+        """Passages of each list that take part in a sum."""
+        return min(FUSION_DEPTH, self.caps.candidates or FUSION_DEPTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +167,19 @@ class Planner:
         self._chooser = BudgetChooser(selector, index, preparer) if retriever.has_slots else None
         self.selector: Selector | None = self._chooser.selector if self._chooser else None
 
-    def plan(self, query: Texts, budget: AskedBudget) -> list[PlannedQuery]:
+    def plan(self, query: Texts, budget: AskedBudget, most: int | None = None) -> list[PlannedQuery]:
         """Check the texts of a request, choose each one's K_q, and prepare them.
+
+        Args:
+            query: the texts.
+            budget: as it was asked for; a number is kept.
+            most: K_q that is not exceeded otherwise; None: any number.
 
         Raises:
             InvalidError: a text or the budget cannot be used, or is over a limit.
         """
         texts = self._checked(query)
-        budgets = self._budgets(texts, budget)
+        budgets = [_lowered(each, most) for each in self._budgets(texts, budget)]
         slots = [each.slots or self._preparer.default_slots("query") for each in budgets]
         prepared = self._preparer.prepare(texts, "query", slots)
         return [PlannedQuery(*each) for each in zip(texts, budgets, prepared, strict=True)]
@@ -220,10 +237,10 @@ class Answering:
         # Two threads in one tokenizer raise an error.
         self._lock = threading.Lock()
 
-    def plan(self, query: Texts, budget: AskedBudget) -> list[PlannedQuery]:
+    def plan(self, query: Texts, budget: AskedBudget, most: int | None = None) -> list[PlannedQuery]:
         """See `Planner.plan`."""
         with self._lock:
-            planned = self.planner.plan(query, budget)
+            planned = self.planner.plan(query, budget, most)
         for each in planned:
             self.metrics.budget(each.budget.slots)
         return planned
@@ -261,6 +278,9 @@ class Answering:
         for stage, milliseconds in request.clock.stages.items():
             self.metrics.stage(stage, milliseconds)
         self.metrics.stage("total", timings.total)
+        reduced = _reduced(request.caps, searched.planned)
+        if reduced is not None:
+            self.metrics.reduced(request.caps.level)
         return SearchResponse(
             index=request.view.state(),
             mode=request.mode,
@@ -269,6 +289,7 @@ class Answering:
                 for query, own in zip(searched.planned, hits, strict=True)
             ],
             timings_ms=timings,
+            reduced=reduced,
         )
 
     def _hits(
@@ -323,8 +344,23 @@ class Ranking:
     """For each list that they were ranked by, the score of every hit there; None for one that is not in the list."""
 
 
+def _lowered(budget: BudgetUsed, most: int | None) -> BudgetUsed:
+    if most is None or budget.slots is None or budget.reason == "asked" or budget.slots <= most:
+        return budget
+    return budget.model_copy(update={"slots": most, "reason": "load"})
+
+
+def _reduced(caps: Caps, planned: Sequence[PlannedQuery]) -> Reduced | None:
+    """Return what was lowered for a request; None where nothing was."""
+    slots = caps.query_slots if any(query.budget.reason == "load" for query in planned) else None
+    if slots is None and caps.candidates is None:
+        return None
+    return Reduced(query_slots=slots, candidates=caps.candidates)
+
+
 def _rank(searched: Searched) -> Ranking:
-    best = ranked(searched.request.mode, searched.found, searched.request.asked.k)
+    request = searched.request
+    best = ranked(request.mode, searched.found, request.asked.k, request.fusion_depth)
     return Ranking(best, {name: _scores_in(hits, best) for name, hits in searched.found.items()})
 
 

@@ -63,7 +63,7 @@ def make_api(
         docs_url=None,
         redoc_url=None,
     )
-    api.add_middleware(Guard, config=service.config, keys=keys)
+    api.add_middleware(Guard, config=service.config, keys=keys, load=service.load)
     api.add_middleware(SafeHeaders)
     if service.config.cors_origins:
         api.add_middleware(

@@ -115,7 +115,8 @@ class LocalBackend:
         planned: dict[int, list[PlannedQuery]] = {}
         for number, request in enumerate(requests):
             try:
-                planned[number] = self._answering.plan(request.asked.query, request.asked.budget)
+                asked = request.asked
+                planned[number] = self._answering.plan(asked.query, asked.budget, request.caps.query_slots)
             except RequestError as refused:
                 answers[number] = refused
         _end_stage(requests, "choose")
@@ -185,10 +186,10 @@ def encode_together(encoder: Encoder, requests: Sequence[list[PreparedText]]) ->
 
 
 def find_together(snapshots: Snapshots, requests: Sequence[tuple[Representations, SearchSpec]]) -> list[Found]:
-    """Search for each request, those that want the same version, lists and filter in one scan."""
+    """Search for each request, those that want the same version, lists, filter and candidates in one scan."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for number, (_, spec) in enumerate(requests):
-        groups.setdefault((spec.version, spec.lists, spec.condition), []).append(number)
+        groups.setdefault((spec.version, spec.lists, spec.condition, spec.candidates), []).append(number)
     answers: dict[int, Found] = {}
     for numbers in groups.values():
         answers.update(zip(numbers, _find(snapshots, [requests[n] for n in numbers]), strict=True))
@@ -200,7 +201,7 @@ def _find(snapshots: Snapshots, requests: list[tuple[Representations, SearchSpec
     first = requests[0][1]
     together = Representations.concatenate([queries for queries, _ in requests])
     depth = max(spec.depth for _, spec in requests)
-    found = snapshots.get(first.version).find(together, first.lists, depth, first.condition)
+    found = snapshots.get(first.version).find(together, first.lists, depth, first.condition, first.candidates)
     ends = np.cumsum([len(queries) for queries, _ in requests]).tolist()
     starts = [0, *ends[:-1]]
     return [

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 
 from diffretriever.schemas.serve_config import ServeConfig
+from diffretriever.serving.load import Load
 from diffretriever.serving.problems import (
     ForbiddenError,
     InternalError,
@@ -149,8 +150,16 @@ class Guard:
         ongoing: requests that are being worked on.
     """
 
-    def __init__(self, app: App, config: ServeConfig, keys: Keys) -> None:
-        self._app, self._keys = app, keys
+    def __init__(self, app: App, config: ServeConfig, keys: Keys, load: Load) -> None:
+        """Stand before an application.
+
+        Args:
+            app: what requests are passed on to.
+            config: of the application.
+            keys: that requests need.
+            load: what is told how many requests are being worked on.
+        """
+        self._app, self._keys, self._load = app, keys, load
         self._limits, self._most = config.limits, config.max_ongoing
         self.ongoing = 0
         self._bodies = Bodies(config.max_ongoing, config.limits.body_s)
@@ -180,11 +189,15 @@ class Guard:
             raise TooLargeError("the body has more bytes than the server takes", f"send at most {most} bytes")
         if self.ongoing >= self._most:
             raise UnavailableError(f"{self.ongoing} requests are being worked on already", _BUSY_S)
-        self.ongoing += 1
+        self._count(1)
         try:
             await self._within_time(scope, Replayed(body, receive), send)
         finally:
-            self.ongoing -= 1
+            self._count(-1)
+
+    def _count(self, change: int) -> None:
+        self.ongoing += change
+        self._load.observe(self.ongoing)
 
     async def _within_time(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False

@@ -23,6 +23,9 @@ class Metrics(Protocol):
     def budget(self, slots: int | None) -> None:
         """Record the K_q of a query; None where queries have no budget."""
 
+    def reduced(self, level: int) -> None:
+        """Count an answer for which something was lowered, at a level of `serving.load`."""
+
     def part(self, version: int, state: PartState) -> None:
         """Record the newest version of the index, and what it holds here."""
 
@@ -37,6 +40,9 @@ class NoMetrics:
         """Do nothing."""
 
     def budget(self, slots: int | None) -> None:
+        """Do nothing."""
+
+    def reduced(self, level: int) -> None:
         """Do nothing."""
 
     def part(self, version: int, state: PartState) -> None:

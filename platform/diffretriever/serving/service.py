@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
+from dataclasses import replace
 
 from diffretriever.consent import trust_code
 from diffretriever.encoders import load_encoder, load_preparer
@@ -32,10 +33,11 @@ from diffretriever.schemas.serve import (
     SearchResponse,
 )
 from diffretriever.schemas.serve_config import ServeConfig
-from diffretriever.scoring.fusion import lists_for
+from diffretriever.scoring.fusion import FUSION_DEPTH, lists_for
 from diffretriever.serving.answering import Answering, CheckedRequest, Planner, encoded_query
 from diffretriever.serving.backend import Backend
 from diffretriever.serving.ingest import Writer
+from diffretriever.serving.load import Caps, Load, ladder
 from diffretriever.serving.metrics import Metrics, NoMetrics
 from diffretriever.serving.problems import InvalidError, RequestError, UnavailableError
 from diffretriever.serving.snapshots import Version, View
@@ -49,6 +51,7 @@ class Service:
     Attributes:
         config: of the application.
         view: the version that requests are answered from now.
+        load: how far requests are lowered now.
         is_other_retriever: whether the index is now one that another encoder made: only a new service can serve it.
     """
 
@@ -64,22 +67,23 @@ class Service:
         self.config = config
         self.view = View(index)
         self._answering, self._backend = answering, backend
+        self.load = Load(config.max_ongoing, ladder(config.load, answering.planner.own_budget))
         self.is_other_retriever = False
         self._is_lost = False
         self._writer = Writer(config, index.manifest, self._encode_passages)
 
     async def search(self, request: SearchRequest) -> SearchResponse:
         """Answer `POST /search`."""
-        view = self.view
+        view, caps = self.view, self.load.caps
         try:
-            return await self._backend.answer(await self._checked(request, view))
+            return await self._backend.answer(await self._checked(request, view, caps))
         except RequestError:
             raise
         except Exception:
             await self._refuse_lost(view)
             raise
 
-    async def _checked(self, request: SearchRequest, view: View) -> CheckedRequest:
+    async def _checked(self, request: SearchRequest, view: View, caps: Caps) -> CheckedRequest:
         limits = self.config.limits
         if request.k > limits.max_k:
             raise InvalidError(f"{request.k} passages are too many", f"ask for at most {limits.max_k}", "k")
@@ -87,7 +91,24 @@ class Service:
         mode = self._mode(request.mode)
         condition = await self._condition(view, request.filter)
         bm25 = await view.bm25(condition) if "bm25" in lists_for([mode]) else None
-        return CheckedRequest(request, view, mode, condition, bm25)
+        caps = replace(caps, candidates=await self._candidates(view, mode, request.k, caps.candidates))
+        return CheckedRequest(request, view, mode, condition, bm25, caps)
+
+    async def _candidates(self, view: View, mode: Mode, k: int, most: int | None) -> int | None:
+        """Return how many candidates a request is left of those that it would have; None where it has no more."""
+        if most is None:
+            return None
+        lists = lists_for([mode])
+        named = await self._named(view) if "dense" in lists else 0
+        full = max(named, FUSION_DEPTH if len(lists) > 1 else 0)
+        return max(k, most) if max(k, most) < full else None
+
+    async def _named(self, view: View) -> int:
+        """Return how many passages candidate indexes name for a query."""
+        if view.candidates is None:
+            parts = await self._backend.parts(view.version)
+            view.candidates = max(part.candidates or 0 for part in parts)
+        return view.candidates
 
     async def encode(self, request: EncodeRequest) -> EncodeResponse:
         """Answer `POST /encode`."""
@@ -223,7 +244,8 @@ def check_config(config: ServeConfig) -> None:
         ValueError: they could not; the message says why.
     """
     index = open_index(config)
-    open_answering(config, index, open_preparer(config, index), NoMetrics())
+    answering = open_answering(config, index, open_preparer(config, index), NoMetrics())
+    ladder(config.load, answering.planner.own_budget)
     next(index.batches(["id"], 1), None)
 
 

@@ -64,6 +64,7 @@ class View:
         index: the version.
         version: which it is.
         checked: time (`time.monotonic`) at which it was known to be the latest.
+        candidates: passages that candidate indexes name for a query, 0 where there are none; None: not known yet.
     """
 
     def __init__(self, index: PassageIndex) -> None:
@@ -72,6 +73,7 @@ class View:
         self._rows = len(index)
         self._committed = _committed(index)
         self.checked = time.monotonic()
+        self.candidates: int | None = None
         self._bm25: dict[str | None, asyncio.Future[Bm25Search]] = {}
 
     async def bm25(self, condition: str | None) -> Bm25Search:
@@ -157,7 +159,12 @@ class Snapshot:
         self._filtered = lru_cache(FILTERS_KEPT)(self._admitting)
 
     def find(
-        self, queries: Representations, lists: Sequence[EncodedList], depth: int, condition: str | None
+        self,
+        queries: Representations,
+        lists: Sequence[EncodedList],
+        depth: int,
+        condition: str | None,
+        candidates: int | None = None,
     ) -> dict[ListName, Hits]:
         """Search the shard; scores are exact.
 
@@ -166,11 +173,14 @@ class Snapshot:
             lists: what to search by.
             depth: passages found for each query in each list.
             condition: a filter of `index.filters`; None: all passages are admitted.
+            candidates: the most that a candidate index names for a query; None: as many as it was calibrated to.
 
         Returns:
             For each list, each query's best passages, best first.
         """
         dense, sparse = self._own if condition is None else self._filtered(condition)
+        if candidates is not None:
+            dense = dense.among(candidates)
         return {name: (dense if name == "dense" else sparse).search(queries, depth) for name in lists}
 
     @cached_property
@@ -184,6 +194,7 @@ class Snapshot:
             fragments=len(self._index.fragments()),
             passages=len(self._index),
             mapped_bytes=sum(sizes),
+            candidates=dense.n_candidates,
             found_by={name: way for name, way in ways.items() if name in offered},
         )
 

@@ -50,6 +50,7 @@ export function why(budget) {
   if (budget.slots === null) return "";
   if (budget.reason === "asked") return "as asked";
   if (budget.reason === "retriever") return "the retriever's own budget";
+  if (budget.reason === "load") return "lowered while the server is busy";
   const seen = Object.entries(budget.features).map(([name, value]) => feature(name, value));
   const from = budget.allowed.length > 1 ? ` out of ${budget.allowed.join(", ")}` : "";
   return `chosen by “${budget.rule}”${from}${seen.length ? ` for ${seen.join(" and ")}` : ""}`;

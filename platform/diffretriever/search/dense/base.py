@@ -24,6 +24,8 @@ class DenseSearch(ABC):
     """What it is called where a server says how it finds passages."""
     is_exact: ClassVar[bool]
     """Whether the best k are always found; scores are exact either way."""
+    n_candidates: int | None = None
+    """Passages that a candidate index names for each query, more where more are asked for; None: all are looked at."""
 
     @classmethod
     @abstractmethod
@@ -41,3 +43,7 @@ class DenseSearch(ABC):
         Raises:
             ValueError: a query, or a stored passage that is looked at, holds NaN or infinity; the message names it.
         """
+
+    def among(self, n_candidates: int) -> DenseSearch:
+        """Return this search with at most so many candidates; itself where it has no more, or looks at all passages."""
+        return self

@@ -60,7 +60,7 @@ class CandidateSearch(DenseSearch):
             n_candidates: passages to score for each query; more where more are asked for.
         """
         self.proposer = proposer
-        self.n_candidates = n_candidates
+        self.n_candidates: int = n_candidates
         self._unknown = unknown
         self._stream = stream
 
@@ -113,6 +113,12 @@ class CandidateSearch(DenseSearch):
         chosen = [passages.best_of(coded, query, np.sort(numbers_C), k) for query, numbers_C in enumerate(proposals)]
         passages.rescore(queries, chosen, best)
         return best.results()
+
+    def among(self, n_candidates: int) -> DenseSearch:
+        """See `DenseSearch`; the candidate index is the same."""
+        if n_candidates >= self.n_candidates:
+            return self
+        return CandidateSearch(self.proposer, self._unknown, self._stream, n_candidates)
 
 
 def read_settings(index: PassageIndex) -> CandidateSettings | None:
