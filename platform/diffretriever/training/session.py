@@ -20,7 +20,13 @@ from diffretriever.backbones.device import resolve_device, resolve_dtype
 from diffretriever.backbones.source import resolve_source
 from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.encoders.base import BackboneEncoder
-from diffretriever.schemas.retriever import BackboneRetriever, RetrieverConfig, has_slots, is_trainable
+from diffretriever.schemas.retriever import (
+    TRAINABLE_METHODS,
+    BackboneRetriever,
+    RetrieverConfig,
+    has_slots,
+    is_trainable,
+)
 from diffretriever.schemas.training import Recipe, TrainingManifest, TrainJob
 from diffretriever.training.adapters import ADAPTER, describe_start, read_start, save_adapter
 from diffretriever.training.batches import Batches, TrainingData
@@ -96,7 +102,8 @@ def check_trainable(retriever: RetrieverConfig, recipe: Recipe) -> BackboneRetri
         ValueError: it cannot, with the field and what to do.
     """
     if not is_trainable(retriever):
-        raise ValueError(f"the {retriever.method} method cannot be trained here: take masked, generated or pooled")
+        methods = ", ".join(TRAINABLE_METHODS)
+        raise ValueError(f"the {retriever.method} method cannot be trained here: take one of {methods}")
     if has_slots(retriever) and retriever.stop_truncation != "none":
         raise ValueError(
             "training reads all slots: set stop_truncation to none, and change it for searching if you like"
@@ -104,7 +111,9 @@ def check_trainable(retriever: RetrieverConfig, recipe: Recipe) -> BackboneRetri
     if not retriever.has_query_budget and (recipe.query_budgets or recipe.passage_budgets):
         raise ValueError(f"the {retriever.method} method has no slots: leave --query-budgets and --passage-budgets out")
     if recipe.token_head and "sparse" not in retriever.modes:
-        raise ValueError("token_head is for sparse scores, which the pooled method does not have: leave it out")
+        raise ValueError(
+            f"token_head is for sparse scores, which the {retriever.method} method does not have: leave it out"
+        )
     _check_slot_embeddings(retriever, recipe)
     return retriever
 
