@@ -55,10 +55,9 @@ def test_a_vector_a_token_is_as_many_as_there_are_tokens() -> None:
 
 @pytest.mark.parametrize(("retriever", "vectors"), [("minilm-tokens", 32), ("diffretriever-dream", 4)])
 def test_a_scan_is_timed_for_usual_queries(retriever: str, vectors: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    timed: list[int] = []
-    monkeypatch.setattr(planning, "scan_rate", lambda asked, *_: timed.append(asked) or 1e9)
-    make_plan(job(retriever=retriever, bandwidth=None), None, [])
-    assert timed == [vectors]
+    monkeypatch.setattr(planning, "scan_rate", lambda asked, *_: float(asked))
+    plan = make_plan(job(retriever=retriever, bandwidth=None), None, [])
+    assert [planned.scan_rate for planned in plan.budgets] == [vectors]
 
 
 def test_every_preset_of_the_paper_has_its_size() -> None:

@@ -24,9 +24,12 @@ from diffretriever.scoring.maxsim import maxsim
 from diffretriever.search import open_searcher
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.base import Searcher
-from diffretriever.search.dense import CandidateSearch, CodedScan, StreamingScan, open_dense
+from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.base import DenseSearch
+from diffretriever.search.dense.candidates import CandidateSearch
+from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import build_codes
+from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.explain import explain
 from diffretriever.search.inspection import inspect
 from diffretriever.search.neural import NeuralSearcher
