@@ -315,7 +315,8 @@ class TokensRetriever(PrefixedRetriever):
     method: Literal["tokens"] = "tokens"
     clusters: PositiveInt | None = None
     """Passages are stored as at most so many vectors: their tokens' are clustered by Ward's method. Queries, and all
-    texts in training, keep a vector for each token."""
+    texts in training, keep a vector for each token. Where two merges are nearly as good, rounding decides: in half
+    precision a passage may have other clusters in another batch."""
     mean_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share s of the text's mean in each vector, s mean + (1 - s) own, all three of length 1: the whole text is then
     scored along with the best of its tokens. The mean is the vector of a `pooled` retriever."""

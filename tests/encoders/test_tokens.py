@@ -18,6 +18,7 @@ from diffretriever.encoders.preparer import from_arrow, to_arrow
 from diffretriever.encoders.readout import unit
 from diffretriever.encoders.representations import Representations, not_finite
 from diffretriever.encoders.tokens import TokensEncoder, clustered
+from diffretriever.encoders.trained_for import trained_fields
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import BackboneConfig, TextConfig, TokensRetriever
 from tests.encoders.encoder_cases import HUGE, TEXTS, FolderOf, Make
@@ -183,3 +184,12 @@ def test_names_for_people() -> None:
     assert not tokens.has_query_budget
     assert tokens.has_token_vectors
     assert few.has_token_vectors
+
+
+def test_an_adapter_is_for_any_clusters_and_share() -> None:
+    assert set(trained_fields(load_retriever("minilm-clustered"))) == {  # type: ignore[arg-type] # it is trainable
+        "method",
+        "query_prefix",
+        "passage_prefix",
+        "append_eos",
+    }

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from fastapi.testclient import TestClient
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import read_vectors
@@ -18,6 +19,7 @@ from diffretriever.pipelines.sweep import sweep_budgets
 from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.schemas.encode import EncodeJob
 from diffretriever.schemas.search import SearchOptions
+from diffretriever.schemas.serve import SearchResponse
 from diffretriever.schemas.sweep import SweepJob
 from diffretriever.scoring.hits import Hits
 from diffretriever.scoring.maxsim import maxsim
@@ -33,9 +35,12 @@ from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.explain import explain
 from diffretriever.search.inspection import inspect
 from diffretriever.search.neural import NeuralSearcher
+from diffretriever.serving.api import make_api
+from diffretriever.serving.guard import Keys
 from tests.index.compressed_cases import compressed
 from tests.pipelines.corpora import JobMaker, line, write_corpus
 from tests.search.dense_cases import CPU, prepare
+from tests.serving.serving_cases import local_service
 
 QUERIES = ["masked slot", "a", "the index of a corpus in shards"]
 PASSAGES = 60
@@ -135,6 +140,22 @@ def test_an_explanation_has_tokens_for_slots_and_no_words(index: PassageIndex) -
     assert (len(found.slots), len(found.passage_slots)) == (len(asked.vectors_MH), len(passage.vectors_MH))
     assert found.terms == []
     assert not any(match.words for match in found.slots)
+
+
+def test_a_server_answers_explains_and_takes_passages(index: PassageIndex) -> None:
+    expected = by_hand(index, neural(index).encoder)
+    with TestClient(make_api(local_service(index.uri), Keys.of("key"), None), headers={"X-API-Key": "key"}) as client:
+        new = {"id": "new", "title": "", "text": QUERIES[0], "collection": "corpus"}
+        client.post("/passages", json={"passages": [new]}).raise_for_status()
+        asked = {"query": QUERIES[0], "k": 3, "explain": True}
+        (found,) = SearchResponse.model_validate(client.post("/search", json=asked).raise_for_status().json()).results
+        assert client.post("/search", json={"query": "a", "budget": 2}).status_code == 422
+    assert found.hits[0].id == "new"
+    for hit in found.hits:
+        assert hit.explanation is not None
+        matches = [match.product for match in hit.explanation.slots]
+        assert hit.score == pytest.approx(np.mean(matches), abs=1e-5)
+        assert hit.id == "new" or hit.score == pytest.approx(expected[hit.id][0], abs=1e-5)
 
 
 def test_there_are_no_budgets_to_sweep(job: EncodeJob, tmp_path: Path) -> None:
