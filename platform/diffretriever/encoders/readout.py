@@ -105,9 +105,8 @@ def read_slots(
         content: the batch's content ids.
         logits_BKG: floating, on the device, of `content.gathered_BG`.
     """
-    return SlotReadout(
-        to_host(stored_vectors(hidden_BKH, valid_BK)), valid_BK, to_host(content.fold(logits_BKG)), content
-    )
+    vectors_MH = to_host(stored_vectors(hidden_BKH, valid_BK))
+    return SlotReadout(vectors_MH, valid_BK, to_host(content.fold(logits_BKG)), content)
 
 
 def represent(
