@@ -7,7 +7,7 @@ here, a place in the unions at the end, and the code that runs it; or an `Instal
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 from pydantic import (
     Field,
@@ -206,7 +206,7 @@ class RetrieverBase(Model):
 
     @property
     def has_token_vectors(self) -> bool:
-        """Whether a text has a vector for each token, so that most texts have fewer than `max_vectors`."""
+        """Whether a text has a vector for each token, up to `max_vectors`, which most texts are too short for."""
         return False
 
     @property
@@ -339,22 +339,27 @@ class GeneratedRetriever(PromptedRetriever):
         return self.max_tokens
 
 
-class PooledRetriever(RetrieverBase):
-    """One vector a text: the mean of its final hidden states (DiffEmbed, all-MiniLM) or the last of them (RepLLaMA)."""
+class PrefixedRetriever(RetrieverBase):
+    """What the retrievers share that read a text as the tokenizer writes it, after a prefix, and have dense scores."""
 
     modes = ("dense",)
     is_readable = True
     is_trainable = True
 
-    method: Literal["pooled"] = "pooled"
     backbone: BackboneConfig
-    pooling: Literal["mean", "last"] = "mean"
     query_prefix: str = ""
     """Written before every query, inside the limit."""
     passage_prefix: str = ""
     append_eos: bool = False
     """End every text with the backbone's end-of-sequence token, inside the limit."""
     text: TextConfig = TextConfig()
+
+
+class PooledRetriever(PrefixedRetriever):
+    """One vector a text: the mean of its final hidden states (DiffEmbed, all-MiniLM) or the last of them (RepLLaMA)."""
+
+    method: Literal["pooled"] = "pooled"
+    pooling: Literal["mean", "last"] = "mean"
 
     @property
     def title(self) -> str:
@@ -364,6 +369,44 @@ class PooledRetriever(RetrieverBase):
     def max_vectors(self, side: Side) -> int:
         """Return 1."""
         return 1
+
+
+class TokensRetriever(PrefixedRetriever):
+    """Late interaction: a vector for each token, special tokens included; what slots are to be compared with."""
+
+    method: Literal["tokens"] = "tokens"
+    clusters: PositiveInt | None = None
+    """Passages are stored as at most so many vectors: their tokens' are clustered by Ward's method. Queries, and all
+    texts in training, keep a vector for each token. Where two merges are nearly as good, rounding decides: in half
+    precision a passage may have other clusters in another batch."""
+    mean_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share s of the text's mean in each vector, s mean + (1 - s) own, all three of length 1: the whole text is then
+    scored along with the best of its tokens. The mean is the vector of a `pooled` retriever."""
+    text: TextConfig = TextConfig(length_semantics="total")
+
+    @model_validator(mode="after")
+    def _limits_count_vectors(self) -> Self:
+        if self.text.length_semantics != "total":
+            raise ValueError("every token has a vector, special ones too: set text.length_semantics to total")
+        return self
+
+    @property
+    def title(self) -> str:
+        """Method, or `clustered` and the most vectors of a passage; backbone, adapter and the mean's share."""
+        method = self.method if self.clusters is None else f"clustered-{self.clusters}"
+        mean = f" mean {self.mean_share:g}" if self.mean_share else ""
+        return f"{_model_title(method, self.backbone)}{mean}"
+
+    @property
+    def has_token_vectors(self) -> bool:
+        """Return True."""
+        return True
+
+    def max_vectors(self, side: Side) -> int:
+        """Return the limit of the text's tokens, or of clusters."""
+        if side == "query":
+            return self.text.max_query_tokens
+        return min(self.text.max_passage_tokens, self.clusters or self.text.max_passage_tokens)
 
 
 class LibraryRetriever(RetrieverBase):
@@ -527,8 +570,12 @@ def _model_title(method: str, backbone: BackboneConfig) -> str:
     return f"{method} {backbone.source}{adapter}"
 
 
-BackboneRetriever: TypeAlias = MaskedRetriever | GeneratedRetriever | PooledRetriever
+BackboneRetriever: TypeAlias = MaskedRetriever | GeneratedRetriever | PooledRetriever | TokensRetriever
 """Those that are trainable."""
+TRAINABLE_METHODS: tuple[str, ...] = tuple(
+    config.model_fields["method"].default for config in get_args(BackboneRetriever)
+)
+"""Their methods, by name."""
 NeuralRetriever: TypeAlias = BackboneRetriever | LibraryRetriever | InstalledRetriever
 """Those that have weights."""
 _Own: TypeAlias = Annotated[BackboneRetriever | LibraryRetriever | Bm25Retriever, Field(discriminator="method")]

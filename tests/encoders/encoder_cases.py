@@ -19,7 +19,8 @@ from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, Bm25Retriever, NeuralRetriever
 from tests.encoders.example_package import METHOD
 
-_REPLLAMA = {"pooling": "last", "append_eos": True, "query_prefix": "query: ", "passage_prefix": "passage: "}
+_PREFIXES = {"append_eos": True, "query_prefix": "query: ", "passage_prefix": "passage: "}
+_REPLLAMA = {"pooling": "last", **_PREFIXES}
 _NESTED = {"nested_slots": True, "prompt": {"variant": "few"}, "tail_length": 0}
 CASES: dict[str, dict[str, Any]] = {
     **{f"masked-{family}": {"budget": "q2p3"} for family in ("dream", "llada", "bert", "modernbert")},
@@ -32,6 +33,12 @@ CASES: dict[str, dict[str, Any]] = {
     "generated-qwen2-single": {},
     "generated-llama3": {"max_tokens": 5, "stop": "cap-then-cut"},
     "pooled-minilm": {"preset": "minilm-pooled"},
+    "tokens-llada": {},
+    "tokens-qwen2": {"mean_share": 0.5, **_PREFIXES},
+    "tokens-bert-clusters": {"clusters": 3},
+    "tokens-modernbert-clusters": {"clusters": 5, "mean_share": 0.5},
+    "tokens-bert-recorded": {},
+    "tokens-minilm": {"preset": "minilm-clustered"},
     "masked-llada-compiled": {"budget": "q2p3"},
     "masked-bert-recorded": {"budget": "q2p3"},
     "pooled-qwen2-recorded": {},

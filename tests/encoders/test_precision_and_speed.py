@@ -83,9 +83,9 @@ def test_long_texts_beside_short_ones(make_masked: Make[MaskedEncoder]) -> None:
 def test_who_cannot_be_compiled_or_recorded(folder_of: FolderOf) -> None:
     place = BackboneConfig(source=str(folder_of("qwen2")), dtype="float32")
     encoder = load_encoder(GeneratedRetriever(backbone=place), "cpu")
-    with pytest.raises(ValueError, match=r"generated .*: only masked and pooled retrievers can be compiled"):
+    with pytest.raises(ValueError, match=r"generated .*: only methods that read whole texts .* can be compiled"):
         encoder.compile_layers()
-    with pytest.raises(ValueError, match=r"generated .*: only passes of masked and pooled retrievers can be recorded"):
+    with pytest.raises(ValueError, match=r"generated .*: only passes over whole texts .* can be recorded"):
         encoder.record_passes()
 
 

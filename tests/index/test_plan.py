@@ -10,6 +10,7 @@ import pytest
 
 from diffretriever.collections import Passage
 from diffretriever.encoders.representations import Representations
+from diffretriever.index import planning
 from diffretriever.index.planning import HIDDEN_SIZES, SAMPLE, count, index_bytes, make_plan, measure, page, scan_rate
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.plan import PlanJob
@@ -42,6 +43,21 @@ def test_vectors_and_impacts_are_those_of_the_method(retriever: str, vectors: in
 def test_a_vector_a_token_is_as_many_as_there_are_tokens() -> None:
     (planned,) = make_plan(job(retriever="colbertv2", hidden_size=128, tokens=60), None, []).budgets
     assert planned.vectors == 60
+    for retriever, tokens, vectors in (
+        ("minilm-tokens", 60, 60),
+        ("minilm-tokens", 600, 256),
+        ("minilm-clustered", 60, 16),
+        ("minilm-clustered", 9, 9),
+    ):
+        (planned,) = make_plan(job(retriever=retriever, tokens=tokens), None, []).budgets
+        assert planned.vectors == vectors
+
+
+@pytest.mark.parametrize(("retriever", "vectors"), [("minilm-tokens", 32), ("diffretriever-dream", 4)])
+def test_a_scan_is_timed_for_usual_queries(retriever: str, vectors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "scan_rate", lambda asked, *_: float(asked))
+    plan = make_plan(job(retriever=retriever, bandwidth=None), None, [])
+    assert [planned.scan_rate for planned in plan.budgets] == [vectors]
 
 
 def test_every_preset_of_the_paper_has_its_size() -> None:

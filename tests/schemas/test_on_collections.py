@@ -39,6 +39,8 @@ BEFORE = {
     "repllama-llama3": "fe1c5d700218eb44",
     "repllama-qwen2.5": "fe1c5d700218eb44",
     "minilm-pooled": "2f141f4330aee3e8",
+    "minilm-tokens": "32920aa887c11015",
+    "minilm-clustered": "7afcaf7695d2659a",
     "diffretriever-minilm": "31f43d0ef90a3663",
     "diffretriever-minilm-untrained": "a75f7fd74000d5d0",
     "bm25": "e75dd3c45bd94a69",
@@ -56,7 +58,7 @@ BEFORE = {
     "gte-qwen2-1.5b": "6e43061e3716a0d0",
     "gte-qwen2-7b": "6e43061e3716a0d0",
 }
-"""Fingerprint of every preset before collections had settings of their own."""
+"""Fingerprint of every preset before collections had settings of their own, or as it was first."""
 
 PLAIN = {
     "method": "library",

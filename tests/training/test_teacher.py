@@ -98,6 +98,24 @@ def test_the_student_comes_nearer(distillation: str, negatives: str, folder_of: 
     assert losses[-1] < 0.8 * losses[0]
 
 
+@pytest.mark.parametrize("distillation", ["kl", "mse", "align"])
+def test_a_teacher_with_a_vector_a_token(distillation: str, folder_of: FolderOf, tmp_path: Path) -> None:
+    """All tokens teach, clusters or not: a part's passages are padded with vectors that count for nothing."""
+    config = config_of("tokens-bert", folder_of, clusters=2, mean_share=0.5)
+    file = tmp_path / "teacher.yaml"
+    file.write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    weights = {"sparse_weight": 0, "distillation_weight": 100}
+    recipe = quick_recipe(distillation=distillation, teacher=str(file), max_steps=12, epochs=3, **weights)
+    session = session_of(config_of("masked-bert", folder_of), recipe)
+    found = session.trainer.teacher
+    assert found is not None
+    part = session.trainer.batches.parts(0)[0]
+    taught = found.taught([part], session.trainer.workers).passages
+    assert taught.valid_BK.sum(1).tolist() == [len(text.input_ids) for text in part.taught_passages]
+    losses = [metrics.distillation_loss for metrics in run(session, 12)]
+    assert losses[-1] < 0.9 * losses[0]
+
+
 def test_the_teacher_is_not_trained(folder_of: FolderOf, teacher: str) -> None:
     recipe = quick_recipe(distillation="align", teacher=teacher, max_steps=2)
     session = session_of(config_of("masked-bert", folder_of), recipe)

@@ -63,7 +63,7 @@ def test_training_sees_what_the_encoder_gives(case: str, folder_of: FolderOf) ->
     encoder = changed(load(case, folder_of))
     for texts in (encoder.preparer.prepare_queries(TEXTS), encoder.preparer.prepare_passages([""] * 5, TEXTS)):
         found = assert_same(encoder, texts)
-        if not case.startswith("pooled"):
+        if "sparse" in encoder.modes:
             assert found.weights_BT.max() > 0, "the texts have impacts"
 
 
@@ -107,6 +107,14 @@ def test_other_settings(case: str, changes: dict[str, object], folder_of: Folder
     assert_same(encoder, encoder.preparer.prepare_queries(TEXTS))
 
 
+def test_clusters_are_not_trained(folder_of: FolderOf) -> None:
+    encoder = changed(load("tokens-bert", folder_of, clusters=2))
+    passages = encoder.preparer.prepare_passages([""] * 5, TEXTS)
+    found = TrainableEncoder(encoder).encode(passages)
+    assert found.valid_BK.sum(1).tolist() == [len(text.input_ids) for text in passages]
+    assert np.diff(encoder.encode(passages).offsets).max() == 2
+
+
 def test_budgets_of_their_own(folder_of: FolderOf) -> None:
     encoder = changed(load("masked-dream", folder_of))
     found = assert_same(encoder, encoder.preparer.prepare_queries(TEXTS, [1, 4, 2, 5, 3]))
@@ -142,7 +150,7 @@ def test_checkpointing_changes_no_gradient(folder_of: FolderOf) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", ["masked-dream", "masked-bert", "masked-modernbert", "pooled-llada", "generated-qwen2"]
+    "case", ["masked-dream", "masked-bert", "masked-modernbert", "pooled-llada", "generated-qwen2", "tokens-llada"]
 )
 def test_packed_texts_give_the_same_gradients_in_one_pass(
     case: str, folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch

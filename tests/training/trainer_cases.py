@@ -39,6 +39,9 @@ CASES: dict[str, dict[str, Any]] = {
     "pooled-llama3": _REPLLAMA,
     "pooled-bert": {},
     "pooled-modernbert": {},
+    "tokens-llada": {},
+    "tokens-qwen2": {"mean_share": 0.5},
+    "tokens-bert": {},
 }
 """Every method on every family that it runs on, METHOD-FAMILY and anything after: the fields of its config."""
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import torch
 
+from diffretriever.schemas.retriever import TRAINABLE_METHODS
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 FLOAT8 = "float8"
 """A precision that is no torch dtype: the layers of a backbone in 8 bits, the rest in bfloat16; see `float8`."""
@@ -76,7 +78,7 @@ def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
         return DTYPES[dtype]
     if dtype == FLOAT8:
         raise ValueError(
-            f"dtype '{FLOAT8}' is for encoding by the methods masked, generated and pooled, and for reranking: take "
+            f"dtype '{FLOAT8}' is for encoding by the methods {', '.join(TRAINABLE_METHODS)}, and for reranking: take "
             "bfloat16 for training and for other methods."
         )
     if dtype != "auto":

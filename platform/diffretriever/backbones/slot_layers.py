@@ -131,13 +131,13 @@ class SlotLayers(nn.Module):
 
 
 def mean_state(states_BLH: Tensor, own_BL: Tensor) -> Tensor:
-    """Return the mean of each text's states, float32 [B, H].
+    """Return float32 [B, H]: the mean of each text's states; zero for a text without any.
 
     Args:
-        states_BLH: states of all tokens.
-        own_BL: bool, the tokens that are the text's.
+        states_BLH: floating, of all tokens.
+        own_BL: bool or 0 and 1, on any device, the tokens that count.
     """
-    weights_BL1 = own_BL[..., None].float()
+    weights_BL1 = moved(own_BL[..., None], states_BLH.device, torch.float32)
     return (states_BLH.float() * weights_BL1).sum(1) / weights_BL1.sum(1).clamp(min=1)
 
 

@@ -21,6 +21,7 @@ ENCODERS: dict[str, str] = {
     "masked": "diffretriever.encoders.masked:MaskedEncoder",
     "generated": "diffretriever.encoders.generated:GeneratedEncoder",
     "pooled": "diffretriever.encoders.pooled:PooledEncoder",
+    "tokens": "diffretriever.encoders.tokens:TokensEncoder",
     "library": "diffretriever.encoders.library:LibraryEncoder",
 }
 """`method` of a retriever config → the class that runs it, as "module:class"."""

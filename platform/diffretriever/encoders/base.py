@@ -214,7 +214,9 @@ class Encoder(ABC):
         Raises:
             ValueError: this encoder's cannot be compiled.
         """
-        raise ValueError(f"{self.config.title}: only masked and pooled retrievers can be compiled")
+        raise ValueError(
+            f"{self.config.title}: only methods that read whole texts by a backbone of ours can be compiled"
+        )
 
     def record_passes(self) -> None:
         """Record passes over few tokens for replay, such as those of single queries; see `Backbone.record_passes`.
@@ -222,7 +224,7 @@ class Encoder(ABC):
         Raises:
             ValueError: this encoder's cannot be recorded.
         """
-        raise ValueError(f"{self.config.title}: only passes of masked and pooled retrievers can be recorded")
+        raise ValueError(f"{self.config.title}: only passes over whole texts by a backbone of ours can be recorded")
 
     def read(self, vectors_MH: np.ndarray, words: int = READ_WORDS) -> list[Reading]:
         """Return what stored vectors say in words of the whole vocabulary; see `encoders.reading`.

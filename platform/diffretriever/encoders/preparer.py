@@ -39,7 +39,7 @@ class PreparedText:
 
     Attributes:
         input_ids: int32 [L], everything the model sees.
-        slots: K, the most vectors of a generated text, 0 for encoders of one vector a text.
+        slots: K, the most vectors of a generated or clustered text, 0 where a text has one vector, or one a token.
         content_ids: int32 [T], vocabulary entries, ascending; see `ContentWords`.
         variant_ids: int32 [T], the same words' entries with a leading space; see `ContentWords`.
         n_tokens: tokens of the text; of a pooled text the special tokens count, of others the prompt does not, of a

@@ -1,7 +1,7 @@
 """What a pass of the model says, as representations: unit vectors of states, impacts of logits (paper Eq. 3).
 
-Legend: B texts of a batch, K most slots of the batch, H hidden size, M vectors of all texts, T most content ids of the
-batch, G ids whose logits are needed: T, or 2T where variants with a leading space count.
+Legend: B texts of a batch, L padded length, K most slots of the batch, H hidden size, M vectors of all texts, T most
+content ids of the batch, G ids whose logits are needed: T, or 2T where variants with a leading space count.
 """
 
 from __future__ import annotations
@@ -31,6 +31,18 @@ def unit(vectors: torch.Tensor) -> torch.Tensor:
 def unit_float16(vectors_MH: torch.Tensor) -> torch.Tensor:
     """L2-normalise and round to float16 [M, H], the form at rest, on the device."""
     return unit(vectors_MH).to(torch.float16)
+
+
+def stored_vectors(states_BKH: torch.Tensor, valid_BK: torch.Tensor) -> torch.Tensor:
+    """Return the unit vectors, float16 [M, H] on the device, of the states that count, text after text.
+
+    Args:
+        states_BKH: floating, on the device.
+        valid_BK: bool on the CPU, the states that count.
+    """
+    # By numbers, as a GPU would be waited for to count what a mask chooses.
+    rows_M = moved(valid_BK.flatten().nonzero().squeeze(1), states_BKH.device)
+    return unit_float16(states_BKH.flatten(0, 1)[rows_M])
 
 
 class ContentIds(NamedTuple):
@@ -94,10 +106,8 @@ def read_slots(
         content: the batch's content ids.
         logits_BKG: floating, on the device, of `content.gathered_BG`.
     """
-    # By numbers, as a GPU would be waited for to count what a mask chooses.
-    rows_M = moved(valid_BK.flatten().nonzero().squeeze(1), hidden_BKH.device)
-    vectors_MH = unit_float16(hidden_BKH.flatten(0, 1)[rows_M])
-    return SlotReadout(to_host(vectors_MH), valid_BK, to_host(content.fold(logits_BKG)), content)
+    vectors_MH = to_host(stored_vectors(hidden_BKH, valid_BK))
+    return SlotReadout(vectors_MH, valid_BK, to_host(content.fold(logits_BKG)), content)
 
 
 def represent(

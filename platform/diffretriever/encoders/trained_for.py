@@ -28,10 +28,12 @@ _FREE = frozenset(
     {
         "backbone",
         "budget",
+        "clusters",
         "confidence",
         "content_words",
         "default_mode",
         "max_tokens",
+        "mean_share",
         "schedule",
         "sparse_rounding",
         "sparse_topk",
@@ -40,7 +42,7 @@ _FREE = frozenset(
         "text",
     }
 )
-"""What may differ from training: how much is read and stored, not what the backbone sees of a text."""
+"""What may differ from training: what is read and stored, not what the backbone sees of a text."""
 _METHODS = {
     "retriever_config.json": "masked",
     "matryoshka_config.json": "masked",

@@ -41,6 +41,8 @@ HIDDEN_SIZES = {
 """H by backbone (reference §7.1 and §7.2 for the first; Qwen2.5 is of Dream's shape, Llama 3 of LLaDA's width)."""
 _TOKENS = 75.0
 """Of a passage, where nothing is known of them."""
+_QUERY_TOKENS = 32
+"""Of a query with a vector for each: as many as ColBERT fills queries up to."""
 _IMPACTS = 30.0
 _BYTES_PER_TOKEN = 4.3
 """English text in the vocabulary of the built-in backbone."""
@@ -122,7 +124,7 @@ def _budget_plan(job: PlanJob, retriever: NeuralRetriever, shape: Shape, rate: f
     if job.bandwidth is not None:
         speed = job.bandwidth * 1e9
     else:
-        speed = scan_rate(retriever.max_vectors("query"), max(1, round(shape.vectors)), shape.hidden_size)
+        speed = scan_rate(_query_vectors(retriever), max(1, round(shape.vectors)), shape.hidden_size)
     return BudgetPlan(
         budget=str(retriever.budget) if has_slots(retriever) else retriever.method,
         vectors=shape.vectors,
@@ -151,6 +153,11 @@ def _vectors(retriever: NeuralRetriever, tokens: float) -> float:
     if retriever.has_token_vectors:
         return min(tokens, retriever.max_vectors("passage"))
     return retriever.max_vectors("passage")
+
+
+def _query_vectors(retriever: NeuralRetriever) -> int:
+    most = retriever.max_vectors("query")
+    return min(_QUERY_TOKENS, most) if retriever.has_token_vectors else most
 
 
 def _impacts(job: PlanJob, retriever: NeuralRetriever, facts: Measured | None) -> float:

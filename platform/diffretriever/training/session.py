@@ -20,7 +20,13 @@ from diffretriever.backbones.device import resolve_device, resolve_dtype
 from diffretriever.backbones.source import resolve_source
 from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.encoders.base import BackboneEncoder
-from diffretriever.schemas.retriever import BackboneRetriever, RetrieverConfig, has_slots, is_trainable
+from diffretriever.schemas.retriever import (
+    TRAINABLE_METHODS,
+    BackboneRetriever,
+    RetrieverConfig,
+    has_slots,
+    is_trainable,
+)
 from diffretriever.schemas.training import Recipe, TrainingManifest, TrainJob
 from diffretriever.scoring.sparse import idf_roots
 from diffretriever.training.adapters import ADAPTER, describe_start, read_start, save_adapter
@@ -101,7 +107,8 @@ def check_trainable(retriever: RetrieverConfig, recipe: Recipe) -> BackboneRetri
         ValueError: it cannot, with the field and what to do.
     """
     if not is_trainable(retriever):
-        raise ValueError(f"the {retriever.method} method cannot be trained here: take masked, generated or pooled")
+        methods = ", ".join(TRAINABLE_METHODS)
+        raise ValueError(f"the {retriever.method} method cannot be trained here: take one of {methods}")
     if has_slots(retriever) and retriever.stop_truncation != "none":
         raise ValueError(
             "training reads all slots: set stop_truncation to none, and change it for searching if you like"

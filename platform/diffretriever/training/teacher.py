@@ -13,7 +13,7 @@ import torch
 
 from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.presets import load_retriever
-from diffretriever.schemas.retriever import BackboneRetriever, is_trainable
+from diffretriever.schemas.retriever import TRAINABLE_METHODS, BackboneRetriever, is_trainable
 from diffretriever.schemas.training import Recipe
 from diffretriever.training.gather import Workers, gather
 from diffretriever.training.trainable import Taught, TrainableEncoder, join, with_training_lengths
@@ -59,8 +59,8 @@ def teacher_config(recipe: Recipe) -> BackboneRetriever | None:
     config = load_retriever(recipe.teacher)
     if not is_trainable(config):
         raise ValueError(
-            f"teacher: {recipe.teacher} is a {config.method} retriever: take a masked, generated or pooled one, or "
-            "prepare a training set with scores"
+            f"teacher: {recipe.teacher} is a {config.method} retriever: take one of the methods "
+            f"{', '.join(TRAINABLE_METHODS)}, or prepare a training set with scores"
         )
     return with_training_lengths(config, recipe)
 
