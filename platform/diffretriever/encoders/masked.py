@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -119,12 +119,12 @@ class MaskedEncoder(BackboneEncoder):
             ValueError: the adapter has vectors for fewer slots than the budget asks for, or was trained with another
                 readout.
         """
-        assert isinstance(config, MaskedRetriever), "as the registry says"
-        if config.adapter_on == "slots":
+        on_slots = cast("MaskedRetriever", config).adapter_on == "slots"
+        if on_slots:
             place = config.backbone.model_copy(update={"merge_adapter": False})
             config = config.model_copy(update={"backbone": place})
         encoder = super().load(config, device)
-        if config.adapter_on == "slots":
+        if on_slots:
             encoder.backbone.adapt_slots_only()
         layers = encoder.backbone.slot_layers
         readout = encoder.config.readout
