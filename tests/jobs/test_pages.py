@@ -133,7 +133,7 @@ def test_make_demo_is_the_demo_job(checkout: Path, environment: dict[str, str]) 
     assert recipe == ".none/bin/python jobs/demo.py --output demo"
     done = run(f"{recipe.replace('.none/bin/', '')} --collection my-corpus", checkout, environment)
     assert done.returncode == 0, done.stderr
-    for system in ("BM25", "MiniLM mean-pooled", "DiffRetriever MiniLM hybrid"):
+    for system in ("BM25", "MiniLM mean-pooled dense", "DiffRetriever MiniLM hybrid"):
         assert re.search(rf"^{system} +\d\.\d{{4}}", done.stdout, re.MULTILINE), done.stdout
     assert (checkout / "demo" / "comparison.md").is_file()
 
