@@ -142,7 +142,17 @@ def test_a_mode_is_ranked_from_its_lists() -> None:
     assert ranked("dense", {"dense": dense}, 1) == [[("a", 3.0)]]
     assert ranked("hybrid", {"dense": dense, "sparse": sparse}, 3) == [[("a", 0.5), ("b", 0.5), ("c", 0.0)]]
     assert ranked("sparse+bm25", {"sparse": sparse, "bm25": dense}, 1) == [[("a", 0.5)]]
-    weighted = ranked("dense+3sparse", {"dense": dense, "sparse": sparse}, 3)
-    assert weighted == [[("b", 0.75), ("a", 0.5), ("c", 0.0)]], "the sum of (3 - 1) / 4, 3 (2 - 1) / 4 and zeros"
     (three,) = ranked("dense+sparse+bm25", {"dense": dense, "sparse": sparse, "bm25": sparse}, 3)
     assert dict(three) == pytest.approx({"b": 2 / 3, "a": 1 / 3, "c": 0.0})
+
+
+def test_weighted_scores_count_as_they_are() -> None:
+    both = Hits.of([[("a", 0.5), ("b", 0.25), ("c", -0.125)], [("b", 2.0)]])
+    lists: dict[ListName, Hits] = {"dense": both[:1], "bm25": both[1:]}
+    expected = [("b", 0.75), ("a", 0.5), ("c", -0.125)]
+    assert ranked("dense+0.25bm25", lists, 3) == [expected], "a passage without a word of the query has 0 of BM25"
+    assert ranked("dense+0.25bm25", lists, 2) == [expected[:2]]
+    # Of full lists the others have the last score at most.
+    full = Hits.of([[("a", 0.5), ("b", 0.25)], [("c", 4.0), ("d", 3.0)]])
+    found = ranked("dense+0.25bm25", {"dense": full[:1], "bm25": full[1:]}, 4, depth=2)
+    assert found == [[("a", 1.25), ("c", 1.25), ("b", 1.0), ("d", 1.0)]]

@@ -6,6 +6,7 @@ Legend: Q queries, F passages found for all queries together, C those of one que
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -45,7 +46,9 @@ def depth_for(modes: Iterable[Mode], k: int, depth: int = FUSION_DEPTH) -> int:
 def ranked(mode: Mode, lists: Mapping[ListName, Hits], k: int, depth: int = FUSION_DEPTH) -> Hits:
     """Return each query's best `k` passages by one mode: of one list, or of the sum of several.
 
-    Without weights the sum is the equal one of min-max scores (Eq. 4), with weights that of the scores as they are.
+    Without weights the sum is the equal one of min-max scores (Eq. 4), with weights that of the scores as they are. There
+    a passage that a list lacks has its last score in a list of `depth` passages, and 0 in a shorter one: no other passage
+    has a word of the query.
 
     Args:
         mode: the score.
@@ -56,7 +59,27 @@ def ranked(mode: Mode, lists: Mapping[ListName, Hits], k: int, depth: int = FUSI
     own, weights = [lists[name] for name in lists_of(mode)], weights_of(mode)
     if len(own) == 1:
         return own[0].first(k)
-    return fused(own, k, by="min-max" if weights is None else "linear", weights=weights, depth=depth)
+    return fused(own, k, depth=depth) if weights is None else _weighted(own, weights, k, depth)
+
+
+def _weighted(lists: Sequence[Hits], weights: Sequence[float], k: int, depth: int) -> Hits:
+    cut = [hits.first(depth) for hits in lists]
+    floors = [_floors(hits, depth) for hits in cut]
+    values = [
+        weight * (hits.scores_F - np.repeat(floor_Q, np.diff(hits.offsets)))
+        for weight, hits, floor_Q in zip(weights, cut, floors, strict=True)
+    ]
+    best = _best_sums(cut, values, k)
+    everywhere_Q = np.sum([weight * floor_Q for weight, floor_Q in zip(weights, floors, strict=True)], axis=0)
+    return replace(best, scores_F=best.scores_F + np.repeat(everywhere_Q, np.diff(best.offsets)))
+
+
+def _floors(hits: Hits, depth: int) -> np.ndarray:
+    """Return float64 [Q]: the scores of passages that the lists lack."""
+    floor_Q = np.zeros(len(hits))
+    is_full_Q = np.diff(hits.offsets) == depth
+    floor_Q[is_full_Q] = hits.scores_F[hits.offsets[1:][is_full_Q] - 1]
+    return floor_Q
 
 
 def fused(
@@ -91,13 +114,19 @@ def fused(
     assert all(hits.passages is first.passages for hits in lists), "numbers mean the same in all lists"
     if depth < 1:
         raise ValueError(f"depth is {depth}: let at least one passage of each list take part")
-    best = TopK(len(first), k, first.passages)
     shares = np.array([1.0] * len(lists) if weights is None else weights)
     cut = [hits.first(depth) for hits in lists]
     values = [share * _COUNTED[by](hits) for share, hits in zip(shares / shares.sum(), cut, strict=True)]
+    return _best_sums(cut, values, k)
+
+
+def _best_sums(lists: Sequence[Hits], values: Sequence[np.ndarray], k: int) -> Hits:
+    """Return each query's `k` passages with the largest sums of what they count in the lists, `values` float64 [F]."""
+    first = lists[0]
+    best = TopK(len(first), k, first.passages)
     for query in range(len(first)):
-        own = [slice(*hits.offsets[query : query + 2]) for hits in cut]
-        numbers_C = np.concatenate([hits.numbers_F[each] for hits, each in zip(cut, own, strict=True)])
+        own = [slice(*hits.offsets[query : query + 2]) for hits in lists]
+        numbers_C = np.concatenate([hits.numbers_F[each] for hits, each in zip(lists, own, strict=True)])
         if len(numbers_C):
             values_C = np.concatenate([values_F[each] for values_F, each in zip(values, own, strict=True)])
             best.add_for(query, *_sums(numbers_C, values_C, len(lists)))
