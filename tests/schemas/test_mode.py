@@ -33,6 +33,9 @@ def test_every_mode_has_one_text() -> None:
         ("2sparse+dense", "dense+2sparse", ("dense", "sparse"), (1.0, 2.0)),
         ("1dense+bm25", "1dense+1bm25", ("dense", "bm25"), (1.0, 1.0)),
         ("0.7dense+.2sparse+.1bm25", "0.7dense+0.2sparse+0.1bm25", ("dense", "sparse", "bm25"), (0.7, 0.2, 0.1)),
+        ("dense+0.0000100bm25", "dense+0.00001bm25", ("dense", "bm25"), (1.0, 0.00001)),
+        ("dense+2000000bm25", "dense+2000000bm25", ("dense", "bm25"), (1.0, 2e6)),
+        ("dense+1.0000001bm25", "dense+1.0000001bm25", ("dense", "bm25"), (1.0, 1.0000001)),
     ],
 )
 def test_modes_with_weights(text: str, mode: Mode, lists: tuple[str, ...], weights: tuple[float, ...]) -> None:
@@ -44,7 +47,7 @@ def test_modes_with_weights(text: str, mode: Mode, lists: tuple[str, ...], weigh
     assert re.match(TypeAdapter(Mode).json_schema()["anyOf"][1]["pattern"], mode)
 
 
-@pytest.mark.parametrize("text", ["2dense", "0dense+bm25", "dense+0.0bm25"])
+@pytest.mark.parametrize("text", ["2dense", "0dense+bm25", "dense+0.0bm25", f"dense+{'9' * 400}bm25"])
 def test_what_are_no_weights(text: str) -> None:
     with pytest.raises(ValueError, match="numbers are weights above 0 in a sum of several lists"):
         parse_mode(text)
