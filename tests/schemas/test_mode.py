@@ -8,6 +8,7 @@ from itertools import permutations
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.mode import Mode, lists_of, mode_of, modes_of, parse_mode, unweighted, weights_of
 from diffretriever.schemas.retriever import Bm25Retriever, MaskedRetriever, PooledRetriever
 from diffretriever.schemas.search import SearchJob
@@ -85,5 +86,9 @@ def test_the_default_mode() -> None:
     pooled = PooledRetriever.model_validate({**fields, "default_mode": "0.03bm25+dense"})
     assert pooled.ranked_by == "dense+0.03bm25"
     assert pooled.reported_modes == ("dense", "dense+0.03bm25")
+    before = pooled.model_copy(update={"default_mode": None})
+    manifests = [IndexManifest(retriever=each, created="today") for each in (pooled, before)]
+    assert manifests[0].fingerprint == manifests[1].fingerprint, "indexes of before are added to"
+    assert "default_mode" not in manifests[1].model_dump_json()
     with pytest.raises(ValidationError, match="default_mode: this retriever has no sparse scores"):
         PooledRetriever.model_validate({**fields, "default_mode": "sparse"})
