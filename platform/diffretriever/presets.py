@@ -296,7 +296,7 @@ def in_tag(name: str) -> str:
 
 
 def _preset_of(config: RetrieverConfig) -> str | None:
-    """Return the preset that a config is, on whichever collection; budget, precision, revisions and default mode aside."""
+    """Return the preset that a config is, on any collection; budget, precision, revisions and default mode aside."""
     found = []
     for name in preset_names():
         preset = RETRIEVERS.load(name)
