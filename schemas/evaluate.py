@@ -60,7 +60,8 @@ class EvaluateJob(SearchOptions, VersionOption, FilterOption, QueryBudgetOptions
     """Measures as ir_measures writes them; default: nDCG@10, MRR@10 and Recall@100, the last two with `rel=2` for MS
     MARCO's TREC queries, whose passages TREC counts as relevant from grade 2 on."""
     modes: tuple[Mode, ...] = ()
-    """Scores of --index to rank by, as --mode of search.py takes them; default: those that the retriever makes."""
+    """Scores of --index to rank by, as --mode of search.py takes them; default: those that the retriever makes, and
+    its `default_mode`."""
     top_k: PositiveInt = 1000
     """Passages kept per query."""
 

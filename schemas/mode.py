@@ -7,8 +7,10 @@ A mode is known by its text, which is the same however its lists were put in ord
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection
+from decimal import Decimal
 from itertools import combinations
 from typing import Annotated, Literal, TypeAlias, get_args
 
@@ -51,13 +53,18 @@ def parse_mode(text: str) -> str:
     weights, is_weighted = _parsed(text)
     if not is_weighted:
         return mode_of(weights)
-    if len(weights) == 1 or not all(weights.values()):
+    if len(weights) == 1 or not all(0 < weight < math.inf for weight in weights.values()):
         raise ValueError(f"'{text}': numbers are weights above 0 in a sum of several lists, such as dense+0.03bm25")
     # With no number at all it would be another mode.
     hidden = 1.0 if {*weights.values()} != {1.0} else None
     return "+".join(
-        name if weights[name] == hidden else f"{weights[name]:g}{name}" for name in _LISTS if name in weights
+        name if weights[name] == hidden else f"{_written(weights[name])}{name}" for name in _LISTS if name in weights
     )
+
+
+def _written(weight: float) -> str:
+    """Return a weight with all its digits and no exponent, which no mode has."""
+    return f"{Decimal(repr(weight)).normalize():f}"
 
 
 def _parsed(text: str) -> tuple[dict[str, float], bool]:
@@ -71,7 +78,8 @@ def _parsed(text: str) -> tuple[dict[str, float], bool]:
 
 _WEIGHT = r"(\d+\.?\d*|\.\d+)?"
 _TERM = re.compile(rf"(?P<weight>{_WEIGHT})(?P<list>[a-z][a-z0-9]*)")
-_PATTERN = rf"^({_WEIGHT}({'|'.join((*_LISTS, _HYBRID))})(\+|$))+$"
+_OWN_TERM = rf"{_WEIGHT}({'|'.join(_LISTS)})"
+_PATTERN = rf"^{_OWN_TERM}(\+{_OWN_TERM})+$"
 
 Mode: TypeAlias = Annotated[
     str,

@@ -141,7 +141,7 @@ class RetrieverBase(Model):
     """What every retriever config says of its method."""
 
     modes: ClassVar[tuple[Mode, ...]]
-    """The scores that it makes; the last one is the default."""
+    """The scores that it makes; the last one is the default where `default_mode` names none."""
     has_weights: ClassVar[bool] = True
     """A model reads the texts, and the config has a `backbone`. False: texts are stored as they are."""
     has_slots: ClassVar[bool] = False

@@ -112,7 +112,7 @@ class BatchSearchJob(RayConfig, SearchOptions, FilterOption, SelfExclusion, RunT
     queries: Place | None = None
     """File of queries in place of a collection: .jsonl objects or id<TAB>text lines, either may be .gz."""
     output: Place
-    """Folder for the runs, one for each mode: dense.trec, sparse.trec, hybrid.trec, dense+bm25.trec."""
+    """Folder for the runs, one for each mode: dense.trec, sparse.trec, hybrid.trec, dense+0.03bm25.trec."""
     modes: tuple[Mode, ...] = ()
     """Scores to rank by, as --mode of search.py takes them; default: those that the retriever makes, and its
     `default_mode`."""

@@ -127,8 +127,8 @@ class SearchRequest(Model):
     k: PositiveInt = 10
     """Passages wanted for each query."""
     mode: Mode | None = None
-    """Score to rank by, one of those that `GET /index` names; default: hybrid where the retriever makes it, else what
-    it makes."""
+    """Score to rank by, one of those that `GET /index` names, or a sum of them with weights such as dense+0.03bm25;
+    default: its `default_mode`."""
     budget: AskedBudget = None
     """K_q, the slots of each query; retrievers without slots take none."""
     filter: Annotated[str, Field(max_length=MAX_FILTER_CHARS)] | Filter | None = None
@@ -294,7 +294,7 @@ class IndexResponse(Model):
     title: str
     """The retriever for people: method, backbone and budget."""
     method: str
-    """`masked`, `generated`, `pooled` or `library`."""
+    """`masked`, `generated`, `pooled`, `tokens`, `library`, or the name of an installed encoder."""
     modes: list[Mode]
     """Scores that the retriever makes."""
     default_mode: Mode | None = None

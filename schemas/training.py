@@ -319,6 +319,8 @@ class TrainingManifest(Model):
 
     def _identity(self) -> dict[str, Any]:
         values = self.model_dump(mode="json", exclude={"workers", "step", "trainable", "adapter", "slots", "versions"})
+        # What indexes are ranked by changes nothing here, and trainings of before presets named it go on.
+        values["retriever"].pop("default_mode", None)
         # The same weights may lie elsewhere now: their digest is what counts.
         for place in ("source", "revision", "attention"):
             values["retriever"].get("backbone", {}).pop(place, None)

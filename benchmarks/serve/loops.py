@@ -157,7 +157,7 @@ def rankings(index: str, queries: list[str]) -> list[list[str]]:
     from diffretriever.search import open_searcher
 
     searcher = open_searcher(index)
-    mode = searcher.modes[-1]
+    mode = searcher.default_mode
     return [[name for name, _ in hits] for hits in searcher.search(queries, k=10, modes=[mode])[mode]]
 
 

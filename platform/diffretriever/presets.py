@@ -296,7 +296,7 @@ def in_tag(name: str) -> str:
 
 
 def _preset_of(config: RetrieverConfig) -> str | None:
-    """Return the preset that a config is, on whichever collection; budget, precision and revisions aside."""
+    """Return the preset that a config is, on any collection; budget, precision, revisions and default mode aside."""
     found = []
     for name in preset_names():
         preset = RETRIEVERS.load(name)
@@ -307,7 +307,8 @@ def _preset_of(config: RetrieverConfig) -> str | None:
 
 
 def _system(config: RetrieverConfig) -> dict[str, Any]:
-    values = config.model_dump(mode="json", exclude={"budget"})
+    # Indexes of before a preset had a default mode are the preset's too.
+    values = config.model_dump(mode="json", exclude={"budget", "default_mode"})
     place = values.get("backbone", {})
     return {**values, "backbone": {name: place.get(name) for name in ("source", "adapter", "adapter_head")}}
 

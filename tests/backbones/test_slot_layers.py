@@ -153,6 +153,7 @@ def test_from_a_file(tmp_path: Path, folder_of: FolderOf) -> None:
         ({"word_weights": torch.zeros(8)}, r"'word_weights' has shape \[8\], the backbone has 4 dimensions and 9"),
         ({"token_head": torch.zeros(2, 4)}, r"'token_head' has shape \[2, 4\]"),
         ({"embeddings": torch.zeros(())}, r"'embeddings' has shape \[\]"),
+        ({"attention": torch.zeros(4, 4)}, "'attention' has no 'residual' beside it"),
         ({"embeddings": torch.full((2, 4), torch.nan)}, "'embeddings' has values that are not finite"),
     ],
 )

@@ -150,6 +150,20 @@ def test_the_usual_sum_keeps_its_weights(page: Page, stub: Stub) -> None:
     assert [each.mode for each in stub.asked[-2:]] == ["dense", "dense+0.03bm25"]
 
 
+def test_a_usual_sum_without_bm25_can_be_chosen(page: Page, stub: Stub) -> None:
+    stub.index = {**stub.index, "default_mode": "dense+0.1sparse"}
+    page.go("/", q=TIDES)
+    page.settled()
+    assert stub.asked[-1].mode == "dense+0.1sparse"
+    page.one("label:has([name=mode][value=dense])").click()
+    page.until("return location.search.includes('mode=dense')")
+    page.settled()
+    page.one("label:has([name=mode][value='dense+0.1sparse'])").click()
+    page.until("return location.search.includes('0.1sparse')")
+    page.settled()
+    assert [each.mode for each in stub.asked[-2:]] == ["dense", "dense+0.1sparse"]
+
+
 def test_address_leads_to_the_search_and_back(page: Page, stub: Stub) -> None:
     page.go("/", q=TIDES, mode="hybrid", budget=2)
     page.settled()

@@ -128,6 +128,8 @@ def test_explanations(index: dr.Index) -> None:
     assert not fewer.query_readings
     with pytest.raises(ValueError, match="there is no passage 'nobody'"):
         index.explain("prune roses", "nobody")
+    with pytest.raises(ValueError, match="words must be at least 0, and is -1"):
+        index.explain("prune roses", best.id, words=-1)
 
 
 def test_the_same_as_a_job(retriever: dr.Retriever, tmp_path: Path) -> None:

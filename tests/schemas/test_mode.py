@@ -8,6 +8,7 @@ from itertools import permutations
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.mode import Mode, lists_of, mode_of, modes_of, parse_mode, unweighted, weights_of
 from diffretriever.schemas.retriever import Bm25Retriever, MaskedRetriever, PooledRetriever
 from diffretriever.schemas.search import SearchJob
@@ -33,6 +34,9 @@ def test_every_mode_has_one_text() -> None:
         ("2sparse+dense", "dense+2sparse", ("dense", "sparse"), (1.0, 2.0)),
         ("1dense+bm25", "1dense+1bm25", ("dense", "bm25"), (1.0, 1.0)),
         ("0.7dense+.2sparse+.1bm25", "0.7dense+0.2sparse+0.1bm25", ("dense", "sparse", "bm25"), (0.7, 0.2, 0.1)),
+        ("dense+0.0000100bm25", "dense+0.00001bm25", ("dense", "bm25"), (1.0, 0.00001)),
+        ("dense+2000000bm25", "dense+2000000bm25", ("dense", "bm25"), (1.0, 2e6)),
+        ("dense+1.0000001bm25", "dense+1.0000001bm25", ("dense", "bm25"), (1.0, 1.0000001)),
     ],
 )
 def test_modes_with_weights(text: str, mode: Mode, lists: tuple[str, ...], weights: tuple[float, ...]) -> None:
@@ -44,7 +48,7 @@ def test_modes_with_weights(text: str, mode: Mode, lists: tuple[str, ...], weigh
     assert re.match(TypeAdapter(Mode).json_schema()["anyOf"][1]["pattern"], mode)
 
 
-@pytest.mark.parametrize("text", ["2dense", "0dense+bm25", "dense+0.0bm25"])
+@pytest.mark.parametrize("text", ["2dense", "0dense+bm25", "dense+0.0bm25", f"dense+{'9' * 400}bm25"])
 def test_what_are_no_weights(text: str) -> None:
     with pytest.raises(ValueError, match="numbers are weights above 0 in a sum of several lists"):
         parse_mode(text)
@@ -82,5 +86,9 @@ def test_the_default_mode() -> None:
     pooled = PooledRetriever.model_validate({**fields, "default_mode": "0.03bm25+dense"})
     assert pooled.ranked_by == "dense+0.03bm25"
     assert pooled.reported_modes == ("dense", "dense+0.03bm25")
+    before = pooled.model_copy(update={"default_mode": None})
+    manifests = [IndexManifest(retriever=each, created="today") for each in (pooled, before)]
+    assert manifests[0].fingerprint == manifests[1].fingerprint, "indexes of before are added to"
+    assert "default_mode" not in manifests[1].model_dump_json()
     with pytest.raises(ValidationError, match="default_mode: this retriever has no sparse scores"):
         PooledRetriever.model_validate({**fields, "default_mode": "sparse"})

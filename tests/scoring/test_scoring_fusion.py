@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from diffretriever.collections import Run
 from diffretriever.schemas.fusion import Fusion
+from diffretriever.schemas.mode import ListName
 from diffretriever.scoring.fusion import FUSION_DEPTH, depth_for, encoded_lists_for, fused, lists_for, ranked
 from diffretriever.scoring.hits import Hit, Hits, Passages
 from diffretriever.scoring.topk import ranked_hits

@@ -101,6 +101,19 @@ def test_an_adapter_on_slots_leaves_the_text_alone(attention: str, folder_of: Fo
         loaded.compile_layers()
 
 
+def test_an_adapter_on_slots_may_change_the_head(folder_of: FolderOf, tmp_path: Path) -> None:
+    """The head reads slots alone, so that all that it reads is adapted."""
+    retriever = config_of("masked-llada", folder_of, adapter_on="slots", **NESTED)
+    session = session_of(retriever, quick_recipe(max_steps=3, adapter_head="include"))
+    run(session, 3)
+    trained = session.encoder.encode_queries(TEXTS)
+    session.save_adapter(tmp_path / "adapter")
+    place = retriever.backbone.model_copy(update={"adapter": str(tmp_path / "adapter")})
+    found = load_encoder(retriever.model_copy(update={"backbone": place}), "cpu").encode_queries(TEXTS)
+    np.testing.assert_allclose(np.float32(found.vectors_MH), np.float32(trained.vectors_MH), atol=1e-3)
+    np.testing.assert_allclose(found.impact_weights, trained.impact_weights, atol=1e-3)
+
+
 def test_an_adapter_on_slots_is_no_other(folder_of: FolderOf, tmp_path: Path) -> None:
     retriever = config_of("masked-bert", folder_of, adapter_on="slots", **NESTED)
     session_of(retriever, quick_recipe(max_steps=1)).save_adapter(tmp_path / "adapter")

@@ -196,7 +196,8 @@ class Backbone(ABC):
         Gradient checkpointing would compute a pass again with the slots of a later one.
         """
         self._adapts_slots_only = True
-        for name, module in self.model.named_modules():
+        # A head of its own reads slots alone.
+        for name, module in self.model.base_model.named_modules():
             if name.endswith(".lora_B.default"):
                 module.register_forward_hook(self._at_slots)
 

@@ -149,8 +149,8 @@ def read_slot_layers(folder: Path, hidden_size: int, vocab_size: int) -> SlotLay
     """Read what stands beside an adapter in `folder`, for a backbone of these sizes; None if there is nothing.
 
     Raises:
-        ValueError: the file is not whole, or empty, or holds a tensor of another name or shape, or values that are not
-            finite.
+        ValueError: the file is not whole, or empty, or holds a tensor of another name or shape, or one without the
+            other that it takes, or values that are not finite.
     """
     file = folder / SLOTS_FILE
     if not file.is_file():
@@ -167,6 +167,8 @@ def read_slot_layers(folder: Path, hidden_size: int, vocab_size: int) -> SlotLay
             )
         if not tensor.isfinite().all():
             raise ValueError(f"{file}: tensor '{name}' has values that are not finite.")
+    if "attention" in tensors and "residual" not in tensors:
+        raise ValueError(f"{file}: tensor 'attention' has no 'residual' beside it: copy the adapter again.")
     return SlotLayers(*(tensors[name].float() if name in tensors else None for name in TENSORS))
 
 

@@ -79,7 +79,7 @@ class SearchClient:
         Args:
             query: one query, or a list of them; none blank.
             k: passages wanted for each query.
-            mode: score to rank by; None: hybrid where the index offers it, else what it has.
+            mode: score to rank by; None: the index's default.
             budget: K_q of all queries, `adaptive` to have each query's chosen from its text, or None for the
                 retriever's own.
             collection: name of the collection that passages are searched in; None: all of them.
@@ -190,7 +190,7 @@ class AsyncSearchClient:
         Args:
             query: one query, or a list of them; none blank.
             k: passages wanted for each query.
-            mode: score to rank by; None: hybrid where the index offers it, else what it has.
+            mode: score to rank by; None: the index's default.
             budget: K_q of all queries, `adaptive` to have each query's chosen from its text, or None for the
                 retriever's own.
             collection: name of the collection that passages are searched in; None: all of them.

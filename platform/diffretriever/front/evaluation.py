@@ -71,7 +71,7 @@ def evaluate(
         split: of its judgements.
         measures: as ir_measures writes them; None: nDCG@10, MRR@10 and Recall@100, where TREC's grades are judged those
             of passages from grade 2 on.
-        modes: scores to rank by; None: those that the retriever makes.
+        modes: scores to rank by; None: those that the retriever makes, and what it is ranked by otherwise.
         k: passages a query that are looked at.
 
     Raises:

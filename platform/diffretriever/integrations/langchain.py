@@ -29,7 +29,7 @@ class SearchRetriever(BaseRetriever):
     k: PositiveInt = 10
     """Passages wanted for each query."""
     mode: Mode | None = None
-    """Score to rank by; None: hybrid where the index offers it, else what it has."""
+    """Score to rank by; None: the index's default."""
     budget: AskedBudget = None
     """K_q, `adaptive`, or None for the retriever's own."""
     collection: str | None = None

@@ -33,7 +33,7 @@ class SearchRetriever(BaseRetriever):
             client: that asks.
             async_client: for `aretrieve`; None: that asks by `client`, and other work waits for it.
             k: passages wanted for each query.
-            mode: score to rank by; None: hybrid where the index offers it, else what it has.
+            mode: score to rank by; None: the index's default.
             budget: K_q, `adaptive`, or None for the retriever's own.
             collection: search in this collection only; None: in all of them.
         """

@@ -44,7 +44,7 @@ class MtebRetriever:
 
         Args:
             retriever: as `Index.create` takes it.
-            mode: score to rank by, such as `dense` or `dense+bm25`; None: hybrid where the retriever makes it.
+            mode: score to rank by, such as `dense` or `dense+bm25`; None: the retriever's default.
             folder: where indexes are kept, one for each task, split and subset, and taken up again by the same
                 retriever; None: in a temporary folder, each until the next one is made.
 

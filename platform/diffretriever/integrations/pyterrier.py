@@ -29,7 +29,7 @@ class PyTerrierRetriever(pt.Transformer):
 
     Attributes:
         index: that is searched.
-        mode: score to rank by; None: hybrid where the retriever makes it.
+        mode: score to rank by; None: the index's default.
         k: passages a query.
         budget: K_q; None is the retriever's own.
     """

@@ -46,9 +46,9 @@ def depth_for(modes: Iterable[Mode], k: int, depth: int = FUSION_DEPTH) -> int:
 def ranked(mode: Mode, lists: Mapping[ListName, Hits], k: int, depth: int = FUSION_DEPTH) -> Hits:
     """Return each query's best `k` passages by one mode: of one list, or of the sum of several.
 
-    Without weights the sum is the equal one of min-max scores (Eq. 4), with weights that of the scores as they are. There
-    a passage that a list lacks has its last score in a list of `depth` passages, and 0 in a shorter one: no other passage
-    has a word of the query.
+    Without weights the sum is the equal one of min-max scores (Eq. 4), with weights that of the scores as they are. A
+    passage that a list of `depth` passages lacks then has its last score, one that a shorter list lacks 0: such a list
+    has all passages with a word of the query.
 
     Args:
         mode: the score.

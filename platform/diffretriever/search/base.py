@@ -85,9 +85,11 @@ class Searcher(ABC):
                 readable; 0: none.
 
         Raises:
-            ValueError: the retriever encodes nothing, or a budget for one without.
+            ValueError: the retriever encodes nothing, or a budget for one without, or fewer than no words.
         """
         self._check_budget(has_budget=budget is not None)
+        if words < 0:
+            raise ValueError(f"words must be at least 0, and is {words}")
         return self._explain(query, rows, budget, words)
 
     def _explain(self, query: str, rows: np.ndarray, budget: int | None, words: int) -> list[Explanation]:

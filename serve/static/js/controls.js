@@ -1,7 +1,7 @@
 // The switches of one configuration, score and budget of query slots, and the choice of a collection.
 
 import { el } from "./dom.js";
-import { count } from "./words.js";
+import { count, modeName } from "./words.js";
 
 const MODES = { dense: "Dense", sparse: "Sparse", hybrid: "Hybrid" };
 const HINTS = {
@@ -36,6 +36,12 @@ function withBm25(served, own) {
   return usual.replaceAll(/(^|\+)[\d.]+/g, "$1") === WITH_BM25[own] ? usual : WITH_BM25[own];
 }
 
+/** Return the scores to choose from beside BM25: the retriever's own, and the usual one if it is no sum with BM25. */
+function ownModes(served) {
+  const usual = usualMode(served);
+  return [...new Set(usual.includes("bm25") ? served.modes : [...served.modes, usual])];
+}
+
 /** Return the retriever's own score in a mode, and what BM25 is to it. */
 function parted(served, mode) {
   if (mode === "bm25") return { own: served.modes.at(-1), bm25: "alone" };
@@ -46,7 +52,9 @@ function parted(served, mode) {
 function modes(prefix, served, mode) {
   const { own, bm25 } = parted(served, mode);
   const legend = el("legend", {}, "Score");
-  const buttons = served.modes.map((each) => choice(`${prefix}mode`, each, MODES[each], HINTS[each], each === own));
+  const buttons = ownModes(served).map((each) =>
+    choice(`${prefix}mode`, each, MODES[each] ?? modeName(each), HINTS[each] ?? "The sum with these weights", each === own),
+  );
   const scores = el("fieldset", { class: "switch" }, legend, el("div", { class: "choices" }, ...buttons));
   if (!offered(served).includes("bm25")) return [scores];
   const further = Object.keys(BM25).map((each) => choice(`${prefix}bm25`, each, BM25[each], BM25_HINTS[each], each === bm25));
