@@ -16,7 +16,10 @@ from diffretriever.files import files_in
 from diffretriever.full_disk import FullDiskError
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
+from diffretriever.schemas.retriever import RetrieverBase
 from diffretriever.search import open_searcher
+from diffretriever.search.bm25 import Bm25Search
+from diffretriever.serving import snapshots
 from diffretriever.serving.api import make_api
 from diffretriever.serving.guard import Keys
 from diffretriever.serving.ingest import _locked
@@ -57,6 +60,27 @@ def test_the_same_passages_again_change_nothing(client: TestClient, own_index: P
     sent = {"passages": [{"id": "n1", "text": "heat of a wing"}]}
     first = client.post("/passages", json=sent).json()
     assert client.post("/passages", json=sent).json() == {**first, "added": 0, "unchanged": 1}
+
+
+def test_words_are_counted_before_a_version_answers(
+    client: TestClient, own_index: PassageIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[int] = []
+
+    class Noted(Bm25Search):
+        def __init__(self, index: PassageIndex) -> None:
+            super().__init__(index)
+            opened.append(index.version)
+
+    monkeypatch.setattr(snapshots, "Bm25Search", Noted)
+    client.delete("/passages/d7").raise_for_status()
+    assert opened == [], "hybrid is the default mode, which has no need of them"
+    monkeypatch.setattr(RetrieverBase, "ranked_by", property(lambda _: "dense+0.05bm25"))
+    answer = client.delete("/passages/d8").raise_for_status().json()
+    assert opened == [answer["version"]]
+    found = client.post("/search", json={"query": "heat", "k": 3}).raise_for_status().json()
+    assert (found["mode"], found["index"]["version"]) == ("dense+0.05bm25", answer["version"])
+    assert opened == [answer["version"]]
 
 
 def test_deleted_passages_are_gone(client: TestClient, own_index: PassageIndex) -> None:

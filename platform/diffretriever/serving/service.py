@@ -179,6 +179,10 @@ class Service:
         if Version.of(latest).follows(self.view.version):
             view = await asyncio.to_thread(View, latest)
             await self._backend.open(view.version)
+            if "bm25" in lists_for([latest.manifest.retriever.ranked_by]):
+                # The words of all texts are counted while the version before answers. What goes wrong a search tells.
+                with suppress(Exception):
+                    await view.bm25(None)
             if view.version.follows(self.view.version):
                 self.view = view
         self._is_lost = False
