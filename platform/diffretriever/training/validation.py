@@ -54,6 +54,7 @@ class Validator:
                 split=self._split,
                 output=Path(folder),
                 measures=(MEASURE,),
+                modes=fresh.modes,
                 top_k=_TOP_K,
                 exclude_self=self._exclude_self,
             )
