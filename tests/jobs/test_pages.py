@@ -19,6 +19,7 @@ from typing import NamedTuple
 import httpx2
 import pytest
 
+from diffretriever.schemas.serve_config import ServeConfig
 from tests.pipelines.corpora import line, write_corpus
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -154,7 +155,7 @@ def test_local_command(
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        (0, r"1 passage by hybrid scores for 'when do I cut roses\?'\n.*\n      Prune roses in late winter"),
+        (0, r"1 passage by dense\+0\.03bm25 scores for 'when do I cut roses\?'\n.*\n      Prune roses in late winter"),
         (1, r"1 bees Bees {'year': 2024}\n2 bread"),
         (2, r"torch.Size\(\[1, 1, 64\]\) torch.Size\(\[1, 1, \d+\]\)"),
     ],
@@ -171,8 +172,12 @@ def test_python_example(place: int, said: str, checkout: Path, environment: dict
 def test_the_servers_commands(checkout: Path, environment: dict[str, str]) -> None:
     """docs/serving.md: the server, then what it is asked."""
     page = (ROOT / "docs" / "serving.md").read_text("utf-8")
-    start, *asked = re.findall(r"^\$ (.*)$", page, re.MULTILINE)
+    start, *others = re.findall(r"^\$ (.*)$", page, re.MULTILINE)
+    asked = [command for command in others if command.startswith("curl ")]
     assert len(asked) == 3
+    for command in {*others} - {*asked}:
+        settings = command.removeprefix("python -m serve ").split()
+        ServeConfig.from_arguments(dict(each.split("=") for each in settings))
     port = _free_port()
     place = f"localhost:{port}"
     with (checkout / "server.log").open("w") as log:

@@ -154,7 +154,7 @@ def test_bm25_follows_the_table(encoder: Encoder, tmp_path: Path) -> None:
 
 
 def test_modes_and_budgets_that_are_not_there(index: PassageIndex, encoder: Encoder) -> None:
-    with pytest.raises(ValueError, match="no fuzzy scores"):
+    with pytest.raises(ValueError, match="'fuzzy' is no score to rank by"):
         searcher(index, encoder).search(["x"], modes=["fuzzy"])
     with pytest.raises(ValueError, match="2 queries but 1 budgets"):
         searcher(index, encoder).search(["x", "y"], budgets=[1])
