@@ -7,6 +7,8 @@ here, a place in the unions at the end, and the code that runs it; or an `Instal
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import partial
+from operator import eq
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 from pydantic import (
@@ -35,14 +37,6 @@ _INSTRUCTION = "{instruction}"
 def _is_unset(value: Any) -> bool:
     """Say of a field that came later whether it is left out of what is stored: older fingerprints stay as they are."""
     return not value
-
-
-def _is_state(value: Any) -> bool:
-    return bool(value == "states")
-
-
-def _is_all(value: Any) -> bool:
-    return bool(value == "all")
 
 
 class BackboneConfig(Model):
@@ -242,12 +236,12 @@ class MaskedRetriever(PromptedRetriever):
     budget: Budget = Budget(1, 1)
     read_offset: Literal[0, -1] = 0
     """Position read for a slot, relative to it. 0: the paper. -1: Dream's own decoding (reference §2.2)."""
-    readout: Readout = Field(default="states", exclude_if=_is_state)
+    readout: Readout = Field(default="states", exclude_if=partial(eq, "states"))
     """What a slot's vector is, before it gets length 1. `states`: the slot's state h, as in the paper. `residual`: the
     mean of the states of all tokens that are no slots, and R h. `pooling`: that mean and R p, where p is a mean of the
     same states too, weighted by softmax(h A x) for each state x. A training learns the matrices; R starts at zero, so
     that dense scores start at those of mean pooling."""
-    adapter_on: Literal["all", "slots"] = Field(default="all", exclude_if=_is_all)
+    adapter_on: Literal["all", "slots"] = Field(default="all", exclude_if=partial(eq, "all"))
     """Which tokens the adapter changes. `slots`: these alone, so that the text's states are the backbone's own, and
     their mean is what mean pooling gives without the adapter; for nested slots. It is not merged then."""
     tail_length: Literal[0, 1, 3] = 3

@@ -394,7 +394,8 @@ class Backbone(ABC):
     def _run(self, ids_BL: Tensor, slots_BL: Tensor | None, position_ids_BL: Tensor | None, **attention: Any) -> Tensor:
         """Return the final states; `attention` is what the module is told of who sees whom."""
         inputs = self._inputs(ids_BL, slots_BL)
-        self._adapted = None if slots_BL is None else moved(slots_BL >= 0, self.device)[..., None]
+        if self._adapts_slots_only:
+            self._adapted = None if slots_BL is None else moved(slots_BL >= 0, self.device)[..., None]
         output = self.model.base_model(**inputs, position_ids=position_ids_BL, use_cache=False, **attention)
         hidden_BLH: Tensor = output.last_hidden_state
         return hidden_BLH

@@ -29,7 +29,7 @@ from diffretriever.schemas.retriever import (
 )
 from diffretriever.schemas.training import Recipe, TrainingManifest, TrainJob
 from diffretriever.scoring.sparse import idf_roots
-from diffretriever.training.adapters import ADAPTER, describe_start, read_start, save_adapter
+from diffretriever.training.adapters import ADAPTER, StartingValues, describe_start, read_start, save_adapter
 from diffretriever.training.batches import Batches, TrainingData
 from diffretriever.training.data.examples import passage_key
 from diffretriever.training.engine import open_engine
@@ -241,7 +241,7 @@ def open_session(data: TrainingData, manifest: TrainingManifest, device: str, wo
     preparer = load_preparer(with_training_lengths(retriever, recipe))
     batches = Batches(data, preparer, recipe, workers, None if teacher is None else teacher.preparer)
     readout = retriever.readout if has_slots(retriever) else "states"
-    lora = attach_lora(encoder.backbone, recipe, readout, _word_weights(batches, encoder, recipe))
+    lora = attach_lora(encoder.backbone, recipe, readout, _word_weights(batches, encoder, recipe, start))
     if start is not None:
         start.put_on(encoder.backbone)
     if has_slots(retriever) and retriever.adapter_on == "slots":
@@ -253,10 +253,21 @@ def open_session(data: TrainingData, manifest: TrainingManifest, device: str, wo
     return Session(encoder, lora, trainer, manifest.model_copy(update={"trainable": count}))
 
 
-def _word_weights(batches: Batches, encoder: BackboneEncoder, recipe: Recipe) -> torch.Tensor | None:
-    """Return what the recipe weighs words with, float32 [V], by the passages of its first batches."""
+def _word_weights(
+    batches: Batches, encoder: BackboneEncoder, recipe: Recipe, start: StartingValues | None
+) -> torch.Tensor | None:
+    """Return what impacts are multiplied with, float32 [V], if anything.
+
+    Args:
+        batches: the words of their first passages are counted.
+        encoder: prepares them.
+        recipe: whether there are weights of words.
+        start: the adapter that training goes on from, whose weights are kept where it has any.
+    """
     if recipe.word_weights == "none":
         return None
+    if start is not None and start.slots is not None and start.slots.word_weights is not None:
+        return start.slots.word_weights
     passages = {passage_key(passage): passage for passage in batches.passages(0, _PASSAGES_COUNTED)}.values()
     texts = encoder.preparer.prepare_passages([p.title for p in passages], [p.text for p in passages])
     return torch.from_numpy(idf_roots([text.content_ids for text in texts], encoder.backbone.vocab_size))
