@@ -24,6 +24,9 @@ MANIFEST_FILE = "training.json"
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
+OWN_TOKENS = "own-tokens"
+"""The teacher that is the retriever itself."""
+
 RecipeName: TypeAlias = Literal["plain", "paper", "minilm"]
 
 RECIPES: dict[RecipeName, dict[str, Any]] = {
@@ -104,7 +107,10 @@ class Recipe(Model):
     dense score and teacher's score, for teachers that score by cosine as well; `align`: 1 - cosine of the mean of a
     text's vectors and the mean of the teacher's."""
     teacher: str | None = None
-    """Retriever to learn from, a preset or a YAML file; it reads every text as well, without being trained."""
+    """Retriever to learn from, a preset or a YAML file; it reads every text as well, without being trained. Or
+    `own-tokens`: the states of the text's tokens that an adapter of slots alone (`adapter_on: slots`) leaves as they
+    are, with half their mean in each, as `minilm-tokens` with `mean_share: 0.5` scores them; they take no pass of their
+    own."""
     distillation_weight: PositiveFloat = 1.0
     """Weight of the loss that learns from the teacher."""
     teacher_temperature: PositiveFloat = 0.01
@@ -148,6 +154,8 @@ class Recipe(Model):
     def _teacher_teaches(self) -> Self:
         if self.teacher is not None and self.distillation == "none":
             raise ValueError("teacher: nothing is learned from it: set distillation to kl, mse or align")
+        if self.teacher == OWN_TOKENS and self.distillation == "align":
+            raise ValueError(f"distillation: align compares means of vectors: take kl with teacher {OWN_TOKENS}")
         if self.teacher is None and self.distillation == "align":
             raise ValueError("distillation: align learns from vectors, not scores: name a teacher")
         return self

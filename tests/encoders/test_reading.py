@@ -101,7 +101,7 @@ def test_slots_say_what_the_model_predicts_there(family: str, make_masked: Make[
     prepared = encoder.preparer.prepare_passages(["", ""], ["honey bees store water in winter", "river"])
     batch = encoder.masked_batch(prepared, content_ids(prepared, encoder.config).gathered_BG)
     with torch.inference_mode():
-        _, logits_BKV = encoder._read_columns(batch, batch.columns_BK, None)
+        _, logits_BKV, _ = encoder._read_columns(batch, batch.columns_BK, None)
     readings = encoder.read(encoder.encode(prepared).vectors_MH, 5)
     tokenizer = encoder.backbone.vocabulary.tokenizer
     texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])

@@ -32,7 +32,8 @@ def texts_of(vectors_MH: Tensor, counts: list[int]) -> TextVectors:
     room_BKH = torch.zeros(*valid_BK.shape, vectors_MH.shape[1])
     room_BKH[valid_BK] = vectors_MH
     none_BT = torch.zeros(len(counts), 0)
-    return TextVectors(room_BKH, valid_BK, none_BT.long(), none_BT, none_BT.bool())
+    none_BLH = room_BKH[:, :0]
+    return TextVectors(room_BKH, valid_BK, none_BT.long(), none_BT, none_BT.bool(), none_BLH, none_BT.bool())
 
 
 def some_vectors(count: int, seed: int = 0) -> Tensor:

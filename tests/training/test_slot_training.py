@@ -101,6 +101,20 @@ def test_an_adapter_on_slots_leaves_the_text_alone(attention: str, folder_of: Fo
         loaded.compile_layers()
 
 
+@pytest.mark.parametrize("case", ["masked-bert", "masked-modernbert"])
+def test_packed_slots_learn_the_same_in_a_pass_of_their_own(case: str, folder_of: FolderOf) -> None:
+    """Gradients stop at the text, whose states do not depend on the adapter; those through slots are whole."""
+    found = []
+    for attention in ("sdpa", "packed"):
+        retriever = config_of(case, folder_of, budget="q2p3", readout="pooling", adapter_on="slots", **NESTED)
+        place = retriever.backbone.model_copy(update={"attention": attention})
+        recipe = quick_recipe(max_steps=3, **SLOTS)
+        found.append(run(session_of(retriever.model_copy(update={"backbone": place}), recipe), 3))
+    for padded, packed in zip(*found, strict=True):
+        assert packed.loss == pytest.approx(padded.loss, rel=1e-4)
+        assert packed.gradient_norm == pytest.approx(padded.gradient_norm, rel=1e-3)
+
+
 def test_an_adapter_on_slots_may_change_the_head(folder_of: FolderOf, tmp_path: Path) -> None:
     """The head reads slots alone, so that all that it reads is adapted."""
     retriever = config_of("masked-llada", folder_of, adapter_on="slots", **NESTED)

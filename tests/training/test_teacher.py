@@ -15,7 +15,7 @@ from torch.nn.functional import kl_div
 
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import BackboneEncoder
-from diffretriever.schemas.training import Recipe
+from diffretriever.schemas.training import OWN_TOKENS, Recipe
 from diffretriever.training.batches import Part
 from diffretriever.training.objective import dense_scores, misalignment, objective
 from diffretriever.training.session import describe_training
@@ -29,6 +29,8 @@ from tests.training.trainer_cases import (
     run,
     session_of,
 )
+
+SLOTS_AFTER_THE_TEXT = {"nested_slots": True, "prompt": {"variant": "bare"}, "tail_length": 1}
 
 
 @pytest.fixture
@@ -116,6 +118,19 @@ def test_a_teacher_with_a_vector_a_token(distillation: str, folder_of: FolderOf,
     assert losses[-1] < 0.9 * losses[0]
 
 
+def test_its_own_tokens_teach_as_another_retrievers_do(folder_of: FolderOf, tmp_path: Path) -> None:
+    file = tmp_path / "teacher.yaml"
+    file.write_text(yaml.safe_dump(config_of("tokens-bert", folder_of, mean_share=0.5).model_dump(mode="json")))
+    student = config_of("masked-bert", folder_of, adapter_on="slots", **SLOTS_AFTER_THE_TEXT)
+    found = []
+    for teacher in (str(file), OWN_TOKENS):
+        recipe = quick_recipe(distillation="kl", teacher=teacher, negatives="cached", max_steps=4)
+        found.append(run(session_of(student, recipe), 4))
+    for other, own in zip(*found, strict=True):
+        assert own.distillation_loss == pytest.approx(other.distillation_loss, rel=1e-4)
+        assert own.gradient_norm == pytest.approx(other.gradient_norm, rel=1e-3)
+
+
 def test_the_teacher_is_not_trained(folder_of: FolderOf, teacher: str) -> None:
     recipe = quick_recipe(distillation="align", teacher=teacher, max_steps=2)
     session = session_of(config_of("masked-bert", folder_of), recipe)
@@ -133,6 +148,7 @@ def test_the_teacher_is_not_trained(folder_of: FolderOf, teacher: str) -> None:
     [
         ({"teacher": "minilm-pooled"}, "nothing is learned from it: set distillation to kl, mse or align"),
         ({"distillation": "align"}, "align learns from vectors, not scores: name a teacher"),
+        ({"distillation": "align", "teacher": OWN_TOKENS}, "take kl with teacher own-tokens"),
     ],
 )
 def test_recipes_that_make_no_sense(fields: dict[str, object], message: str) -> None:
@@ -146,5 +162,7 @@ def test_teachers_that_cannot_be(folder_of: FolderOf, tmp_path: Path) -> None:
         describe_training(student, quick_recipe(distillation="kl", teacher="bm25"), ListedData(48), 1, "cpu")
     with pytest.raises(ValueError, match="unknown retriever 'minilm-poold'"):
         describe_training(student, quick_recipe(distillation="kl", teacher="minilm-poold"), ListedData(48), 1, "cpu")
+    with pytest.raises(ValueError, match="own-tokens is for slots filled in one pass by an adapter that leaves"):
+        describe_training(student, quick_recipe(distillation="kl", teacher=OWN_TOKENS), ListedData(48), 1, "cpu")
     with pytest.raises(ValueError, match=r"minilm-pooled have 384 dimensions and these 32: take kl"):
         session_of(student, quick_recipe(distillation="align", teacher="minilm-pooled"))

@@ -151,4 +151,12 @@ def random_texts(count: int, slots: int, ids: int, *, seed: int, dtype: torch.dt
     vectors_BKH = torch.nn.functional.normalize(torch.randn(count, slots, 5, generator=generator, dtype=dtype), dim=-1)
     weights_BT = torch.rand(count, ids, generator=generator, dtype=dtype)
     ids_BT = torch.stack([torch.randperm(12, generator=generator)[:ids] for _ in range(count)])
-    return TextVectors(vectors_BKH * valid_BK[..., None], valid_BK, ids_BT * known_BT, weights_BT * known_BT, known_BT)
+    return TextVectors(
+        vectors_BKH * valid_BK[..., None],
+        valid_BK,
+        ids_BT * known_BT,
+        weights_BT * known_BT,
+        known_BT,
+        vectors_BKH.flip(1) * valid_BK[..., None],
+        valid_BK,
+    )

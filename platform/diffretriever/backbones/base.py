@@ -8,7 +8,8 @@ Legend: B batch, L padded length, P positions read in a row, H hidden size, V vo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -21,7 +22,7 @@ from diffretriever.backbones.device import moved, resolve_attention
 from diffretriever.backbones.directions import as_states
 from diffretriever.backbones.graphs import PassGraphs, Shape
 from diffretriever.backbones.inputs import PassInputs, check_inputs, whole_steps
-from diffretriever.backbones.packed import KERNEL, PackedBatch
+from diffretriever.backbones.packed import KERNEL, Layout, PackedBatch
 from diffretriever.backbones.published import Published
 from diffretriever.backbones.slot_layers import MODULE, SlotLayers
 from diffretriever.backbones.vocabulary import Vocabulary
@@ -72,7 +73,9 @@ class Backbone(ABC):
         self.vocabulary = self.vocabulary_class(checkpoint.folder, checkpoint.config, self.turn_end)
         self.max_length: int = self.vocabulary.max_length
         self._is_compiled = False
-        self._adapts_slots_only = False
+        self.adapts_slots_only = False
+        """Whether an adapter changes the states of slots alone."""
+        self._slot_lora: list[Any] = []
         self._adapted: Tensor | None = None
         self._graphs: PassGraphs | None = None
 
@@ -195,14 +198,14 @@ class Backbone(ABC):
 
         Gradient checkpointing would compute a pass again with the slots of a later one.
         """
-        self._adapts_slots_only = True
+        self.adapts_slots_only = True
         # A head of its own reads slots alone.
-        for name, module in self.model.base_model.named_modules():
-            if name.endswith(".lora_B.default"):
-                module.register_forward_hook(self._at_slots)
+        self._slot_lora = [module for module in self.model.base_model.modules() if hasattr(module, "lora_B")]
+        for layer in self._slot_lora:
+            layer.lora_B["default"].register_forward_hook(self._at_slots)
 
     def _check_whole_adapter(self, what: str) -> None:
-        if self._adapts_slots_only:
+        if self.adapts_slots_only:
             raise ValueError(f"passes of an adapter that changes slots alone (adapter_on: slots) cannot be {what}")
 
     def _at_slots(self, _module: nn.Module, _inputs: Any, change_BLO: Tensor) -> Tensor:
@@ -342,12 +345,14 @@ class Backbone(ABC):
         ids_BL, mask_BL, position_ids_BL, slots_BL = inputs.placed()
         assert position_ids_BL is not None, "they are placed"
         batch = PackedBatch(mask_BL, slots_BL if nested else None)
-        hidden_1TH = self._run(
-            moved(batch.row(ids_BL), self.device, torch.long),
-            None if slots_BL is None else batch.row(slots_BL),
-            moved(batch.row(position_ids_BL), self.device, torch.long),
-            packed_layout=batch.layout(self.device, is_causal=self.is_causal, window=self.window),
-        )
+        layout = batch.layout(self.device, is_causal=self.is_causal, window=self.window)
+        ids_1T = moved(batch.row(ids_BL), self.device, torch.long)
+        position_ids_1T = moved(batch.row(position_ids_BL), self.device, torch.long)
+        slots_1T = None if slots_BL is None else batch.row(slots_BL)
+        if slots_1T is not None and self.adapts_slots_only and 0 < batch.first_slot < ids_1T.shape[1]:
+            hidden_1TH = self._run_in_two(ids_1T, slots_1T, position_ids_1T, layout, batch.first_slot)
+        else:
+            hidden_1TH = self._run(ids_1T, slots_1T, position_ids_1T, packed_layout=layout)
         places_BP = batch.places_BL.gather(1, positions_BP.cpu().long())
         return hidden_1TH[0][moved(places_BP, self.device)]
 
@@ -394,11 +399,37 @@ class Backbone(ABC):
     def _run(self, ids_BL: Tensor, slots_BL: Tensor | None, position_ids_BL: Tensor | None, **attention: Any) -> Tensor:
         """Return the final states; `attention` is what the module is told of who sees whom."""
         inputs = self._inputs(ids_BL, slots_BL)
-        if self._adapts_slots_only:
+        if self.adapts_slots_only:
             self._adapted = None if slots_BL is None else moved(slots_BL >= 0, self.device)[..., None]
         output = self.model.base_model(**inputs, position_ids=position_ids_BL, use_cache=False, **attention)
         hidden_BLH: Tensor = output.last_hidden_state
         return hidden_BLH
+
+    def _run_in_two(
+        self, ids_1T: Tensor, slots_1T: Tensor, position_ids_1T: Tensor, layout: Layout, first_slot: int
+    ) -> Tensor:
+        """Return what `_run` does: of texts, which an adapter of slots leaves as they are, and then of their slots.
+
+        No gradient goes back through the texts, which costs most of a training step otherwise.
+        """
+        of_texts, of_slots = layout.in_two()
+        with torch.no_grad(), self._without_lora():
+            texts_1TH = self._run(ids_1T[:, :first_slot], None, position_ids_1T[:, :first_slot], packed_layout=of_texts)
+        slots_1TH = self._run(
+            ids_1T[:, first_slot:], slots_1T[:, first_slot:], position_ids_1T[:, first_slot:], packed_layout=of_slots
+        )
+        return torch.cat([texts_1TH, slots_1TH], dim=1)
+
+    @contextmanager
+    def _without_lora(self) -> Iterator[None]:
+        # PEFT's public switch would also turn off the gradients of LoRA's weights, for good.
+        for layer in self._slot_lora:
+            layer._disable_adapters = True  # noqa: SLF001
+        try:
+            yield
+        finally:
+            for layer in self._slot_lora:
+                layer._disable_adapters = False  # noqa: SLF001
 
     def _inputs(self, input_ids_BL: Tensor, slots_BL: Tensor | None) -> dict[str, Tensor]:
         layers = self.slot_layers

@@ -12,12 +12,12 @@ texts look at it), N attention heads, G heads of keys and values, D size of a he
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -62,6 +62,22 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Memory:
+    """What a row's first tokens had for keys and values, when they run in a pass before the others."""
+
+    layers: dict[nn.Module, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """[1, G, T, D] twice, by the layer's attention."""
+
+    def followed_by(self, module: nn.Module, key_1GTD: Tensor, value_1GTD: Tensor) -> tuple[Tensor, Tensor]:
+        """Return keys and values of the row so far; those of a layer's first call are remembered."""
+        if module not in self.layers:
+            self.layers[module] = (key_1GTD, value_1GTD)
+            return key_1GTD, value_1GTD
+        first_key_1GTD, first_value_1GTD = self.layers[module]
+        return torch.cat([first_key_1GTD, key_1GTD], dim=2), torch.cat([first_value_1GTD, value_1GTD], dim=2)
+
+
+@dataclass(frozen=True)
 class Layout:
     """Who sees whom, by parts that together are the row, in its order."""
 
@@ -69,6 +85,18 @@ class Layout:
     """In layers that see the whole text."""
     near: tuple[Part, ...] = ()
     """In layers that see a window; none for families without such layers."""
+    memory: Memory | None = None
+    """Of a row that is run in two passes."""
+
+    def in_two(self) -> tuple[Layout, Layout]:
+        """Return the layouts of a pass over all but the last part, and of one over that part, which looks back."""
+        memory = Memory()
+        first = Layout(self.everywhere[:-1], self.near[:-1], memory)
+        return first, Layout(_at_start(self.everywhere[-1:]), _at_start(self.near[-1:]), memory)
+
+
+def _at_start(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    return tuple(part._replace(tokens=slice(0, part.tokens.stop - part.tokens.start)) for part in parts)
 
 
 def after_prefix(prefix: int, lengths_B: Tensor, device: torch.device) -> Layout:
@@ -116,11 +144,12 @@ class PackedBatch:
         self.places_BL = torch.where(real_BL, places_BL, first_B1)
         """int64, where in the row a token stands; for a pad a token of the same text, whose NaN is no neighbour's."""
         self._real_BL, self._slots_BL = real_BL, slots_BL
-        self._first_slot = int((~is_slot_T).sum())
+        self.first_slot = int((~is_slot_T).sum())
+        """Place of the first nested slot in the row; its length where there is none."""
         self._owner_T = self._columns_T // real_BL.shape[1]
         self._slot_T = self.row(slots_BL)[0]
-        same_text = self._owner_T[self._first_slot :].diff() == 0
-        if (same_text & (self._slot_T[self._first_slot :].diff() <= 0)).any():
+        same_text = self._owner_T[self.first_slot :].diff() == 0
+        if (same_text & (self._slot_T[self.first_slot :].diff() <= 0)).any():
             raise ValueError("nested slots must be numbered in the order of a text's tokens.")
 
     def row(self, values_BL: Tensor) -> Tensor:
@@ -135,10 +164,10 @@ class PackedBatch:
             is_causal: whether a token sees only those before it; nested slots then see no less.
             window: how far to either side layers see that do not see the whole text; None: all of them do.
         """
-        texts_B = self._owner_T[: self._first_slot].bincount(minlength=len(self._real_BL))
+        texts_B = self._owner_T[: self.first_slot].bincount(minlength=len(self._real_BL))
         everywhere = _apart(texts_B, device, _CAUSAL if is_causal else _ALL)
         near = () if window is None else _apart(texts_B, device, (window, window))
-        if self._first_slot == len(self._slot_T):
+        if self.first_slot == len(self._slot_T):
             return Layout(everywhere, near)
         everywhere += (self._slots_far(texts_B, device),)
         if window is not None:
@@ -147,7 +176,7 @@ class PackedBatch:
 
     def _slots_far(self, texts_B: Tensor, device: torch.device) -> Part:
         """Slots see their text and the slots up to themselves: causal, where keys are the text and then its slots."""
-        slots_B = self._owner_T[self._first_slot :].bincount(minlength=len(self._real_BL))
+        slots_B = self._owner_T[self.first_slot :].bincount(minlength=len(self._real_BL))
         has_slots_B = slots_B > 0
         keys_M = self._owner_T.argsort(stable=True)
         keys_M = keys_M[has_slots_B[self._owner_T[keys_M]]]
@@ -161,7 +190,7 @@ class PackedBatch:
         keys, seen = [], []
         for owner in self._owner_T[self._slots].unique_consecutive():
             own_M = (self._owner_T == owner).nonzero()[:, 0]
-            slots_S = own_M[own_M >= self._first_slot]
+            slots_S = own_M[own_M >= self.first_slot]
             distance_SM = (place_T[own_M] - place_T[slots_S, None]).abs()
             sees_SM = (distance_SM <= window) & (self._slot_T[own_M] <= self._slot_T[slots_S, None])
             keys.append(own_M.expand(sees_SM.shape)[sees_SM])
@@ -172,7 +201,7 @@ class PackedBatch:
 
     @property
     def _slots(self) -> slice:
-        return slice(self._first_slot, len(self._slot_T))
+        return slice(self.first_slot, len(self._slot_T))
 
 
 def nested_places(slots_BL: Tensor, real_BL: Tensor) -> Tensor:
@@ -228,6 +257,8 @@ def packed_attention(  # noqa: PLR0913 (what transformers hands over)
         return sdpa_attention_forward(
             module, query_1NTD, key_1GTD, value_1GTD, attention_mask, dropout=dropout, scaling=scaling
         )
+    if packed_layout.memory is not None:
+        key_1GTD, value_1GTD = packed_layout.memory.followed_by(module, key_1GTD, value_1GTD)
     query_TND, key_TGD, value_TGD = (tensor[0].transpose(0, 1) for tensor in (query_1NTD, key_1GTD, value_1GTD))
     found = []
     for part in packed_layout.everywhere if sliding_window is None else packed_layout.near:
@@ -280,21 +311,25 @@ def attend_text_by_text(
         dropout: probability.
     """
     attend = _by_products if _gains_by_products(query_TND, key_MGD, dropout) else scaled_dot_product_attention
-    found, query, key = [], 0, 0
     sizes = zip(part.queries.offsets_E.diff().tolist(), part.keys.offsets_E.diff().tolist(), strict=True)
-    for (queries, keys), equal in groupby(sizes):
-        texts = len(list(equal))
+    groups = [(queries, keys, len(list(equal))) for (queries, keys), equal in groupby(sizes)]
+    # Slices would each have a gradient as large as the row.
+    queries_of = query_TND.split([queries * texts for queries, _, texts in groups])
+    keys_of, values_of = (row.split([keys * texts for _, keys, texts in groups]) for row in (key_MGD, value_MGD))
+    found = []
+    for (queries, keys, texts), own_query, own_key, own_value in zip(
+        groups, queries_of, keys_of, values_of, strict=True
+    ):
         attended_BNQD = attend(
-            _split(query_TND[query : query + texts * queries], texts),
-            _split(key_MGD[key : key + texts * keys], texts),
-            _split(value_MGD[key : key + texts * keys], texts),
+            _split(own_query, texts),
+            _split(own_key, texts),
+            _split(own_value, texts),
             attn_mask=_window_mask(queries, keys, part.window, query_TND.device),
             dropout_p=dropout,
             scale=scaling,
             enable_gqa=query_TND.shape[1] != key_MGD.shape[1],
         )
         found.append(attended_BNQD.transpose(1, 2).flatten(0, 1))
-        query, key = query + texts * queries, key + texts * keys
     return torch.cat(found)
 
 

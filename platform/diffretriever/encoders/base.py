@@ -62,6 +62,15 @@ class ModelFacts:
     """Digest of the tokenizer; None where that of the weights covers it."""
 
 
+class TokenStates(NamedTuple):
+    """The final hidden states of B texts in a pass, on the device."""
+
+    hidden_BLH: torch.Tensor
+    """floating, of all tokens, slots and pads among them."""
+    own_BL: torch.Tensor
+    """bool, the tokens that are the text's."""
+
+
 class TextStates(NamedTuple):
     """What a backbone says of B texts, before anything is normalised, rounded or stored."""
 
@@ -73,6 +82,8 @@ class TextStates(NamedTuple):
     """None for methods without sparse scores."""
     logits_BKG: torch.Tensor | None = None
     """floating, on the device, of the ids `content.gathered_BG`."""
+    tokens: TokenStates | None = None
+    """Of the text itself, where an encoder of slots was told to keep them."""
 
 
 class Encoder(ABC):

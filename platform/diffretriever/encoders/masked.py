@@ -20,7 +20,7 @@ import torch
 from diffretriever.backbones.base import pad_right
 from diffretriever.backbones.device import moved
 from diffretriever.backbones.slot_layers import SlotLayers
-from diffretriever.encoders.base import BackboneEncoder, TextStates
+from diffretriever.encoders.base import BackboneEncoder, TextStates, TokenStates
 from diffretriever.encoders.framing import Following, PromptedPreparer
 from diffretriever.encoders.launching import Encoded
 from diffretriever.encoders.preparer import PreparedText
@@ -105,6 +105,8 @@ class MaskedEncoder(BackboneEncoder):
 
     config: MaskedRetriever
     preparer: MaskedPreparer
+    keeps_tokens = False
+    """Whether `forward` gives the states of the text's tokens as well."""
 
     @classmethod
     def make_preparer(cls, config: MaskedRetriever, vocabulary: Vocabulary) -> MaskedPreparer:
@@ -180,7 +182,7 @@ class MaskedEncoder(BackboneEncoder):
         valid_BK = batch.valid_BK
         if filled.tokens_BK is not None:
             valid_BK = before_stop(filled.tokens_BK, valid_BK, self._stop_ids)
-        return TextStates(filled.hidden_BKH, valid_BK, content, filled.logits_BKG)
+        return TextStates(filled.hidden_BKH, valid_BK, content, filled.logits_BKG, filled.tokens)
 
     def _begin_cut(self, texts: Sequence[PreparedText], budgets: Sequence[int]) -> Callable[[], list[Representations]]:
         slots = self._read(texts)
@@ -190,7 +192,7 @@ class MaskedEncoder(BackboneEncoder):
 
     def _read(self, texts: Sequence[PreparedText]) -> SlotReadout:
         with torch.inference_mode():
-            hidden_BKH, valid_BK, content, logits_BKG = self.forward(texts)
+            hidden_BKH, valid_BK, content, logits_BKG, _ = self.forward(texts)
             assert content is not None, "slots have sparse scores"
             assert logits_BKG is not None, "slots have sparse scores"
             return read_slots(hidden_BKH, valid_BK, content, logits_BKG)
@@ -206,7 +208,7 @@ class MaskedEncoder(BackboneEncoder):
         counts_BP = reveal_counts(batch.valid_BK.sum(1), self.config.steps, self.config.schedule)
         if counts_BP.shape[1] == 1:
             passed = self._pass(batch, batch.columns_BK, is_last=True)
-            return _Filled(passed.hidden_RPH, passed.logits_RPG, passed.tokens_RP)
+            return _Filled(passed.hidden_RPH, passed.logits_RPG, passed.tokens_RP, passed.tokens)
         batch = batch._replace(ids_BL=batch.ids_BL.clone())
         masked_BK = batch.valid_BK.clone()
         hidden_BKH = torch.zeros(*masked_BK.shape, self.backbone.hidden_size, device=self.backbone.device)
@@ -229,19 +231,19 @@ class MaskedEncoder(BackboneEncoder):
             if passed.tokens_RP is not None:
                 batch.ids_BL[row_M, batch.columns_BK[row_M, slot_M]] = passed.tokens_RP[chosen_RP]
         tokens_BK = batch.ids_BL.gather(1, batch.columns_BK) if self._cuts_at_stops else None
-        return _Filled(hidden_BKH, logits_BKG, tokens_BK)
+        return _Filled(hidden_BKH, logits_BKG, tokens_BK, None)
 
     def _pass(self, batch: MaskedBatch, columns_RP: torch.Tensor, *, is_last: bool) -> _Pass:
         """Run the model once; logits of the whole vocabulary only if tokens are asked for."""
         predicting = not is_last or self._cuts_at_stops
-        hidden_RPH, logits = self._read_columns(batch, columns_RP, None if predicting else batch.gathered_BG)
+        hidden_RPH, logits, tokens = self._read_columns(batch, columns_RP, None if predicting else batch.gathered_BG)
         if not predicting:
-            return _Pass(hidden_RPH, logits, None, None)
+            return _Pass(hidden_RPH, logits, None, None, tokens)
         tokens_RP, finite_RP = predict(logits.detach())
         self._check_finite(batch, finite_RP.cpu())
         surest_RP = None if is_last else confidences(logits.detach(), self.config.confidence).cpu()
         index_RPG = batch.gathered_BG[:, None, :].expand(-1, columns_RP.shape[1], -1)
-        return _Pass(hidden_RPH, logits.gather(-1, index_RPG.to(logits.device)), tokens_RP.cpu(), surest_RP)
+        return _Pass(hidden_RPH, logits.gather(-1, index_RPG.to(logits.device)), tokens_RP.cpu(), surest_RP, None)
 
     @property
     def _cuts_at_stops(self) -> bool:
@@ -249,15 +251,16 @@ class MaskedEncoder(BackboneEncoder):
 
     def _read_columns(
         self, batch: MaskedBatch, columns_BP: torch.Tensor, gathered_BG: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor, TokenStates | None]:
         """Run the model once, and return states [B, P, H] and logits [B, P, G] at slots, on the device.
 
         Where the readout is another than `states`, what it makes of them stands in their place. `gathered_BG` None:
-        logits of the whole vocabulary. Gradients flow unless the caller forbids them.
+        logits of the whole vocabulary. The states of the text's tokens come along where they were read. Gradients flow
+        unless the caller forbids them.
         """
         columns_BP = (columns_BP + self.config.read_offset).clamp(min=0)
         slots, length = columns_BP.shape[1], batch.ids_BL.shape[1]
-        reads_text = self.config.readout != "states"
+        reads_text = self.keeps_tokens or self.config.readout != "states"
         if reads_text:
             columns_BP = torch.cat([columns_BP, torch.arange(length).expand(batch.ids_BL.shape)], dim=1)
         hidden_BPH, logits = self.backbone.forward(
@@ -271,10 +274,13 @@ class MaskedEncoder(BackboneEncoder):
             logits_of_first=slots,
         )
         if not reads_text:
-            return hidden_BPH, logits
+            return hidden_BPH, logits, None
         own_BL = moved(batch.mask_BL.bool() & (batch.slots_BL < 0), hidden_BPH.device)
-        layers = self.backbone.slot_layers or SlotLayers()
-        return layers.vectors(hidden_BPH[:, :slots], hidden_BPH[:, slots:], own_BL), logits
+        hidden_BPH, tokens = hidden_BPH[:, :slots], TokenStates(hidden_BPH[:, slots:], own_BL)
+        if self.config.readout != "states":
+            layers = self.backbone.slot_layers or SlotLayers()
+            hidden_BPH = layers.vectors(hidden_BPH, *tokens)
+        return hidden_BPH, logits, tokens
 
     def _check_finite(self, batch: MaskedBatch, finite_RP: torch.Tensor) -> None:
         broken_R = (~finite_RP).any(1)
@@ -362,6 +368,7 @@ class _Pass(NamedTuple):
     """int64 on the CPU, None if nobody asks for them."""
     confidences_RP: torch.Tensor | None
     """float32 on the CPU, None in the last pass, which fills all that is left."""
+    tokens: TokenStates | None
 
 
 class _Filled(NamedTuple):
@@ -373,6 +380,8 @@ class _Filled(NamedTuple):
     """floating, on the device, of `gathered_BG`."""
     tokens_BK: torch.Tensor | None
     """int64 on the CPU, the token of each slot; None where texts are not cut at stops."""
+    tokens: TokenStates | None
+    """Where one pass fills all slots."""
 
 
 def reveal_counts(slots_B: torch.Tensor, steps: int, schedule: Schedule) -> torch.Tensor:

@@ -37,10 +37,9 @@ def gather(own: TextVectors, workers: Workers) -> TextVectors:
     """
     if workers.total == 1:
         return own
-    widths = torch.tensor([own.valid_BK.shape[1], own.ids_BT.shape[1]], device=own.ids_BT.device)
+    widths = torch.tensor(own.widths, device=own.ids_BT.device)
     dist.all_reduce(widths, dist.ReduceOp.MAX)
-    slots, ids = widths.tolist()
-    own = own.padded(slots, ids)
+    own = own.padded(*widths.tolist())
     columns = [_gathered(tensor, workers.total) for tensor in own]
     parts = [TextVectors(*tensors) for tensors in zip(*columns, strict=True)]
     parts[workers.rank] = own

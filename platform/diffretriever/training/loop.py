@@ -25,7 +25,7 @@ from torch import Tensor
 
 from diffretriever.backbones.flops import Matrices, reached_flops
 from diffretriever.files import understood
-from diffretriever.schemas.training import Recipe
+from diffretriever.schemas.training import OWN_TOKENS, Recipe
 from diffretriever.training.batches import Batches, Part, known_answers
 from diffretriever.training.compression import Compression
 from diffretriever.training.data.seeds import seed_torch
@@ -33,7 +33,7 @@ from diffretriever.training.engine import Engine
 from diffretriever.training.gather import Workers, gather, gather_rows
 from diffretriever.training.objective import Outcome, objective
 from diffretriever.training.teacher import Teacher
-from diffretriever.training.trainable import TextVectors, TrainableEncoder, join
+from diffretriever.training.trainable import Taught, TextVectors, TrainableEncoder, join
 
 Record = dict[str, float]
 """What a training reports: `step`, and either the fields of `StepMetrics` or `validation/MODE` measures."""
@@ -92,6 +92,7 @@ class Trainer:
         self.teacher = teacher
         self.compression = Compression(encoder.encoder, batches, recipe, workers)
         self._matrices = Matrices.of(encoder.backbone)
+        self._slots_only = encoder.backbone.adapts_slots_only
         self._reached = reached_flops(encoder.backbone.device, encoder.backbone.dtype)
         self.step = 0
         """Steps done."""
@@ -162,15 +163,12 @@ class Trainer:
         if self.recipe.equal_passages == "mask":
             keys = torch.cat([part.passage_keys for part in parts]).to(device)
             answers_QP = known_answers([answers for part in parts for answers in part.answers], keys, pool)
-        outcome = objective(
-            gather(queries, pool),
-            gather(self.compression.applied(passages), pool),
-            teacher_QC,
-            1 + self.recipe.hard_negatives,
-            self.recipe,
-            answers_QP,
-            None if self.teacher is None else self.teacher.taught(parts, pool),
-        )
+        queries, passages = gather(queries, pool), gather(self.compression.applied(passages), pool)
+        taught = None if self.teacher is None else self.teacher.taught(parts, pool)
+        if self.recipe.teacher == OWN_TOKENS:
+            taught = Taught(queries.by_tokens(), passages.by_tokens())
+        each = 1 + self.recipe.hard_negatives
+        outcome = objective(queries, passages, teacher_QC, each, self.recipe, answers_QP, taught)
         if not torch.isfinite(outcome.loss):
             raise ValueError(self._broken("the loss", outcome.loss.item(), step, parts))
         return outcome
@@ -187,7 +185,9 @@ class Trainer:
         self, outcomes: list[Outcome], norm: float, rate: float, parts: list[Part], started: float
     ) -> StepMetrics:
         lengths = np.concatenate([part.lengths for part in parts])
-        busy = self._matrices.training_flops(lengths) / self._reached
+        # An adapter of slots alone has no gradients in the text; those of the few slots are not counted.
+        flops_of = self._matrices.forward_flops if self._slots_only else self._matrices.training_flops
+        busy = flops_of(lengths) / self._reached
         means = torch.stack([torch.stack(outcome.detached()) for outcome in outcomes]).mean(0)
         values = torch.cat([means, means.new_tensor([busy, lengths.sum()])])
         if self.workers.total > 1:

@@ -20,6 +20,7 @@ from diffretriever.backbones.device import resolve_device, resolve_dtype
 from diffretriever.backbones.source import resolve_source
 from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.encoders.base import BackboneEncoder
+from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.schemas.retriever import (
     TRAINABLE_METHODS,
     BackboneRetriever,
@@ -27,7 +28,7 @@ from diffretriever.schemas.retriever import (
     has_slots,
     is_trainable,
 )
-from diffretriever.schemas.training import Recipe, TrainingManifest, TrainJob
+from diffretriever.schemas.training import OWN_TOKENS, Recipe, TrainingManifest, TrainJob
 from diffretriever.scoring.sparse import idf_roots
 from diffretriever.training.adapters import ADAPTER, StartingValues, describe_start, read_start, save_adapter
 from diffretriever.training.batches import Batches, TrainingData
@@ -87,7 +88,7 @@ def describe_training(
 
 def _check_teacher(data: TrainingData, recipe: Recipe) -> None:
     """Raise ValueError where a distillation has nothing to learn from."""
-    if recipe.distillation == "none" or teacher_config(recipe) is not None:
+    if recipe.distillation == "none" or recipe.teacher == OWN_TOKENS or teacher_config(recipe) is not None:
         return
     rows = data.order(0, recipe.seed)[: recipe.batch_queries]
     groups = (data.group(int(row), epoch=0, negatives=recipe.hard_negatives, seed=recipe.seed) for row in rows)
@@ -115,6 +116,13 @@ def check_trainable(retriever: RetrieverConfig, recipe: Recipe) -> BackboneRetri
         )
     if has_slots(retriever) and retriever.adapter_on == "slots" and recipe.gradient_checkpointing:
         raise ValueError("adapter_on: slots does not go with gradient checkpointing: set --no-gradient-checkpointing")
+    if recipe.teacher == OWN_TOKENS and not (
+        has_slots(retriever) and retriever.adapter_on == "slots" and retriever.steps == 1
+    ):
+        raise ValueError(
+            f"teacher: {OWN_TOKENS} is for slots filled in one pass by an adapter that leaves the text's states as "
+            "they are: set the retriever's adapter_on to slots and steps to 1, or name a retriever"
+        )
     if not retriever.has_query_budget and (recipe.query_budgets or recipe.passage_budgets):
         raise ValueError(f"the {retriever.method} method has no slots: leave --query-budgets and --passage-budgets out")
     for name, is_asked in (("token_head", recipe.token_head), ("word_weights", recipe.word_weights != "none")):
@@ -246,6 +254,8 @@ def open_session(data: TrainingData, manifest: TrainingManifest, device: str, wo
         start.put_on(encoder.backbone)
     if has_slots(retriever) and retriever.adapter_on == "slots":
         encoder.backbone.adapt_slots_only()
+    if isinstance(encoder, MaskedEncoder):
+        encoder.keeps_tokens = recipe.teacher == OWN_TOKENS
     parameters = trainable_parameters(encoder.backbone)
     engine = open_engine(encoder.backbone.model, parameters, recipe, workers)
     trainer = Trainer(TrainableEncoder(encoder), batches, engine, recipe, workers, teacher)

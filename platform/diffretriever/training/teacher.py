@@ -14,7 +14,7 @@ import torch
 from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import TRAINABLE_METHODS, BackboneRetriever, is_trainable
-from diffretriever.schemas.training import Recipe
+from diffretriever.schemas.training import OWN_TOKENS, Recipe
 from diffretriever.training.gather import Workers, gather
 from diffretriever.training.trainable import Taught, TrainableEncoder, join, with_training_lengths
 
@@ -49,13 +49,14 @@ class Teacher:
 
 
 def teacher_config(recipe: Recipe) -> BackboneRetriever | None:
-    """Return the teacher that a recipe names, with the recipe's lengths; None if it names none.
+    """Return the retriever that a recipe names as a teacher, with the recipe's lengths; None if it names none.
 
     Raises:
         ValueError: it is not known, or not one over a backbone.
     """
-    if recipe.teacher is None:
+    if recipe.teacher in {None, OWN_TOKENS}:
         return None
+    assert recipe.teacher is not None, "see above"
     config = load_retriever(recipe.teacher)
     if not is_trainable(config):
         raise ValueError(

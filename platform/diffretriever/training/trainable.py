@@ -18,12 +18,15 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from diffretriever.backbones import Backbone
+from diffretriever.backbones.slot_layers import mean_state
 from diffretriever.encoders.base import BackboneEncoder, TextStates, similar_lengths
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.readout import pooled_impacts, unit
+from diffretriever.encoders.tokens import with_mean
 from diffretriever.schemas.retriever import BackboneRetriever
 from diffretriever.schemas.training import Recipe
 
+_TEACHERS_MEAN = 0.5
 _LEAST_TOKENS_CPU = 512
 _LEAST_TOKENS_GPU = 8192
 
@@ -38,11 +41,13 @@ class TrainableEncoder:
     def encode(self, texts: Sequence[PreparedText]) -> TextVectors:
         """Represent texts, in their order, on the backbone's device, in passes over texts of similar length.
 
-        Packed texts, which have no pads, take one pass. Gradients reach the backbone's trainable parameters.
+        Packed texts, which have no pads, take one pass on a GPU; a CPU's cache holds a few. Gradients reach the
+        backbone's trainable parameters.
         """
-        if self.encoder.is_packed:
+        on_cpu = self.backbone.device.type == "cpu"
+        if self.encoder.is_packed and not on_cpu:
             return self.encode_batch(texts)
-        least_tokens = _LEAST_TOKENS_CPU if self.backbone.device.type == "cpu" else _LEAST_TOKENS_GPU
+        least_tokens = _LEAST_TOKENS_CPU if on_cpu else _LEAST_TOKENS_GPU
         groups = list(similar_lengths(np.array([len(text.input_ids) for text in texts]), least_tokens))
         if len(groups) == 1:
             return self.encode_batch(texts)
@@ -68,17 +73,38 @@ class TextVectors(NamedTuple):
     """float32, the impacts log(1 + ReLU) of the ids, max-pooled over the vectors' positions."""
     known_BT: Tensor
     """bool, the ids that a text has."""
+    tokens_BLH: Tensor
+    """float32, L2-normalised, a vector of each token with half the mean in it; L is 0 where nobody learns from them."""
+    own_BL: Tensor
+    """bool, the tokens that are the text's."""
 
-    def padded(self, slots: int, ids: int) -> TextVectors:
-        """Return the same with room for at least so many vectors and content ids a text."""
+    @property
+    def widths(self) -> tuple[int, int, int]:
+        """K, T and L."""
+        return self.valid_BK.shape[1], self.ids_BT.shape[1], self.own_BL.shape[1]
+
+    def by_tokens(self) -> TextVectors:
+        """Return the same texts with their tokens' vectors alone."""
+        return self._replace(
+            vectors_BKH=self.tokens_BLH,
+            valid_BK=self.own_BL,
+            tokens_BLH=self.tokens_BLH[:, :0],
+            own_BL=self.own_BL[:, :0],
+        )
+
+    def padded(self, slots: int, ids: int, tokens: int) -> TextVectors:
+        """Return the same with room for at least so many vectors, content ids and tokens a text."""
         more_slots = max(0, slots - self.valid_BK.shape[1])
         more_ids = (0, max(0, ids - self.ids_BT.shape[1]))
+        more_tokens = max(0, tokens - self.own_BL.shape[1])
         return TextVectors(
             pad(self.vectors_BKH, (0, 0, 0, more_slots)),
             pad(self.valid_BK, (0, more_slots)),
             pad(self.ids_BT, more_ids),
             pad(self.weights_BT, more_ids),
             pad(self.known_BT, more_ids),
+            pad(self.tokens_BLH, (0, 0, 0, more_tokens)),
+            pad(self.own_BL, (0, more_tokens)),
         )
 
     def leaf(self) -> TextVectors:
@@ -93,22 +119,32 @@ def _text_vectors(states: TextStates) -> TextVectors:
     device = states.hidden_BKH.device
     valid_BK = states.valid_BK.to(device)
     vectors_BKH = unit(states.hidden_BKH).masked_fill(~valid_BK[..., None], 0)
+    tokens = _token_vectors(states)
     if states.content is None or states.logits_BKG is None:
         none_BT = torch.zeros(len(valid_BK), 0, device=device)
-        return TextVectors(vectors_BKH, valid_BK, none_BT.long(), none_BT, none_BT.bool())
+        return TextVectors(vectors_BKH, valid_BK, none_BT.long(), none_BT, none_BT.bool(), *tokens)
     known_BT = states.content.mask_BT.to(device)
     logits_BKT = states.content.fold(states.logits_BKG.float())
     weights_BT = pooled_impacts(logits_BKT, valid_BK, states.content.weights_BT)
-    return TextVectors(
-        vectors_BKH, valid_BK, states.content.ids_BT.to(device), weights_BT.masked_fill(~known_BT, 0), known_BT
-    )
+    ids_BT, weights_BT = states.content.ids_BT.to(device), weights_BT.masked_fill(~known_BT, 0)
+    return TextVectors(vectors_BKH, valid_BK, ids_BT, weights_BT, known_BT, *tokens)
+
+
+@torch.no_grad()
+def _token_vectors(states: TextStates) -> tuple[Tensor, Tensor]:
+    """Return `tokens_BLH` and `own_BL`."""
+    if states.tokens is None:
+        none_B0H = states.hidden_BKH.detach()[:, :0].float()
+        return none_B0H, none_B0H[..., 0].bool()
+    hidden_BLH, own_BL = states.tokens
+    means_BH = mean_state(hidden_BLH, own_BL)
+    return unit(with_mean(hidden_BLH, means_BH[:, None], _TEACHERS_MEAN)).masked_fill(~own_BL[..., None], 0), own_BL
 
 
 def join(parts: Sequence[TextVectors]) -> TextVectors:
     """Return the texts of all `parts`, in order."""
-    slots = max(part.valid_BK.shape[1] for part in parts)
-    ids = max(part.ids_BT.shape[1] for part in parts)
-    return TextVectors(*map(torch.cat, zip(*(part.padded(slots, ids) for part in parts), strict=True)))
+    widths = np.array([part.widths for part in parts]).max(0).tolist()
+    return TextVectors(*map(torch.cat, zip(*(part.padded(*widths) for part in parts), strict=True)))
 
 
 class Taught(NamedTuple):
