@@ -11,6 +11,7 @@ import scipy.stats
 from diffretriever.budgets.features import (
     FEATURES,
     DocumentFrequencies,
+    FirstSlots,
     QueryText,
     check_names,
     count_documents,
@@ -38,12 +39,13 @@ def test_queries_of_the_same_counts_tie_exactly() -> None:
 
 def test_idf_by_hand() -> None:
     frequencies = DocumentFrequencies(7, {"heat": 0, "slab": 1, "the": 7})
-    query = QueryText("Heat, the SLAB! slab unseen", (1,), frequencies, 0.75)
+    query = QueryText("Heat, the SLAB! slab unseen", (1,), frequencies, FirstSlots(0.75, 0.5, 0.25))
     found = features_of(query)
     assert found["mean_idf"] == pytest.approx((3 + 2 + 0 + 3) / 4)
     assert found["max_idf"] == 3.0
-    assert found["confidence"] == 0.75
+    assert (found["confidence"], found["agreement"], found["added"]) == (0.75, 0.5, 0.25)
     assert list(found) == list(FEATURES)
+    assert {*FEATURES} - {*features_of(QueryText("x", (1,), frequencies, FirstSlots(0.75)))} == {"agreement", "added"}
 
 
 def test_documents_are_counted_once_a_word() -> None:
@@ -53,7 +55,7 @@ def test_documents_are_counted_once_a_word() -> None:
 
 
 def test_an_empty_query_has_finite_features() -> None:
-    found = features_of(QueryText("", (), DocumentFrequencies(1, {}), 0.0))
+    found = features_of(QueryText("", (), DocumentFrequencies(1, {}), FirstSlots(0.0, 0.0, 0.0)))
     assert all(math.isfinite(value) for value in found.values())
     assert set(found.values()) == {0.0}
 

@@ -32,6 +32,21 @@ class DocumentFrequencies:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstSlots:
+    """What a query's first slots say of it.
+
+    Attributes:
+        confidence: largest impact of its encoding with one slot, 0 without any.
+        agreement: cosine of its two vectors when encoded with two slots; None without such a pass.
+        added: by what share of it the second slot raises the sum of impacts; None likewise.
+    """
+
+    confidence: float
+    agreement: float | None = None
+    added: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class QueryText:
     """What features are computed from.
 
@@ -39,13 +54,20 @@ class QueryText:
         text: the raw query.
         token_ids: its subwords, no special tokens among them.
         frequencies: of the collection that is searched, where they are known.
-        confidence: largest impact of its encoding with one slot, 0 without any; None where there was no such pass.
+        slots: of a pass of the encoder; None without one.
     """
 
     text: str
     token_ids: Sequence[int]
     frequencies: DocumentFrequencies | None = None
-    confidence: float | None = None
+    slots: FirstSlots | None = None
+
+    @property
+    def encoded_slots(self) -> int:
+        """How many of its slots are known, up to two."""
+        if self.slots is None:
+            return 0
+        return 1 if self.slots.agreement is None else 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +78,18 @@ class Feature:
         title: for axes and tables, with its unit.
         compute: of the query, to a finite number.
         needs_frequencies: whether it wants `QueryText.frequencies`.
-        needs_pass: whether it wants `QueryText.confidence`, which nobody has before the query is encoded.
+        needs_slots: of how many slots it wants to know, which nobody does before the query is encoded.
     """
 
     title: str
     compute: Callable[[QueryText], float]
     needs_frequencies: bool = False
-    needs_pass: bool = False
+    needs_slots: int = 0
 
     def can_be_computed(self, query: QueryText) -> bool:
         """Return whether all is known that it wants."""
-        has_frequencies, has_pass = query.frequencies is not None, query.confidence is not None
-        return (has_frequencies or not self.needs_frequencies) and (has_pass or not self.needs_pass)
+        has_frequencies = query.frequencies is not None
+        return (has_frequencies or not self.needs_frequencies) and query.encoded_slots >= self.needs_slots
 
 
 def features_of(query: QueryText) -> dict[str, float]:
@@ -128,9 +150,21 @@ def _max_idf(query: QueryText) -> float:
     return max(_idfs(query), default=0.0)
 
 
-def _confidence(query: QueryText) -> float:
-    assert query.confidence is not None, "the registry says that this feature needs it"
-    return query.confidence
+def _slots(query: QueryText) -> FirstSlots:
+    assert query.slots is not None, "the registry says that this feature needs them"
+    return query.slots
+
+
+def _agreement(query: QueryText) -> float:
+    agreement = _slots(query).agreement
+    assert agreement is not None, "the registry says that this feature needs two slots"
+    return agreement
+
+
+def _added(query: QueryText) -> float:
+    added = _slots(query).added
+    assert added is not None, "the registry says that this feature needs two slots"
+    return added
 
 
 FEATURES: dict[str, Feature] = {
@@ -139,6 +173,10 @@ FEATURES: dict[str, Feature] = {
     "content_words": Feature("content words (distinct)", _content_words),
     "mean_idf": Feature("mean idf (bits)", _mean_idf, needs_frequencies=True),
     "max_idf": Feature("largest idf (bits)", _max_idf, needs_frequencies=True),
-    "confidence": Feature("slot confidence (largest impact at K_q = 1)", _confidence, needs_pass=True),
+    "confidence": Feature(
+        "slot confidence (largest impact at K_q = 1)", lambda query: _slots(query).confidence, needs_slots=1
+    ),
+    "agreement": Feature("cosine of the first two slots", _agreement, needs_slots=2),
+    "added": Feature("impacts added by the second slot (share)", _added, needs_slots=2),
 }
 """The registry, by name."""

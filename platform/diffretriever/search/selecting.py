@@ -50,7 +50,7 @@ class BudgetChooser:
         self.own_budget = manifest.retriever.budget.query
         self._preparer = preparer
         wanted = [FEATURES[name] for name in self.selector.features]
-        if any(feature.needs_pass for feature in wanted):
+        if any(feature.needs_slots for feature in wanted):
             raise ValueError(
                 f"{source} looks at what only a pass of the encoder says of a query, among {self.selector.features}: "
                 "fit a selector on features of the text"

@@ -8,17 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.stats
+from pyarrow import feather
 
 from diffretriever.evaluation.budgets.against import AgainstSection, AgainstTest
 from diffretriever.evaluation.budgets.features import FeatureSection
 from diffretriever.evaluation.budgets.report import AnalysisReport, analyse
 from diffretriever.evaluation.budgets.selector_report import fit_selector
 from diffretriever.evaluation.budgets.slots import SlotSection
-from diffretriever.evaluation.budgets.sweeps import Outcomes, open_splits, query_features
+from diffretriever.evaluation.budgets.sweeps import Outcomes, available_features, open_splits, query_features
 from diffretriever.schemas.analyse import AnalyseBudgetsJob
 from diffretriever.schemas.selector import FitSelectorJob
 from tests.evaluation.budgets.made_up import make_sweep
-from tests.evaluation.budgets.made_up_vectors import add_vectors, passage_vectors, query_vectors, scores
+from tests.evaluation.budgets.made_up_vectors import add_vectors, passage_vectors, query_vectors, scores, vectors
 
 N = 30
 
@@ -84,6 +85,24 @@ def test_another_system_is_measured_and_tested(made: AnalysisReport, sweep: Path
         assert test.t_test_holm >= test.t_test
         assert test.interval[0] < test.difference < test.interval[1]
     assert "### Against other systems" in (sweep / "report/report.md").read_text("utf-8")
+
+
+def test_what_the_first_two_slots_say_of_a_query(sweep: Path) -> None:
+    (split,) = open_splits([sweep / "test"])
+    assert "agreement" not in available_features([split]), "K_q = 2 was not swept"
+    with pytest.raises(ValueError, match="no queries of K_q = 2"):
+        split.features(["q0"], ("agreement",))
+    of_two = vectors(N, 2, 2)
+    feather.write_feather(of_two.to_arrow(), sweep / "test" / "encoded" / "q2-0.arrow")
+    try:
+        assert available_features([split])[-3:] == ("confidence", "agreement", "added")
+        found = split.features(["q0", "q7"], ("agreement", "added"))
+        confidence = split.features(["q7"], ("confidence",))[0, 0]
+    finally:
+        (sweep / "test" / "encoded" / "q2-0.arrow").unlink()
+    cosines = np.einsum("qh,qh->q", *(np.float32(of_two.vectors_MH[place::2]) for place in (0, 1)))
+    assert found[:, 0] == pytest.approx(cosines[[0, 7]], abs=1e-3)
+    assert found[:, 1] == pytest.approx([0.0, of_two.impact_weights[6] / confidence - 1]), "q0 has no impacts"
 
 
 def test_features_of_the_collection_and_of_a_first_pass_are_correlated(made: AnalysisReport, sweep: Path) -> None:

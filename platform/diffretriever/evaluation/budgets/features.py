@@ -79,8 +79,7 @@ class FeatureSection(Section):
         yield (
             f"The K_q that is best for a query at K_p = {facts.fixed.passage}, of equal ones the smallest, against "
             "what is known of the query for little. Rank correlations over all queries pooled, with bootstrap 95% "
-            "intervals. A selector may look at all but `slot confidence`, which takes a pass of the encoder with one "
-            "slot."
+            "intervals. A selector may look at all but those of slots, which take a pass of the encoder."
         )
         yield "![Best query budget by feature](features.png)"
         yield (

@@ -161,7 +161,7 @@ def selector_table(report: FittedSelectorReport) -> str:
 
 def _query_sets(job: FitSelectorJob, splits: list[SweptSplit]) -> list[QuerySet]:
     check_names(job.features)
-    late = next((name for name in job.features if FEATURES[name].needs_pass), None)
+    late = next((name for name in job.features if FEATURES[name].needs_slots), None)
     if late is not None:
         raise ValueError(
             f"the feature '{late}' takes a pass of the encoder, and a selector chooses before it: leave it out"

@@ -16,7 +16,14 @@ import pyarrow as pa
 import yaml
 from pyarrow import compute, feather, parquet
 
-from diffretriever.budgets.features import FEATURES, DocumentFrequencies, QueryText, check_names, features_of
+from diffretriever.budgets.features import (
+    FEATURES,
+    DocumentFrequencies,
+    FirstSlots,
+    QueryText,
+    check_names,
+    features_of,
+)
 from diffretriever.collections import Qrels, Query, open_collection
 from diffretriever.encoders.representations import Representations
 from diffretriever.evaluation.formats.tables import listed
@@ -328,7 +335,7 @@ class SweptSplit:
 
         Raises:
             ValueError: a query that the sweep did not keep, no such feature, or one that needs document frequencies or
-                queries of K_q = 1 that are not there.
+                queries of K_q = 1 or 2 that are not there.
         """
         check_names(names)
         lacking = next((name for name in names if FEATURES[name].needs_frequencies and frequencies is None), None)
@@ -338,17 +345,38 @@ class SweptSplit:
         missing = next((query for query in queries if query not in kept), None)
         if missing is not None:
             raise ValueError(f"the queries kept in {self.folder / self.split} lack '{missing}': run the sweep again")
-        passes = any(FEATURES[name].needs_pass for name in names)
-        confidences = dict(zip(kept, _confidences(self.encoded(1)), strict=True)) if passes else {}
-        asked = [QueryText(kept[q].text, kept[q].token_ids, frequencies, confidences.get(q)) for q in queries]
+        slots = dict(
+            zip(kept, self._first_slots(max((FEATURES[name].needs_slots for name in names), default=0)), strict=True)
+        )
+        asked = [QueryText(kept[q].text, kept[q].token_ids, frequencies, slots[q]) for q in queries]
         rows = [features_of(query) for query in asked]
         return np.array([[row[name] for name in names] for row in rows], dtype=np.float64)
 
+    def _first_slots(self, most: int) -> list[FirstSlots | None]:
+        """Return what the first `most` slots say of each query, in the order of `queries.parquet`."""
+        if most == 0:
+            return [None] * len(self.queries())
+        one = self.encoded(1)
+        impacts = _impacts(one)
+        confidences = [float(own.max(initial=0.0)) for own in impacts]
+        if most == 1:
+            return [FirstSlots(confidence) for confidence in confidences]
+        two = self.encoded(2)
+        # A text may have fewer slots than it was given, where an encoder cuts them.
+        ends = (two.offsets[:-1], two.offsets[1:] - 1)
+        agreements = np.einsum("qh,qh->q", *(two.vectors_MH[place].astype(np.float64) for place in ends))
+        return [
+            FirstSlots(confidence, float(agreement), _added(float(first.sum()), float(both.sum())))
+            for confidence, agreement, first, both in zip(confidences, agreements, impacts, _impacts(two), strict=True)
+        ]
 
-def _confidences(encoded: Representations) -> list[float]:
-    """Return each query's largest impact, 0 without any."""
-    bounds = pairwise(encoded.impact_offsets.tolist())
-    return [float(encoded.impact_weights[first:end].max(initial=0.0)) for first, end in bounds]
+
+def _impacts(encoded: Representations) -> list[np.ndarray]:
+    return [encoded.impact_weights[first:end] for first, end in pairwise(encoded.impact_offsets.tolist())]
+
+
+def _added(first: float, both: float) -> float:
+    return both / first - 1 if first > 0 else 0.0
 
 
 def open_splits(paths: Sequence[Path | StorePath]) -> list[SweptSplit]:
@@ -387,11 +415,11 @@ def _open(path: Path | StorePath) -> SweptSplit:
 def available_features(splits: Sequence[SweptSplit]) -> tuple[str, ...]:
     """Return the features that can be computed for all splits, in the order of the registry."""
     has_indexes = all(_index_place(split) is not None for split in splits)
-    has_passes = all(split.has_encoded(1) for split in splits)
+    most_slots = next((k for k in (0, 1) if not all(split.has_encoded(k + 1) for split in splits)), 2)
     return tuple(
         name
         for name, feature in FEATURES.items()
-        if (has_indexes or not feature.needs_frequencies) and (has_passes or not feature.needs_pass)
+        if (has_indexes or not feature.needs_frequencies) and feature.needs_slots <= most_slots
     )
 
 
