@@ -123,7 +123,9 @@ class MaskedEncoder(BackboneEncoder):
         """
         on_slots = cast("MaskedRetriever", config).adapter_on == "slots"
         if on_slots:
-            place = config.backbone.model_copy(update={"merge_adapter": False})
+            # Texts without pads can run before their slots, by the weights alone: much faster, with or without a GPU.
+            attention = "packed" if config.backbone.attention == "auto" else config.backbone.attention
+            place = config.backbone.model_copy(update={"merge_adapter": False, "attention": attention})
             config = config.model_copy(update={"backbone": place})
         encoder = super().load(config, device)
         if on_slots:
