@@ -132,6 +132,10 @@ class OnCollection(Model):
     max_passage_tokens: PositiveInt | None = None
 
 
+ASKED_BY = frozenset({"default_mode", "default_selector"})
+"""Fields that say how an index is asked where nobody says otherwise; nothing that it holds depends on them."""
+
+
 class RetrieverBase(Model):
     """What every retriever config says of its method."""
 
@@ -237,6 +241,9 @@ class MaskedRetriever(PromptedRetriever):
     budget: Budget = Budget(1, 1)
     read_offset: Literal[0, -1] = 0
     """Position read for a slot, relative to it. 0: the paper. -1: Dream's own decoding (reference §2.2)."""
+    default_selector: str = Field(default="rule", exclude_if=partial(eq, "rule"))
+    """What chooses K_q where a query's budget is `adaptive`: `rule`, the paper's, by the query's length, or `fixed:4`,
+    where none was measured to be better."""
     readout: Readout = Field(default="states", exclude_if=partial(eq, "states"))
     """What a slot's vector is, before it gets length 1. `states`: the slot's state h, as in the paper. `residual`: the
     mean of the states of all tokens that are no slots, and R h. `pooling`: that mean and R p, where p is a mean of the

@@ -101,8 +101,9 @@ class ServeConfig(Model):
     """MiB of memory that scoring may use beside the model, in each replica."""
     threads: PositiveInt | None = None
     """Threads of each replica's tensor work; default: as many as it has CPUs, at least 1."""
-    selector: str = "rule"
-    """What chooses K_q for `budget: adaptive`: `rule`, `fixed:4`, or the file of a fitted selector."""
+    selector: str | None = None
+    """What chooses K_q for `budget: adaptive`: `rule`, `fixed:4`, or the file of a fitted selector; default: what the
+    retriever names as its `default_selector`."""
     limits: ServeLimits = ServeLimits()
     max_ongoing: PositiveInt = 64
     """Requests that a replica works on at a time; further ones are refused with status 503 and Retry-After. As many

@@ -14,7 +14,7 @@ from diffretriever.schemas.base import Model, differing_fields
 from diffretriever.schemas.budget import BudgetChoice
 from diffretriever.schemas.codec import CodecConfig
 from diffretriever.schemas.places import Place
-from diffretriever.schemas.retriever import RetrieverConfig
+from diffretriever.schemas.retriever import ASKED_BY, RetrieverConfig
 from diffretriever.schemas.settings import PresetListing
 
 TRAINING_FORMAT = 1
@@ -327,8 +327,9 @@ class TrainingManifest(Model):
 
     def _identity(self) -> dict[str, Any]:
         values = self.model_dump(mode="json", exclude={"workers", "step", "trainable", "adapter", "slots", "versions"})
-        # What indexes are ranked by changes nothing here, and trainings of before presets named it go on.
-        values["retriever"].pop("default_mode", None)
+        # How indexes are asked changes nothing here, and trainings of before presets said so go on.
+        for field in ASKED_BY:
+            values["retriever"].pop(field, None)
         # The same weights may lie elsewhere now: their digest is what counts.
         for place in ("source", "revision", "attention"):
             values["retriever"].get("backbone", {}).pop(place, None)

@@ -18,6 +18,7 @@ from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.installed import MISSING, names_installed
 from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.schemas.retriever import (
+    ASKED_BY,
     RETRIEVER_ADAPTER,
     MaskedRetriever,
     NeuralRetriever,
@@ -296,7 +297,7 @@ def in_tag(name: str) -> str:
 
 
 def _preset_of(config: RetrieverConfig) -> str | None:
-    """Return the preset that a config is, on any collection; budget, precision, revisions and default mode aside."""
+    """Return the preset that a config is, on any collection; budget, precision, revisions and how it is asked aside."""
     found = []
     for name in preset_names():
         preset = RETRIEVERS.load(name)
@@ -308,7 +309,7 @@ def _preset_of(config: RetrieverConfig) -> str | None:
 
 def _system(config: RetrieverConfig) -> dict[str, Any]:
     # Indexes of before a preset had a default mode are the preset's too.
-    values = config.model_dump(mode="json", exclude={"budget", "default_mode"})
+    values = config.model_dump(mode="json", exclude={"budget", *ASKED_BY})
     place = values.get("backbone", {})
     return {**values, "backbone": {name: place.get(name) for name in ("source", "adapter", "adapter_head")}}
 

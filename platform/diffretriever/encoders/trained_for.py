@@ -17,21 +17,20 @@ from diffretriever.backbones.checkpoint import read_json
 from diffretriever.backbones.source import resolve_adapter
 from diffretriever.files import understood
 from diffretriever.schemas.budget import Budget
-from diffretriever.schemas.retriever import BackboneRetriever, MaskedRetriever, PromptConfig, Side, has_slots
+from diffretriever.schemas.retriever import ASKED_BY, BackboneRetriever, MaskedRetriever, PromptConfig, Side, has_slots
 from diffretriever.schemas.training import MANIFEST_FILE
 
 if TYPE_CHECKING:
     from diffretriever.encoders.masked import MaskedPreparer
     from diffretriever.encoders.preparer import Preparer
 
-_FREE = frozenset(
+_FREE = ASKED_BY | frozenset(
     {
         "backbone",
         "budget",
         "clusters",
         "confidence",
         "content_words",
-        "default_mode",
         "max_tokens",
         "mean_share",
         "schedule",

@@ -21,6 +21,7 @@ from diffretriever.encoders.preparer import PreparedText, Preparer
 from diffretriever.encoders.representations import Representations, not_finite
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.mode import EncodedList, ListName, Mode
+from diffretriever.schemas.retriever import has_slots
 from diffretriever.schemas.serve import (
     AskedBudget,
     BudgetUsed,
@@ -146,13 +147,13 @@ class Planner:
         selector: what chooses `adaptive` budgets; None where there is nothing to choose.
     """
 
-    def __init__(self, index: PassageIndex, preparer: Preparer, selector: str, limits: ServeLimits) -> None:
+    def __init__(self, index: PassageIndex, preparer: Preparer, selector: str | None, limits: ServeLimits) -> None:
         """Open the selector.
 
         Args:
             index: what is served.
             preparer: of the encoder that made it.
-            selector: names one as `open_selector` takes it.
+            selector: names one as `open_selector` takes it; None: the retriever's own.
             limits: of a request.
 
         Raises:
@@ -164,7 +165,9 @@ class Planner:
         self._preparer = preparer
         self._method = retriever.method
         self.own_budget = retriever.max_vectors("query") if retriever.has_query_budget else None
-        self._chooser = BudgetChooser(selector, index, preparer) if retriever.has_slots else None
+        self._chooser = None
+        if has_slots(retriever):
+            self._chooser = BudgetChooser(selector or retriever.default_selector, index, preparer)
         self.selector: Selector | None = self._chooser.selector if self._chooser else None
 
     def plan(self, query: Texts, budget: AskedBudget, most: int | None = None) -> list[PlannedQuery]:
