@@ -55,8 +55,8 @@ class BackboneConfig(Model):
     """Attention kernel; `packed`: texts in one row without pads; `auto`: that on a GPU in half precision
     and for an adapter of slots alone (`adapter_on: slots`), else SDPA."""
     adapter: str | None = None
-    """LoRA adapter in PEFT format on top of the weights: folder, object-store URI, hub id, or `minilm` for the embedded
-    one."""
+    """LoRA adapter in PEFT format on top of the weights: folder, object-store URI, hub id, or `minilm` or `minilm-v2`
+    for the embedded ones."""
     adapter_revision: str | None = None
     """Branch, tag or commit of the adapter on the hub."""
     adapter_head: Literal["include", "drop"] = "include"

@@ -27,7 +27,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 OWN_TOKENS = "own-tokens"
 """The teacher that is the retriever itself."""
 
-RecipeName: TypeAlias = Literal["plain", "paper", "minilm"]
+RecipeName: TypeAlias = Literal["plain", "paper", "minilm", "minilm-v2"]
 
 RECIPES: dict[RecipeName, dict[str, Any]] = {
     "plain": {},
@@ -52,9 +52,32 @@ RECIPES: dict[RecipeName, dict[str, Any]] = {
         "teacher": "minilm-pooled",
         "distillation_weight": 5.0,
     },
+    "minilm-v2": {
+        "batch_queries": 32,
+        "queries_per_device": 32,
+        "hard_negatives": 3,
+        "negatives": "local",
+        "equal_passages": "mask",
+        "max_steps": 600,
+        "max_query_tokens": 64,
+        "max_passage_tokens": 256,
+        "learning_rate": 3e-4,
+        "temperature": 0.02,
+        "lora_dropout": 0.0,
+        "slot_embeddings": 16,
+        "token_head": True,
+        "word_weights": "idf",
+        "gradient_checkpointing": False,
+        "query_budgets": (1, 2, 4),
+        "passage_budgets": (1, 4, 8, 16),
+        "distillation": "kl",
+        "teacher": OWN_TOKENS,
+        "teacher_temperature": 0.018,
+        "distillation_weight": 8.0,
+    },
 }
 """What a named recipe has otherwise than the defaults of `Recipe`, and how many workers it takes. `paper` is its
-hyperparameter table and nothing else; `plain` and `minilm` are ours."""
+hyperparameter table and nothing else; the others are ours."""
 
 
 class Recipe(Model):
@@ -206,8 +229,8 @@ class TrainJob(Recipe, PresetListing):
 
     recipe: RecipeName = "plain"
     """Where settings come from that are not given. `paper`: the paper's hyperparameter table, four workers and ZeRO-2
-    included. `plain`: the same values in plain data parallelism, on one worker or as many as are given. `minilm`:
-    what the embedded adapter was trained with."""
+    included. `plain`: the same values in plain data parallelism, on one worker or as many as are given. `minilm`,
+    `minilm-v2`: what the embedded adapters were trained with."""
     train: str
     """Training set, as prepare_training.py makes it, a folder or object-store URI; or what it makes one from, a file,
     folder or name: it is then made in the output folder."""

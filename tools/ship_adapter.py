@@ -28,8 +28,8 @@ class ShipAdapter(JobConfig):
     """Commit whose code trained it."""
     training_data: str
     """How the training set was made, for people to read."""
-    output: Path = ROOT / "platform" / "diffretriever" / "adapters" / "minilm"
-    """Folder to write, in place of the one there."""
+    output: Path = ROOT / "platform" / "diffretriever" / "adapters" / "minilm-v2"
+    """Folder to write, in place of the one there, if any."""
 
 
 def main(config: ShipAdapter) -> None:

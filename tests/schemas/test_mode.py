@@ -90,5 +90,9 @@ def test_the_default_mode() -> None:
     manifests = [IndexManifest(retriever=each, created="today") for each in (pooled, before)]
     assert manifests[0].fingerprint == manifests[1].fingerprint, "indexes of before are added to"
     assert "default_mode" not in manifests[1].model_dump_json()
+    masked = MaskedRetriever.model_validate(fields)
+    chosen = masked.model_copy(update={"default_selector": "fixed:4"})
+    manifests = [IndexManifest(retriever=each, created="today") for each in (masked, chosen)]
+    assert manifests[0].fingerprint == manifests[1].fingerprint
     with pytest.raises(ValidationError, match="default_mode: this retriever has no sparse scores"):
         PooledRetriever.model_validate({**fields, "default_mode": "sparse"})

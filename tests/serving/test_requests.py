@@ -13,7 +13,9 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.schemas.serve import Problem, SearchRequest, SearchResponse
+from diffretriever.schemas.serve_config import ServeLimits
 from diffretriever.search import open_searcher
+from diffretriever.serving.answering import Planner
 from diffretriever.serving.api import make_api
 from diffretriever.serving.guard import HEADERS, Keys
 from diffretriever.serving.problems import InvalidError
@@ -115,6 +117,14 @@ def test_adaptive_budgets_say_why(client: TestClient) -> None:
     assert result.budget.rule == "rule"
     assert result.budget.slots in result.budget.allowed
     assert result.budget.features.keys() == {"length"}
+
+
+def test_a_retriever_names_what_chooses(index: PassageIndex, encoder: Encoder) -> None:
+    retriever = index.manifest.retriever.model_copy(update={"default_selector": "fixed:2"})
+    named = PassageIndex(index.uri, index.dataset, index.manifest.model_copy(update={"retriever": retriever}))
+    for selector, rule in ((None, "fixed:2"), ("rule", "rule")):
+        (planned,) = Planner(named, encoder.preparer, selector, ServeLimits()).plan(QUERIES[0], "adaptive")
+        assert planned.budget.rule == rule
 
 
 def test_encoded_queries_are_the_encoders(client: TestClient, encoder: Encoder) -> None:

@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 import diffretriever
-from diffretriever.backbones.source import EMBEDDED_ADAPTER
+from diffretriever.backbones.source import EMBEDDED_ADAPTERS
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.schemas.training import RECIPES, Recipe, TrainingManifest, TrainJob
@@ -171,7 +171,7 @@ def test_a_job_carries_its_recipe(tmp_path: Path) -> None:
 
 def test_recipes_by_name(tmp_path: Path) -> None:
     given = ["--train", "set", "--output", str(tmp_path)]
-    plain, paper, minilm = (TrainJob.from_command_line([*given, "--recipe", name]) for name in RECIPES)
+    plain, paper, *_ = (TrainJob.from_command_line([*given, "--recipe", name]) for name in RECIPES)
     assert plain == TrainJob.from_command_line(given)
     assert plain.hyperparameters == Recipe()
     ours: dict[str, object] = {
@@ -184,8 +184,10 @@ def test_recipes_by_name(tmp_path: Path) -> None:
     ours |= {"passage_budgets": (), "slot_embeddings": 0, "token_head": False, "negatives": "gathered"}
     assert ours == {name: getattr(paper, name) for name in ours}
     assert (paper.hyperparameters, paper.workers) == (Recipe(strategy="deepspeed"), 4)
-    shipped = TrainingManifest.model_validate_json((EMBEDDED_ADAPTER / "training.json").read_text())
-    assert (minilm.hyperparameters, minilm.workers) == (shipped.recipe, shipped.workers)
+    for name, folder in EMBEDDED_ADAPTERS.items():
+        shipped = TrainingManifest.model_validate_json((folder / "training.json").read_text())
+        ours_now = TrainJob.from_command_line([*given, "--recipe", name])
+        assert (ours_now.hyperparameters, ours_now.workers) == (shipped.recipe, shipped.workers)
     with pytest.raises(SystemExit):
         TrainJob.from_command_line([*given, "--recipe", "papers"])
 

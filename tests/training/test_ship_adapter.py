@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from diffretriever.backbones.source import EMBEDDED_ADAPTER
+from diffretriever.backbones.source import EMBEDDED_ADAPTERS
 from diffretriever.files import file_digest
 from diffretriever.schemas.retriever import BackboneRetriever
 from diffretriever.schemas.training import TrainingManifest
@@ -54,15 +54,16 @@ def test_stages(folder_of: FolderOf, tmp_path: Path) -> None:
     assert shipped(first, package)[0] == ["of first"], "one that began anew has no earlier stages"
 
 
-def test_the_packaged_one_is_what_it_says() -> None:
-    manifest = TrainingManifest.model_validate_json((EMBEDDED_ADAPTER / "training.json").read_text())
-    assert manifest.adapter == file_digest(EMBEDDED_ADAPTER / "adapter_model.safetensors")
-    assert manifest.slots == file_digest(EMBEDDED_ADAPTER / "slots.safetensors")
-    stages = json.loads((EMBEDDED_ADAPTER / "provenance.json").read_text())["stages"]
+@pytest.mark.parametrize("folder", EMBEDDED_ADAPTERS.values(), ids=EMBEDDED_ADAPTERS)
+def test_a_packaged_one_is_what_it_says(folder: Path) -> None:
+    manifest = TrainingManifest.model_validate_json((folder / "training.json").read_text())
+    assert manifest.adapter == file_digest(folder / "adapter_model.safetensors")
+    assert manifest.slots == file_digest(folder / "slots.safetensors")
+    stages = json.loads((folder / "provenance.json").read_text())["stages"]
     assert all(stage["commit"] and stage["training_data"] for stage in stages)
     last = TrainingManifest.model_validate(stages[-1]["training"])
     assert last.differences(manifest) == []
-    curve = [json.loads(line) for line in (EMBEDDED_ADAPTER / "curve.jsonl").read_text().splitlines()]
+    curve = [json.loads(line) for line in (folder / "curve.jsonl").read_text().splitlines()]
     for number, stage in enumerate(stages, start=1):
         steps = [point["step"] for point in curve if point["stage"] == number and "loss" in point]
         assert steps[-1] == stage["training"]["step"] == stage["training"]["total_steps"]

