@@ -18,7 +18,7 @@ from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.schemas.training import OWN_TOKENS, Recipe
 from diffretriever.training.batches import Part
 from diffretriever.training.objective import dense_scores, misalignment, objective
-from diffretriever.training.session import describe_training
+from diffretriever.training.session import check_trainable, describe_training
 from diffretriever.training.trainable import Taught
 from tests.training.trainer_cases import (
     FolderOf,
@@ -163,6 +163,6 @@ def test_teachers_that_cannot_be(folder_of: FolderOf, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unknown retriever 'minilm-poold'"):
         describe_training(student, quick_recipe(distillation="kl", teacher="minilm-poold"), ListedData(48), 1, "cpu")
     with pytest.raises(ValueError, match="own-tokens is for slots filled in one pass by an adapter that leaves"):
-        describe_training(student, quick_recipe(distillation="kl", teacher=OWN_TOKENS), ListedData(48), 1, "cpu")
+        check_trainable(student, quick_recipe(distillation="kl", teacher=OWN_TOKENS))
     with pytest.raises(ValueError, match=r"minilm-pooled have 384 dimensions and these 32: take kl"):
         session_of(student, quick_recipe(distillation="align", teacher="minilm-pooled"))
