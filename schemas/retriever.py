@@ -247,8 +247,9 @@ class MaskedRetriever(PromptedRetriever):
     readout: Readout = Field(default="states", exclude_if=partial(eq, "states"))
     """What a slot's vector is, before it gets length 1. `states`: the slot's state h, as in the paper. `residual`: the
     mean of the states of all tokens that are no slots, and R h. `pooling`: that mean and R p, where p is a mean of the
-    same states too, weighted by softmax(h A x) for each state x. A training learns the matrices; they start so that
-    dense scores are those of mean pooling."""
+    same states too, weighted by softmax(h A x) for each state x. A training learns the matrices: R starts
+    at zero for `residual`, so that dense scores start at those of mean pooling; both start as the identity for
+    `pooling`, so that a slot starts as the mean and the tokens that are like it."""
     adapter_on: Literal["all", "slots"] = Field(default="all", exclude_if=partial(eq, "all"))
     """Which tokens the adapter changes. `slots`: these alone, so that the text's states are the backbone's own, and
     their mean is what mean pooling gives without the adapter; for nested slots. It is not merged then."""

@@ -67,13 +67,12 @@ def _new_slot_layers(
         embeddings_SH = spread * torch.randn(recipe.slot_embeddings, backbone.hidden_size)
     if recipe.token_head:
         token_head_HH = torch.zeros(backbone.hidden_size, backbone.hidden_size)
-    # Either way vectors start as the mean of the text's states: nothing is added to it, or itself once more, as
-    # attention is even. From there slots need only learn where to look.
     if readout == "residual":
         residual_HH = torch.zeros(backbone.hidden_size, backbone.hidden_size)
+    # Slots look at what is like them from the start: with even attention all of them are the mean, and stay it.
     if readout == "pooling":
         residual_HH = torch.eye(backbone.hidden_size)
-        attention_HH = torch.zeros(backbone.hidden_size, backbone.hidden_size)
+        attention_HH = torch.eye(backbone.hidden_size)
     return SlotLayers(embeddings_SH, token_head_HH, residual_HH, attention_HH, word_weights_V)
 
 
