@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SYSTEMS: dict[str, tuple[str, tuple[Mode, ...]]] = {
     "BM25": ("bm25", ("sparse",)),
     "MiniLM mean-pooled": ("minilm-pooled", ("dense", "dense+bm25", "dense+0.03bm25")),
-    "DiffRetriever MiniLM": ("diffretriever-minilm", ("dense", "sparse", "hybrid", "dense+0.03bm25")),
+    "DiffRetriever MiniLM": ("diffretriever-minilm", ("dense", "sparse", "hybrid", "dense+0.0075sparse+0.03bm25")),
 }
 """The rows of the table: the preset of an index, and the scores that it is ranked by."""
 

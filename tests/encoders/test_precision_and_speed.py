@@ -104,10 +104,17 @@ def test_8_bits_are_for_our_backbones(folder_of: FolderOf) -> None:
         load_encoder(LibraryRetriever(backbone=place), "cpu")
 
 
+def test_an_adapter_of_slots_alone_is_not_merged_into_8_bits() -> None:
+    config = load_retriever("diffretriever-minilm")
+    place = config.backbone.model_copy(update={"dtype": "float8"})  # type: ignore[union-attr] # it has a backbone
+    with pytest.raises(ValueError, match="dtype 'float8' does not go with adapter_on: slots"):
+        load_encoder(config.model_copy(update={"backbone": place}), "cpu")  # type: ignore[arg-type]
+
+
 def test_the_embedded_model_in_8_bits() -> None:
     found = {}
     for dtype in ("float32", "float8"):
-        config = load_retriever("diffretriever-minilm")
+        config = load_retriever("diffretriever-minilm-v1")
         assert isinstance(config, MaskedRetriever)
         place = config.backbone.model_copy(update={"dtype": dtype})
         encoder = load_encoder(config.model_copy(update={"backbone": place}), "cpu")

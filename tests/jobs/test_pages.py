@@ -155,7 +155,10 @@ def test_local_command(
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        (0, r"1 passage by dense\+0\.03bm25 scores for 'when do I cut roses\?'\n.*\n      Prune roses in late winter"),
+        (
+            0,
+            r"1 passage by dense\+0\.0075sparse\+0\.03bm25 scores for 'when do I cut .*\n.*\n      Prune roses in late",
+        ),
         (1, r"1 bees Bees {'year': 2024}\n2 bread"),
         (2, r"torch.Size\(\[1, 1, 64\]\) torch.Size\(\[1, 1, \d+\]\)"),
     ],

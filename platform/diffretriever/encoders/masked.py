@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from diffretriever.backbones.base import pad_right
-from diffretriever.backbones.device import moved
+from diffretriever.backbones.device import FLOAT8, moved
 from diffretriever.backbones.slot_layers import SlotLayers
 from diffretriever.encoders.base import BackboneEncoder, TextStates, TokenStates
 from diffretriever.encoders.framing import Following, PromptedPreparer
@@ -118,11 +118,16 @@ class MaskedEncoder(BackboneEncoder):
         """Load as every encoder over a backbone.
 
         Raises:
-            ValueError: the adapter has vectors for fewer slots than the budget asks for, or was trained with another
-                readout.
+            ValueError: the adapter has vectors for fewer slots than the budget asks for, was trained with another
+                readout, or would have to be added into weights of 8 bits.
         """
         on_slots = cast("MaskedRetriever", config).adapter_on == "slots"
         if on_slots:
+            if config.backbone.dtype == FLOAT8:
+                raise ValueError(
+                    "dtype 'float8' does not go with adapter_on: slots, whose adapter is never added into the weights: "
+                    "take bfloat16"
+                )
             # Texts without pads can run before their slots, by the weights alone: much faster, with or without a GPU.
             attention = "packed" if config.backbone.attention == "auto" else config.backbone.attention
             place = config.backbone.model_copy(update={"merge_adapter": False, "attention": attention})
