@@ -288,7 +288,7 @@ def _read_job(file: Path) -> object:
 
 
 def _trained_for(file: Path) -> None:
-    _check_manifest(load_retriever("diffretriever-minilm"), file.parent)  # type: ignore[arg-type] # it has a backbone
+    _check_manifest(load_retriever("diffretriever-minilm-v1"), file.parent)  # type: ignore[arg-type] # it has a backbone
 
 
 def _scan(file: Path) -> object:

@@ -187,15 +187,25 @@ def test_an_adapter_of_another_readout(folder_of: FolderOf, tmp_path: Path) -> N
             load_encoder(other, "cpu")
 
 
-@pytest.mark.parametrize("readout", ["residual", "pooling"])
-def test_dense_scores_start_at_those_of_mean_pooling(readout: Readout, folder_of: FolderOf) -> None:
+def starting_vectors(readout: Readout, folder_of: FolderOf) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors of queries with two slots before training, [B, 2, H], and those of mean pooling, [B, H]."""
     retriever = config_of("masked-bert", folder_of, budget="q2p3", readout=readout, **NESTED | {"tail_length": 1})
     slots = session_of(retriever.model_copy(update={"slot_positions": "spread"}), quick_recipe(**SLOTS)).encoder
     pooled = load_encoder(config_of("pooled-bert", folder_of), "cpu")
-    expected_BH = pooled.encode_queries(TEXTS).vectors_MH.astype(np.float32)
     found_BKH = slots.encode_queries(TEXTS).vectors_MH.astype(np.float32).reshape(len(TEXTS), 2, -1)
+    return found_BKH, pooled.encode_queries(TEXTS).vectors_MH.astype(np.float32)
+
+
+def test_dense_scores_start_at_those_of_mean_pooling(folder_of: FolderOf) -> None:
+    found_BKH, expected_BH = starting_vectors("residual", folder_of)
     np.testing.assert_allclose(found_BKH[:, 0], expected_BH, atol=1e-3)
     np.testing.assert_array_equal(found_BKH[:, 0], found_BKH[:, 1])
+
+
+def test_slots_that_pool_start_near_the_mean_and_apart(folder_of: FolderOf) -> None:
+    found_BKH, mean_BH = starting_vectors("pooling", folder_of)
+    assert np.einsum("bkh,bh->bk", found_BKH, mean_BH).min() > 0.9
+    assert np.abs(found_BKH[:, 0] - found_BKH[:, 1]).max() > 1e-3
 
 
 @pytest.mark.parametrize(
