@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from peft import LoraConfig
@@ -20,7 +20,6 @@ from diffretriever.backbones.device import resolve_device, resolve_dtype
 from diffretriever.backbones.source import resolve_source
 from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.encoders.base import BackboneEncoder
-from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.schemas.retriever import (
     TRAINABLE_METHODS,
     BackboneRetriever,
@@ -39,6 +38,9 @@ from diffretriever.training.loop import Record, Trainer
 from diffretriever.training.lora import attach_lora, trainable_parameters
 from diffretriever.training.teacher import open_teacher, teacher_config
 from diffretriever.training.trainable import TrainableEncoder, with_training_lengths
+
+if TYPE_CHECKING:
+    from diffretriever.encoders.masked import MaskedEncoder
 
 _PASSAGES_COUNTED = 20_000
 """Passages whose words are counted for weights of words; they take some ten seconds."""
@@ -254,8 +256,7 @@ def open_session(data: TrainingData, manifest: TrainingManifest, device: str, wo
         start.put_on(encoder.backbone)
     if has_slots(retriever) and retriever.adapter_on == "slots":
         encoder.backbone.adapt_slots_only()
-    if isinstance(encoder, MaskedEncoder):
-        encoder.keeps_tokens = recipe.teacher == OWN_TOKENS
+        cast("MaskedEncoder", encoder).keeps_tokens = recipe.teacher == OWN_TOKENS
     parameters = trainable_parameters(encoder.backbone)
     engine = open_engine(encoder.backbone.model, parameters, recipe, workers)
     trainer = Trainer(TrainableEncoder(encoder), batches, engine, recipe, workers, teacher)

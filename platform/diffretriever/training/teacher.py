@@ -54,9 +54,8 @@ def teacher_config(recipe: Recipe) -> BackboneRetriever | None:
     Raises:
         ValueError: it is not known, or not one over a backbone.
     """
-    if recipe.teacher in {None, OWN_TOKENS}:
+    if recipe.teacher is None or recipe.teacher == OWN_TOKENS:
         return None
-    assert recipe.teacher is not None, "see above"
     config = load_retriever(recipe.teacher)
     if not is_trainable(config):
         raise ValueError(

@@ -345,17 +345,14 @@ class SweptSplit:
         missing = next((query for query in queries if query not in kept), None)
         if missing is not None:
             raise ValueError(f"the queries kept in {self.folder / self.split} lack '{missing}': run the sweep again")
-        slots = dict(
-            zip(kept, self._first_slots(max((FEATURES[name].needs_slots for name in names), default=0)), strict=True)
-        )
-        asked = [QueryText(kept[q].text, kept[q].token_ids, frequencies, slots[q]) for q in queries]
+        most = max((FEATURES[name].needs_slots for name in names), default=0)
+        slots = dict(zip(kept, self._first_slots(most), strict=True)) if most else {}
+        asked = [QueryText(kept[q].text, kept[q].token_ids, frequencies, slots.get(q)) for q in queries]
         rows = [features_of(query) for query in asked]
         return np.array([[row[name] for name in names] for row in rows], dtype=np.float64)
 
-    def _first_slots(self, most: int) -> list[FirstSlots | None]:
-        """Return what the first `most` slots say of each query, in the order of `queries.parquet`."""
-        if most == 0:
-            return [None] * len(self.queries())
+    def _first_slots(self, most: int) -> list[FirstSlots]:
+        """Return what the first one or two slots say of each query, in the order of `queries.parquet`."""
         one = self.encoded(1)
         impacts = _impacts(one)
         confidences = [float(own.max(initial=0.0)) for own in impacts]
