@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from diffretriever.evaluation.measures import EvaluationResult
 
 SYSTEMS: dict[str, tuple[str, tuple[Mode, ...]]] = {
-    "BM25": ("bm25", ("sparse",)),
-    "MiniLM mean-pooled": ("minilm-pooled", ("dense", "dense+bm25", "dense+0.03bm25")),
-    "DiffRetriever MiniLM": ("diffretriever-minilm", ("dense", "sparse", "hybrid", "dense+0.0075sparse+0.03bm25")),
+    "BM25": ("bm25", ()),
+    "MiniLM mean-pooled": ("minilm-pooled", ("dense+bm25",)),
+    "DiffRetriever MiniLM": ("diffretriever-minilm", ()),
 }
-"""The rows of the table: the preset of an index, and the scores that it is ranked by."""
+"""The rows of the table: the preset of an index, and what it is ranked by between its own scores and its default."""
 
 
 def main(config: DemoJob) -> None:
@@ -36,9 +36,7 @@ def main(config: DemoJob) -> None:
 
     output = as_place(absolute_place(config.output, "--output"))
     command = shlex.join(["python", *sys.argv])
-    asked: dict[str, list[Mode]] = {}
-    for preset, modes in SYSTEMS.values():
-        asked.setdefault(preset, []).extend(modes)
+    asked = {preset: _modes(preset, further) for preset, further in SYSTEMS.values()}
     encoding = {preset: _encode_job(config, preset, output / "indexes" / preset) for preset in asked}
     collection = open_collection(config.collection)
     # Nothing is encoded for a split that is not there.
@@ -50,10 +48,17 @@ def main(config: DemoJob) -> None:
     found = {}
     for preset, job in encoding.items():
         found[preset] = _evaluate(config, job.index, asked[preset], output / "evaluations" / preset, command)
-    results = {name: {mode: found[preset][mode] for mode in modes} for name, (preset, modes) in SYSTEMS.items()}
+    results = {name: {mode: found[preset][mode] for mode in asked[preset]} for name, (preset, _) in SYSTEMS.items()}
     write_comparison(output, f"{config.collection} ({config.split})", results, command=command)
     print(f"\n{comparison_table(results)}\n\nreport: {output / 'comparison.md'}")
     print(f'ask it something: python jobs/search.py --index {job.index} --query "how do I copy a file?"')
+
+
+def _modes(preset: str, further: tuple[Mode, ...]) -> tuple[Mode, ...]:
+    from diffretriever.presets import load_retriever
+
+    retriever = load_retriever(preset)
+    return tuple(dict.fromkeys((*retriever.modes, *further, retriever.ranked_by)))
 
 
 def _encode_job(config: DemoJob, preset: str, index: Path | StorePath) -> EncodeJob:
@@ -62,12 +67,12 @@ def _encode_job(config: DemoJob, preset: str, index: Path | StorePath) -> Encode
 
 
 def _evaluate(
-    config: DemoJob, index: str, modes: list[Mode], output: Path | StorePath, command: str
+    config: DemoJob, index: str, modes: tuple[Mode, ...], output: Path | StorePath, command: str
 ) -> dict[str, EvaluationResult]:
     from diffretriever.evaluation.evaluate import evaluate_job
 
     source = {"index": index, "collection": config.collection, "split": config.split}
-    return evaluate_job(EvaluateJob(**source, modes=tuple(modes), output=output), command)
+    return evaluate_job(EvaluateJob(**source, modes=modes, output=output), command)
 
 
 if __name__ == "__main__":

@@ -135,18 +135,21 @@ def test_scores_with_bm25_are_offered_where_the_server_does(page: Page, stub: St
     page.shoot("compare-bm25")
 
 
+def choose(page: Page, choice: str, address: str) -> None:
+    """Click the label of a choice, and wait for the search whose address has this text."""
+    page.one(f"label:has({choice})").click()
+    page.until(f"return location.search.includes({address!r})")
+    page.settled()
+
+
 def test_the_usual_sum_keeps_its_weights(page: Page, stub: Stub) -> None:
     stub.index = {**stub.index, "further_modes": ["bm25", "dense+bm25"], "default_mode": "dense+0.03bm25"}
     page.go("/", q=TIDES)
     page.settled()
     assert stub.asked[-1].mode == "dense+0.03bm25"
     assert page.run("return document.querySelector('[name=mode]:checked').value") == "dense"
-    page.one("label:has([name=bm25][value=without])").click()
-    page.until("return location.search.includes('mode=dense')")
-    page.settled()
-    page.one("label:has([name=bm25][value=added])").click()
-    page.until("return location.search.includes('0.03bm25')")
-    page.settled()
+    choose(page, "[name=bm25][value=without]", "mode=dense")
+    choose(page, "[name=bm25][value=added]", "0.03bm25")
     assert [each.mode for each in stub.asked[-2:]] == ["dense", "dense+0.03bm25"]
 
 
@@ -155,12 +158,8 @@ def test_a_usual_sum_without_bm25_can_be_chosen(page: Page, stub: Stub) -> None:
     page.go("/", q=TIDES)
     page.settled()
     assert stub.asked[-1].mode == "dense+0.1sparse"
-    page.one("label:has([name=mode][value=dense])").click()
-    page.until("return location.search.includes('mode=dense')")
-    page.settled()
-    page.one("label:has([name=mode][value='dense+0.1sparse'])").click()
-    page.until("return location.search.includes('0.1sparse')")
-    page.settled()
+    choose(page, "[name=mode][value=dense]", "mode=dense")
+    choose(page, "[name=mode][value='dense+0.1sparse']", "0.1sparse")
     assert [each.mode for each in stub.asked[-2:]] == ["dense", "dense+0.1sparse"]
 
 
