@@ -12,7 +12,6 @@ import re
 import secrets
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -27,6 +26,7 @@ import pytest
 import yaml
 
 from tests.pipelines.corpora import line, write_corpus
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGE = "/opt/diffretriever"
@@ -238,12 +238,6 @@ def answers(url: str) -> bool:
         time.sleep(1)
         return False
     return True
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 _IMPORT_ALL = """

@@ -23,7 +23,8 @@ from typing import Any
 import httpx2
 import psutil
 
-from tests.cluster.s3 import ROOT, free_port
+from tests.cluster.s3 import ROOT
+from tests.ports import free_port
 
 # The files of a node are copied from what its own disk then covers.
 _MOUNT = """

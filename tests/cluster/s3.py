@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.fault_proxy import FaultProxy
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 BUCKET = "bucket"
@@ -80,13 +81,6 @@ def s3_endpoint(log: Path) -> Iterator[S3]:
     finally:
         server.kill()
         server.wait()
-
-
-def free_port() -> int:
-    """Return a port that nobody listens to."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:

@@ -27,8 +27,9 @@ from diffretriever.schemas.training_data import PrepareTrainingJob
 from diffretriever.search import open_searcher
 from tests.cluster.cases import CHECKPOINT, MASKED, RETRIEVER, Bench, ids_in
 from tests.cluster.nodes import Job, may_mount
-from tests.cluster.s3 import ROOT, free_port
+from tests.cluster.s3 import ROOT
 from tests.pipelines.corpora import line, write_corpus
+from tests.ports import free_port
 from tests.serve.asking import LIMIT_S, MODES, ask, pairs, wait_until
 from tests.training.example_cases import examples, jsonl, prepared, tevatron
 from tests.warm.warm_python import with_warm_workers

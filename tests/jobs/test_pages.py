@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ import pytest
 
 from diffretriever.schemas.serve_config import ServeConfig
 from tests.pipelines.corpora import line, write_corpus
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "docs/search.md", "docs/filters.md", "docs/research.md", "docs/training.md", "docs/cluster.md")
@@ -91,7 +91,7 @@ def cluster(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactor
 
     Only who has its address finds it.
     """
-    port, dashboard, agent = _free_port(), _free_port(), _free_port()
+    port, dashboard, agent = free_port(), free_port(), free_port()
     # Without a port of its own the agent that runs jobs would stay silent beside another Ray on this machine.
     ports = f"--port {port} --dashboard-port {dashboard} --dashboard-agent-listen-port {agent}"
     flags = f"{ports} --num-cpus 2 --disable-usage-stats --block"
@@ -181,7 +181,7 @@ def test_the_servers_commands(checkout: Path, environment: dict[str, str]) -> No
     for command in {*others} - {*asked}:
         settings = command.removeprefix("python -m serve ").split()
         ServeConfig.from_arguments(dict(each.split("=") for each in settings))
-    port = _free_port()
+    port = free_port()
     place = f"localhost:{port}"
     with (checkout / "server.log").open("w") as log:
         server = subprocess.Popen(
@@ -229,12 +229,6 @@ def test_a_submitted_encoder_runs_in_the_clusters_workers(checkout: Path, cluste
     assert "no room for 50 encoders" in refused[0]
     assert lost[1] != "0"
     assert "give an absolute path or a URI" in lost[0]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _runs_jobs(agent: int) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -29,6 +28,7 @@ from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.machines import Kind, Machines, Share, see_machines
 from diffretriever.pipelines.streams import blocks_of, pack, read_blocks
 from tests.pipelines.corpora import JobMaker, line, write_corpus
+from tests.ports import free_port
 
 pytestmark = pytest.mark.cluster
 
@@ -52,9 +52,7 @@ CONFIG = {
 @pytest.fixture
 def growing(no_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of the cluster; of its machines only the head is alive."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     provider = {
         "type": "fake_multinode",
         "gcs_address": f"{get_node_ip_address()}:{port}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterator
 
 import httpx2
@@ -11,6 +10,7 @@ import pytest
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
+from tests.ports import free_port
 from tests.serve.asking import BEARER, KEY, LIMIT_S, SETTINGS
 from tests.serving.serving_cases import random_encoder, small_index
 
@@ -42,9 +42,7 @@ def address(index: PassageIndex, warm: None) -> Iterator[str]:
     # Proxies that are slow to start on a busy machine would be killed, and started again.
     variables = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": str(LIMIT_S), **ENVIRONMENT}
     os.environ.update(variables)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     # That of other modules has too few CPUs.
     ray.shutdown()
     connect("local", num_cpus=9, _system_config={"enable_metrics_collection": True, "metrics_report_interval_ms": 1000})

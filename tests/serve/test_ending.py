@@ -20,16 +20,11 @@ from diffretriever.serve.__main__ import _reason, explain, main
 from diffretriever.serve.front import ENVIRONMENT
 from diffretriever.serve.starting import ENVIRONMENT as STARTING
 from diffretriever.serve.starting import Starting
+from tests.ports import free_port
 from tests.serve.asking import LIMIT_S, SETTINGS, in_threads, wait_until
 from tests.serving.serving_cases import QUERIES
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def is_ready(url: str) -> bool:

@@ -1,0 +1,27 @@
+"""Ports for servers that a test starts a moment later."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+
+# The kernel gives the ports above, and Ray its workers those below, to whoever asks: one that a test had found free and
+# let go would be another's by the time that a slow server binds it.
+_FROM, _UNTIL = 20_000, 32_768
+
+
+def free_port() -> int:
+    """Return a port that nobody has, on any address, and that nobody is given who asks for just any."""
+    while True:
+        port = _FROM + secrets.randbelow(_UNTIL - _FROM)
+        with socket.socket() as probe:
+            if _bound(probe, port):
+                return port
+
+
+def _bound(probe: socket.socket, port: int) -> bool:
+    try:
+        probe.bind(("", port))
+    except OSError:
+        return False
+    return True
