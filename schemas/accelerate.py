@@ -13,14 +13,14 @@ from diffretriever.schemas.settings import ModelOptions
 Kind: TypeAlias = Literal["codes", "packed", "postings"]
 """The files that a fragment can be searched by, by the name of their folder: codes of its vectors, or what a codec has
 in place of them, and an inverted index of its impacts."""
-ProposerName: TypeAlias = Literal["mean", "plaid"]
+ProposerName: TypeAlias = Literal["mean", "sketch", "plaid"]
 FormerProposerName: TypeAlias = Literal["lancedb_tokens", "faiss_tokens"]
 """Candidate indexes that indexes made before may be calibrated with."""
 
 
 def _refuse_former(name: Any) -> Any:
     if name in get_args(FormerProposerName):
-        raise ValueError(f"{name} is no longer a candidate index: take mean, plaid, or auto, which tries both")
+        raise ValueError(f"{name} is no longer a candidate index: take mean, sketch, plaid, or auto, which tries all")
     return name
 
 
@@ -35,7 +35,8 @@ class AccelerateJob(ModelOptions):
     """Folder or object-store URI of the index."""
     candidates: CandidatesChoice = "none"
     """Candidate index to calibrate: only what it names is scored, exactly. `mean` goes by passages' mean vectors,
-    `plaid` by the centroids of slot vectors; `auto` tries both. Where none is faster at that recall, all are scored.
+    `sketch` by 48 bytes of each and then the means of few, `plaid` by the centroids of slot vectors; `auto` tries all
+    three. Where none is faster at that recall, all are scored.
     Worth it from about a hundred thousand passages on; below, the exact scan of the codes is fast enough."""
     recall: Share = 0.99
     """Recall@top_k that the search budget is chosen for, on queries made from the index's own passages."""
@@ -56,8 +57,9 @@ class CandidateSettings(Model):
     """The outcome of a calibration on a sample of the index's own passages, kept beside the codes."""
 
     proposer: ProposerName | FormerProposerName
-    """`mean`: the inner product of mean vectors. `plaid`: MaxSim over the centroids of slot vectors.
-    `lancedb_tokens`, `faiss_tokens`: of an index made before; searches score all of its passages."""
+    """`mean`: the inner product of mean vectors. `sketch`: the same, of those that sketches name. `plaid`: MaxSim over
+    the centroids of slot vectors. `lancedb_tokens`, `faiss_tokens`: of an index made before; searches score all of its
+    passages."""
     search_budget: PositiveInt
     """Candidates a query; as many as there are passages where the exact scan was no slower."""
     top_k: PositiveInt

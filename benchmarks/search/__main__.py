@@ -7,34 +7,37 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, StringConstraints
 
 from benchmarks.measuring import Benchmark, header, in_child, run
 from benchmarks.search.figures import CANDIDATE_COLUMNS, EXACT_COLUMNS, Built, Candidates, Figures
 from diffretriever.schemas.accelerate import ProposerName
 
-Size: TypeAlias = Literal["10k-16-384", "100k-16-384", "100k-4-384", "10k-4-3584", "100k-4-3584", "1m-4-384"]
-Spread: TypeAlias = Literal["clustered", "independent"]
+Size: TypeAlias = Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)?[km]-\d+-\d+$")]
+Spread: TypeAlias = Literal["clustered", "independent", "real"]
 Peer: TypeAlias = Literal["faiss", "lancedb"]
-_PASSAGES = {"10k": 10_000, "100k": 100_000, "1m": 1_000_000}
+_THOUSANDS = {"k": 1_000, "m": 1_000_000}
 _GOALS_FOR: Size = "100k-16-384"
 _BUDGETS = (200, 1000)
 
 
 class SearchBenchmark(Benchmark):
-    """Measure dense search on made-up vectors, one query at a time, on one core."""
+    """Measure dense search, one query at a time, on one core: on made-up vectors, or on a model's."""
 
     sizes: tuple[Size, ...] = (_GOALS_FOR,)
-    """Passages, K_p and dimensions; K_q is 4."""
+    """Passages, K_p and dimensions, such as 100k-16-384 or 8.84m-4-384; K_q is 4."""
     spread: tuple[Spread, ...] = ("clustered",)
-    """`clustered`: slots of a passage are alike, and so are passages. `independent`: nothing is like anything."""
+    """`clustered`: slots of a passage are alike, and so are passages. `independent`: nothing is like anything. `real`:
+    a model's own, which lie in the folder that `--real` names, and where there are too few, others drawn near them."""
+    real: Path | None = None
+    """What `python -m benchmarks.search.arrays` wrote."""
     queries: int = Field(default=100, ge=10)
     """For candidates."""
     exact_queries: PositiveInt = 12
     """For exact searches, which are slower."""
-    proposers: tuple[ProposerName, ...] = ("mean", "plaid")
+    proposers: tuple[ProposerName, ...] = ("mean", "sketch", "plaid")
     """Candidate indexes of ours."""
     peers: tuple[Peer, ...] = ("faiss",)
     """Other libraries' indexes over the same vectors; '[]' for none. LanceDB's takes many minutes to build."""
@@ -50,6 +53,8 @@ def main(config: SearchBenchmark) -> None:
     """Run every case, print its tables, write JSON if asked to."""
     from diffretriever.evaluation.formats.tables import format_table
 
+    if "real" in config.spread and config.real is None:
+        raise SystemExit("--spread real: say by --real where the vectors are (python -m benchmarks.search.arrays)")
     if "faiss" in config.peers and find_spec("faiss") is None:
         raise SystemExit("--peers: faiss is not installed: `pip install faiss-cpu`, or give the others alone")
     # Of Lance and numba; `in_child` sees to those of OpenMP.
@@ -69,7 +74,10 @@ def main(config: SearchBenchmark) -> None:
 
 def _measure(config: SearchBenchmark, size: Size, spread: Spread) -> Figures:
     passages, slots, dims = size.split("-")
-    vectors = {"passages": _PASSAGES[passages], "slots": int(slots), "dims": int(dims), "spread": spread}
+    count = int(float(passages[:-1]) * _THOUSANDS[passages[-1]])
+    vectors: dict[str, Any] = {"passages": count, "slots": int(slots), "dims": int(dims), "spread": spread}
+    if spread == "real":
+        vectors["folder"] = str(config.real)
     with TemporaryDirectory() as place:
         given = {"folder": str(Path(place) / "index"), "vectors": vectors}
         codes = Built.model_validate(_loop("prepare", **given, queries=config.queries))

@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter
 
 from benchmarks.measuring import peak_mb, serve_child
 from benchmarks.search.figures import Built, Candidates, Timed
-from benchmarks.search.vectors import MadeUpVectors, name
+from benchmarks.search.vectors import SAMPLE_SEED, AnyVectors, Vectors, name
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.search import SearchOptions
@@ -46,7 +47,7 @@ _CPU = torch.device("cpu")
 
 def prepare(folder: str, vectors: dict[str, Any], queries: int) -> Built:
     """Write the index and its codes, and what an exact search finds, for the others to compare with."""
-    made = MadeUpVectors.model_validate(vectors)
+    made = vectors_from(vectors)
     index = made.write(folder)
     start = time.perf_counter()
     build_codes(index)
@@ -59,7 +60,7 @@ def prepare(folder: str, vectors: dict[str, Any], queries: int) -> Built:
 
 def candidates(folder: str, vectors: dict[str, Any], proposer: str, budgets: list[int], queries: int) -> Candidates:
     """Search through one candidate index, made already, at the budget that its calibration asks for and at others."""
-    made, index = MadeUpVectors.model_validate(vectors), PassageIndex.open(folder)
+    made, index = vectors_from(vectors), PassageIndex.open(folder)
     asked, sample = queries_of(made, queries)
     opened = PROPOSERS[proposer].open(index, open_segments(index)[0])
     tried = counts_to_try(K, made.passages)
@@ -89,7 +90,7 @@ def build(folder: str, proposer: str) -> Built:
 
 def exact(folder: str, vectors: dict[str, Any], queries: int, used: int) -> list[dict[str, Any]]:
     """Search in all exact ways in turn, and with one product of bfloat16, which is not exact, by the first queries."""
-    made, index = MadeUpVectors.model_validate(vectors), PassageIndex.open(folder)
+    made, index = vectors_from(vectors), PassageIndex.open(folder)
     asked, best = queries_of(made, queries)[0], ids(found_before(folder, "asked"))
     blocks = [torch.from_numpy(block.astype(np.float32)).view(-1, made.dims) for block in made.blocks()]
     single = torch.cat(blocks)
@@ -118,7 +119,7 @@ def exact(folder: str, vectors: dict[str, Any], queries: int, used: int) -> list
     return [row.model_dump() for row in rows]
 
 
-def _batched(coded: CodedScan, single: torch.Tensor, made: MadeUpVectors) -> list[Timed]:
+def _batched(coded: CodedScan, single: torch.Tensor, made: Vectors) -> list[Timed]:
     """Return times a query where 32 are asked at once: torch in fp32 first."""
     asked, rows = made.queries(_BATCH, seed=2), []
     best = ids(coded.search(asked, K))
@@ -134,7 +135,7 @@ def _batched(coded: CodedScan, single: torch.Tensor, made: MadeUpVectors) -> lis
     return rows
 
 
-def _all_at_once(single: torch.Tensor, vectors_MH: torch.Tensor, made: MadeUpVectors) -> None:
+def _all_at_once(single: torch.Tensor, vectors_MH: torch.Tensor, made: Vectors) -> None:
     for block in single.split(made.slots * 8192):
         (block @ vectors_MH.T).view(-1, made.slots, len(vectors_MH)).amax(dim=1).view(
             -1, _BATCH, made.query_slots
@@ -191,9 +192,15 @@ def row(way: str, times: list[float], found: list[list[str]], best: list[list[st
     return Timed(name=way, ms=times, recall_10=recall(found, best, 10), recall_100=recall(found, best, K))
 
 
-def queries_of(made: MadeUpVectors, count: int) -> tuple[Representations, Representations]:
+def vectors_from(values: dict[str, Any]) -> Vectors:
+    """Return the vectors that these settings describe."""
+    found: Vectors = TypeAdapter(AnyVectors).validate_python(values)
+    return found
+
+
+def queries_of(made: Vectors, count: int) -> tuple[Representations, Representations]:
     """Return the queries that are timed, and others to calibrate with."""
-    return made.queries(count), made.queries(_SAMPLE, seed=1)
+    return made.queries(count), made.queries(_SAMPLE, SAMPLE_SEED)
 
 
 def vectors_of(queries: Representations) -> np.ndarray:

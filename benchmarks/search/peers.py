@@ -17,8 +17,19 @@ import torch
 from benchmarks import ROOT
 from benchmarks.measuring import peak_mb, serve_child
 from benchmarks.search.figures import Built, Candidates, Timed
-from benchmarks.search.loops import K, brute_force, folder_mb, found_before, ids, lance, own_mb, recall, timed
-from benchmarks.search.vectors import MadeUpVectors, name
+from benchmarks.search.loops import (
+    K,
+    brute_force,
+    folder_mb,
+    found_before,
+    ids,
+    lance,
+    own_mb,
+    recall,
+    timed,
+    vectors_from,
+)
+from benchmarks.search.vectors import Vectors, name
 from diffretriever.index.table import PassageIndex
 
 _REFINES = (10, 30)
@@ -30,7 +41,7 @@ _RESCORED = 1000
 
 def lancedb(folder: str, vectors: dict[str, Any], queries: int) -> Candidates:
     """Search by LanceDB's multivector index, one bit a dimension, with its own refinement."""
-    made, index, size = MadeUpVectors.model_validate(vectors), PassageIndex.open(folder), folder_mb(Path(folder))
+    made, index, size = vectors_from(vectors), PassageIndex.open(folder), folder_mb(Path(folder))
     start = time.perf_counter()
     partitions = max(1, int(np.sqrt(made.passages * made.slots)))
     index.dataset.create_index("reps", "IVF_RQ", metric="cosine", num_partitions=partitions, num_bits=1)
@@ -47,7 +58,7 @@ def lancedb(folder: str, vectors: dict[str, Any], queries: int) -> Candidates:
 def faiss(folder: str, vectors: dict[str, Any], queries: int) -> Candidates:
     """Search by one faiss index over all slot vectors, and score the passages met most highly from memory."""
     library: Any = import_module("faiss")
-    made = MadeUpVectors.model_validate(vectors)
+    made = vectors_from(vectors)
     stored = np.concatenate([block.reshape(-1, made.dims) for block in made.blocks()])
     start = time.perf_counter()
     lists = min(_LISTS, max(1, len(stored) // 64))
@@ -79,7 +90,7 @@ def faiss(folder: str, vectors: dict[str, Any], queries: int) -> Candidates:
 
 def fast_plaid(folder: str, vectors: dict[str, Any], queries: int, python: str, passages: int) -> Candidates:
     """Search by fast-plaid in an environment of its own; recall is of the exact best of the same passages."""
-    made = MadeUpVectors.model_validate(vectors)
+    made = vectors_from(vectors)
     stored = np.concatenate(list(made.blocks()))[:passages]
     asked = made.queries(queries).vectors_MH.reshape(queries, made.query_slots, made.dims)
     single = torch.from_numpy(stored.astype(np.float32)).view(-1, made.dims)
@@ -99,9 +110,7 @@ def fast_plaid(folder: str, vectors: dict[str, Any], queries: int, python: str, 
     return Candidates(name=f"fast-plaid, {passages:,} passages", built=built, runs=[run], **memory)
 
 
-def _run(
-    label: str, search: Callable[[np.ndarray], list[str]], made: MadeUpVectors, folder: str, queries: int
-) -> Timed:
+def _run(label: str, search: Callable[[np.ndarray], list[str]], made: Vectors, folder: str, queries: int) -> Timed:
     asked = made.queries(queries).vectors_MH.astype(np.float32).reshape(queries, made.query_slots, made.dims)
     best = ids(found_before(folder, "asked"))
     times: list[float] = []

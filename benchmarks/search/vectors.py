@@ -1,16 +1,20 @@
-"""Vectors that nobody's model made, as a real index: for measuring search at any size.
+"""Vectors as a real index, for measuring search at any size: made up, or a model's own and others like them.
 
-Legend: P passages of a block, K slots of a passage, Q queries, M slots of a query, H hidden size, C centroids.
+Legend: P passages, K slots of a passage, Q queries, M slots of a query, H hidden size, C centroids.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Literal
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
-import pyarrow as pa
+from pydantic import Field
 
+from benchmarks.search.arrays import Arrays
 from diffretriever.collections import Passage
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
@@ -23,10 +27,12 @@ BLOCK = 25_000
 """Passages drawn and written at once."""
 _PASSAGES_PER_CENTROID = 100
 _QUERY_SEED = 1 << 40
+SAMPLE_SEED = 1
+"""Of the queries that a calibration is done with."""
 
 
-class MadeUpVectors(Model):
-    """A collection; the same values give the same vectors."""
+class Vectors(Model, ABC):
+    """The vectors of a collection; the same values give the same vectors."""
 
     passages: int
     """How many."""
@@ -34,9 +40,6 @@ class MadeUpVectors(Model):
     """K_p."""
     dims: int
     """H."""
-    spread: Literal["clustered", "independent"]
-    """`clustered`: a passage's slots share a component of their own and one with a hundred passages, and so do
-    queries. `independent`: every vector is drawn alone, so that nothing but its codes says where a passage is."""
     query_slots: int = 4
     """K_q."""
 
@@ -44,33 +47,28 @@ class MadeUpVectors(Model):
         """Write an index of one data file for each `BLOCK`."""
         index = PassageIndex.create(uri, self._manifest())
         committer = Committer(index)
-        for first in range(0, self.passages, BLOCK):
-            committer.commit({str(first): write_block(uri, self._table(first))}, [])
+        for first, vectors_PKH in zip(range(0, self.passages, BLOCK), self.blocks(), strict=True):
+            passages = [Passage(name(first + i), "", f"passage {first + i}") for i in range(len(vectors_PKH))]
+            table = beside(text_table(passages, "bench"), _representations(vectors_PKH).to_arrow())
+            committer.commit({str(first): write_block(uri, table)}, [])
         return index
 
     def queries(self, count: int, seed: int = 0) -> Representations:
-        """Draw queries; another seed gives others."""
-        return _representations(self._draw(count, self.query_slots, _QUERY_SEED + seed))
+        """Return queries; another seed gives others."""
+        return _representations(self._queries(count, seed))
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """Yield the passages' vectors, float16 [P, K, H]."""
+        """Yield the passages' vectors, float16 [P, K, H], `BLOCK` at a time."""
         for first in range(0, self.passages, BLOCK):
-            yield self._draw(min(BLOCK, self.passages - first), self.slots, first)
+            yield self._passages(first, min(BLOCK, self.passages - first))
 
-    def _table(self, first: int) -> pa.Table:
-        vectors_PKH = self._draw(min(BLOCK, self.passages - first), self.slots, first)
-        passages = [Passage(name(first + i), "", f"made up {first + i}") for i in range(len(vectors_PKH))]
-        return beside(text_table(passages, "made-up"), _representations(vectors_PKH).to_arrow())
+    @abstractmethod
+    def _passages(self, first: int, count: int) -> np.ndarray:
+        """Return the vectors of some passages, float16 [P, K, H]."""
 
-    def _draw(self, count: int, slots: int, seed: int) -> np.ndarray:
-        rng = np.random.default_rng(seed)
-        vectors = rng.standard_normal((count, slots, self.dims), np.float32)
-        if self.spread == "clustered":
-            centroids = max(1, self.passages // _PASSAGES_PER_CENTROID)
-            centroids_CH = np.random.default_rng(_QUERY_SEED - 1).standard_normal((centroids, self.dims), np.float32)
-            vectors += rng.standard_normal((count, 1, self.dims), np.float32)
-            vectors += centroids_CH[rng.integers(0, centroids, count)][:, None]
-        return (vectors / np.linalg.norm(vectors, axis=2, keepdims=True)).astype(np.float16)
+    @abstractmethod
+    def _queries(self, count: int, seed: int) -> np.ndarray:
+        """Return queries' vectors, float16 [Q, M, H]."""
 
     def _manifest(self) -> IndexManifest:
         retriever = MaskedRetriever.model_validate(
@@ -85,9 +83,73 @@ class MadeUpVectors(Model):
         )
 
 
+class MadeUpVectors(Vectors):
+    """Vectors that nobody's model made."""
+
+    spread: Literal["clustered", "independent"]
+    """`clustered`: a passage's slots share a component of their own and one with a hundred passages, and so do
+    queries. `independent`: every vector is drawn alone, so that nothing but its codes says where a passage is."""
+
+    def _passages(self, first: int, count: int) -> np.ndarray:
+        return self._draw(count, self.slots, first)
+
+    def _queries(self, count: int, seed: int) -> np.ndarray:
+        return self._draw(count, self.query_slots, _QUERY_SEED + seed)
+
+    def _draw(self, count: int, slots: int, seed: int) -> np.ndarray:
+        rng = np.random.default_rng(seed)
+        vectors = rng.standard_normal((count, slots, self.dims), np.float32)
+        if self.spread == "clustered":
+            centroids = max(1, self.passages // _PASSAGES_PER_CENTROID)
+            centroids_CH = np.random.default_rng(_QUERY_SEED - 1).standard_normal((centroids, self.dims), np.float32)
+            vectors += rng.standard_normal((count, 1, self.dims), np.float32)
+            vectors += centroids_CH[rng.integers(0, centroids, count)][:, None]
+        return _unit(vectors)
+
+
+class RealVectors(Vectors):
+    """A model's vectors of passages and queries; more passages than there are, are drawn near them.
+
+    A drawn passage is a real one moved as far as real ones are from their nearest neighbour, in the directions in which
+    these lie, and each slot in the directions in which the slots of neighbours differ (`Arrays`).
+    """
+
+    spread: Literal["real"]
+    folder: str
+    """What `python -m benchmarks.search.arrays` wrote."""
+
+    @cached_property
+    def _arrays(self) -> Arrays:
+        return Arrays.read(Path(self.folder))
+
+    def _passages(self, first: int, count: int) -> np.ndarray:
+        there_PKH = self._arrays.passages_PKH
+        real_PKH = there_PKH[first : first + count, : self.slots]
+        drawn = count - len(real_PKH)
+        if not drawn:
+            return np.ascontiguousarray(real_PKH)
+        rng = np.random.default_rng(first)
+        moved = there_PKH[rng.integers(0, len(there_PKH), drawn), : self.slots].astype(np.float32)
+        moved += rng.standard_normal((drawn, 1, self.dims), np.float32) @ self._arrays.shared_HH
+        moved += rng.standard_normal(moved.shape, np.float32) @ self._arrays.own_HH
+        return np.concatenate([real_PKH, _unit(moved)])
+
+    def _queries(self, count: int, seed: int) -> np.ndarray:
+        arrays = self._arrays
+        asked_QMH = arrays.sample_QMH if seed == SAMPLE_SEED else arrays.queries_QMH[seed * count :]
+        return np.ascontiguousarray(asked_QMH[:count])
+
+
+AnyVectors: TypeAlias = Annotated[MadeUpVectors | RealVectors, Field(discriminator="spread")]
+
+
 def name(row: int) -> str:
     """Return an id that sorts as the rows do."""
     return f"{row:09d}"
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    return (vectors / np.linalg.norm(vectors, axis=2, keepdims=True)).astype(np.float16)
 
 
 def _representations(vectors_PKH: np.ndarray) -> Representations:

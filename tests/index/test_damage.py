@@ -29,8 +29,8 @@ from diffretriever.scoring.hits import Hits
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.bm25 import Bm25Searcher
 from diffretriever.search.dense import open_dense
+from diffretriever.search.dense.candidates import PROPOSERS
 from diffretriever.search.dense.codes import open_segments
-from diffretriever.search.dense.plaid import PlaidProposer
 from diffretriever.search.inspection import inspect
 from diffretriever.search.sparse import open_sparse
 from tests.index.compressed_cases import CPU, HIDDEN, QUERIES, add, compressed, fill, manifest
@@ -84,7 +84,7 @@ def damaged(file: Path, damage: str) -> Iterator[bool]:
 
 
 def neural(folder: Path) -> PassageIndex:
-    index = prepare(fill(str(folder), 37, 23), "plaid")
+    index = prepare(prepare(fill(str(folder), 37, 23), "sketch"), "plaid")
     accelerate(AccelerateJob(index=index.uri))
     return PassageIndex.open(index.uri)
 
@@ -268,14 +268,18 @@ def test_rows_of_an_older_table_are_read_added_to_and_counted_as_unchecked(tmp_p
     assert (made.rows, made.unchecked_rows, made.problems) == (4, 0, [])
 
 
-@pytest.mark.parametrize("name", ["codes/*/scales.bin", "postings/*/segment/rows.npy", "codes/*/*/plaid.safetensors"])
+@pytest.mark.parametrize(
+    "name",
+    ["codes/*/scales.bin", "postings/*/segment/rows.npy", "codes/*/sketch/factors.bin", "codes/*/*/plaid.safetensors"],
+)
 def test_the_job_makes_damaged_files_anew(name: str, tmp_path: Path) -> None:
     index = neural(tmp_path / "index")
     file, *_ = sorted((tmp_path / "index").glob(name))
     sound = file.read_bytes()
     file.write_bytes(flipped(sound, len(sound) - 1))
     accelerate(AccelerateJob(index=index.uri))
-    PlaidProposer.build(index, open_segments(index)[0])
+    for proposer in PROPOSERS.values():
+        proposer.build(index, open_segments(index)[0])
     assert problems(tmp_path / "index") == []
     assert sorted((tmp_path / "index").glob(name))[0].read_bytes() == sound
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines import encode
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.sweep import sweep_budgets
-from diffretriever.schemas.accelerate import AccelerateJob
+from diffretriever.schemas.accelerate import AccelerateJob, ProposerName
 from diffretriever.schemas.encode import EncodeJob
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.serve import SearchResponse
@@ -110,7 +111,7 @@ def found_by(index: PassageIndex, encoder: Encoder, way: type[DenseSearch]) -> H
 def test_candidates_are_scored_exactly(index: PassageIndex) -> None:
     encoder = neural(index).encoder
     asked, exact = encoder.encode_queries(QUERIES), found_by(index, encoder, StreamingScan)
-    for name in ("mean", "plaid"):
+    for name in get_args(ProposerName):
         search = open_dense(prepare(index, name), SearchOptions(index=index.uri), CPU)
         assert isinstance(search, CandidateSearch)
         for hits, all_hits in zip(search.search(asked, 10), exact, strict=True):

@@ -86,7 +86,7 @@ def test_the_chosen_budget_reaches_its_recall(own_index: PassageIndex, encoder: 
     assert np.mean(overlap) >= 0.9
 
 
-@pytest.mark.parametrize("name", ["mean", "plaid"])
+@pytest.mark.parametrize("name", PROPOSERS)
 def test_what_recall_is_measured_as(name: ProposerName, own_index: PassageIndex, encoder: Encoder) -> None:
     index = prepare(own_index, name)
     queries = encoder.encode_queries(QUERIES)
@@ -100,7 +100,7 @@ def test_what_recall_is_measured_as(name: ProposerName, own_index: PassageIndex,
             assert shares[query] == pytest.approx(len(ids & {i for i, _ in exact[query]}) / 10)
 
 
-@pytest.mark.parametrize("fastest", ["mean", "plaid", "scan"])
+@pytest.mark.parametrize("fastest", [*PROPOSERS, "scan"])
 def test_auto_takes_the_fastest(
     fastest: str, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

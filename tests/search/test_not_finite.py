@@ -37,7 +37,7 @@ def number(request: pytest.FixtureRequest) -> float:
     return NUMBERS[request.param]
 
 
-@pytest.fixture(params=["mean", "plaid"])
+@pytest.fixture(params=PROPOSERS)
 def proposer(request: pytest.FixtureRequest) -> ProposerName:
     name: ProposerName = request.param
     return name
@@ -149,6 +149,7 @@ WAYS: dict[str, Callable[[PassageIndex], object]] = {
     "stream": opened,
     "codes": lambda index: build_codes(index) and opened(index),
     "mean": lambda index: opened(prepare(index, "mean")),
+    "sketch": lambda index: opened(prepare(index, "sketch")),
     "plaid": lambda index: opened(prepare(index, "plaid")),
     "compressed": lambda index: opened(compressed(index, "residual2")),
     "impacts": lambda index: open_sparse(index, SearchOptions(index=index.uri)),

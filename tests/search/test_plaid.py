@@ -24,9 +24,9 @@ def index(encoder: Encoder, tmp_path: Path) -> PassageIndex:
 
 
 def lists_of(segment: Segment) -> CentroidLists:
-    held = segment.artefact.open_file("plaid.safetensors")
+    held = segment.artefact.open_added("plaid.safetensors")
     assert held is not None
-    return CentroidLists.read(held.folder / "plaid.safetensors")
+    return CentroidLists.read(held.folder)
 
 
 def by_centroids(lists: CentroidLists, segment: Segment, query: np.ndarray, probes: int) -> dict[int, float]:

@@ -244,7 +244,8 @@ def test_a_former_candidate_index_is_answered_with_what_to_take(
     with pytest.raises(SystemExit):
         AccelerateJob.from_command_line(["--index", "x", "--candidates", former])
     assert (
-        f"--candidates: {former} is no longer a candidate index: take mean, plaid, or auto" in capsys.readouterr().err
+        f"--candidates: {former} is no longer a candidate index: take mean, sketch, plaid, or auto"
+        in capsys.readouterr().err
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 from benchmarks.search import loops, peers
 from benchmarks.search.__main__ import SearchBenchmark, main
 from benchmarks.search.figures import Built, Candidates
+from diffretriever.search.dense.candidates import PROPOSERS
 
 VECTORS: dict[str, Any] = {"passages": 400, "slots": 2, "dims": 32, "spread": "clustered", "query_slots": 2}
 QUERIES = 10
@@ -26,7 +27,7 @@ def recalls(found: Candidates) -> list[float]:
     return [run.recall_10 for run in found.runs]
 
 
-@pytest.mark.parametrize("proposer", ["mean", "plaid"])
+@pytest.mark.parametrize("proposer", PROPOSERS)
 def test_our_candidates(proposer: str, folder: str) -> None:
     assert loops.build(folder, proposer).seconds >= 0
     found = loops.candidates(folder, VECTORS, proposer, [400], QUERIES)

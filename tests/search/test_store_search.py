@@ -23,6 +23,7 @@ from diffretriever.scoring.hits import Hits
 from diffretriever.search import open_searcher
 from diffretriever.search.accelerate import accelerate, missing_files
 from diffretriever.search.dense import open_dense
+from diffretriever.search.dense.candidates import PROPOSERS
 from diffretriever.search.inspection import inspect
 from diffretriever.search.sparse import open_sparse
 from diffretriever.serving.snapshots import ShardNumber, Snapshots, Version
@@ -118,7 +119,7 @@ def test_through_changes_of_the_table(
     assert found(stored, queries) == mixed
 
 
-@pytest.mark.parametrize("name", ["mean", "plaid"])
+@pytest.mark.parametrize("name", PROPOSERS)
 def test_candidates(name: str, stored: PassageIndex, local: PassageIndex, queries: Representations) -> None:
     hits = [found(prepare(index, name), queries) for index in (stored, local)]  # type: ignore[arg-type]
     assert "dense candidates" in hits[0]

@@ -241,28 +241,35 @@ class Artefact:
             yield Path(folder)
             self._put(Path(folder))
 
-    def add_file(self, file: str, data: bytes) -> None:
-        """Add a file to an artefact that is there, in the place of one that is damaged: an artefact by itself."""
-        added = self._added(file)
+    @contextmanager
+    def adding(self, name: str) -> Iterator[Path]:
+        """Give a folder to fill, which is added to this artefact if the block succeeds, in the place of an earlier one.
+
+        It is an artefact by itself.
+        """
+        added = self._added(name)
         added.remove()
         with added.build() as folder:
-            (folder / file).write_bytes(data)
+            yield folder
 
-    def open_file(self, file: str) -> HeldFolder | None:
-        """Return the folder on this machine that an added file lies in; None where it is not there.
+    def open_added(self, name: str) -> HeldFolder | None:
+        """Return the folder on this machine of what was added under a name; None where it is not there.
 
         Raises:
             DamagedError: as `open`.
         """
-        if self.is_local and (self.path / file).is_file():
-            # As it was added before there were checksums.
+        if self._has_file(name):
             return HeldFolder(self.path)
-        return self._added(file).open()
+        return self._added(name).open()
 
-    def check_file(self, file: str) -> None:
-        """Do what `check` does with an added file."""
-        if not (self.is_local and (self.path / file).is_file()):
-            self._added(file).check()
+    def check_added(self, name: str) -> None:
+        """Do what `check` does with what was added under a name."""
+        if not self._has_file(name):
+            self._added(name).check()
+
+    def _has_file(self, name: str) -> bool:
+        """Return whether it was added before there were checksums: as a file of this folder."""
+        return self.is_local and (self.path / name).is_file()
 
     def remove(self) -> None:
         """Remove it, whole or damaged; nothing happens where it is not there."""
@@ -280,8 +287,8 @@ class Artefact:
         if _exists(files, f"{root}/{self.name}"):
             files.delete_dir(f"{root}/{self.name}")
 
-    def _added(self, file: str) -> Artefact:
-        return Artefact(self.uri, f"{self.name}/{file}")
+    def _added(self, name: str) -> Artefact:
+        return Artefact(self.uri, f"{self.name}/{name}")
 
     def _in_place(self) -> HeldFolder | None:
         """Return the folder of a local artefact; None where it is not there."""
@@ -373,9 +380,9 @@ def open_all(artefacts: Sequence[Artefact]) -> list[HeldFolder | None]:
     return _of_each(artefacts, Artefact.open)
 
 
-def open_files(artefacts: Sequence[Artefact], file: str) -> list[HeldFolder | None]:
-    """Return what `Artefact.open_file` returns of each, likewise."""
-    return _of_each(artefacts, lambda artefact: artefact.open_file(file))
+def open_all_added(artefacts: Sequence[Artefact], name: str) -> list[HeldFolder | None]:
+    """Return what `Artefact.open_added` returns of each, likewise."""
+    return _of_each(artefacts, lambda artefact: artefact.open_added(name))
 
 
 def headers_of(artefacts: Sequence[Artefact]) -> list[dict[str, int] | None]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from diffretriever.artefacts.artefact import Artefact, DamagedError, unless_damaged
+from diffretriever.artefacts.artefact import DamagedError, unless_damaged
 from diffretriever.index.damage import readable
 from diffretriever.index.history import column_bytes, history
 from diffretriever.index.table import PassageIndex, table_uri
@@ -15,10 +15,9 @@ from diffretriever.schemas.index import IndexContents
 from diffretriever.schemas.inspect import CodesContents, IndexReport, PostingsContents, Problem, Verification
 from diffretriever.search.accelerate import FILE_KINDS, kinds_of, sizes_of
 from diffretriever.search.bm25 import bm25_artefact, open_bm25
-from diffretriever.search.dense.candidates import read_settings
+from diffretriever.search.dense.candidates import PROPOSERS, read_settings
 from diffretriever.search.dense.codes import CODES
 from diffretriever.search.dense.packed import PACKED
-from diffretriever.search.dense.plaid import FILE, CentroidLists
 from diffretriever.search.sparse.postings import POSTINGS
 from diffretriever.search.verify import Problems, verify, verify_postings
 
@@ -73,19 +72,13 @@ def _other_problems(index: PassageIndex) -> list[Problem]:
     if "codes" in kinds_of(index):
         checks.append(("the settings of the candidate index are damaged", partial(read_settings, index)))
         for artefact in (CODES.artefact(index, fragment) for fragment in index.fragments()):
-            checks += [(_CENTROIDS, partial(artefact.check_file, FILE)), (_CENTROIDS, partial(_read_lists, artefact))]
+            checks += [(_CENTROIDS, partial(proposer.check, artefact)) for proposer in PROPOSERS.values()]
     for kind, check in checks:
         try:
             check()
         except DamagedError as error:
             problems.add(kind, [str(error)])
     return problems.found()
-
-
-def _read_lists(artefact: Artefact) -> None:
-    held = artefact.open_file(FILE)
-    if held is not None:
-        CentroidLists.read(held.folder / FILE)
 
 
 def _without_checksums(index: PassageIndex) -> int:

@@ -32,12 +32,13 @@ from diffretriever.search.dense.codes import open_segments
 from diffretriever.search.dense.mean import MeanProposer
 from diffretriever.search.dense.plaid import PlaidProposer
 from diffretriever.search.dense.proposer import Proposer
+from diffretriever.search.dense.sketch import SketchProposer
 from diffretriever.search.dense.stream import StreamingScan, asks_for_the_authors_score
 
-PROPOSERS: Mapping[str, type[Proposer]] = {"mean": MeanProposer, "plaid": PlaidProposer}
+PROPOSERS: Mapping[str, type[Proposer]] = {"mean": MeanProposer, "sketch": SketchProposer, "plaid": PlaidProposer}
 """Candidate indexes by name. Adding one is a file here, a name in `schemas.accelerate` and an entry."""
 
-AUTO: tuple[ProposerName, ...] = ("mean", "plaid")
+AUTO: tuple[ProposerName, ...] = ("mean", "sketch", "plaid")
 """What a calibration chooses from where none is named: those that are made in seconds."""
 
 

@@ -137,6 +137,7 @@ class CodedPassages:
         self.numbers_P = _joined([s.numbers_P for s in segments], np.int32)
         """int32 [P], their numbers in the order of the index; `NO_NUMBER` for deleted ones."""
         self.live_P = self.numbers_P != NO_NUMBER
+        self.all_live = bool(self.live_P.all())
         self._errors_P = _joined([s.codes.errors_P for s in segments], np.float32)
         self._norms_P = _joined([s.codes.norms_P for s in segments], np.float32)
         # Codes of an older index can be of such vectors. A length is finite where all numbers of a vector are.

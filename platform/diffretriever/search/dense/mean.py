@@ -10,6 +10,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
+from diffretriever.artefacts.artefact import Artefact
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.accelerate import ProposerName
@@ -37,11 +38,14 @@ class MeanProposer(Proposer):
         """Open it over all segments."""
         return cls(segments)
 
+    @classmethod
+    def check(cls, artefact: Artefact) -> None:
+        """Read nothing: the means are among the codes."""
+
     def propose(self, queries: Representations, n: int) -> list[np.ndarray]:
         """Return each query's n best passages by mean vectors."""
         at_once = max(1, _SCORES_AT_ONCE // max(1, len(self.passages)))
-        means_QH = np.add.reduceat(queries.vectors_MH.astype(np.float32), queries.offsets[:-1])
-        means_QH /= np.diff(queries.offsets)[:, None].astype(np.float32)
+        means_QH = means_of(queries)
         best: list[np.ndarray] = []
         for start in range(0, len(queries), at_once):
             part_QH = means_QH[start : start + at_once]
@@ -51,6 +55,13 @@ class MeanProposer(Proposer):
             scores_QP[:, ~self.passages.live_P] = -np.inf
             best += [highest(scores_P, n) for scores_P in scores_QP]
         return best
+
+
+def means_of(queries: Representations) -> np.ndarray:
+    """Return float32 [Q, H]: the mean of each query's vectors."""
+    sums_QH = np.add.reduceat(queries.vectors_MH.astype(np.float32), queries.offsets[:-1])
+    means: np.ndarray = sums_QH / np.diff(queries.offsets)[:, None].astype(np.float32)
+    return means
 
 
 def highest(scores_P: np.ndarray, n: int) -> np.ndarray:

@@ -11,9 +11,7 @@ M query vectors of one query, F found passages.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -22,16 +20,13 @@ from numba import njit
 from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
-from diffretriever.artefacts.artefact import DamagedError, open_files, unless_damaged
 from diffretriever.codecs.codewords import nearest_centroids, spherical_centroids
 from diffretriever.encoders.representations import Representations
-from diffretriever.index.table import PassageIndex
 from diffretriever.ragged import within
 from diffretriever.schemas.accelerate import ProposerName
 from diffretriever.scoring.kernels import to_float32
-from diffretriever.search.dense.coded import CodedPassages
 from diffretriever.search.dense.codes import Segment
-from diffretriever.search.dense.proposer import Proposer
+from diffretriever.search.dense.proposer import KeepingProposer
 
 FILE = "plaid.safetensors"
 """Beside a segment's codes."""
@@ -41,68 +36,6 @@ _VECTORS_AT_ONCE = 16_384
 _FOUND_PER_CANDIDATE = 4
 """Entries of lists to look at, in each segment, for one candidate."""
 _FEWEST_LISTS = 4
-
-
-class PlaidProposer(Proposer):
-    """Ranks passages by MaxSim over the centroids of their vectors."""
-
-    name: ClassVar[ProposerName] = "plaid"
-
-    def __init__(self, segments: Sequence[Segment], lists: Sequence[CentroidLists]) -> None:
-        """`segments` are those that have centroids, and `lists` those of each."""
-        super().__init__(segments)
-        self._lists = lists
-
-    @classmethod
-    def build(cls, index: PassageIndex, segments: Sequence[Segment]) -> None:
-        """Make the centroids that segments lack."""
-        CodedPassages(segments).refuse_not_finite(index.uri)
-        for segment, lists in zip(segments, _lists_of(segments), strict=True):
-            if lists is None or not _is_whole(segment):
-                segment.artefact.add_file(FILE, CentroidLists.of(segment).to_bytes())
-
-    @classmethod
-    def open(cls, index: PassageIndex, segments: Sequence[Segment]) -> Self:
-        """Open it over the segments that have centroids; a line in the log names those whose are damaged."""
-        pairs = zip(segments, _lists_of(segments), strict=True)
-        found = [(segment, lists) for segment, lists in pairs if lists is not None]
-        return cls([segment for segment, _ in found], [lists for _, lists in found])
-
-    def propose(self, queries: Representations, n: int) -> list[np.ndarray]:
-        """Return each query's n passages that are best by their centroids, of those in the lists probed."""
-        vectors_MH = queries.vectors_MH.astype(np.float32)
-        own = [slice(*queries.offsets[query : query + 2]) for query in range(len(queries))]
-        return [self._ranked(vectors_MH[rows], n) for rows in own]
-
-    def _ranked(self, vectors_MH: np.ndarray, n: int) -> np.ndarray:
-        segments, starts = self.passages.segments, self.passages.starts[:-1]
-        pairs = zip(self._lists, segments, strict=True)
-        found = [lists.found(vectors_MH, ~s.live_P, s.codes.vectors.offsets, self._sought(n)) for lists, s in pairs]
-        numbers_F = np.concatenate([start + passages for (passages, _), start in zip(found, starts, strict=True)])
-        scores_F = np.concatenate([scores for _, scores in found])
-        return numbers_F[np.argsort(-scores_F, kind="stable")[:n]]
-
-    def _sought(self, n: int) -> int:
-        """Return how many passages to look for, to find n that a filter admits."""
-        live_P = self.passages.live_P
-        return n * len(live_P) // max(1, int(live_P.sum()))
-
-
-def _lists_of(segments: Sequence[Segment]) -> list[CentroidLists | None]:
-    """Return the lists of each segment; None of one that has none, or damaged ones."""
-    folders = open_files([segment.artefact for segment in segments], FILE)
-    return [
-        None if held is None else unless_damaged(partial(CentroidLists.of_segment, held.folder / FILE, segment))
-        for segment, held in zip(segments, folders, strict=True)
-    ]
-
-
-def _is_whole(segment: Segment) -> bool:
-    try:
-        segment.artefact.check_file(FILE)
-    except DamagedError:
-        return False
-    return True
 
 
 @dataclass(frozen=True)
@@ -137,32 +70,21 @@ class CentroidLists:
         borders = np.searchsorted(pairs_T, np.arange(count + 1) * len(offsets))
         return cls(centroids_CH, nearest_N.astype(np.int32), (pairs_T % len(offsets)).astype(np.int32), borders)
 
-    def to_bytes(self) -> bytes:
-        """Return all of it, as a file that `read` reads."""
-        return safetensors.save(vars(self))
+    def write(self, folder: Path) -> None:
+        """Write one file into a folder."""
+        safetensors.save_file(vars(self), folder / FILE)
 
     @classmethod
-    def read(cls, file: Path) -> Self:
-        """Read a file of what `to_bytes` gave.
-
-        Raises:
-            DamagedError: it is not what was written.
-        """
+    def read(cls, folder: Path) -> Self:
+        """Read what `write` wrote; raises OSError, ValueError, KeyError or TypeError for anything else."""
         try:
-            return cls(**safetensors.load_file(file))
-        except (OSError, SafetensorError, TypeError, KeyError, ValueError) as error:
-            raise DamagedError(f"{file} cannot be read ({error})") from error
+            return cls(**safetensors.load_file(folder / FILE))
+        except SafetensorError as error:
+            raise ValueError(str(error)) from error
 
-    @classmethod
-    def of_segment(cls, file: Path, segment: Segment) -> Self:
-        """Read the lists of a segment; raises DamagedError where they would lead out of it."""
-        lists = cls.read(file)
-        if not lists.fits(len(segment.codes), *segment.codes.stored_NH.shape):
-            raise DamagedError(f"{file} does not fit the codes beside it")
-        return lists
-
-    def fits(self, passages: int, n_vectors: int, hidden_size: int) -> bool:
-        """Return whether all numbers lie within a segment of this size."""
+    def fits(self, segment: Segment) -> bool:
+        """Return whether all numbers lie within a segment."""
+        passages, (n_vectors, hidden_size) = len(segment.codes), segment.codes.stored_NH.shape
         count = len(self.centroids_CH)
         return (
             self.centroids_CH.shape == (count, hidden_size)
@@ -199,6 +121,28 @@ class CentroidLists:
         scores_F = np.empty(count, np.float32)
         interact(self.nearest_N, offsets, passages_P[:count], products_CM, near_C, floors_M, scores_F)
         return passages_P[:count], scores_F
+
+
+class PlaidProposer(KeepingProposer[CentroidLists]):
+    """Ranks passages by MaxSim over the centroids of their vectors."""
+
+    name: ClassVar[ProposerName] = "plaid"
+    kept: ClassVar[str] = FILE
+    keeps = CentroidLists
+
+    def propose(self, queries: Representations, n: int) -> list[np.ndarray]:
+        """Return each query's n passages that are best by their centroids, of those in the lists probed."""
+        vectors_MH = queries.vectors_MH.astype(np.float32)
+        own = [slice(*queries.offsets[query : query + 2]) for query in range(len(queries))]
+        return [self._ranked(vectors_MH[rows], n) for rows in own]
+
+    def _ranked(self, vectors_MH: np.ndarray, n: int) -> np.ndarray:
+        segments, starts = self.passages.segments, self.passages.starts[:-1]
+        pairs = zip(self._kept, segments, strict=True)
+        found = [lists.found(vectors_MH, ~s.live_P, s.codes.vectors.offsets, self._sought(n)) for lists, s in pairs]
+        numbers_F = np.concatenate([start + passages for (passages, _), start in zip(found, starts, strict=True)])
+        scores_F = np.concatenate([scores for _, scores in found])
+        return numbers_F[np.argsort(-scores_F, kind="stable")[:n]]
 
 
 @njit(nogil=True, cache=True)

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Self
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
+from diffretriever.artefacts.artefact import Artefact, DamagedError, open_all_added, unless_damaged
+from diffretriever.artefacts.cache import HeldFolder
 from diffretriever.encoders.representations import Representations
+from diffretriever.index.mapped_files import NoMoreMapsError
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.accelerate import ProposerName
 from diffretriever.search.dense.coded import CodedPassages
@@ -44,3 +49,110 @@ class Proposer(ABC):
     @abstractmethod
     def propose(self, queries: Representations, n: int) -> list[np.ndarray]:
         """Return at most n passages a query as numbers into `passages`, int64 [C], most promising first, none twice."""
+
+    @classmethod
+    @abstractmethod
+    def check(cls, artefact: Artefact) -> None:
+        """Read what it keeps beside a fragment's codes, and compare that with what was written; there may be nothing.
+
+        Raises:
+            DamagedError: it is not what was written.
+        """
+
+    def _sought(self, n: int) -> int:
+        """Return how many passages to look for, to find n that a filter admits."""
+        live_P = self.passages.live_P
+        return n * len(live_P) // max(1, int(live_P.sum()))
+
+
+class KeptFiles(Protocol):
+    """What a candidate index keeps of one segment, as files."""
+
+    @classmethod
+    def of(cls, segment: Segment) -> Self:
+        """Make them."""
+
+    def write(self, folder: Path) -> None:
+        """Write them into a folder, as `read` reads them."""
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read what `write` wrote; raises OSError, ValueError, KeyError or TypeError for anything else."""
+
+    def fits(self, segment: Segment) -> bool:
+        """Return whether all numbers lie within a segment."""
+
+
+F = TypeVar("F", bound=KeptFiles)
+
+
+class KeepingProposer(Proposer, Generic[F]):
+    """A candidate index that keeps files beside the codes of each segment."""
+
+    kept: ClassVar[str]
+    """What they are called there."""
+    keeps: type[F]
+    """What is in them."""
+
+    def __init__(self, segments: Sequence[Segment], kept: Sequence[F]) -> None:
+        """`segments` are those that have such files, and `kept` what is in those of each."""
+        super().__init__(segments)
+        self._kept = kept
+
+    @classmethod
+    def build(cls, index: PassageIndex, segments: Sequence[Segment]) -> None:
+        """Make the files that segments lack, and damaged ones anew."""
+        CodedPassages(segments).refuse_not_finite(index.uri)
+        for segment, kept in zip(segments, cls._opened(segments), strict=True):
+            if kept is None or not cls._is_whole(segment):
+                with segment.artefact.adding(cls.kept) as folder:
+                    cls.keeps.of(segment).write(folder)
+
+    @classmethod
+    def open(cls, index: PassageIndex, segments: Sequence[Segment]) -> Self:
+        """Open it over the segments that have such files; a line in the log names those whose are damaged."""
+        pairs = zip(segments, cls._opened(segments), strict=True)
+        found = [(segment, kept) for segment, kept in pairs if kept is not None]
+        return cls([segment for segment, _ in found], [kept for _, kept in found])
+
+    @classmethod
+    def check(cls, artefact: Artefact) -> None:
+        """See `Proposer`."""
+        artefact.check_added(cls.kept)
+        held = artefact.open_added(cls.kept)
+        if held is not None:
+            cls._read(held)
+
+    @classmethod
+    def _opened(cls, segments: Sequence[Segment]) -> list[F | None]:
+        """Return what is in the files of each segment; None of one that has none, or damaged ones."""
+        folders = open_all_added([segment.artefact for segment in segments], cls.kept)
+        pairs = zip(segments, folders, strict=True)
+        return [
+            None if held is None else unless_damaged(partial(cls._fitting, segment, held)) for segment, held in pairs
+        ]
+
+    @classmethod
+    def _fitting(cls, segment: Segment, held: HeldFolder) -> F:
+        kept = cls._read(held)
+        if not kept.fits(segment):
+            raise DamagedError(f"{held.folder / cls.kept} does not fit the codes beside it")
+        held.keep_for(kept)
+        return kept
+
+    @classmethod
+    def _read(cls, held: HeldFolder) -> F:
+        try:
+            return cls.keeps.read(held.folder)
+        except NoMoreMapsError:
+            raise
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DamagedError(f"{held.folder / cls.kept} cannot be read ({error})") from error
+
+    @classmethod
+    def _is_whole(cls, segment: Segment) -> bool:
+        try:
+            segment.artefact.check_added(cls.kept)
+        except DamagedError:
+            return False
+        return True

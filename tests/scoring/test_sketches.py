@@ -1,0 +1,60 @@
+"""Sketches against the same sums one by one, and estimates against products."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from diffretriever.scoring.sketches import DIRECTIONS, Sketches, main_directions
+
+RNG = np.random.default_rng(0)
+
+
+def digits_of(vectors: np.ndarray, steps: np.ndarray, levels: int) -> np.ndarray:
+    return np.clip(np.floor(vectors / steps + levels // 2), 0, levels - 1)
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 200])
+def test_counts_of_bits_are_sums_of_products_of_digits(count: int) -> None:
+    vectors = RNG.standard_normal((count, DIRECTIONS)).astype(np.float32)
+    query = RNG.standard_normal(DIRECTIONS).astype(np.float32)
+    lengths = np.linalg.norm(vectors, axis=1)
+    digits = digits_of(vectors, 0.95 * lengths[:, None] / np.sqrt(DIRECTIONS), 4)
+    asked = digits_of(query, np.abs(query).max() / 7.5, 16)
+    factors = lengths**2 / ((digits - 1.5) * vectors).sum(axis=1)
+    found = Sketches.of(vectors).products(query)
+    np.testing.assert_allclose(found, factors * ((digits - 1.5) @ (asked - 7.5)), rtol=1e-3, atol=1e-2)
+
+
+def test_estimates_rank_as_products_do() -> None:
+    vectors = RNG.standard_normal((2000, DIRECTIONS)).astype(np.float32)
+    query = RNG.standard_normal(DIRECTIONS).astype(np.float32)
+    assert np.corrcoef(Sketches.of(vectors).products(query), vectors @ query)[0, 1] > 0.9
+
+
+def test_longer_vectors_score_higher() -> None:
+    vector = RNG.standard_normal((1, DIRECTIONS)).astype(np.float32)
+    products = Sketches.of(np.concatenate([vector, 2 * vector, 0 * vector])).products(vector[0])
+    assert products[1] == pytest.approx(2 * products[0], rel=1e-5)
+    assert products[2] == 0
+
+
+@pytest.mark.parametrize(("sampled", "hidden_size"), [(500, 24), (10, 24), (1, 300), (400, 384), (150, 384)])
+def test_directions_keep_the_products_of_what_they_are_of(sampled: int, hidden_size: int) -> None:
+    # As many dimensions as there are directions, whatever the space.
+    inside = RNG.standard_normal((min(DIRECTIONS, hidden_size), hidden_size))
+    sample = (RNG.standard_normal((sampled, len(inside))) @ inside).astype(np.float32)
+    directions = main_directions(sample)
+    assert directions.shape == (hidden_size, DIRECTIONS)
+    assert directions.dtype == np.float32
+    turned = sample @ directions
+    scale = np.abs(sample @ sample.T).max()
+    np.testing.assert_allclose(turned @ turned.T / scale, sample @ sample.T / scale, atol=1e-4)
+    np.testing.assert_array_equal(directions, main_directions(sample))
+
+
+def test_the_longest_directions_are_kept() -> None:
+    spectrum = np.geomspace(1, 1e-3, 400)
+    sample = (RNG.standard_normal((1000, 400)) * spectrum).astype(np.float32)
+    kept = np.linalg.norm(sample @ main_directions(sample)) ** 2
+    assert kept > 0.98 * (np.linalg.norm(sample) ** 2)
