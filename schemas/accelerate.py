@@ -38,6 +38,10 @@ class AccelerateJob(ModelOptions):
     `sketch` by 48 bytes of each and then the means of few, `plaid` by the centroids of slot vectors; `auto` tries all
     three. Where none is faster at that recall, all are scored.
     Worth it from about a hundred thousand passages on; below, the exact scan of the codes is fast enough."""
+    vectors: Literal["beside", "table"] | None = None
+    """Where exact scores read the vectors of the passages that codes leave: `beside` the codes, a copy in mapped files,
+    or in the `table` itself, which saves two thirds of the bytes and takes milliseconds longer a query. Default: as
+    with codes that are there, or else beside."""
     recall: Share = 0.99
     """Recall@top_k that the search budget is chosen for, on queries made from the index's own passages."""
     top_k: PositiveInt = 100

@@ -72,6 +72,8 @@ class BudgetPlan(Model):
     """The Lance table: texts, vectors in fp16, impacts."""
     codes_bytes: int
     """Beside it, for dense searches: 8-bit codes, and the vectors once more."""
+    codes_alone_bytes: int
+    """The same without the vectors, which are then read from the table."""
     postings_bytes: int
     """Impacts turned into postings."""
     price_per_month: float | None
@@ -84,6 +86,10 @@ class BudgetPlan(Model):
     """Bytes a second at which it reads them."""
     seconds_per_query: float
     """`scanned` at that rate: without encoding the query, and without the rescoring of some passages."""
+    sketches_bytes: int
+    """Bytes of the sketches, if there are any, which a search by them reads for a query and wants to stay in memory."""
+    sketches_seconds: float
+    """The same, of `sketches_bytes`."""
 
     @property
     def stored_bytes(self) -> int:

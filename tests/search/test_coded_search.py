@@ -14,11 +14,14 @@ from hypothesis import strategies as st
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.scoring.halves import DeviceCodes, HalfQueries
 from diffretriever.scoring.maxsim import CodedQueries, Codes, maxsim
+from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import FragmentCodes, build_codes, quantise
 from diffretriever.search.dense.stream import StreamingScan
+from diffretriever.search.inspection import inspect
 from tests.search.conftest import QUERIES, fill
 from tests.search.dense_cases import CPU, assert_same_hits, opened, streamed
 
@@ -28,11 +31,15 @@ def own_index(encoder: Encoder, tmp_path: Path) -> PassageIndex:
     return fill(encoder, str(tmp_path / "index"))
 
 
+@pytest.mark.parametrize("copy", [True, False])
 @pytest.mark.parametrize("budget", [1, 4, 20])
 @pytest.mark.parametrize("k", [1, 10, 1000])
-def test_the_same_passages_with_the_same_scores(budget: int, k: int, own_index: PassageIndex, encoder: Encoder) -> None:
+def test_the_same_passages_with_the_same_scores(
+    budget: int, k: int, copy: bool, own_index: PassageIndex, encoder: Encoder
+) -> None:
     assert isinstance(opened(own_index), StreamingScan)
-    assert build_codes(own_index) == 3
+    assert build_codes(own_index, copy=copy) == 3
+    assert len(list(Path(own_index.uri).glob("codes/*/vectors.bin"))) == 3 * copy
     assert build_codes(own_index) == 0
     queries = encoder.encode_queries(QUERIES, [budget] * len(QUERIES))
     search = opened(own_index)
@@ -56,21 +63,24 @@ def test_threads_change_nothing(
     assert together.rescored == alone.rescored > 0
 
 
-def test_deleted_appended_and_compacted(own_index: PassageIndex, encoder: Encoder) -> None:
+@pytest.mark.parametrize("copy", [True, False])
+def test_deleted_appended_and_compacted(copy: bool, own_index: PassageIndex, encoder: Encoder) -> None:
     queries = encoder.encode_queries(QUERIES)
-    build_codes(own_index)
+    build_codes(own_index, copy=copy)
+    before, found_before = opened(own_index), streamed(own_index, queries, 10)
     own_index.delete(["d0", "d7", "d30", "d59"])
+    assert_same_hits(before.search(queries, 10), found_before)
     assert_same_hits(opened(own_index).search(queries, 10), streamed(own_index, queries, 10))
     fill(encoder, own_index.uri, prefix="new")
     own_index.refresh()
     both = opened(own_index)
     assert isinstance(both, CodedScan)
     assert_same_hits(both.search(queries, 10), streamed(own_index, queries, 10))
-    build_codes(own_index)
+    build_codes(own_index, copy=copy)
     assert_same_hits(opened(own_index).search(queries, 10), streamed(own_index, queries, 10))
     own_index.compact()
     assert isinstance(opened(own_index), StreamingScan)
-    build_codes(own_index)
+    build_codes(own_index, copy=copy)
     assert_same_hits(opened(own_index).search(queries, 10), streamed(own_index, queries, 10))
 
 
@@ -85,6 +95,28 @@ def test_only_what_can_be_among_the_best_is_read(own_index: PassageIndex, encode
 def test_the_authors_scores_are_computed_from_the_vectors(own_index: PassageIndex) -> None:
     build_codes(own_index)
     assert isinstance(opened(own_index, score_dtype="bfloat16-legacy"), StreamingScan)
+
+
+def test_where_vectors_are_read_is_chosen_and_kept(own_index: PassageIndex, encoder: Encoder) -> None:
+    queries = encoder.encode_queries(QUERIES)
+
+    def copies() -> int:
+        return len(list(Path(own_index.uri).glob("codes/*/vectors.bin")))
+
+    for wanted, there in ((None, 3), ("table", 0), (None, 0), ("beside", 3), ("table", 0)):
+        accelerate(AccelerateJob(index=own_index.uri, vectors=wanted))
+        assert copies() == there
+        own_index.refresh()
+        assert_same_hits(opened(own_index).search(queries, 10), streamed(own_index, queries, 10))
+    own_index.delete(["d3"])
+    own_index.compact()
+    accelerate(AccelerateJob(index=own_index.uri))
+    assert copies() == 0, "as before, though all fragments are new"
+    own_index.refresh()
+    assert isinstance(opened(own_index), CodedScan)
+    report = inspect(own_index, check=True).verification
+    assert report is not None
+    assert report.problems == []
 
 
 @settings(max_examples=60, deadline=None)
@@ -139,7 +171,7 @@ def coded(vectors: np.ndarray, counts: list[int]) -> FragmentCodes:
         errors_P=np.array([errors[a:b].max(initial=0) for a, b in spans], np.float32),
         norms_P=np.array([norms[a:b].max(initial=0) for a, b in spans], np.float32),
         rows_P=np.arange(len(counts), dtype=np.uint32),
-        stored_NH=vectors.astype(np.float16),
+        copy_NH=vectors.astype(np.float16),
         ids=pa.array(map(str, range(len(counts))), pa.large_string()),
     )
 

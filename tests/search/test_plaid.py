@@ -48,7 +48,7 @@ def by_centroids(lists: CentroidLists, segment: Segment, query: np.ndarray, prob
 def test_every_vector_is_listed_under_its_nearest_centroid(index: PassageIndex) -> None:
     for segment in open_segments(index)[0]:
         lists = lists_of(segment)
-        products = segment.codes.stored_NH.astype(np.float32) @ lists.centroids_CH.T
+        products = segment.codes.vectors.decoded(np.arange(len(segment.codes.vectors.codes_NH))) @ lists.centroids_CH.T
         np.testing.assert_allclose(
             products[np.arange(len(products)), lists.nearest_N], products.max(axis=1), rtol=0, atol=1e-6
         )

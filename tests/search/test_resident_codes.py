@@ -193,7 +193,7 @@ def test_the_plan_has_room_for_them(coded_index: PassageIndex) -> None:
     segments, _ = open_segments(coded_index)
     passages = sum(len(segment.codes) for segment in segments)
     vectors = sum(len(segment.codes.vectors.scales_N) for segment in segments)
-    hidden = segments[0].codes.stored_NH.shape[1]
+    hidden = segments[0].codes.vectors.codes_NH.shape[1]
     shape = Shape(passages, hidden, vectors / passages, 0, 0)
     found = ResidentCodes(segments, CPU, 1)
     assert found.bytes <= search_memory(shape)

@@ -23,6 +23,7 @@ from diffretriever.schemas.codec import Bits, CodecConfig
 from diffretriever.schemas.plan import BudgetPlan, CapacityPlan, PlanJob
 from diffretriever.schemas.retriever import NeuralRetriever, has_slots, is_neural
 from diffretriever.scoring.kernels import scan
+from diffretriever.scoring.sketches import SKETCH_BYTES
 
 GIB = 1 << 30
 SAMPLE = 256
@@ -134,12 +135,15 @@ def _budget_plan(job: PlanJob, retriever: NeuralRetriever, shape: Shape, rate: f
         layouts=vector_layouts(shape),
         table_bytes=table,
         codes_bytes=codes,
+        codes_alone_bytes=codes_bytes(shape, copy=False),
         postings_bytes=postings,
         price_per_month=None if price is None else price * (table + codes + postings) / GIB,
         search_memory=search_memory(shape),
         scanned=scanned,
         scan_rate=speed,
         seconds_per_query=scanned / speed,
+        sketches_bytes=sketches_bytes(shape),
+        sketches_seconds=sketches_bytes(shape) / speed,
     )
 
 
@@ -307,15 +311,25 @@ def table_bytes(shape: Shape) -> int:
     return round(shape.passages * row)
 
 
-def codes_bytes(shape: Shape) -> int:
-    """Return the bytes beside the table that dense searches read: 8-bit codes, vectors, codes of mean vectors, ids."""
-    vectors = shape.vectors * (shape.hidden_size * (1 + _FP16) + _SCALE)
+def codes_bytes(shape: Shape, *, copy: bool = True) -> int:
+    """Return the bytes beside the table that dense searches read: 8-bit codes, vectors, codes of mean vectors, ids.
+
+    Args:
+        shape: of the index.
+        copy: whether the vectors are there once more.
+    """
+    vectors = shape.vectors * (shape.hidden_size * (1 + _FP16 * copy) + _SCALE)
     return round(shape.passages * (vectors + shape.hidden_size + _CODES_PER_PASSAGE + _ID))
 
 
 def postings_bytes(shape: Shape) -> int:
     """Return the bytes of all impacts as postings."""
     return round(shape.passages * shape.impacts * POSTING)
+
+
+def sketches_bytes(shape: Shape) -> int:
+    """Return the bytes of sketches, all of which a search by them reads for a query; they want to stay in memory."""
+    return shape.passages * SKETCH_BYTES
 
 
 def scanned_bytes(shape: Shape) -> int:
@@ -375,11 +389,14 @@ def page(plan: CapacityPlan) -> str:
     ]
     if plan.budgets[0].price_per_month is not None:
         rows.append(("index: price of all three a month", lambda b: f"{b.price_per_month:,.2f}"))
+    rows.append(("index: codes without the vectors, GiB", lambda b: _gib(b.codes_alone_bytes)))
     where = "one core, measured here" if plan.bandwidth_measured else "as given"
     rows += [
         ("exact scan of the codes: memory, GiB", lambda b: _gib(b.search_memory)),
         (f"exact scan of the codes: GB/s ({where})", lambda b: f"{b.scan_rate / 1e9:.1f}"),
         ("exact scan of the codes: seconds a query", lambda b: f"{b.seconds_per_query:,.3g}"),
+        ("candidates by sketches: memory, GiB", lambda b: _gib(b.sketches_bytes)),
+        ("candidates by sketches: seconds a query", lambda b: f"{b.sketches_seconds:,.3g}"),
     ]
     heading = (
         f"{plan.passages:,} passages of {plan.tokens:.0f} tokens ({plan.text_bytes:.0f} bytes), {plan.retriever}, "

@@ -239,6 +239,18 @@ class PassageIndex:
             taken = self.dataset.take(rows.tolist(), columns=columns_to_read(self.manifest, columns))
         return with_vectors(self.uri, self.manifest, taken, columns)
 
+    def in_fragment(self, fragment: Any, places: np.ndarray, columns: Sequence[str]) -> pa.Table:
+        """Return `columns` of some rows of one of Lance's fragments, in their order.
+
+        Args:
+            fragment: as `fragments` gave it; what has been deleted since is still there.
+            places: int64, among the rows that were left of it then.
+            columns: what is wanted.
+        """
+        with self._readable():
+            taken = fragment.take(places.tolist(), columns=columns_to_read(self.manifest, columns))
+        return with_vectors(self.uri, self.manifest, taken, columns)
+
     def shown(self, rows: np.ndarray) -> list[dict[str, Any]]:
         """Return what answers show of the passages in `rows` (int64): `title`, `text`, `collection` and `metadata`.
 

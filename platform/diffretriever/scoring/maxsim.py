@@ -258,6 +258,11 @@ class Codes:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
+    def decoded(self, rows: np.ndarray) -> np.ndarray:
+        """Return float32: the vectors in rows (int64), as their codes have them."""
+        vectors: np.ndarray = self.codes_NH[rows].astype(np.float32) * self.scales_N[rows][:, None]
+        return vectors
+
 
 class CodedQueries:
     """Queries made ready to be scored against codes."""

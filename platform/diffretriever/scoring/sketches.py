@@ -25,6 +25,8 @@ DIRECTIONS = 192
 """D."""
 _WORDS = DIRECTIONS // 64
 _BLOCK = 64
+SKETCH_BYTES = 2 * DIRECTIONS // 8 + 8
+"""Of one vector: its bits, the sum of its digits, its factor."""
 _STEP = 0.95
 """Of a number, in root mean squares of the vector's: with it, four steps lose least."""
 _LEVELS, _QUERY_LEVELS = 4, 16

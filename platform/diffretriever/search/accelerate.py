@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from diffretriever.artefacts.artefact import Artefact, folders_in, sizes_of_all
+from diffretriever.artefacts.artefact import Artefact, folders_in, headers_of, sizes_of_all
 from diffretriever.encoders.representations import Representations
 from diffretriever.files import is_local
 from diffretriever.index.mapped_files import FileKind, lacking
@@ -27,7 +27,7 @@ from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.calibrate import choose_count, counts_to_try, milliseconds, sample_queries
 from diffretriever.search.dense.candidates import AUTO, PROPOSERS, CandidateSearch, write_settings
 from diffretriever.search.dense.coded import CodedScan
-from diffretriever.search.dense.codes import CODES, build_fragment_codes, open_segments
+from diffretriever.search.dense.codes import CODES, FragmentCodes, build_fragment_codes, open_segments
 from diffretriever.search.dense.packed import PACKED, build_fragment_packed
 from diffretriever.search.neural import NeuralSearcher
 from diffretriever.search.sparse.postings import POSTINGS, build_fragment_postings, may_have_postings
@@ -50,6 +50,8 @@ class Missing(NamedTuple):
     """Lance's number of it."""
     kinds: tuple[Kind, ...]
     passages: int
+    copy: bool = True
+    """Whether its vectors are to lie beside its codes once more."""
 
 
 Make: TypeAlias = Callable[[PassageIndex, Sequence[Missing]], None]
@@ -80,23 +82,29 @@ def make_missing(index: PassageIndex, missing: Sequence[Missing]) -> None:
     for each in track(missing, f"codes and postings → {index.uri}", "passages", total, lambda each: each.passages):
         fragment = index.dataset.get_fragment(each.fragment)
         if "codes" in each.kinds:
-            build_fragment_codes(index, fragment)
+            build_fragment_codes(index, fragment, copy=each.copy)
         if "packed" in each.kinds:
             build_fragment_packed(index, fragment)
         if "postings" in each.kinds:
             build_fragment_postings(index, fragment)
 
 
-def complete(index: PassageIndex, make: Make = make_missing) -> list[Missing]:
+def complete(index: PassageIndex, make: Make = make_missing, *, copy: bool | None = None) -> list[Missing]:
     """Make what an index version lacks, and remove the files of fragments that are gone; return what it lacked.
 
     With it comes BM25 of the texts, unless there are so many that whoever asks for it must have the memory to count
     their words. Killed, it goes on when run again.
 
+    Args:
+        index: the version.
+        make: makes files of several fragments.
+        copy: whether vectors lie beside their codes once more; None: as with codes that are there, or else they do.
+
     Raises:
         ValueError: a passage's vectors or impacts are not sound; the message names it.
     """
-    missing = missing_files(index)
+    wanted = keeps_copies(index) if copy is None else copy
+    missing = [each._replace(copy=wanted) for each in missing_files(index)]
     if missing:
         make(index, missing)
     remove_old(index)
@@ -126,7 +134,10 @@ def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:
     _refuse(index, job)
     for kind in kinds_of(index):
         FILE_KINDS[kind].remove_damaged(index)
-    missing = complete(index, make)
+    copy = None if job.vectors is None else job.vectors == "beside"
+    if copy is not None:
+        _remove_other_codes(index, copy=copy)
+    missing = complete(index, make, copy=copy)
     settings = None if job.candidates == "none" else _calibrate(index, job, job.candidates)
     files = {
         kind: Kept(
@@ -197,6 +208,20 @@ def _outcome(
         passages=len(index),
         version=index.version,
     )
+
+
+def keeps_copies(index: PassageIndex) -> bool:
+    """Return whether vectors lie beside their codes once more: unless some were left out, of whatever version."""
+    codes = [Artefact(index.uri, f"{CODES.name}/{name}") for name in folders_in(index.uri, CODES.name)]
+    return all(header is None or FragmentCodes.has_copy(header) for header in headers_of(codes))
+
+
+def _remove_other_codes(index: PassageIndex, *, copy: bool) -> None:
+    """Remove the codes that have the vectors beside them where these are not to be there, or the other way round."""
+    artefacts = [CODES.artefact(index, fragment) for fragment in index.fragments()]
+    for artefact, header in zip(artefacts, headers_of(artefacts), strict=True):
+        if header is not None and FragmentCodes.has_copy(header) != copy:
+            artefact.remove()
 
 
 def kinds_of(index: PassageIndex) -> tuple[Kind, ...]:

@@ -304,9 +304,10 @@ def code_problems(batch: pa.RecordBatch, codes: FragmentCodes) -> Wrong:
         place = places_P[row]
         vectors = stored_NH[slice(*offsets[row : row + 2])].astype(np.float64)
         own = slice(*codes.vectors.offsets[place : place + 2])
-        same_P[row] = np.array_equal(
-            codes.stored_NH[own].view(np.uint16), stored_NH[slice(*offsets[row : row + 2])].view(np.uint16)
-        )
+        if codes.copy_NH is not None:
+            same_P[row] = np.array_equal(
+                codes.copy_NH[own].view(np.uint16), stored_NH[slice(*offsets[row : row + 2])].view(np.uint16)
+            )
         decoded = _decode(codes, own)
         errors_P[row] = np.linalg.norm(vectors - decoded, axis=1).max(initial=0)
         norms_P[row] = np.linalg.norm(vectors, axis=1).max(initial=0)

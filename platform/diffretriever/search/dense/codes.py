@@ -2,7 +2,8 @@
 
 A fragment's data file never changes, so neither do these: deletions are looked up in the table at search time,
 compaction and replacement make new fragments, which get files of their own. Codes only narrow a search down; scores
-come from the vectors, which are here once more, bit for bit, because Lance takes milliseconds to fetch a few.
+come from the vectors, which are here once more, bit for bit, because Lance takes milliseconds to fetch a few. Where
+bytes matter more, the copy is left out.
 
 Legend: N vectors of a fragment, P its passages, H hidden size, C chosen passages.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +38,12 @@ from diffretriever.index.vectors import finite_rows
 from diffretriever.ragged import offsets_of
 from diffretriever.scoring.hits import NO_NUMBER
 from diffretriever.scoring.kernels import encode, to_float32
-from diffretriever.scoring.maxsim import Codes
+from diffretriever.scoring.maxsim import Codes, exact_stored_scores
 
 FORMAT = 2
 """Of these files."""
+_COPY = "vectors"
 _FILES = {
-    "vectors": np.float16,
     "ids": np.uint8,
     "id_lengths": np.int32,
     "codes": np.int8,
@@ -60,6 +62,8 @@ _BUILD_ROWS = 4096
 class Segment:
     """A fragment, its codes, and which of its passages are still in the table."""
 
+    index: PassageIndex
+    """Whose fragment it is."""
     fragment: Any
     artefact: Artefact
     """Where its files lie."""
@@ -70,6 +74,28 @@ class Segment:
     live_P: np.ndarray
     """bool [P]; False for a passage deleted since."""
 
+    def exact_scores(self, query_MH: np.ndarray, rows_C: np.ndarray) -> np.ndarray:
+        """Return float32 [C]: the mean MaxSim of one query with passages, from their vectors (paper Eq. 2).
+
+        Args:
+            query_MH: float32 [M, H].
+            rows_C: int64 [C], places of passages that are still in the table.
+        """
+        copy_NH = self.codes.copy_NH
+        if copy_NH is not None:
+            return exact_stored_scores(query_MH, copy_NH, self.codes.vectors.offsets, rows_C)
+        stored_NH, offsets = read_vectors(self.index.in_fragment(self.fragment, self._places_P[rows_C], ["reps"]))
+        return exact_stored_scores(query_MH, stored_NH, offsets, np.arange(len(rows_C)))
+
+    @cached_property
+    def _places_P(self) -> np.ndarray:  # noqa: N802 (a tensor's name)
+        """Each passage's place among the rows that are left of the fragment, int64 [P]; anything for deleted ones."""
+        rows_P = self.codes.rows_P.astype(np.int64)
+        if self.fragment.count_rows() == self.fragment.physical_rows:
+            return rows_P
+        left = self.fragment.scanner(columns=[], with_row_address=True).to_table()
+        return np.searchsorted(rows_written(left.column("_rowaddr").to_numpy()), rows_P)
+
 
 def open_segments(index: PassageIndex) -> tuple[list[Segment], list[Any]]:
     """Return the segments of an index version, and the fragments that have no codes."""
@@ -79,11 +105,15 @@ def open_segments(index: PassageIndex) -> tuple[list[Segment], list[Any]]:
 
 def _segment(index: PassageIndex, fragment: Any, codes: FragmentCodes) -> Segment:
     numbers_P = index.order.numbers_in(fragment, codes.rows_P)
-    return Segment(fragment, CODES.artefact(index, fragment), codes, numbers_P, numbers_P != NO_NUMBER)
+    return Segment(index, fragment, CODES.artefact(index, fragment), codes, numbers_P, numbers_P != NO_NUMBER)
 
 
-def build_codes(index: PassageIndex) -> int:
+def build_codes(index: PassageIndex, *, copy: bool = True) -> int:
     """Make the codes that fragments lack; return how many fragments got some. Killed, it is simply run again.
+
+    Args:
+        index: whose fragments they are of.
+        copy: whether the vectors lie beside them once more.
 
     Raises:
         ValueError: the index holds no vectors, or some that are not finite.
@@ -92,12 +122,17 @@ def build_codes(index: PassageIndex) -> int:
         raise ValueError(f"{index.uri} holds no vectors: there is nothing to make codes of")
     without = lacking(index, CODES)
     for fragment in without:
-        build_fragment_codes(index, fragment)
+        build_fragment_codes(index, fragment, copy=copy)
     return len(without)
 
 
-def build_fragment_codes(index: PassageIndex, fragment: Any) -> None:
+def build_fragment_codes(index: PassageIndex, fragment: Any, *, copy: bool = True) -> None:
     """Make the codes of one fragment.
+
+    Args:
+        index: whose fragment it is.
+        fragment: Lance's.
+        copy: whether the vectors lie beside them once more.
 
     Raises:
         ValueError: a passage's vectors hold NaN or infinity; the message names it.
@@ -105,7 +140,7 @@ def build_fragment_codes(index: PassageIndex, fragment: Any) -> None:
     assert index.manifest.hidden_size is not None, "there are vectors"
     batches = finite_rows(index.uri, index.fragment_batches(fragment, ["id", "reps"], _BUILD_ROWS))
     with CODES.build(index, fragment) as folder:
-        FragmentCodes.write(folder, batches, index.manifest.hidden_size)
+        FragmentCodes.write(folder, batches, index.manifest.hidden_size, copy=copy)
 
 
 @dataclass(frozen=True)
@@ -118,7 +153,7 @@ class FragmentCodes:
         errors_P: float32 [P], longest rounding error of a passage's vectors.
         norms_P: float32 [P], length of its longest vector.
         rows_P: uint32 [P], ascending: the passage's place among the rows that the fragment was written with.
-        stored_NH: float16 [N, H], the vectors themselves, memory-mapped.
+        copy_NH: float16 [N, H], the vectors themselves, memory-mapped; None where they are in the table alone.
         ids: P passage ids, memory-mapped.
     """
 
@@ -127,7 +162,7 @@ class FragmentCodes:
     errors_P: np.ndarray
     norms_P: np.ndarray
     rows_P: np.ndarray
-    stored_NH: np.ndarray
+    copy_NH: np.ndarray | None
     ids: pa.LargeStringArray
 
     def __len__(self) -> int:
@@ -136,6 +171,11 @@ class FragmentCodes:
     def ids_of(self, chosen_C: np.ndarray) -> list[str]:
         """Return the ids of the passages `chosen_C` (int64 [C])."""
         return self.ids.take(pa.array(chosen_C)).to_pylist()
+
+    @staticmethod
+    def has_copy(header: Mapping[str, int]) -> bool:
+        """Return whether the vectors lie beside codes with this header; those made before always had them."""
+        return bool(header.get(_COPY, 1))
 
     @classmethod
     def open(cls, folder: Path) -> FragmentCodes | None:
@@ -149,6 +189,8 @@ class FragmentCodes:
             return None
         hidden_size = header["hidden_size"]
         arrays = {name: mapped(folder / f"{name}.bin", dtype) for name, dtype in _FILES.items()}
+        if cls.has_copy(header):
+            arrays[_COPY] = mapped(folder / f"{_COPY}.bin", np.float16)
         offsets = offsets_of(arrays["counts"])
         _check_sizes(arrays, int(offsets[-1]), hidden_size)
         check_rows(arrays["rows"])
@@ -158,15 +200,23 @@ class FragmentCodes:
             errors_P=arrays["errors"],
             norms_P=arrays["norms"],
             rows_P=arrays["rows"],
-            stored_NH=arrays["vectors"].reshape(-1, hidden_size),
+            copy_NH=arrays[_COPY].reshape(-1, hidden_size) if _COPY in arrays else None,
             ids=ids_from(arrays["ids"], arrays["id_lengths"]),
         )
 
     @classmethod
-    def write(cls, folder: Path, batches: Iterable[pa.RecordBatch], hidden_size: int) -> None:
-        """Write a fragment's files into an empty folder from a stream of batches with `id`, `reps` and `_rowaddr`."""
-        rows = write_arrays(folder, _FILES, map(_encode_batch, batches))
-        write_header(folder, FORMAT, hidden_size=hidden_size, passages=rows["rows"])
+    def write(cls, folder: Path, batches: Iterable[pa.RecordBatch], hidden_size: int, *, copy: bool) -> None:
+        """Write a fragment's files into an empty folder.
+
+        Args:
+            folder: is filled.
+            batches: have `id`, `reps` and `_rowaddr`.
+            hidden_size: H.
+            copy: whether the vectors are among them.
+        """
+        files = {**_FILES, _COPY: np.float16} if copy else _FILES
+        rows = write_arrays(folder, files, (_encode_batch(batch, copy=copy) for batch in batches))
+        write_header(folder, FORMAT, hidden_size=hidden_size, passages=rows["rows"], **{_COPY: int(copy)})
 
 
 def _check_sizes(arrays: Mapping[str, np.ndarray], n_vectors: int, hidden_size: int) -> None:
@@ -174,7 +224,7 @@ def _check_sizes(arrays: Mapping[str, np.ndarray], n_vectors: int, hidden_size: 
     passages = len(arrays["rows"])
     wanted = dict.fromkeys(("counts", "id_lengths", "errors", "norms", "mean_scales"), passages)
     wanted |= {"scales": n_vectors, "mean_codes": passages * hidden_size}
-    wanted |= dict.fromkeys(("codes", "vectors"), n_vectors * hidden_size)
+    wanted |= dict.fromkeys({"codes", _COPY} & set(arrays), n_vectors * hidden_size)
     wrong = [name for name, size in wanted.items() if len(arrays[name]) != size]
     if wrong or (arrays["counts"] < 0).any():
         raise ValueError(f"the files do not fit together ({', '.join(wrong) or 'counts'})")
@@ -184,7 +234,7 @@ CODES = FileKind("codes", FORMAT, FragmentCodes.open)
 """The codes of a fragment, as an artefact of the index."""
 
 
-def _encode_batch(batch: pa.RecordBatch) -> dict[str, np.ndarray]:
+def _encode_batch(batch: pa.RecordBatch, *, copy: bool) -> dict[str, np.ndarray]:
     stored_NH, offsets = read_vectors(batch)
     vectors_NH = to_float32(stored_NH)
     letters, lengths_P = letters_of(batch.column("id").to_pylist())
@@ -194,7 +244,7 @@ def _encode_batch(batch: pa.RecordBatch) -> dict[str, np.ndarray]:
         _reduce(np.add, vectors_NH, offsets) / np.maximum(counts_P, 1).astype(np.float32)[:, None]
     )
     return {
-        "vectors": stored_NH,
+        **({_COPY: stored_NH} if copy else {}),
         "ids": letters,
         "id_lengths": lengths_P,
         "codes": codes,

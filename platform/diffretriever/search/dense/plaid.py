@@ -24,7 +24,6 @@ from diffretriever.codecs.codewords import nearest_centroids, spherical_centroid
 from diffretriever.encoders.representations import Representations
 from diffretriever.ragged import within
 from diffretriever.schemas.accelerate import ProposerName
-from diffretriever.scoring.kernels import to_float32
 from diffretriever.search.dense.codes import Segment
 from diffretriever.search.dense.proposer import KeepingProposer
 
@@ -57,13 +56,13 @@ class CentroidLists:
     @classmethod
     def of(cls, segment: Segment) -> Self:
         """Learn centroids from a sample of a segment's vectors and sort its passages by them."""
-        stored_NH, offsets = segment.codes.stored_NH, segment.codes.vectors.offsets
-        count = max(1, min(int(2 * np.sqrt(len(stored_NH))), len(stored_NH) // 4))
-        size = min(len(stored_NH), count * _TRAINING_VECTORS)
-        sample = np.random.default_rng(0).choice(len(stored_NH), size, replace=False)
-        centroids_CH = spherical_centroids(to_float32(stored_NH[np.sort(sample)]), count, seed=0)
-        blocks = range(0, len(stored_NH), _VECTORS_AT_ONCE)
-        parts = [nearest_centroids(to_float32(stored_NH[i : i + _VECTORS_AT_ONCE]), centroids_CH) for i in blocks]
+        vectors, offsets = segment.codes.vectors, segment.codes.vectors.offsets
+        total = len(vectors.codes_NH)
+        count = max(1, min(int(2 * np.sqrt(total)), total // 4))
+        sample = np.random.default_rng(0).choice(total, min(total, count * _TRAINING_VECTORS), replace=False)
+        centroids_CH = spherical_centroids(vectors.decoded(np.sort(sample)), count, seed=0)
+        blocks = np.split(np.arange(total), range(_VECTORS_AT_ONCE, total, _VECTORS_AT_ONCE))
+        parts = [nearest_centroids(vectors.decoded(rows), centroids_CH) for rows in blocks]
         nearest_N = np.concatenate(parts)
         owners_N = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
         pairs_T = np.unique(nearest_N * len(offsets) + owners_N)
@@ -84,7 +83,7 @@ class CentroidLists:
 
     def fits(self, segment: Segment) -> bool:
         """Return whether all numbers lie within a segment."""
-        passages, (n_vectors, hidden_size) = len(segment.codes), segment.codes.stored_NH.shape
+        passages, (n_vectors, hidden_size) = len(segment.codes), segment.codes.vectors.codes_NH.shape
         count = len(self.centroids_CH)
         return (
             self.centroids_CH.shape == (count, hidden_size)

@@ -52,9 +52,9 @@ class MeanSketches:
         """Find the main directions of a sample of a segment's means, and sketch all of them."""
         count = len(segment.codes)
         sample = np.sort(np.random.default_rng(0).choice(count, min(count, _SAMPLED), replace=False))
-        directions_HD = main_directions(_means(segment, sample))
+        directions_HD = main_directions(segment.codes.means.decoded(sample))
         blocks = np.split(np.arange(count), range(_AT_ONCE, count, _AT_ONCE))
-        parts = [Sketches.of(_means(segment, rows) @ directions_HD) for rows in blocks]
+        parts = [Sketches.of(segment.codes.means.decoded(rows) @ directions_HD) for rows in blocks]
         arrays = (np.concatenate([getattr(part, name) for part in parts]) for name in ("bits", "sums_P", "factors_P"))
         return cls(directions_HD, Sketches(*arrays))
 
@@ -111,9 +111,3 @@ class SketchProposer(KeepingProposer[MeanSketches]):
         pairs = self.passages.split(chosen_C)
         parts = [coded.chosen_scores(query, segment.codes.means, rows_C) for segment, rows_C in pairs]
         return chosen_C[highest(np.concatenate(parts), n)]
-
-
-def _means(segment: Segment, rows: np.ndarray) -> np.ndarray:
-    means = segment.codes.means
-    decoded: np.ndarray = means.codes_NH[rows].astype(np.float32) * means.scales_N[rows][:, None]
-    return decoded
