@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, PositiveInt, StringConstraints
+from pydantic import Field, NonNegativeInt, PositiveInt, StringConstraints
 
 from benchmarks.measuring import Benchmark, header, in_child, run
 from benchmarks.search.figures import CANDIDATE_COLUMNS, EXACT_COLUMNS, Built, Candidates, Figures
@@ -35,8 +35,11 @@ class SearchBenchmark(Benchmark):
     """What `python -m benchmarks.search.arrays` wrote."""
     queries: int = Field(default=100, ge=10)
     """For candidates."""
-    exact_queries: PositiveInt = 12
-    """For exact searches, which are slower."""
+    exact_queries: NonNegativeInt = 12
+    """For exact searches, which are slower; 0 leaves their table out, where all vectors in fp32 are more than memory
+    holds."""
+    vectors: Literal["beside", "table"] = "beside"
+    """Where exact scores read vectors, as accelerate_index.py has it."""
     proposers: tuple[ProposerName, ...] = ("mean", "sketch", "plaid")
     """Candidate indexes of ours."""
     peers: tuple[Peer, ...] = ("faiss",)
@@ -67,7 +70,8 @@ def main(config: SearchBenchmark) -> None:
     text = ""
     for each in figures:
         text += f"\n{each.case}; codes: {each.codes.seconds:.1f} s, {each.codes.mb:.0f} MB\n"
-        text += f"\n{format_table(each.exact_rows(), EXACT_COLUMNS)}\n"
+        if each.exact:
+            text += f"\n{format_table(each.exact_rows(), EXACT_COLUMNS)}\n"
         text += f"\n{format_table(each.candidate_rows(), CANDIDATE_COLUMNS)}\n"
     config.report(about, text.rstrip("\n"), results=[each.model_dump() for each in figures])
 
@@ -80,9 +84,11 @@ def _measure(config: SearchBenchmark, size: Size, spread: Spread) -> Figures:
         vectors["folder"] = str(config.real)
     with TemporaryDirectory() as place:
         given = {"folder": str(Path(place) / "index"), "vectors": vectors}
-        codes = Built.model_validate(_loop("prepare", **given, queries=config.queries))
+        copy = config.vectors == "beside"
+        codes = Built.model_validate(_loop("prepare", **given, queries=config.queries, copy=copy))
         sys.stderr.write(f"{size} {spread}: written\n")
-        exact = _loop("exact", **given, queries=config.queries, used=config.exact_queries)
+        used = config.exact_queries
+        exact = _loop("exact", **given, queries=config.queries, used=used) if used else []
         ours = [_ours(config, name, given) for name in config.proposers]
         peers = [Candidates.model_validate(_peer(name, **given, **told)) for name, told in _peers(config)]
     return Figures(

@@ -45,12 +45,12 @@ _BF16_VALUES = 1 << 30
 _CPU = torch.device("cpu")
 
 
-def prepare(folder: str, vectors: dict[str, Any], queries: int) -> Built:
+def prepare(folder: str, vectors: dict[str, Any], queries: int, *, copy: bool = True) -> Built:
     """Write the index and its codes, and what an exact search finds, for the others to compare with."""
     made = vectors_from(vectors)
     index = made.write(folder)
     start = time.perf_counter()
-    build_codes(index)
+    build_codes(index, copy=copy)
     built = Built(seconds=time.perf_counter() - start, mb=folder_mb(Path(folder) / "codes"))
     search, (asked, sample) = coded_of(index, made.slots), queries_of(made, queries)
     for file, each in (("asked", asked), ("sample", sample)):

@@ -8,10 +8,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 from pydantic import Field
 
 from benchmarks.search.arrays import Arrays
@@ -24,7 +26,9 @@ from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import MaskedRetriever
 
 BLOCK = 25_000
-"""Passages drawn and written at once."""
+"""Passages drawn at once."""
+FRAGMENT = 500_000
+"""Passages of a data file, about as many of 4 vectors of 384 numbers as compaction makes one of."""
 _PASSAGES_PER_CENTROID = 100
 _QUERY_SEED = 1 << 40
 SAMPLE_SEED = 1
@@ -44,14 +48,19 @@ class Vectors(Model, ABC):
     """K_q."""
 
     def write(self, uri: str) -> PassageIndex:
-        """Write an index of one data file for each `BLOCK`."""
+        """Write an index of one data file for each `FRAGMENT`."""
         index = PassageIndex.create(uri, self._manifest())
         committer = Committer(index)
-        for first, vectors_PKH in zip(range(0, self.passages, BLOCK), self.blocks(), strict=True):
-            passages = [Passage(name(first + i), "", f"passage {first + i}") for i in range(len(vectors_PKH))]
-            table = beside(text_table(passages, "bench"), _representations(vectors_PKH).to_arrow())
-            committer.commit({str(first): write_block(uri, table)}, [])
+        blocks = enumerate(self.blocks())
+        while together := list(islice(blocks, max(1, FRAGMENT // BLOCK))):
+            tables = [self._table(number * BLOCK, vectors_PKH) for number, vectors_PKH in together]
+            committer.commit({str(together[0][0]): write_block(uri, pa.concat_tables(tables))}, [])
         return index
+
+    @staticmethod
+    def _table(first: int, vectors_PKH: np.ndarray) -> pa.Table:
+        passages = [Passage(name(first + i), "", f"passage {first + i}") for i in range(len(vectors_PKH))]
+        return beside(text_table(passages, "bench"), _representations(vectors_PKH).to_arrow())
 
     def queries(self, count: int, seed: int = 0) -> Representations:
         """Return queries; another seed gives others."""

@@ -11,6 +11,7 @@ M query vectors of one query, F found passages.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
@@ -54,7 +55,7 @@ class CentroidLists:
     borders: np.ndarray
 
     @classmethod
-    def of(cls, segment: Segment) -> Self:
+    def of(cls, segment: Segment, others: Sequence[Self]) -> Self:
         """Learn centroids from a sample of a segment's vectors and sort its passages by them."""
         vectors, offsets = segment.codes.vectors, segment.codes.vectors.offsets
         total = len(vectors.codes_NH)

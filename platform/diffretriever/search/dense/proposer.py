@@ -69,8 +69,8 @@ class KeptFiles(Protocol):
     """What a candidate index keeps of one segment, as files."""
 
     @classmethod
-    def of(cls, segment: Segment) -> Self:
-        """Make them."""
+    def of(cls, segment: Segment, others: Sequence[Self]) -> Self:
+        """Make them; `others` are those of the segments before."""
 
     def write(self, folder: Path) -> None:
         """Write them into a folder, as `read` reads them."""
@@ -103,10 +103,15 @@ class KeepingProposer(Proposer, Generic[F]):
     def build(cls, index: PassageIndex, segments: Sequence[Segment]) -> None:
         """Make the files that segments lack, and damaged ones anew."""
         CodedPassages(segments).refuse_not_finite(index.uri)
+        there: list[F] = []
         for segment, kept in zip(segments, cls._opened(segments), strict=True):
-            if kept is None or not cls._is_whole(segment):
-                with segment.artefact.adding(cls.kept) as folder:
-                    cls.keeps.of(segment).write(folder)
+            if kept is not None and cls._is_whole(segment):
+                there.append(kept)
+                continue
+            with segment.artefact.adding(cls.kept) as folder:
+                cls.keeps.of(segment, there).write(folder)
+                # Mapped: those of all segments together can be more than memory holds.
+                there.append(cls.keeps.read(folder))
 
     @classmethod
     def open(cls, index: PassageIndex, segments: Sequence[Segment]) -> Self:

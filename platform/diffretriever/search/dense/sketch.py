@@ -8,6 +8,8 @@ Legend: P passages of all segments, Q queries, H hidden size, D directions, C ch
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
@@ -17,7 +19,7 @@ import numpy as np
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.mapped_files import mapped, read_header, write_arrays, write_header
 from diffretriever.schemas.accelerate import ProposerName
-from diffretriever.scoring.maxsim import CodedQueries
+from diffretriever.scoring.maxsim import CodedQueries, Codes
 from diffretriever.scoring.sketches import DIRECTIONS, Sketches, bits_shape, main_directions
 from diffretriever.search.dense.codes import Segment
 from diffretriever.search.dense.mean import highest, means_of
@@ -29,6 +31,8 @@ _FILES = {"directions": np.float32, "bits": np.uint64, "sums": np.float32, "fact
 _SAMPLED = 8192
 """Means of a segment whose main directions are taken."""
 _AT_ONCE = 16_384
+_NEARLY = 0.99
+"""Of the length that a sample keeps in its own directions."""
 _SKETCHED_PER_CANDIDATE = 8
 """Passages that the sketches name for one candidate."""
 _FEWEST_SKETCHED = 512
@@ -41,29 +45,43 @@ class MeanSketches:
 
     Attributes:
         directions_HD: float32 [H, D].
+        digest: of these: segments that have the same share them.
         sketches: of the segment's passages, in order, memory-mapped.
     """
 
     directions_HD: np.ndarray
+    digest: int
     sketches: Sketches
 
     @classmethod
-    def of(cls, segment: Segment) -> Self:
-        """Find the main directions of a sample of a segment's means, and sketch all of them."""
-        count = len(segment.codes)
-        sample = np.sort(np.random.default_rng(0).choice(count, min(count, _SAMPLED), replace=False))
-        directions_HD = main_directions(segment.codes.means.decoded(sample))
-        blocks = np.split(np.arange(count), range(_AT_ONCE, count, _AT_ONCE))
-        parts = [Sketches.of(segment.codes.means.decoded(rows) @ directions_HD) for rows in blocks]
+    def of(cls, segment: Segment, others: Sequence[Self]) -> Self:
+        """Sketch a segment's means; see `of_means`."""
+        return cls.of_means(segment.codes.means, others)
+
+    @classmethod
+    def of_means(cls, means: Codes, others: Sequence[Self]) -> Self:
+        """Find the main directions of a sample of mean vectors, and sketch all of them.
+
+        Others' directions are taken if they are nearly as good: a query is turned into all that are in use.
+        """
+        rows = np.sort(np.random.default_rng(0).choice(len(means), min(len(means), _SAMPLED), replace=False))
+        sample_SH = means.decoded(rows)
+        directions_HD = main_directions(sample_SH)
+        enough = _NEARLY * np.linalg.norm(sample_SH @ directions_HD)
+        known = {other.digest: other.directions_HD for other in others}
+        good = (each_HD for each_HD in known.values() if np.linalg.norm(sample_SH @ each_HD) >= enough)
+        directions_HD = next(good, directions_HD)
+        blocks = np.split(np.arange(len(means)), range(_AT_ONCE, len(means), _AT_ONCE))
+        parts = [Sketches.of(means.decoded(rows) @ directions_HD) for rows in blocks]
         arrays = (np.concatenate([getattr(part, name) for part in parts]) for name in ("bits", "sums_P", "factors_P"))
-        return cls(directions_HD, Sketches(*arrays))
+        return cls(directions_HD, _digest(directions_HD), Sketches(*arrays))
 
     def write(self, folder: Path) -> None:
         """Write a file for each array into a folder."""
         sketches = self.sketches
         arrays = (self.directions_HD, sketches.bits, sketches.sums_P, sketches.factors_P)
         write_arrays(folder, _FILES, [dict(zip(_FILES, arrays, strict=True))])
-        write_header(folder, FORMAT, passages=len(sketches))
+        write_header(folder, FORMAT, passages=len(sketches), directions=self.digest)
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -74,7 +92,7 @@ class MeanSketches:
         arrays = {name: mapped(folder / f"{name}.bin", dtype) for name, dtype in _FILES.items()}
         bits = arrays["bits"].reshape(bits_shape(header["passages"]))
         sketches = Sketches(bits, arrays["sums"], arrays["factors"])
-        return cls(arrays["directions"].reshape(-1, DIRECTIONS), sketches)
+        return cls(arrays["directions"].reshape(-1, DIRECTIONS), header["directions"], sketches)
 
     def fits(self, segment: Segment) -> bool:
         """Return whether they are of as many passages, and of vectors of as many dimensions, as the segment's."""
@@ -102,7 +120,9 @@ class SketchProposer(KeepingProposer[MeanSketches]):
 
     def _ranked(self, coded: CodedQueries, query: int, n: int) -> np.ndarray:
         mean_H = coded.vectors_MH[query]
-        scores_P = np.concatenate([each.sketches.products(mean_H @ each.directions_HD) for each in self._kept])
+        directions = {each.digest: each.directions_HD for each in self._kept}
+        turned = {digest: mean_H @ directions_HD for digest, directions_HD in directions.items()}
+        scores_P = np.concatenate([each.sketches.products(turned[each.digest]) for each in self._kept])
         live_P = self.passages.live_P
         if not self.passages.all_live:
             scores_P[~live_P] = -np.inf
@@ -111,3 +131,7 @@ class SketchProposer(KeepingProposer[MeanSketches]):
         pairs = self.passages.split(chosen_C)
         parts = [coded.chosen_scores(query, segment.codes.means, rows_C) for segment, rows_C in pairs]
         return chosen_C[highest(np.concatenate(parts), n)]
+
+
+def _digest(directions_HD: np.ndarray) -> int:
+    return int.from_bytes(hashlib.blake2b(directions_HD.tobytes(), digest_size=7).digest(), "big")
