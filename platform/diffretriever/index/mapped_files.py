@@ -286,6 +286,21 @@ def _read_only(array: np.ndarray) -> np.ndarray:
     return array
 
 
+def numbers_in(file: Path, dtype: type) -> np.ndarray:
+    """Return the numbers in a file, read into memory.
+
+    Raises:
+        ValueError: the file is no whole number of them.
+    """
+    _check_whole(file, dtype)
+    return _read_only(np.fromfile(file, dtype))
+
+
+def _check_whole(file: Path, dtype: type) -> None:
+    if file.stat().st_size % np.dtype(dtype).itemsize:
+        raise ValueError(f"{file.name} is cut short")
+
+
 def mapped(file: Path, dtype: type) -> np.ndarray:
     """Return the numbers in a file, mapped into memory where they are many.
 
@@ -293,10 +308,9 @@ def mapped(file: Path, dtype: type) -> np.ndarray:
         NoMoreMapsError: the system maps no more files.
         ValueError: the file is no whole number of them.
     """
-    if file.stat().st_size % np.dtype(dtype).itemsize:
-        raise ValueError(f"{file.name} is cut short")
+    _check_whole(file, dtype)
     if file.stat().st_size <= MOST_READ:
-        return _read_only(np.fromfile(file, dtype))
+        return numbers_in(file, dtype)
     # As a plain array: every slice of a memmap object costs microseconds.
     try:
         return np.asarray(np.memmap(file, dtype, "r"))

@@ -20,8 +20,8 @@ from diffretriever.search.dense.proposer import Proposer
 
 _SCORES_AT_ONCE = 1 << 26
 """256 MiB of fp32."""
-_SAMPLED = 16
-"""One score in so many is looked at to find out roughly which are high."""
+_SAMPLE = 16_384
+"""Scores that are looked at to find out roughly which are high."""
 
 
 class MeanProposer(Proposer):
@@ -64,16 +64,24 @@ def means_of(queries: Representations) -> np.ndarray:
     return means
 
 
-def highest(scores_P: np.ndarray, n: int) -> np.ndarray:
-    """Return the numbers of the n highest scores, highest first."""
-    candidates = np.arange(len(scores_P))
-    # Selecting among all scores would take as long as computing them: a sample says from where on to look.
-    sample_S = scores_P[::_SAMPLED]
-    share = n / _SAMPLED
+def _enough(scores_P: np.ndarray, n: int) -> np.ndarray:
+    """Return the numbers of n scores or more, the highest among them.
+
+    Selecting among all scores would take as long as computing them: a sample says from where on to look.
+    """
+    every = len(scores_P) // _SAMPLE + 1
+    sample_S, share = scores_P[::every], n / every
     rank = int(share + 3 * np.sqrt(share) + 3)
     if rank < len(sample_S):
         enough = np.flatnonzero(scores_P >= np.partition(sample_S, len(sample_S) - rank)[len(sample_S) - rank])
-        candidates = enough if len(enough) >= n else candidates
+        if len(enough) >= n:
+            return enough
+    return np.arange(len(scores_P))
+
+
+def highest(scores_P: np.ndarray, n: int) -> np.ndarray:
+    """Return the numbers of the n highest scores, highest first."""
+    candidates = np.arange(len(scores_P)) if len(scores_P) <= _SAMPLE else _enough(scores_P, n)
     if len(candidates) > n:
         candidates = candidates[np.argpartition(scores_P[candidates], len(candidates) - n)[len(candidates) - n :]]
     return candidates[np.argsort(-scores_P[candidates], kind="stable")]

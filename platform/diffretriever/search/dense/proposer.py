@@ -16,7 +16,6 @@ import numpy as np
 from diffretriever.artefacts.artefact import Artefact, DamagedError, open_all_added, unless_damaged
 from diffretriever.artefacts.cache import HeldFolder
 from diffretriever.encoders.representations import Representations
-from diffretriever.index.mapped_files import NoMoreMapsError
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.accelerate import ProposerName
 from diffretriever.search.dense.coded import CodedPassages
@@ -108,10 +107,9 @@ class KeepingProposer(Proposer, Generic[F]):
             if kept is not None and cls._is_whole(segment):
                 there.append(kept)
                 continue
+            there.append(cls.keeps.of(segment, there))
             with segment.artefact.adding(cls.kept) as folder:
-                cls.keeps.of(segment, there).write(folder)
-                # Mapped: those of all segments together can be more than memory holds.
-                there.append(cls.keeps.read(folder))
+                there[-1].write(folder)
 
     @classmethod
     def open(cls, index: PassageIndex, segments: Sequence[Segment]) -> Self:
@@ -142,15 +140,12 @@ class KeepingProposer(Proposer, Generic[F]):
         kept = cls._read(held)
         if not kept.fits(segment):
             raise DamagedError(f"{held.folder / cls.kept} does not fit the codes beside it")
-        held.keep_for(kept)
         return kept
 
     @classmethod
     def _read(cls, held: HeldFolder) -> F:
         try:
             return cls.keeps.read(held.folder)
-        except NoMoreMapsError:
-            raise
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DamagedError(f"{held.folder / cls.kept} cannot be read ({error})") from error
 
