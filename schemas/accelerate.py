@@ -40,8 +40,8 @@ class AccelerateJob(ModelOptions):
     Worth it from about a hundred thousand passages on; below, the exact scan of the codes is fast enough."""
     vectors: Literal["beside", "table"] | None = None
     """Where exact scores read the vectors of the passages that codes leave: `beside` the codes, a copy in mapped files,
-    or in the `table` itself, which saves two thirds of the bytes and takes milliseconds longer a query. Default: as
-    with codes that are there, or else beside."""
+    or in the `table` itself, which saves more than half of these bytes and takes milliseconds longer a query. Default:
+    as with codes that are there, or else beside."""
     recall: Share = 0.99
     """Recall@top_k that the search budget is chosen for, on queries made from the index's own passages."""
     top_k: PositiveInt = 100

@@ -23,7 +23,7 @@ from diffretriever.ragged import offsets_of
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import NO_NUMBER, Hits
-from diffretriever.scoring.maxsim import CodedQueries, Shortlist, can_be_best
+from diffretriever.scoring.maxsim import CodedQueries, Shortlist, can_be_best, exact_stored_scores
 from diffretriever.scoring.topk import TopK
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.codes import Segment, open_segments
@@ -212,7 +212,7 @@ class CodedPassages:
             return sum(track(pool.map(score, range(count)), "dense search", "queries", count))
 
     def _score(self, query: int, own_MH: np.ndarray, chosen_C: np.ndarray, best: TopK) -> None:
-        parts = [segment.exact_scores(own_MH, rows_C) for segment, rows_C in self.split(chosen_C)]
+        parts = [_exact_scores(own_MH, *pair) for pair in self.split(chosen_C)]
         if parts:
             best.add_for(query, np.concatenate(parts), self.numbers_P[chosen_C])
 
@@ -230,6 +230,13 @@ class CodedPassages:
         places[self.numbers_P[live]] = live
         found: np.ndarray = places[numbers]
         return found
+
+
+def _exact_scores(query_MH: np.ndarray, segment: Segment, rows_C: np.ndarray) -> np.ndarray:
+    copy_NH = segment.codes.copy_NH
+    if copy_NH is not None:
+        return exact_stored_scores(query_MH, copy_NH, segment.codes.vectors.offsets, rows_C)
+    return exact_stored_scores(query_MH, *segment.stored(rows_C), np.arange(len(rows_C)))
 
 
 def _leading(most_C: np.ndarray, k: int) -> np.ndarray:

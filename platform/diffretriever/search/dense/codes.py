@@ -38,7 +38,7 @@ from diffretriever.index.vectors import finite_rows
 from diffretriever.ragged import offsets_of
 from diffretriever.scoring.hits import NO_NUMBER
 from diffretriever.scoring.kernels import encode, to_float32
-from diffretriever.scoring.maxsim import Codes, exact_stored_scores
+from diffretriever.scoring.maxsim import Codes
 
 FORMAT = 2
 """Of these files."""
@@ -74,18 +74,13 @@ class Segment:
     live_P: np.ndarray
     """bool [P]; False for a passage deleted since."""
 
-    def exact_scores(self, query_MH: np.ndarray, rows_C: np.ndarray) -> np.ndarray:
-        """Return float32 [C]: the mean MaxSim of one query with passages, from their vectors (paper Eq. 2).
+    def stored(self, rows_C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Read the vectors of passages from the table, float16, and their offsets, int64 [C + 1].
 
         Args:
-            query_MH: float32 [M, H].
             rows_C: int64 [C], places of passages that are still in the table.
         """
-        copy_NH = self.codes.copy_NH
-        if copy_NH is not None:
-            return exact_stored_scores(query_MH, copy_NH, self.codes.vectors.offsets, rows_C)
-        stored_NH, offsets = read_vectors(self.index.in_fragment(self.fragment, self._places_P[rows_C], ["reps"]))
-        return exact_stored_scores(query_MH, stored_NH, offsets, np.arange(len(rows_C)))
+        return read_vectors(self.index.in_fragment(self.fragment, self._places_P[rows_C], ["reps"]))
 
     @cached_property
     def _places_P(self) -> np.ndarray:  # noqa: N802 (a tensor's name)
