@@ -144,6 +144,11 @@ class PlaidProposer(KeepingProposer[CentroidLists]):
         scores_F = np.concatenate([scores for _, scores in found])
         return numbers_F[np.argsort(-scores_F, kind="stable")[:n]]
 
+    def _sought(self, n: int) -> int:
+        """Return how many passages to look for, to find n that a filter admits."""
+        live_P = self.passages.live_P
+        return n * len(live_P) // max(1, int(live_P.sum()))
+
 
 @njit(nogil=True, cache=True)
 def collect(

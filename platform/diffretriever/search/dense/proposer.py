@@ -58,11 +58,6 @@ class Proposer(ABC):
             DamagedError: it is not what was written.
         """
 
-    def _sought(self, n: int) -> int:
-        """Return how many passages to look for, to find n that a filter admits."""
-        live_P = self.passages.live_P
-        return n * len(live_P) // max(1, int(live_P.sum()))
-
 
 class KeptFiles(Protocol):
     """What a candidate index keeps of one segment, as files."""

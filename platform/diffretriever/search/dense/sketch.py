@@ -31,6 +31,7 @@ _FILES = {"directions": np.float32, "bits": np.uint64, "sums": np.float32, "fact
 _SAMPLED = 8192
 """Means of a segment whose main directions are taken."""
 _AT_ONCE = 16_384
+"""Passages sketched at once: a whole number of the blocks that sketches lie in."""
 _NEARLY = 0.99
 """Of the length that a sample keeps in its own directions."""
 _SKETCHED_PER_CANDIDATE = 8
