@@ -217,6 +217,9 @@ class SearchResponse(Model):
     results: list[QueryResult]
     """One for each query, in their order."""
     timings_ms: SearchTimings
+    missing_shards: tuple[int, ...] = ()
+    """Shards of the index that did not answer, numbered from 0: their passages were not searched by vectors and
+    impacts. Always empty unless the server's `shards_needed` allows it."""
     reduced: Reduced | None = None
     """What was lowered because many requests wait; None: nothing, as on every server that does not state bounds."""
 

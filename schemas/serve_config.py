@@ -81,6 +81,11 @@ class ServeConfig(Model):
     are deployments of their own, for models on GPUs and for indexes that one machine does not hold."""
     shards: PositiveInt = 1
     """Deployments that share the index's fragments, if they are apart."""
+    shards_needed: PositiveInt | None = None
+    """Shards that must answer a search. Where fewer than all are enough, the passages of one that is dead, or late by
+    `shard_timeout_s`, are left out, and `missing_shards` in the answer says so; else it is refused. Default: all."""
+    shard_timeout_s: PositiveFloat | None = None
+    """Seconds that a shard has for a search before it is left out; default: as long as the request has."""
     ingress: ReplicaConfig = ReplicaConfig()
     """Replicas that take requests; if together, the whole of the work."""
     encoder: ReplicaConfig = ReplicaConfig()
@@ -127,7 +132,16 @@ class ServeConfig(Model):
     def _check_layout(self) -> Self:
         if self.layout == "together" and self.shards > 1:
             raise ValueError("shards: several shards need layout: apart")
+        if (self.shards_needed or 1) > self.shards:
+            raise ValueError(f"shards_needed: there are {self.shards} shards")
+        if self.shard_timeout_s is not None and self.least_shards == self.shards:
+            raise ValueError("shard_timeout_s: say by shards_needed how many must answer")
         return self
+
+    @property
+    def least_shards(self) -> int:
+        """Shards that must answer a search."""
+        return self.shards_needed or self.shards
 
     def device_of(self, replica: ReplicaConfig) -> str:
         """Return the device of a deployment's replicas.

@@ -189,7 +189,8 @@ def _together(config: ServeConfig) -> Service:
 def _apart(config: ServeConfig, encoder: DeploymentHandle, shards: Sequence[DeploymentHandle]) -> Service:
     index = open_index(config)
     answering = open_answering(config, index, open_preparer(config, index), RayMetrics())
-    return Service(config, index, answering, RemoteBackend(encoder, shards, answering))
+    backend = RemoteBackend(encoder, shards, answering, config.least_shards, config.shard_timeout_s)
+    return Service(config, index, answering, backend)
 
 
 def _options(config: ServeConfig, replica: ReplicaConfig) -> dict[str, Any]:

@@ -38,6 +38,7 @@ class RayMetrics:
         self._reduced = Counter(
             "diffretriever_reduced_requests", "Answers lowered because many requests wait", tag_keys=("level",)
         )
+        self._partial = Counter("diffretriever_partial_answers", "Answers without the passages of some shard")
         self._passages = Gauge("diffretriever_held_passages", "Passages of the newest version searched here")
         self._version = Gauge("diffretriever_index_version", "Newest version of the index that is searched here")
         self._bytes = Gauge("diffretriever_held_bytes", "Bytes of the codes and postings that they are searched by")
@@ -59,6 +60,10 @@ class RayMetrics:
     def reduced(self, level: int) -> None:
         """See `diffretriever.serving.metrics`."""
         self._reduced.inc(tags={"level": str(level)})
+
+    def partial(self) -> None:
+        """See `diffretriever.serving.metrics`."""
+        self._partial.inc()
 
     def part(self, version: int, state: PartState) -> None:
         """See `diffretriever.serving.metrics`."""

@@ -26,15 +26,33 @@ from diffretriever.serving.answering import (
     not_finite_problem,
     with_bm25,
 )
+from diffretriever.serving.problems import UnavailableError
 from diffretriever.serving.snapshots import Version
 
 
 class RemoteBackend:
     """Asks an encoder deployment and the deployments of the shards."""
 
-    def __init__(self, encoder: DeploymentHandle, shards: Sequence[DeploymentHandle], answering: Answering) -> None:
+    def __init__(
+        self,
+        encoder: DeploymentHandle,
+        shards: Sequence[DeploymentHandle],
+        answering: Answering,
+        needed: int | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Ask these deployments.
+
+        Args:
+            encoder: encodes.
+            shards: search, in the order of their numbers.
+            answering: plans and finishes.
+            needed: shards that must answer a search; None: all.
+            timeout_s: seconds that a shard has, where fewer than all are needed.
+        """
         self._encoder, self._shards = Replicas(encoder), [Replicas(shard) for shard in shards]
-        self._answering = answering
+        self._answering, self._timeout_s = answering, timeout_s
+        self._needed = len(shards) if needed is None else needed
 
     async def answer(self, request: CheckedRequest) -> SearchResponse:
         """Plan and finish here; have others encode and search."""
@@ -46,13 +64,16 @@ class RemoteBackend:
         problem = not_finite_problem(planned, queries)
         if problem is not None:
             raise problem
-        found = await self._find(queries, request.spec) if request.spec.lists else {}
+        found, missing = await self.find(queries, request.spec) if request.spec.lists else ({}, ())
         if request.bm25 is not None:
             found = await asyncio.to_thread(with_bm25, request, planned, found)
         clock.done("search")
         searched = [Searched(request, planned, queries, found)]
         (answer,) = await asyncio.to_thread(answering.finish, searched, self._reader())
-        return answer
+        if not missing:
+            return answer
+        answering.metrics.partial()
+        return answer.model_copy(update={"missing_shards": missing})
 
     def _reader(self) -> Read:
         """Return what has the encoder read vectors as words, for a thread beside the event loop, which waits for it."""
@@ -70,24 +91,50 @@ class RemoteBackend:
         encoded: Representations = await self._encoder.ask("encode", texts)
         return encoded
 
-    async def _find(self, queries: Representations, spec: SearchSpec) -> Found:
-        """Search all shards, and merge what they find: the same as one search of the whole."""
-        parts: list[dict[Any, pa.Table]] = await asyncio.gather(
-            *(shard.ask("find", queries, spec) for shard in self._shards)
-        )
+    async def find(self, queries: Representations, spec: SearchSpec) -> tuple[Found, tuple[int, ...]]:
+        """Search all shards, and merge what they find: the same as one search of the whole, if all answer.
+
+        Returns:
+            What is found, and the numbers of the shards that did not answer.
+
+        Raises:
+            UnavailableError: fewer than are needed answered.
+        """
+        answers = await self._of_shards("find", queries, spec)
+        parts = list(answers.values())
         merged: dict[ListName, pa.Table] = {
             name: merge([part[name] for part in parts], spec.depth) for name in spec.lists
         }
-        return to_hits(merged, len(queries))
+        missing = tuple(number for number in range(len(self._shards)) if number not in answers)
+        return to_hits(merged, len(queries)), missing
+
+    async def _of_shards(self, method: str, *arguments: Any) -> dict[int, Any]:
+        """Return the answers of the shards by number, of as many as are needed or more."""
+        if self._needed == len(self._shards):
+            # The first that is lost ends it.
+            return dict(enumerate(await asyncio.gather(*(shard.ask(method, *arguments) for shard in self._shards))))
+        asked = (asyncio.wait_for(shard.ask(method, *arguments), self._timeout_s) for shard in self._shards)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        lost = [answer for answer in answers if isinstance(answer, BaseException)]
+        for error in lost:
+            if not isinstance(error, UnavailableError | TimeoutError):
+                raise error
+        if len(answers) - len(lost) < self._needed:
+            raise UnavailableError(f"{len(lost)} of {len(answers)} shards of the index do not answer")
+        return {number: each for number, each in enumerate(answers) if not isinstance(each, BaseException)}
 
     async def open(self, version: Version) -> None:
         """Have every replica of every shard open a version; who takes the place of a dead one does so by itself."""
         await asyncio.gather(*(shard.broadcast("open", version) for shard in self._shards))
 
     async def check(self) -> None:
-        """Look whether an encoder and every shard are alive."""
-        await asyncio.gather(*(replicas.check() for replicas in (self._encoder, *self._shards)))
+        """Look whether an encoder and as many shards as are needed are alive."""
+        await self._encoder.check()
+        looks = await asyncio.gather(*(shard.check() for shard in self._shards), return_exceptions=True)
+        gone = [look for look in looks if look is not None]
+        if len(looks) - len(gone) < self._needed:
+            raise gone[0]
 
     async def parts(self, version: Version) -> list[PartState]:
         """Ask every shard what it holds."""
-        return list(await asyncio.gather(*(shard.ask("state", version) for shard in self._shards)))
+        return list((await self._of_shards("state", version)).values())

@@ -30,7 +30,8 @@ def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Passage
 def address(index: PassageIndex, warm: None) -> Iterator[str]:
     """Where the applications answer.
 
-    `/together` asks for a key, `/apart` has two encoders and two shards, `/busy` lowers requests from the first one on.
+    `/together` asks for a key, `/apart` has two encoders and two shards, of which one is enough, `/busy` lowers
+    requests from the first one on.
     """
     import ray
     from ray import serve
@@ -51,7 +52,7 @@ def address(index: PassageIndex, warm: None) -> Iterator[str]:
     together = search_app({"index": index.uri, **SETTINGS, "max_ongoing": 16})
     del os.environ["DIFFRETRIEVER_API_KEY"]
     parts = {"layout": "apart", "shards": 2, "encoder.min_replicas": 2, "encoder.max_replicas": 2}
-    apart = search_app({"index": index.uri, **SETTINGS, **parts})
+    apart = search_app({"index": index.uri, **SETTINGS, **parts, "shards_needed": 1})
     bounds = {"load.least_query_slots": 1, "load.least_candidates": 5}
     busy = search_app({"index": index.uri, **SETTINGS, **bounds, "layout": "apart", "max_ongoing": 2})
     serve.run_many(

@@ -202,7 +202,6 @@ def test_the_key(address: str) -> None:
     ("application", "victim", "is_missed"),
     [
         ("apart", "apart#Encoder#", False),
-        ("apart", "apart#Shard1#", True),
         ("apart", "SERVE_CONTROLLER_ACTOR", False),
         ("together", "together#Ingress#", True),
     ],
@@ -210,7 +209,7 @@ def test_the_key(address: str) -> None:
 def test_who_is_killed_is_replaced_and_nobody_waits_for_it(
     application: str, victim: str, is_missed: bool, address: str, index: PassageIndex
 ) -> None:
-    """One of two encoders is not missed; without the one replica of a shard, or of all, there is no answer, no wait."""
+    """One of two encoders is not missed; without the one replica of all there is no answer, no wait."""
     expected = open_searcher(index.uri).search([QUERIES[0]], k=5, modes=["dense"])["dense"]
     killer = threading.Timer(0.5, kill_actor, [victim])
     quiet = time.monotonic() + 4
@@ -229,6 +228,28 @@ def test_who_is_killed_is_replaced_and_nobody_waits_for_it(
     assert {response.status_code for response in refused} <= {503}
     assert {response.json()["type"] for response in refused} <= {"urn:diffretriever:problem:unavailable"}
     assert all(int(response.headers["retry-after"]) > 0 for response in refused)
+    assert max(answer.seconds for answer in answers) < LIMIT_S / 4
+
+
+def test_what_a_killed_shard_holds_is_left_out_until_it_is_back(address: str, index: PassageIndex) -> None:
+    ((*whole,),) = open_searcher(index.uri).search([QUERIES[0]], k=1000, modes=["dense"])["dense"]
+    killer = threading.Timer(0.5, kill_actor, ["apart#Shard1#"])
+
+    def has_recovered(answers: list[Answer]) -> bool:
+        partial = [a.asked for a in answers if a.response.json()["missing_shards"]]
+        return bool(partial) and any(not a.response.json()["missing_shards"] for a in answers if a.asked > partial[0])
+
+    killer.start()
+    answers = keep_asking(f"{address}/apart", has_recovered, query=QUERIES[0], k=1000, mode="dense")
+    assert {answer.status for answer in answers} == {200}
+    for answer in (each.response.json() for each in answers):
+        (hits,) = pairs(answer)
+        if answer["missing_shards"]:
+            assert answer["missing_shards"] == [1]
+            assert hits == [hit for hit in whole if hit in hits]
+            assert 0 < len(hits) < len(whole)
+        else:
+            assert hits == whole
     assert max(answer.seconds for answer in answers) < LIMIT_S / 4
 
 

@@ -6,14 +6,20 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pydantic import ValidationError
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 from ray.serve._private.common import DeploymentID
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
+from diffretriever.schemas.serve_config import ServeConfig
+from diffretriever.search.batch import SCHEMA
 from diffretriever.serve.remote import RemoteBackend
 from diffretriever.serve.replicas import Replicas
+from diffretriever.serving.answering import SearchSpec
 from diffretriever.serving.problems import UnavailableError
+from diffretriever.serving.snapshots import Version
 
 DEAD = ActorDiedError()
 NOBODY = DeploymentUnavailableError(DeploymentID("Encoder", "apart"))
@@ -169,6 +175,75 @@ def test_the_application_is_ready_while_all_its_parts_are() -> None:
     for gone in ([[], [None]], [[None], [DEAD]], [[None], [None], []]):
         with pytest.raises(UnavailableError):
             check(*gone)
+
+
+class Parts(Deployment):
+    """A shard: finds one passage, whose number it has, for every query."""
+
+    def __init__(self, number: int, answers: list[Any], pings: list[Any]) -> None:
+        super().__init__(answers, pings)
+        self.number, self.find = number, self
+
+    async def remote(self, queries: list[str], spec: SearchSpec) -> Any:  # type: ignore[override]
+        await super().remote("")
+        rows = [(query, f"p{self.number}", 1.0 - self.number) for query in range(len(queries))]
+        query, ids, scores = zip(*rows, strict=True)
+        return {"dense": pa.table([query, ids, scores], schema=SCHEMA)}
+
+
+def found(*shards: Any, needed: int, timeout_s: float | None = None) -> tuple[list[list[str]], tuple[int, ...]]:
+    """Ask shards for two queries; a shard is what it answers, or an error, or seconds that it takes."""
+    made = [Parts(number, [each, each], [None]) for number, each in enumerate(shards)]
+    spec = SearchSpec(Version("", 1), lists=("dense",), depth=10, condition=None)
+
+    async def asking() -> Any:
+        backend = RemoteBackend(Deployment([], [None]), made, None, needed, timeout_s)  # type: ignore[arg-type]
+        return await backend.find(["one", "two"], spec)  # type: ignore[arg-type]
+
+    hits, missing = run(asking)
+    return [[passage for passage, _ in each] for each in hits["dense"]], missing
+
+
+def test_what_lost_shards_hold_is_left_out_where_others_are_enough() -> None:
+    assert found(None, None, None, needed=3) == ([["p0", "p1", "p2"]] * 2, ())
+    assert found(None, None, None, needed=1) == ([["p0", "p1", "p2"]] * 2, ())
+    assert found(None, DEAD, None, needed=2) == ([["p0", "p2"]] * 2, (1,))
+    assert found(DEAD, None, FULL, needed=1) == ([["p1"]] * 2, (0, 2))
+    assert found(None, LONG_S, None, needed=2, timeout_s=0.2) == ([["p0", "p2"]] * 2, (1,))
+
+
+@pytest.mark.parametrize("needed", [2, 3])
+def test_too_few_shards_are_no_answer(needed: int) -> None:
+    with pytest.raises(UnavailableError):
+        found(None, DEAD, DEAD, needed=needed)
+
+
+def test_a_mistake_is_not_a_lost_shard() -> None:
+    with pytest.raises(ZeroDivisionError):
+        found(None, ZeroDivisionError(), needed=1)
+
+
+def test_the_application_is_ready_while_enough_shards_are() -> None:
+    def check(needed: int, *pings: list[Any]) -> None:
+        encoder, *shards = (Deployment([], each) for each in pings)
+        run(lambda: RemoteBackend(encoder, shards, None, needed).check())  # type: ignore[arg-type]
+
+    check(1, [None], [], [None])
+    for gone in ([[None], [], []], [[], [None], [None]]):
+        with pytest.raises(UnavailableError):
+            check(1, *gone)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"shards": 2, "shards_needed": 3}, "there are 2 shards"),
+        ({"shards": 2, "shard_timeout_s": 1.0}, "say by shards_needed"),
+    ],
+)
+def test_settings_of_shards_that_say_nothing(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        ServeConfig.model_validate({"index": "i", "layout": "apart", **settings})
 
 
 def test_all_who_are_alive_are_told() -> None:

@@ -26,6 +26,9 @@ class Metrics(Protocol):
     def reduced(self, level: int) -> None:
         """Count an answer for which something was lowered, at a level of `serving.load`."""
 
+    def partial(self) -> None:
+        """Count an answer for which some shard was left out."""
+
     def part(self, version: int, state: PartState) -> None:
         """Record the newest version of the index, and what it holds here."""
 
@@ -43,6 +46,9 @@ class NoMetrics:
         """Do nothing."""
 
     def reduced(self, level: int) -> None:
+        """Do nothing."""
+
+    def partial(self) -> None:
         """Do nothing."""
 
     def part(self, version: int, state: PartState) -> None:
