@@ -71,12 +71,14 @@ def candidates(folder: str, vectors: dict[str, Any], proposer: str, budgets: lis
     for budget in [chosen, *budgets]:
         limited = CandidateSearch(opened, [], stream_of(index, made.slots), budget)
         search: DenseSearch = limited if budget < made.passages else scan
-        times: list[float] = []
         singles = [asked.take(np.array([i])) for i in range(queries)]
-        found = [ids(timed(lambda s=search, q=query: s.search(q, K), times))[0] for query in singles[:1] + singles]  # type: ignore[misc]
+        # The first time what a query reads may lie on the disk, however often others have been asked.
+        passes: list[list[float]] = [[], []]
+        for times in passes:
+            found = [ids(timed(lambda s=search, q=query: s.search(q, K), times))[0] for query in singles]  # type: ignore[misc]
         kind = "calibrated: " if not runs else ""
         label = f"{kind}{budget:,}" if budget < made.passages else f"{kind}all"
-        runs.append(row(label, times[1:], found[1:], best))
+        runs.append(row(label, passes[1], found, best).model_copy(update={"first_ms": passes[0]}))
     return Candidates(name=f"ours: {proposer}", built=None, runs=runs, own_mb=own_mb(), peak_mb=peak_mb())
 
 
