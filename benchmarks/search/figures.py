@@ -62,7 +62,7 @@ class Timed(Model):
     """What it is."""
     ms: list[float]
     """One a query."""
-    first_ms: list[float] = []
+    first_ms: tuple[float, ...] = ()
     """Of the same queries before, when what they read may lie on the disk; empty where that was not measured."""
     recall_10: float
     """Share of the exact 10 best that it found."""

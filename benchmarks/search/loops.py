@@ -78,7 +78,7 @@ def candidates(folder: str, vectors: dict[str, Any], proposer: str, budgets: lis
             found = [ids(timed(lambda s=search, q=query: s.search(q, K), times))[0] for query in singles]  # type: ignore[misc]
         kind = "calibrated: " if not runs else ""
         label = f"{kind}{budget:,}" if budget < made.passages else f"{kind}all"
-        runs.append(row(label, passes[1], found, best).model_copy(update={"first_ms": passes[0]}))
+        runs.append(row(label, passes[1], found, best).model_copy(update={"first_ms": tuple(passes[0])}))
     return Candidates(name=f"ours: {proposer}", built=None, runs=runs, own_mb=own_mb(), peak_mb=peak_mb())
 
 
