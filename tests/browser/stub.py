@@ -59,6 +59,7 @@ def answer(request: SearchRequest) -> dict[str, Any] | Problem:
     given["mode"] = request.mode
     given["results"][0]["query"] = query
     _CHANGES.get(query, lambda result: None)(given["results"][0])
+    given["missing_shards"] = [1, 3] if query == "partial" else []
     return given
 
 

@@ -31,6 +31,15 @@ def test_typed_query_is_answered(page: Page, stub: Stub) -> None:
     page.shoot("results")
 
 
+def test_shards_that_did_not_answer_are_named(page: Page) -> None:
+    page.go("/")
+    page.search("partial")
+    assert page.one(".missing").text.startswith("Shards 1, 3 of the index did not answer")
+    page.shoot("partial")
+    page.search(TIDES)
+    assert not page.all(".missing")
+
+
 def test_contributing_words_are_marked(page: Page) -> None:
     page.go("/", q=TIDES)
     page.settled()

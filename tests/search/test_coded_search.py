@@ -22,6 +22,7 @@ from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import FragmentCodes, build_codes, quantise
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
+from tests.index.compressed_cases import compressed
 from tests.search.conftest import QUERIES, fill
 from tests.search.dense_cases import CPU, assert_same_hits, opened, streamed
 
@@ -117,6 +118,12 @@ def test_where_vectors_are_read_is_chosen_and_kept(own_index: PassageIndex, enco
     report = inspect(own_index, check=True).verification
     assert report is not None
     assert report.problems == []
+
+
+def test_where_vectors_are_read_is_nothing_to_say_of_an_index_without_codes(own_index: PassageIndex) -> None:
+    made = compressed(own_index, "residual4")
+    with pytest.raises(ValueError, match=r"has no 8-bit codes.*leave it out"):
+        accelerate(AccelerateJob(index=made.uri, vectors="table"))
 
 
 @settings(max_examples=60, deadline=None)

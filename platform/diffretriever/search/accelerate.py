@@ -157,6 +157,11 @@ def _refuse(index: PassageIndex, job: AccelerateJob) -> None:
         )
     if job.candidates != "none" and not len(index):
         raise ValueError(f"{index.uri} holds no passages to make a candidate index of: encode some first")
+    if job.vectors is not None and "codes" not in kinds_of(index):
+        raise ValueError(
+            f"{index.uri} has no 8-bit codes, being compressed or without vectors, so --vectors says nothing of it: "
+            "leave it out"
+        )
     if not kinds_of(index):
         raise ValueError(
             f"{index.uri} holds neither vectors nor impacts: there is nothing to make codes or postings of"

@@ -30,9 +30,16 @@ function times(timings) {
   return el("div", { class: "times" }, bar, el("ul", {}, total, ...items));
 }
 
+function missing(shards) {
+  if (!shards?.length) return null;
+  const one = shards.length === 1;
+  const which = `${one ? "Shard" : "Shards"} ${shards.join(", ")} of the index did not answer`;
+  return el("p", { class: "missing" }, `${which}: ${one ? "its" : "their"} passages are missing here.`);
+}
+
 /** Return what to show above a ranking. */
 export function facts(answer) {
-  return [slots(answer.results[0].budget), times(answer.timings_ms)].filter(Boolean);
+  return [missing(answer.missing_shards), slots(answer.results[0].budget), times(answer.timings_ms)].filter(Boolean);
 }
 
 /** Say what is served. */
