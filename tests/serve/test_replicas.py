@@ -209,13 +209,18 @@ def test_what_lost_shards_hold_is_left_out_where_others_are_enough() -> None:
     assert found(None, None, None, needed=1) == ([["p0", "p1", "p2"]] * 2, ())
     assert found(None, DEAD, None, needed=2) == ([["p0", "p2"]] * 2, (1,))
     assert found(DEAD, None, FULL, needed=1) == ([["p1"]] * 2, (0, 2))
-    assert found(None, LONG_S, None, needed=2, timeout_s=0.2) == ([["p0", "p2"]] * 2, (1,))
+    assert found(None, TimeoutError(), None, needed=2) == ([["p0", "p2"]] * 2, (1,))
 
 
 @pytest.mark.parametrize("needed", [2, 3])
 def test_too_few_shards_are_no_answer(needed: int) -> None:
     with pytest.raises(UnavailableError):
         found(None, DEAD, DEAD, needed=needed)
+
+
+def test_nobody_waits_longer_for_a_shard_than_it_has() -> None:
+    with pytest.raises(UnavailableError, match="2 of 2 shards"):
+        found(LONG_S, LONG_S, needed=1, timeout_s=0.05)
 
 
 def test_a_mistake_is_not_a_lost_shard() -> None:
