@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -100,7 +100,7 @@ class RemoteBackend:
         Raises:
             UnavailableError: fewer than are needed answered.
         """
-        answers = await self._of_shards("find", queries, spec)
+        answers = await self._ask_shards("find", queries, spec)
         parts = list(answers.values())
         merged: dict[ListName, pa.Table] = {
             name: merge([part[name] for part in parts], spec.depth) for name in spec.lists
@@ -108,13 +108,16 @@ class RemoteBackend:
         missing = tuple(number for number in range(len(self._shards)) if number not in answers)
         return to_hits(merged, len(queries)), missing
 
-    async def _of_shards(self, method: str, *arguments: Any) -> dict[int, Any]:
+    async def _ask_shards(self, method: str, *arguments: Any) -> dict[int, Any]:
         """Return the answers of the shards by number, of as many as are needed or more."""
-        if self._needed == len(self._shards):
-            # The first that is lost ends it.
-            return dict(enumerate(await asyncio.gather(*(shard.ask(method, *arguments) for shard in self._shards))))
-        asked = (asyncio.wait_for(shard.ask(method, *arguments), self._timeout_s) for shard in self._shards)
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        return await self._enough(
+            asyncio.wait_for(shard.ask(method, *arguments), self._timeout_s) for shard in self._shards
+        )
+
+    async def _enough(self, asked: Iterable[Awaitable[Any]]) -> dict[int, Any]:
+        """Return what comes of asking each shard, by number; raise where fewer than are needed are there."""
+        # Where all are needed, the first that is lost ends it.
+        answers = await asyncio.gather(*asked, return_exceptions=self._needed < len(self._shards))
         lost = [answer for answer in answers if isinstance(answer, BaseException)]
         for error in lost:
             if not isinstance(error, UnavailableError | TimeoutError):
@@ -129,12 +132,8 @@ class RemoteBackend:
 
     async def check(self) -> None:
         """Look whether an encoder and as many shards as are needed are alive."""
-        await self._encoder.check()
-        looks = await asyncio.gather(*(shard.check() for shard in self._shards), return_exceptions=True)
-        gone = [look for look in looks if look is not None]
-        if len(looks) - len(gone) < self._needed:
-            raise gone[0]
+        await asyncio.gather(self._encoder.check(), self._enough(shard.check() for shard in self._shards))
 
     async def parts(self, version: Version) -> list[PartState]:
         """Ask every shard what it holds."""
-        return list((await self._of_shards("state", version)).values())
+        return list((await self._ask_shards("state", version)).values())

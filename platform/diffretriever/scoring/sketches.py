@@ -39,20 +39,19 @@ _PAIRS, _FOURS = np.uint64(0x5555555555555555), np.uint64(0x3333333333333333)
 _BYTES, _BYTE_ONES = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(0x0101010101010101)
 
 
-def main_directions(sample_SH: np.ndarray, seed: int = 0) -> np.ndarray:
+def main_directions(sample_SH: np.ndarray) -> np.ndarray:
     """Return float32 [H, D]: the directions in which vectors are longest, mixed by a random rotation.
 
     A product with them keeps inner products of vectors of up to D dimensions, and most of those of longer ones.
 
     Args:
         sample_SH: float32 [S, H].
-        seed: of the rotation.
     """
     count = min(DIRECTIONS, *sample_SH.shape)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         axes_HC = torch.svd_lowrank(torch.from_numpy(sample_SH), q=count, niter=_POWER_ROUNDS)[2].numpy()
-    rotation_DD = np.linalg.qr(np.random.default_rng(seed).standard_normal((DIRECTIONS, DIRECTIONS)))[0]
+    rotation_DD = np.linalg.qr(np.random.default_rng(0).standard_normal((DIRECTIONS, DIRECTIONS)))[0]
     mixed: np.ndarray = axes_HC @ rotation_DD[:count].astype(np.float32)
     return mixed
 

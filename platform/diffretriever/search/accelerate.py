@@ -103,10 +103,10 @@ def complete(index: PassageIndex, make: Make = make_missing, *, copy: bool | Non
     Raises:
         ValueError: a passage's vectors or impacts are not sound; the message names it.
     """
-    wanted = keeps_copies(index) if copy is None else copy
-    missing = [each._replace(copy=wanted) for each in missing_files(index)]
+    missing = missing_files(index)
     if missing:
-        make(index, missing)
+        wanted = _keeps_copies(index) if copy is None else copy
+        make(index, [each._replace(copy=wanted) for each in missing])
     remove_old(index)
     if len(index) <= _MOST_TEXTS:
         keep_bm25(index)
@@ -215,7 +215,7 @@ def _outcome(
     )
 
 
-def keeps_copies(index: PassageIndex) -> bool:
+def _keeps_copies(index: PassageIndex) -> bool:
     """Return whether vectors lie beside their codes once more: unless some were left out, of whatever version."""
     codes = [Artefact(index.uri, f"{CODES.name}/{name}") for name in folders_in(index.uri, CODES.name)]
     return all(header is None or FragmentCodes.has_copy(header) for header in headers_of(codes))

@@ -22,7 +22,6 @@ from diffretriever.search.sparse.postings import POSTINGS
 from diffretriever.search.verify import Problems, verify, verify_postings
 
 _BM25 = "the BM25 index that is kept is damaged"
-_CENTROIDS = "the centroids of a fragment are damaged"
 
 
 def inspect(index: PassageIndex, *, check: bool) -> IndexReport:
@@ -72,7 +71,10 @@ def _other_problems(index: PassageIndex) -> list[Problem]:
     if "codes" in kinds_of(index):
         checks.append(("the settings of the candidate index are damaged", partial(read_settings, index)))
         for artefact in (CODES.artefact(index, fragment) for fragment in index.fragments()):
-            checks += [(_CENTROIDS, partial(proposer.check, artefact)) for proposer in PROPOSERS.values()]
+            checks += [
+                (f"the {proposer.content} of a fragment are damaged", partial(proposer.check, artefact))
+                for proposer in PROPOSERS.values()
+            ]
     for kind, check in checks:
         try:
             check()

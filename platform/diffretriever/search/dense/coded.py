@@ -137,7 +137,9 @@ class CodedPassages:
         self.numbers_P = _joined([s.numbers_P for s in segments], np.int32)
         """int32 [P], their numbers in the order of the index; `NO_NUMBER` for deleted ones."""
         self.live_P = self.numbers_P != NO_NUMBER
+        """bool [P], False for deleted ones."""
         self.all_live = bool(self.live_P.all())
+        """Whether there is nothing to leave out."""
         self._errors_P = _joined([s.codes.errors_P for s in segments], np.float32)
         self._norms_P = _joined([s.codes.norms_P for s in segments], np.float32)
         # Codes of an older index can be of such vectors. A length is finite where all numbers of a vector are.
@@ -186,6 +188,17 @@ class CodedPassages:
         slack_C = coded.slack(query, self._errors_P[live_C], self._norms_P[live_C])
         kept = can_be_best(scores_C, slack_C, k)
         return Shortlist(live_C[kept], scores_C[kept] + slack_C[kept])
+
+    def mean_scores(self, coded: CodedQueries, query: int, chosen_C: np.ndarray) -> np.ndarray:
+        """Return float32 [C]: approximate products of one query with the mean vectors of passages.
+
+        Args:
+            coded: the queries, each by one vector.
+            query: number of the one that is looked at.
+            chosen_C: int64 [C], ascending.
+        """
+        parts = [coded.chosen_scores(query, s.codes.means, rows_C) for s, rows_C in self.split(chosen_C)]
+        return _joined(parts, np.float32)
 
     def rescore(self, queries: Representations, shortlists: Sequence[Shortlist], best: TopK) -> int:
         """Score each query's shortlist into `best` by exact fp32 MaxSim; return how many passages were read.

@@ -28,6 +28,7 @@ class MeanProposer(Proposer):
     """Ranks passages by the inner product of their mean vector, in 8-bit codes, with the query's mean vector."""
 
     name: ClassVar[ProposerName] = "mean"
+    content: ClassVar[str] = "means"
 
     @classmethod
     def build(cls, index: PassageIndex, segments: Sequence[Segment]) -> None:

@@ -127,6 +127,7 @@ class PlaidProposer(KeepingProposer[CentroidLists]):
     """Ranks passages by MaxSim over the centroids of their vectors."""
 
     name: ClassVar[ProposerName] = "plaid"
+    content: ClassVar[str] = "centroids"
     kept: ClassVar[str] = FILE
     keeps = CentroidLists
 

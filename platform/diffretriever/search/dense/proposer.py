@@ -26,6 +26,8 @@ class Proposer(ABC):
     """A candidate index over segments of one index version."""
 
     name: ClassVar[ProposerName]
+    content: ClassVar[str]
+    """What it names passages by, as a person is told of it."""
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         """`segments` are those that the candidate index knows."""

@@ -111,6 +111,7 @@ class SketchProposer(KeepingProposer[MeanSketches]):
     """Ranks the passages that sketches name by the inner product of their mean vector with the query's."""
 
     name: ClassVar[ProposerName] = "sketch"
+    content: ClassVar[str] = "sketches"
     kept: ClassVar[str] = "sketch"
     keeps = MeanSketches
 
@@ -132,9 +133,7 @@ class SketchProposer(KeepingProposer[MeanSketches]):
             scores_P[~live_P] = -np.inf
         chosen_C = np.sort(highest(scores_P, max(_FEWEST_SKETCHED, _SKETCHED_PER_CANDIDATE * n)))
         chosen_C = chosen_C[live_P[chosen_C]]
-        pairs = self.passages.split(chosen_C)
-        parts = [coded.chosen_scores(query, segment.codes.means, rows_C) for segment, rows_C in pairs]
-        return chosen_C[highest(np.concatenate(parts), n)]
+        return chosen_C[highest(self.passages.mean_scores(coded, query, chosen_C), n)]
 
 
 def _digest(directions_HD: np.ndarray) -> int:
