@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from diffretriever.scoring.sketches import DIRECTIONS, Sketches, main_directions
+from diffretriever.scoring.sketches import DIRECTIONS, Found, SketchedQuery, Sketches, main_directions
 
 RNG = np.random.default_rng(0)
 
@@ -14,10 +14,12 @@ def digits_of(vectors: np.ndarray, steps: np.ndarray, levels: int) -> np.ndarray
     return np.clip(np.floor(vectors / steps + levels // 2), 0, levels - 1)
 
 
+def found_by(vectors: np.ndarray, query: np.ndarray, least: float = -np.inf) -> Found:
+    return Sketches.of(vectors).found(SketchedQuery.of(query), least, np.ones(len(vectors), bool))
+
+
 def products(vectors: np.ndarray, query: np.ndarray) -> np.ndarray:
-    out = np.empty(len(vectors), np.float32)
-    Sketches.of(vectors).products(query, out)
-    return out
+    return found_by(vectors, query).products_C
 
 
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 200])
@@ -30,6 +32,9 @@ def test_counts_of_bits_are_sums_of_products_of_digits(count: int) -> None:
     factors = lengths**2 / ((digits - 1.5) * vectors).sum(axis=1)
     expected = np.abs(query).max() / 7.5 * factors * ((digits - 1.5) @ (asked - 7.5))
     np.testing.assert_allclose(products(vectors, query), expected, rtol=1e-3, atol=1e-3)
+    signs = np.where(digits >= 2, 1.137, -1.137)
+    expected = np.abs(query).max() / 7.5 * factors * (signs @ (asked - 7.5))
+    np.testing.assert_allclose(found_by(vectors, query).by_signs_C, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_estimates_rank_as_products_do() -> None:
@@ -39,6 +44,34 @@ def test_estimates_rank_as_products_do() -> None:
     assert np.corrcoef(found, vectors @ query)[0, 1] > 0.9
     own = np.array([products(vectors[i : i + 1], vectors[i])[0] for i in range(20)])
     np.testing.assert_allclose(own, (vectors[:20] ** 2).sum(axis=1), rtol=0.05)
+
+
+def test_signs_are_right_in_the_mean_and_less_so_for_one() -> None:
+    vectors = RNG.standard_normal((4000, DIRECTIONS)).astype(np.float32)
+    query = RNG.standard_normal(DIRECTIONS).astype(np.float32)
+    exact, found = vectors @ query, found_by(vectors, query)
+    for estimates, least in ((found.by_signs_C, 0.75), (found.products_C, 0.9)):
+        assert np.corrcoef(estimates, exact)[0, 1] > least
+        high = exact > 2 * exact.std()
+        assert estimates[high].mean() == pytest.approx(exact[high].mean(), rel=0.1)
+
+
+def test_what_is_below_the_least_or_not_live_is_not_found() -> None:
+    vectors = RNG.standard_normal((100, DIRECTIONS)).astype(np.float32)
+    query, live = RNG.standard_normal(DIRECTIONS).astype(np.float32), RNG.random(100) < 0.5
+    every = found_by(vectors, query)
+    some = Sketches.of(vectors).found(SketchedQuery.of(query), 1.0, live)
+    kept = np.flatnonzero((every.by_signs_C >= 1.0) & live)
+    assert 0 < len(kept) < live.sum()
+    np.testing.assert_array_equal(some.numbers_C, kept)
+    np.testing.assert_array_equal(some.products_C, every.products_C[kept])
+
+
+def test_some_of_the_sketches_are_those_of_some_vectors() -> None:
+    vectors, query = RNG.standard_normal((75, DIRECTIONS)).astype(np.float32), RNG.standard_normal(DIRECTIONS)
+    rows = np.array([70, 3, 3, 40])
+    taken = Sketches.of(vectors).take(rows).found(SketchedQuery.of(query), -np.inf, np.ones(4, bool))
+    np.testing.assert_array_equal(taken.products_C, found_by(vectors, query).products_C[rows])
 
 
 def test_longer_vectors_score_higher() -> None:

@@ -8,14 +8,17 @@ scaled as in RaBitQ (Gao and Long, 2024, arXiv 2405.12497), so that it is right 
     1 0 1 1 …   higher digits of a vector      1 1 0 1 …   one of four digits of a query      2 x 2^digit x count(and)
     0 0 1 0 …   lower digits                                                                  1 x 2^digit x count(and)
 
+The higher digits alone, which are the signs, give a rougher estimate for half of the bytes: they are read of all
+vectors, and the lower digits of those alone that seem good by it.
+
 Legend: P vectors, H hidden size, D directions, S vectors of a sample, B blocks of 32 vectors, W words of 64 directions,
-L digits of a query.
+L digits of a query, C vectors found.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -26,14 +29,17 @@ DIRECTIONS = 192
 _WORDS = DIRECTIONS // 64
 _BLOCK = 32
 """Vectors side by side: with 64, words lie so that a processor fetches them at half the speed."""
-SKETCH_BYTES = 2 * DIRECTIONS // 8 + 8
-"""Of one vector: its bits, the sum of its digits, its factor."""
+SKETCH_BYTES = 2 * DIRECTIONS // 8 + 4
+"""Of one vector: its bits and its factor."""
 _STEP = 0.95
 """Of a number, in root mean squares of the vector's: with it, four steps lose least."""
 _LEVELS, _QUERY_LEVELS = 4, 16
-_MIDDLE, _QUERY_MIDDLE = (_LEVELS - 1) / 2, (_QUERY_LEVELS - 1) / 2
+_MIDDLE, _QUERY_MIDDLE = np.float32((_LEVELS - 1) / 2), np.float32((_QUERY_LEVELS - 1) / 2)
 _DIGITS = 4
 _POWER_ROUNDS = 4
+_BY_SIGNS = np.float32(1.137)
+"""What products of signs are multiplied by to be as large as those of steps. For normally distributed numbers, in root
+mean squares, a number times its sign is .798 in the mean, times its step .907 (`_STEP`)."""
 _NONE, _ONE, _TWO, _THREE, _FOUR, _LAST_BYTE = (np.uint64(number) for number in (0, 1, 2, 3, 4, 56))
 _PAIRS, _FOURS = np.uint64(0x5555555555555555), np.uint64(0x3333333333333333)
 _BYTES, _BYTE_ONES = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(0x0101010101010101)
@@ -56,18 +62,48 @@ def main_directions(sample_SH: np.ndarray) -> np.ndarray:
     return mixed
 
 
+class SketchedQuery(NamedTuple):
+    """A query made ready to be compared with sketches."""
+
+    digits_LW: np.ndarray
+    """uint64 [4, W], the digits of its numbers, lowest first."""
+    total: np.float32
+    """The sum of these numbers, each less the middle of all that it can be."""
+    step: np.float32
+    """What a step of them is worth."""
+
+    @classmethod
+    def of(cls, query_D: np.ndarray) -> Self:
+        """Take the digits of float32 [D]: a query times the directions of the sketches."""
+        step = max(float(np.abs(query_D).max() / _QUERY_MIDDLE), 1e-30)
+        digits_D = np.clip(np.floor(query_D / step + _QUERY_LEVELS / 2), 0, _QUERY_LEVELS - 1).astype(np.uint8)
+        digits_LW = np.stack([_words((digits_D >> digit & 1)[None])[0] for digit in range(_DIGITS)])
+        return cls(digits_LW, np.float32(digits_D.sum()) - _QUERY_MIDDLE * DIRECTIONS, np.float32(step))
+
+
+class Found(NamedTuple):
+    """Vectors whose product with a query may be high."""
+
+    numbers_C: np.ndarray
+    """int64 [C], ascending."""
+    by_signs_C: np.ndarray
+    """float32 [C], estimates of the products by the higher digits alone."""
+    products_C: np.ndarray
+    """float32 [C], estimates by all digits."""
+
+
 @dataclass(frozen=True)
 class Sketches:
     """Sketches of P vectors.
 
     Attributes:
-        bits: uint64 [B, 2, W, 32]: the lower and the higher digits of the directions of 32 vectors at a time.
-        sums_P: float32, the sum of each vector's digits.
+        higher: uint64 [B, W, 32], the higher digits of the directions of 32 vectors at a time.
+        lower_PW: uint64, the lower digits.
         factors_P: float32, what a sum of products is multiplied by; 0 for a vector of zeros.
     """
 
-    bits: np.ndarray
-    sums_P: np.ndarray
+    higher: np.ndarray
+    lower_PW: np.ndarray
     factors_P: np.ndarray
 
     def __len__(self) -> int:
@@ -79,36 +115,45 @@ class Sketches:
         lengths_P = np.linalg.norm(vectors_PD, axis=1)
         steps_P1 = np.maximum(_STEP * lengths_P / np.sqrt(DIRECTIONS), 1e-30)[:, None]
         digits_PD = np.clip(np.floor(vectors_PD / steps_P1) + _LEVELS // 2, 0, _LEVELS - 1).astype(np.uint8)
-        own_P = np.einsum("pd,pd->p", digits_PD - np.float32(_MIDDLE), vectors_PD)
+        own_P = np.einsum("pd,pd->p", digits_PD - _MIDDLE, vectors_PD)
         factors_P = np.divide(lengths_P**2, own_P, out=np.zeros_like(lengths_P), where=own_P > 0)
-        return cls(_in_blocks(digits_PD), digits_PD.sum(axis=1, dtype=np.float32), factors_P)
+        return cls(_in_blocks(_words(digits_PD >> 1)), _words(digits_PD & 1), factors_P)
 
-    def products(self, query_D: np.ndarray, out_P: np.ndarray) -> None:
-        """Write estimates of the products of all vectors with a query.
+    def take(self, rows: np.ndarray) -> Self:
+        """Return the sketches of the vectors in rows (int64)."""
+        higher_PW = self.higher.transpose(0, 2, 1).reshape(-1, _WORDS)[: len(self)]
+        return type(self)(_in_blocks(higher_PW[rows]), self.lower_PW[rows], self.factors_P[rows])
+
+    def found(self, query: SketchedQuery, least: float, live_P: np.ndarray) -> Found:
+        """Return the vectors whose product with a query is not below `least` by the higher digits alone.
 
         Args:
-            query_D: float32 [D], the query times the same directions.
-            out_P: float32 [P], overwritten.
+            query: by the same directions.
+            least: -inf finds all.
+            live_P: bool [P], False for vectors that are not to be found.
         """
-        step = max(float(np.abs(query_D).max()) / _QUERY_MIDDLE, 1e-30)
-        digits_D = np.clip(np.floor(query_D / step + _QUERY_LEVELS / 2), 0, _QUERY_LEVELS - 1).astype(np.uint8)
-        query_LW = np.stack([_words((digits_D >> digit & 1)[None])[0] for digit in range(_DIGITS)])
-        rest = _MIDDLE * _QUERY_MIDDLE * DIRECTIONS - _MIDDLE * float(digits_D.sum())
-        count_bits(self.bits, query_LW, self.sums_P, self.factors_P, np.float32(rest), np.float32(step), out_P)
+        size = len(self)
+        room = Found(np.empty(size, np.int64), np.empty(size, np.float32), np.empty(size, np.float32))
+        count = find(query, np.float32(least), live_P, self.higher, self.lower_PW, self.factors_P, room)
+        return Found(*(each_C[:count] for each_C in room))
 
 
-def bits_shape(vectors: int) -> tuple[int, int, int, int]:
-    """Return the shape of the bits of so many vectors."""
-    return -(-vectors // _BLOCK), 2, _WORDS, _BLOCK
+def higher_shape(vectors: int) -> tuple[int, int, int]:
+    """Return the shape of the higher digits of so many vectors."""
+    return -(-vectors // _BLOCK), _WORDS, _BLOCK
 
 
-def _in_blocks(digits_PD: np.ndarray) -> np.ndarray:
-    """Return uint64 [B, 2, W, 32] of digits from 0 to 3; the last block is filled up with zeros."""
-    blocks, *_ = bits_shape(len(digits_PD))
-    words = np.zeros((blocks * _BLOCK, 2, _WORDS), np.uint64)
-    for digit in range(2):
-        words[: len(digits_PD), digit] = _words(digits_PD >> digit & 1)
-    return np.ascontiguousarray(words.reshape(blocks, _BLOCK, 2, _WORDS).transpose(0, 2, 3, 1))
+def lower_shape(vectors: int) -> tuple[int, int]:
+    """Return the shape of the lower digits of so many vectors."""
+    return vectors, _WORDS
+
+
+def _in_blocks(words_PW: np.ndarray) -> np.ndarray:
+    """Return uint64 [B, W, 32] of uint64 [P, W]; the last block is filled up with zeros."""
+    blocks, *_ = higher_shape(len(words_PW))
+    filled = np.zeros((blocks * _BLOCK, _WORDS), np.uint64)
+    filled[: len(words_PW)] = words_PW
+    return np.ascontiguousarray(filled.reshape(blocks, _BLOCK, _WORDS).transpose(0, 2, 1))
 
 
 def _words(bits_PD: np.ndarray) -> np.ndarray:
@@ -125,41 +170,71 @@ def _ones(word: np.uint64) -> np.uint64:
     return (word * _BYTE_ONES) >> _LAST_BYTE
 
 
-@njit(nogil=True, cache=True)
-def count_bits(
-    bits: np.ndarray,
-    query_LW: np.ndarray,
-    sums_P: np.ndarray,
-    factors_P: np.ndarray,
-    rest: np.float32,
-    step: np.float32,
-    out_P: np.ndarray,
-) -> None:
-    """Write factors times the sums of products of digits, less what their middles make of them.
+@njit(inline="always")
+def _count(words_WB: np.ndarray, query_LW: np.ndarray, sums_B: np.ndarray) -> None:
+    """Write the sum of the digits of a query, less their middle, where 32 vectors have ones.
 
     Args:
-        bits: uint64 [B, 2, W, 32], as `Sketches` has them.
-        query_LW: uint64 [4, W], the digits of a query, lowest first.
-        sums_P: float32 [P].
-        factors_P: float32 [P].
-        rest: what is added to every sum.
-        step: of the query's numbers.
-        out_P: float32 [P], overwritten.
+        words_WB: uint64 [W, 32].
+        query_LW: uint64 [4, W].
+        sums_B: float32 [32], overwritten.
     """
-    counts = np.empty(_BLOCK, np.uint64)
-    for block in range(bits.shape[0]):
-        for i in range(_BLOCK):
-            # Counts are shifted once summed: a shift beside each would hide from the compiler what is counted.
-            ones = twos = fours = eights = sixteens = _NONE
-            for word in range(_WORDS):
-                low, high = bits[block, 0, word, i], bits[block, 1, word, i]
-                ones += _ones(low & query_LW[0, word])
-                twos += _ones(low & query_LW[1, word]) + _ones(high & query_LW[0, word])
-                fours += _ones(low & query_LW[2, word]) + _ones(high & query_LW[1, word])
-                eights += _ones(low & query_LW[3, word]) + _ones(high & query_LW[2, word])
-                sixteens += _ones(high & query_LW[3, word])
-            counts[i] = ones + (twos << _ONE) + (fours << _TWO) + (eights << _THREE) + (sixteens << _FOUR)
+    for i in range(_BLOCK):
+        # Counts are shifted once summed: a shift beside each would hide from the compiler what is counted.
+        ones = firsts = seconds = thirds = fourths = _NONE
+        for word in range(_WORDS):
+            own = words_WB[word, i]
+            ones += _ones(own)
+            firsts += _ones(own & query_LW[0, word])
+            seconds += _ones(own & query_LW[1, word])
+            thirds += _ones(own & query_LW[2, word])
+            fourths += _ones(own & query_LW[3, word])
+        counts = firsts + (seconds << _ONE) + (thirds << _TWO) + (fourths << _THREE)
+        sums_B[i] = np.float32(np.int64(counts)) - _QUERY_MIDDLE * np.float32(np.int64(ones))
+
+
+@njit(nogil=True, cache=True)
+def find(
+    query: SketchedQuery,
+    least: np.float32,
+    live_P: np.ndarray,
+    higher: np.ndarray,
+    lower_PW: np.ndarray,
+    factors_P: np.ndarray,
+    room: Found,
+) -> int:
+    """Write which vectors may have a high product with a query, and estimates of it; return how many these are.
+
+    Args:
+        query: by the same directions.
+        least: what the estimate by the higher digits must reach.
+        live_P: bool, False for vectors that are not to be found.
+        higher: uint64 [B, W, 32], as `Sketches` has them.
+        lower_PW: uint64.
+        factors_P: float32.
+        room: for as many as there are vectors, overwritten from its beginning.
+    """
+    numbers_C, by_signs_C, products_C = room
+    found, vectors = 0, factors_P.shape[0]
+    sums_B, by_signs_B = np.empty(_BLOCK, np.float32), np.empty(_BLOCK, np.float32)
+    for block in range(higher.shape[0]):
+        _count(higher[block], query.digits_LW, sums_B)
         first = block * _BLOCK
-        for i in range(min(_BLOCK, out_P.shape[0] - first)):
-            total = np.float32(np.int64(counts[i])) - np.float32(_QUERY_MIDDLE) * sums_P[first + i] + rest
-            out_P[first + i] = step * factors_P[first + i] * total
+        within = min(_BLOCK, vectors - first)
+        for i in range(within):
+            by_signs_B[i] = (2 * sums_B[i] - query.total) * _BY_SIGNS * query.step * factors_P[first + i]
+        for i in range(within):
+            if by_signs_B[i] >= least and live_P[first + i]:
+                numbers_C[found], by_signs_C[found], products_C[found] = first + i, by_signs_B[i], sums_B[i]
+                found += 1
+    words_WB = np.zeros((_WORDS, _BLOCK), np.uint64)
+    for first in range(0, found, _BLOCK):
+        within = min(_BLOCK, found - first)
+        for i in range(within):
+            for word in range(_WORDS):
+                words_WB[word, i] = lower_PW[numbers_C[first + i], word]
+        _count(words_WB, query.digits_LW, sums_B)
+        for c in range(first, first + within):
+            digits = 2 * products_C[c] + sums_B[c - first] - _MIDDLE * query.total
+            products_C[c] = digits * query.step * factors_P[numbers_C[c]]
+    return found

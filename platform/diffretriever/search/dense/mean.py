@@ -72,12 +72,17 @@ def _enough(scores_P: np.ndarray, n: int) -> np.ndarray:
     """
     every = len(scores_P) // _SAMPLE + 1
     sample_S, share = scores_P[::every], n / every
-    rank = int(share + 3 * np.sqrt(share) + 3)
+    rank = surely_more(share)
     if rank < len(sample_S):
         enough = np.flatnonzero(scores_P >= np.partition(sample_S, len(sample_S) - rank)[len(sample_S) - rank])
         if len(enough) >= n:
             return enough
     return np.arange(len(scores_P))
+
+
+def surely_more(expected: float) -> int:
+    """Return more than a sample will hold of what it is expected to hold so many of: three standard deviations."""
+    return int(expected + 3 * np.sqrt(expected) + 3)
 
 
 def highest(scores_P: np.ndarray, n: int) -> np.ndarray:

@@ -1,16 +1,18 @@
-"""Candidates by sketches of mean vectors: 48 bytes a passage are read of all, and the codes of the means of few.
+"""Candidates by sketches of mean vectors: 28 bytes a passage are read of all, and the codes of the means of few.
 
 The mean of a passage's vectors is what `mean` goes by as well. Sketches say which have a high product with that of the
-query, eight times as many as are wanted; of these, the 8-bit codes of the means say which to name.
+query, eight times as many as are wanted; of these, the 8-bit codes of the means say which to name. How high a product
+must be for that, a sample of the sketches says beforehand, so that most are looked at by half of their bits.
 
-Legend: P passages of all segments, Q queries, H hidden size, D directions, C chosen passages.
+Legend: P passages of a segment, S sampled ones of all segments, H hidden size, D directions, C chosen passages.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -20,14 +22,21 @@ from diffretriever.encoders.representations import Representations
 from diffretriever.index.mapped_files import numbers_in, read_header, write_arrays, write_header
 from diffretriever.schemas.accelerate import ProposerName
 from diffretriever.scoring.maxsim import CodedQueries, Codes
-from diffretriever.scoring.sketches import DIRECTIONS, Sketches, bits_shape, main_directions
+from diffretriever.scoring.sketches import (
+    DIRECTIONS,
+    SketchedQuery,
+    Sketches,
+    higher_shape,
+    lower_shape,
+    main_directions,
+)
 from diffretriever.search.dense.codes import Segment
-from diffretriever.search.dense.mean import highest, means_of
+from diffretriever.search.dense.mean import highest, means_of, surely_more
 from diffretriever.search.dense.proposer import KeepingProposer
 
-FORMAT = 1
+FORMAT = 2
 """Of these files."""
-_FILES = {"directions": np.float32, "bits": np.uint64, "sums": np.float32, "factors": np.float32}
+_FILES = {"directions": np.float32, "higher": np.uint64, "lower": np.uint64, "factors": np.float32}
 _SAMPLED = 8192
 """Means of a segment whose main directions are taken."""
 _AT_ONCE = 16_384
@@ -38,6 +47,9 @@ _SKETCHED_PER_CANDIDATE = 8
 """Passages that the sketches name for one candidate."""
 _FEWEST_SKETCHED = 512
 """Passages that they name at least: to read so many means takes a tenth of a millisecond."""
+_LEAST_SAMPLE, _SHARE_SAMPLED = 8192, 1 / 64
+_DOUBT = 1.5
+"""Standard deviations by which an estimate from half of the bits may be too low."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +86,15 @@ class MeanSketches:
         directions_HD = next(good, directions_HD)
         blocks = np.split(np.arange(len(means)), range(_AT_ONCE, len(means), _AT_ONCE))
         parts = [Sketches.of(means.decoded(rows) @ directions_HD) for rows in blocks]
-        arrays = (np.concatenate([getattr(part, name) for part in parts]) for name in ("bits", "sums_P", "factors_P"))
+        arrays = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("higher", "lower_PW", "factors_P")
+        )
         return cls(directions_HD, _digest(directions_HD), Sketches(*arrays))
 
     def write(self, folder: Path) -> None:
         """Write a file for each array into a folder."""
         sketches = self.sketches
-        arrays = (self.directions_HD, sketches.bits, sketches.sums_P, sketches.factors_P)
+        arrays = (self.directions_HD, sketches.higher, sketches.lower_PW, sketches.factors_P)
         write_arrays(folder, _FILES, [dict(zip(_FILES, arrays, strict=True))])
         write_header(folder, FORMAT, passages=len(sketches), directions=self.digest)
 
@@ -92,8 +106,8 @@ class MeanSketches:
             raise ValueError("it is of another format")
         # All of it is read for every query: from memory of its own that takes two thirds of the time of a mapped file.
         arrays = {name: numbers_in(folder / f"{name}.bin", dtype) for name, dtype in _FILES.items()}
-        bits = arrays["bits"].reshape(bits_shape(header["passages"]))
-        sketches = Sketches(bits, arrays["sums"], arrays["factors"])
+        higher = arrays["higher"].reshape(higher_shape(header["passages"]))
+        sketches = Sketches(higher, arrays["lower"].reshape(lower_shape(header["passages"])), arrays["factors"])
         return cls(arrays["directions"].reshape(-1, DIRECTIONS), header["directions"], sketches)
 
     def fits(self, segment: Segment) -> bool:
@@ -102,8 +116,8 @@ class MeanSketches:
         sketches = self.sketches
         return (
             self.directions_HD.shape == (hidden_size, DIRECTIONS)
-            and sketches.bits.shape == bits_shape(passages)
-            and (sketches.sums_P.shape, sketches.factors_P.shape) == ((passages,), (passages,))
+            and sketches.higher.shape == higher_shape(passages)
+            and (sketches.lower_PW.shape, sketches.factors_P.shape) == (lower_shape(passages), (passages,))
         )
 
 
@@ -124,16 +138,59 @@ class SketchProposer(KeepingProposer[MeanSketches]):
     def _ranked(self, coded: CodedQueries, query: int, n: int) -> np.ndarray:
         mean_H = coded.vectors_MH[query]
         directions = {each.digest: each.directions_HD for each in self._kept}
-        turned = {digest: mean_H @ directions_HD for digest, directions_HD in directions.items()}
-        scores_P, starts = np.empty(len(self.passages), np.float32), self.passages.starts
-        for each, begin, end in zip(self._kept, starts[:-1], starts[1:], strict=True):
-            each.sketches.products(turned[each.digest], scores_P[begin:end])
-        live_P = self.passages.live_P
-        if not self.passages.all_live:
-            scores_P[~live_P] = -np.inf
-        chosen_C = np.sort(highest(scores_P, max(_FEWEST_SKETCHED, _SKETCHED_PER_CANDIDATE * n)))
-        chosen_C = chosen_C[live_P[chosen_C]]
+        asked = {digest: SketchedQuery.of(mean_H @ directions_HD) for digest, directions_HD in directions.items()}
+        wanted = max(_FEWEST_SKETCHED, _SKETCHED_PER_CANDIDATE * n)
+        chosen_C = self._sketched(asked, wanted, self._least(asked, wanted))
+        if len(chosen_C) < min(wanted, self._n_live):
+            chosen_C = self._sketched(asked, wanted, -np.inf)
         return chosen_C[highest(self.passages.mean_scores(coded, query, chosen_C), n)]
+
+    def _sketched(self, asked: Mapping[int, SketchedQuery], wanted: int, least: float) -> np.ndarray:
+        """Return the passages of the highest estimates, int64 [C] ascending; `least` as `Sketches.found` has it."""
+        numbers, products = [np.empty(0, np.int64)], [np.empty(0, np.float32)]
+        for each, start, live_P in zip(self._kept, self.passages.starts, self._live, strict=False):
+            found = each.sketches.found(asked[each.digest], least, live_P)
+            numbers.append(found.numbers_C + start)
+            products.append(found.products_C)
+        return np.sort(np.concatenate(numbers)[highest(np.concatenate(products), wanted)])
+
+    def _least(self, asked: Mapping[int, SketchedQuery], wanted: int) -> float:
+        """Return what the estimate from half of the bits must reach for a passage to be looked at further.
+
+        The sample says how high estimates from all bits are of as many passages as are wanted, and how far off those
+        from half of them are.
+        """
+        found = [
+            sketches.found(asked[each.digest], -np.inf, live_S)
+            for each, (sketches, live_S) in zip(self._kept, self._samples, strict=True)
+        ]
+        by_signs_S = np.concatenate([each.by_signs_C for each in found])
+        products_S = np.concatenate([each.products_C for each in found])
+        share = wanted / max(1, self._n_live)
+        rank = surely_more(share * len(products_S))
+        if rank >= len(products_S):
+            return -np.inf
+        least = np.partition(products_S, len(products_S) - rank)[len(products_S) - rank]
+        off_S = by_signs_S - products_S
+        return float(least + off_S.mean() - _DOUBT * off_S.std())
+
+    @cached_property
+    def _live(self) -> list[np.ndarray]:
+        """Which passages of each segment can be named."""
+        return np.split(self.passages.live_P, self.passages.starts[1:-1])
+
+    @cached_property
+    def _n_live(self) -> int:
+        return int(self.passages.live_P.sum())
+
+    @cached_property
+    def _samples(self) -> list[tuple[Sketches, np.ndarray]]:
+        """Sketches of a sample of each segment's passages, and which of them can be named."""
+        total = len(self.passages)
+        every = max(1, int(total / max(_LEAST_SAMPLE, _SHARE_SAMPLED * total)))
+        rows = [np.arange(0, len(each.sketches), every) for each in self._kept]
+        pairs = zip(self._kept, self._live, rows, strict=True)
+        return [(each.sketches.take(own), live_P[own]) for each, live_P, own in pairs]
 
 
 def _digest(directions_HD: np.ndarray) -> int:
