@@ -13,6 +13,9 @@ from diffretriever.schemas.settings import ModelOptions
 Kind: TypeAlias = Literal["codes", "packed", "postings"]
 """The files that a fragment can be searched by, by the name of their folder: codes of its vectors, or what a codec has
 in place of them, and an inverted index of its impacts."""
+Beside: TypeAlias = Literal["vectors", "codes", "means"]
+"""What a fragment's `codes` hold: 8-bit codes of all vectors and these once more, such codes alone, or codes of the
+passages' mean vectors alone."""
 ProposerName: TypeAlias = Literal["mean", "sketch", "plaid"]
 FormerProposerName: TypeAlias = Literal["lancedb_tokens", "faiss_tokens"]
 """Candidate indexes that indexes made before may be calibrated with."""
@@ -38,10 +41,12 @@ class AccelerateJob(ModelOptions):
     `sketch` by 48 bytes of each and then the means of few, `plaid` by the centroids of slot vectors; `auto` tries all
     three. Where none is faster at that recall, all are scored.
     Worth it from about a hundred thousand passages on; below, the exact scan of the codes is fast enough."""
-    vectors: Literal["beside", "table"] | None = None
-    """Where exact scores read the vectors of the passages that codes leave: `beside` the codes, a copy in mapped files,
-    or in the `table` itself, which saves more than half of these bytes and takes milliseconds longer a query. Default:
-    as with codes that are there, or else beside."""
+    beside: Beside | None = None
+    """What lies beside the table for dense searches. `vectors`: 8-bit codes of all vectors, which exact searches scan,
+    and the vectors themselves once more. `codes`: the codes alone; exact scores read the vectors of few passages from
+    the table, which takes milliseconds longer a query. `means`: codes of passages' mean vectors alone, for `mean` and
+    `sketch` to name candidates by: a few hundred bytes a passage whatever K_p, and exact searches read the whole table.
+    Default: as with codes that are there, or else vectors."""
     recall: Share = 0.99
     """Recall@top_k that the search budget is chosen for, on queries made from the index's own passages."""
     top_k: PositiveInt = 100

@@ -74,6 +74,8 @@ class BudgetPlan(Model):
     """Beside it, for dense searches: 8-bit codes, and the vectors once more."""
     codes_alone_bytes: int
     """The same without the vectors, which are then read from the table."""
+    means_bytes: int
+    """Codes of mean vectors alone, and sketches: what candidates are named by, all of it wanted in memory."""
     postings_bytes: int
     """Impacts turned into postings."""
     price_per_month: float | None
@@ -87,9 +89,9 @@ class BudgetPlan(Model):
     seconds_per_query: float
     """`scanned` at that rate: without encoding the query, and without the rescoring of some passages."""
     sketches_bytes: int
-    """Bytes of the sketches, if there are any, which a search by them reads for a query and wants to stay in memory."""
+    """Bytes of the sketches, if there are any, which want to stay in memory."""
     sketches_seconds: float
-    """The same, of `sketches_bytes`."""
+    """Of a query, for what it reads of all sketches at that rate."""
 
     @property
     def stored_bytes(self) -> int:

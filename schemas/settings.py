@@ -32,7 +32,7 @@ from pydantic_settings import (
 from diffretriever.schemas.base import CommaSeparated, Model, refuse_unknown_keys, suggest
 from diffretriever.schemas.places import StorePath, plain_place
 
-RENAMED_FLAGS: dict[str, str] = {}
+RENAMED_FLAGS = {"--vectors": "--beside"}
 """A flag of any job that is gone → what it is called now, as `"--old": "--new"`: who uses the old one is told."""
 _VALUES = (
     (r"\{Budget,Path,StorePath\}", "qNpN"),

@@ -13,7 +13,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, StringConstraints
 
 from benchmarks.measuring import Benchmark, header, in_child, run
 from benchmarks.search.figures import CANDIDATE_COLUMNS, EXACT_COLUMNS, GOALS, Built, Candidates, Figures
-from diffretriever.schemas.accelerate import ProposerName
+from diffretriever.schemas.accelerate import Beside, ProposerName
 
 Size: TypeAlias = Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)?[km]-\d+-\d+$")]
 Spread: TypeAlias = Literal["clustered", "independent", "real"]
@@ -38,8 +38,8 @@ class SearchBenchmark(Benchmark):
     exact_queries: NonNegativeInt = 12
     """For exact searches, which are slower; 0 leaves their table out, where all vectors in fp32 are more than memory
     holds."""
-    vectors: Literal["beside", "table"] = "beside"
-    """Where exact scores read vectors, as accelerate_index.py has it."""
+    beside: Beside = "vectors"
+    """What lies beside the table, as accelerate_index.py has it; with `means`, `--exact-queries 0` and no plaid."""
     proposers: tuple[ProposerName, ...] = ("mean", "sketch", "plaid")
     """Candidate indexes of ours."""
     peers: tuple[Peer, ...] = ("faiss",)
@@ -84,8 +84,7 @@ def _measure(config: SearchBenchmark, size: Size, spread: Spread) -> Figures:
         vectors["folder"] = str(config.real)
     with TemporaryDirectory() as place:
         given = {"folder": str(Path(place) / "index"), "vectors": vectors}
-        copy = config.vectors == "beside"
-        codes = Built.model_validate(_loop("prepare", **given, queries=config.queries, copy=copy))
+        codes = Built.model_validate(_loop("prepare", **given, queries=config.queries, beside=config.beside))
         sys.stderr.write(f"{size} {spread}: written\n")
         used = config.exact_queries
         exact = _loop("exact", **given, queries=config.queries, used=used) if used else []

@@ -21,6 +21,7 @@ from benchmarks.search.figures import Built, Candidates, Timed
 from benchmarks.search.vectors import SAMPLE_SEED, AnyVectors, Vectors, name
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.accelerate import Beside
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.dense.base import DenseSearch
@@ -45,14 +46,14 @@ _BF16_VALUES = 1 << 30
 _CPU = torch.device("cpu")
 
 
-def prepare(folder: str, vectors: dict[str, Any], queries: int, *, copy: bool = True) -> Built:
+def prepare(folder: str, vectors: dict[str, Any], queries: int, beside: Beside) -> Built:
     """Write the index and its codes, and what an exact search finds, for the others to compare with."""
     made = vectors_from(vectors)
     index = made.write(folder)
     start = time.perf_counter()
-    build_codes(index, copy=copy)
+    build_codes(index, beside)
     built = Built(seconds=time.perf_counter() - start, mb=folder_mb(Path(folder) / "codes"))
-    search, (asked, sample) = coded_of(index, made.slots), queries_of(made, queries)
+    search, (asked, sample) = exact_of(index, made.slots), queries_of(made, queries)
     for file, each in (("asked", asked), ("sample", sample)):
         (Path(folder) / f"{file}.json").write_text(json.dumps(list(search.search(each, K))), encoding="utf-8")
     return built
@@ -66,7 +67,7 @@ def candidates(folder: str, vectors: dict[str, Any], proposer: str, budgets: lis
     tried = counts_to_try(K, made.passages)
     chosen, _ = choose_count(opened, sample, _numbered(index, found_before(folder, "sample")), tried, _TARGET)
     best = ids(found_before(folder, "asked"))
-    scan = coded_of(index, made.slots)
+    scan = exact_of(index, made.slots)
     runs: list[Timed] = []
     for budget in [chosen, *budgets]:
         limited = CandidateSearch(opened, [], stream_of(index, made.slots), budget)
@@ -208,6 +209,12 @@ def queries_of(made: Vectors, count: int) -> tuple[Representations, Representati
 def vectors_of(queries: Representations) -> np.ndarray:
     """Return float32 [M, H]."""
     return queries.vectors_MH.astype(np.float32)
+
+
+def exact_of(index: PassageIndex, slots: int) -> DenseSearch:
+    """Return the exact search by what codes there are: the scan of the table where there are those of means alone."""
+    segments, _ = open_segments(index)
+    return stream_of(index, slots) if any(s.codes.slots is None for s in segments) else coded_of(index, slots)
 
 
 def found_before(folder: str, file: str) -> Hits:

@@ -137,7 +137,6 @@ def test_models_without_normalisation_may_have_vectors_of_any_length(tmp_path: P
         ("norms", np.float32, 0, 0.9, "longer than its codes say"),
         ("counts", np.int32, 0, 1, "are damaged"),
         ("rows", np.uint32, 0, 9, "are damaged"),
-        ("ids", np.uint8, 0, ord("b"), "another id"),
         ("vectors", np.float16, 0, 0.5, "vectors beside the table differ"),
     ],
 )

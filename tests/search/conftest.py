@@ -39,10 +39,11 @@ def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Passage
 
 
 def fill(encoder: Encoder, uri: str, prefix: str = "d") -> PassageIndex:
-    """Write the passages in three fragments, to an index that is there or a new one."""
+    """Write the passages in three fragments, to a new index or one that is there; a prefix is in their texts too."""
     made = PassageIndex.open(uri) if PassageIndex.exists(uri) else PassageIndex.create(uri, manifest_of(encoder))
     committer = Committer(made)
-    passages = [Passage(prefix + p.id[1:], p.title, p.text) for p in PASSAGES]
+    said = "" if prefix == "d" else f" {prefix}"
+    passages = [Passage(prefix + p.id[1:], p.title, p.text + said) for p in PASSAGES]
     for start in range(0, len(passages), 25):
         chunk = passages[start : start + 25]
         reps = encoder.encode_passages([p.title for p in chunk], [p.text for p in chunk])

@@ -6,7 +6,7 @@ import torch
 
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
-from diffretriever.schemas.accelerate import CandidateSettings, ProposerName
+from diffretriever.schemas.accelerate import Beside, CandidateSettings, ProposerName
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.dense import open_dense
@@ -31,9 +31,9 @@ def streamed(index: PassageIndex, queries: Representations, k: int) -> Hits:
     return stream_of(index).search(queries, k)
 
 
-def prepare(index: PassageIndex, name: ProposerName) -> PassageIndex:
+def prepare(index: PassageIndex, name: ProposerName, beside: Beside = "vectors") -> PassageIndex:
     """Give an index of 60 passages codes and a candidate index."""
-    build_codes(index)
+    build_codes(index, beside)
     PROPOSERS[name].build(index, open_segments(index)[0])
     index.refresh()
     settings = CandidateSettings(

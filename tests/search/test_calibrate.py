@@ -96,7 +96,7 @@ def test_what_recall_is_measured_as(name: ProposerName, own_index: PassageIndex,
     for budget in (10, 40):
         shares = recall_at(proposer, queries, wanted, budget)
         for query, proposal in enumerate(proposer.propose(queries, budget)):
-            ids = {i for s, rows in proposer.passages.split(np.sort(proposal)) for i in s.codes.ids_of(rows)}
+            ids = {i for s, rows in proposer.passages.split(np.sort(proposal)) for i in s.ids_of(rows)}
             assert shares[query] == pytest.approx(len(ids & {i for i, _ in exact[query]}) / 10)
 
 

@@ -6,7 +6,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,12 +13,12 @@ from hypothesis import strategies as st
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
-from diffretriever.schemas.accelerate import AccelerateJob
+from diffretriever.schemas.accelerate import AccelerateJob, Beside
 from diffretriever.scoring.halves import DeviceCodes, HalfQueries
 from diffretriever.scoring.maxsim import CodedQueries, Codes, maxsim
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense.coded import CodedScan
-from diffretriever.search.dense.codes import FragmentCodes, build_codes, quantise
+from diffretriever.search.dense.codes import FragmentCodes, SlotCodes, build_codes, quantise
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
 from tests.index.compressed_cases import compressed
@@ -32,15 +31,15 @@ def own_index(encoder: Encoder, tmp_path: Path) -> PassageIndex:
     return fill(encoder, str(tmp_path / "index"))
 
 
-@pytest.mark.parametrize("copy", [True, False])
+@pytest.mark.parametrize("beside", ["vectors", "codes"])
 @pytest.mark.parametrize("budget", [1, 4, 20])
 @pytest.mark.parametrize("k", [1, 10, 1000])
 def test_the_same_passages_with_the_same_scores(
-    budget: int, k: int, copy: bool, own_index: PassageIndex, encoder: Encoder
+    budget: int, k: int, beside: Beside, own_index: PassageIndex, encoder: Encoder
 ) -> None:
     assert isinstance(opened(own_index), StreamingScan)
-    assert build_codes(own_index, copy=copy) == 3
-    assert len(list(Path(own_index.uri).glob("codes/*/vectors.bin"))) == 3 * copy
+    assert build_codes(own_index, beside) == 3
+    assert len(list(Path(own_index.uri).glob("codes/*/vectors.bin"))) == 3 * (beside == "vectors")
     assert build_codes(own_index) == 0
     queries = encoder.encode_queries(QUERIES, [budget] * len(QUERIES))
     search = opened(own_index)
@@ -64,10 +63,10 @@ def test_threads_change_nothing(
     assert together.rescored == alone.rescored > 0
 
 
-@pytest.mark.parametrize("copy", [True, False])
-def test_deleted_appended_and_compacted(copy: bool, own_index: PassageIndex, encoder: Encoder) -> None:
+@pytest.mark.parametrize("beside", ["vectors", "codes"])
+def test_deleted_appended_and_compacted(beside: Beside, own_index: PassageIndex, encoder: Encoder) -> None:
     queries = encoder.encode_queries(QUERIES)
-    build_codes(own_index, copy=copy)
+    build_codes(own_index, beside)
     before, found_before = opened(own_index), streamed(own_index, queries, 10)
     own_index.delete(["d0", "d7", "d30", "d59"])
     assert_same_hits(before.search(queries, 10), found_before)
@@ -77,11 +76,11 @@ def test_deleted_appended_and_compacted(copy: bool, own_index: PassageIndex, enc
     both = opened(own_index)
     assert isinstance(both, CodedScan)
     assert_same_hits(both.search(queries, 10), streamed(own_index, queries, 10))
-    build_codes(own_index, copy=copy)
+    build_codes(own_index, beside)
     assert_same_hits(opened(own_index).search(queries, 10), streamed(own_index, queries, 10))
     own_index.compact()
     assert isinstance(opened(own_index), StreamingScan)
-    build_codes(own_index, copy=copy)
+    build_codes(own_index, beside)
     assert_same_hits(opened(own_index).search(queries, 10), streamed(own_index, queries, 10))
 
 
@@ -98,32 +97,59 @@ def test_the_authors_scores_are_computed_from_the_vectors(own_index: PassageInde
     assert isinstance(opened(own_index, score_dtype="bfloat16-legacy"), StreamingScan)
 
 
-def test_where_vectors_are_read_is_chosen_and_kept(own_index: PassageIndex, encoder: Encoder) -> None:
+def kept_of(index: PassageIndex) -> list[str]:
+    """Return which files of all that there can be lie beside the table."""
+    names = ("vectors", "codes", "mean_codes")
+    return [name for name in names if list(Path(index.uri).glob(f"codes/*/{name}.bin"))]
+
+
+@pytest.mark.parametrize("least", ["codes", "means"])
+def test_what_lies_beside_the_table_is_chosen_and_kept(
+    least: Beside, own_index: PassageIndex, encoder: Encoder
+) -> None:
     queries = encoder.encode_queries(QUERIES)
-
-    def copies() -> int:
-        return len(list(Path(own_index.uri).glob("codes/*/vectors.bin")))
-
-    for wanted, there in ((None, 3), ("table", 0), (None, 0), ("beside", 3), ("table", 0)):
-        accelerate(AccelerateJob(index=own_index.uri, vectors=wanted))
-        assert copies() == there
+    all_files = ["vectors", "codes", "mean_codes"]
+    files = {"vectors": all_files, "codes": all_files[1:], "means": all_files[2:]}
+    rounds: tuple[tuple[Beside | None, Beside], ...] = (
+        (None, "vectors"),
+        (least, least),
+        (None, least),
+        ("vectors", "vectors"),
+        (least, least),
+    )
+    for wanted, there in rounds:
+        accelerate(AccelerateJob(index=own_index.uri, beside=wanted))
+        assert kept_of(own_index) == files[there]
         own_index.refresh()
         assert_same_hits(opened(own_index).search(queries, 10), streamed(own_index, queries, 10))
     own_index.delete(["d3"])
     own_index.compact()
     accelerate(AccelerateJob(index=own_index.uri))
-    assert copies() == 0, "as before, though all fragments are new"
+    assert kept_of(own_index) == files[least], "as before, though all fragments are new"
     own_index.refresh()
-    assert isinstance(opened(own_index), CodedScan)
+    assert isinstance(opened(own_index), StreamingScan if least == "means" else CodedScan)
     report = inspect(own_index, check=True).verification
     assert report is not None
     assert report.problems == []
 
 
-def test_where_vectors_are_read_is_nothing_to_say_of_an_index_without_codes(own_index: PassageIndex) -> None:
+def test_fragments_with_codes_of_means_alone_are_scanned_among_others(
+    own_index: PassageIndex, encoder: Encoder
+) -> None:
+    queries = encoder.encode_queries(QUERIES)
+    build_codes(own_index, "means")
+    fill(encoder, own_index.uri, prefix="new")
+    own_index.refresh()
+    build_codes(own_index)
+    search = opened(own_index)
+    assert isinstance(search, CodedScan)
+    assert_same_hits(search.search(queries, 10), streamed(own_index, queries, 10))
+
+
+def test_an_index_without_codes_is_not_asked_what_they_hold(own_index: PassageIndex) -> None:
     made = compressed(own_index, "residual4")
     with pytest.raises(ValueError, match=r"has no 8-bit codes.*leave it out"):
-        accelerate(AccelerateJob(index=made.uri, vectors="table"))
+        accelerate(AccelerateJob(index=made.uri, beside="codes"))
 
 
 @settings(max_examples=60, deadline=None)
@@ -142,7 +168,7 @@ def test_no_score_leaves_its_bound(seed: int, hidden: int, counts: list[int], sc
         vectors[:, 0] *= 100
         query[:, 0] *= 100
     vectors, query = vectors.astype(np.float16).astype(np.float32), query.astype(np.float16).astype(np.float32)
-    codes = coded(vectors, counts)
+    codes = slots_of(coded(vectors, counts))
     offsets = np.array([0, 1, 6])
     wide, narrow = CodedQueries(query, offsets), CodedQueries(query, offsets, bits=8)
     exact = maxsim(torch.from_numpy(query), offsets, torch.from_numpy(vectors), codes.vectors.offsets).numpy()
@@ -159,11 +185,11 @@ def test_no_score_leaves_its_bound(seed: int, hidden: int, counts: list[int], sc
         assert (gap <= slack[:, some]).all()
 
 
-def slack_of(queries: CodedQueries, codes: FragmentCodes) -> np.ndarray:
+def slack_of(queries: CodedQueries, codes: SlotCodes) -> np.ndarray:
     return np.stack([queries.slack(query, codes.errors_P, codes.norms_P) for query in range(len(queries))])
 
 
-def copied(codes: FragmentCodes) -> DeviceCodes:
+def copied(codes: SlotCodes) -> DeviceCodes:
     return DeviceCodes.copy(codes.vectors, codes.errors_P, codes.norms_P, CPU)
 
 
@@ -172,44 +198,16 @@ def coded(vectors: np.ndarray, counts: list[int]) -> FragmentCodes:
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     spans = list(pairwise(offsets))
     norms = np.linalg.norm(vectors, axis=1)
-    return FragmentCodes(
+    slots = SlotCodes(
         vectors=Codes(codes, scales, offsets),
-        means=Codes(codes, scales, np.arange(len(codes) + 1)),
         errors_P=np.array([errors[a:b].max(initial=0) for a, b in spans], np.float32),
         norms_P=np.array([norms[a:b].max(initial=0) for a, b in spans], np.float32),
-        rows_P=np.arange(len(counts), dtype=np.uint32),
         copy_NH=vectors.astype(np.float16),
-        ids=pa.array(map(str, range(len(counts))), pa.large_string()),
     )
+    means = Codes(codes, scales, np.arange(len(codes) + 1))
+    return FragmentCodes(means, np.arange(len(counts), dtype=np.uint32), slots)
 
 
-@pytest.mark.parametrize(("k", "copies", "by_codes"), [(40, 30, False), (40, 1, True), (3, 30, True)])
-def test_many_queries_that_want_a_large_share_read_the_table_once(
-    k: int,
-    copies: int,
-    by_codes: bool,
-    own_index: PassageIndex,
-    encoder: Encoder,
-) -> None:
-    build_codes(own_index)
-    queries = encoder.encode_queries(QUERIES * copies)
-    search = opened(own_index)
-    assert isinstance(search, CodedScan)
-    assert_same_hits(search.search(queries, k), streamed(own_index, queries, k))
-    assert (search.rescored > 0) == by_codes
-
-
-@pytest.mark.parametrize("k", [1, 3])
-def test_the_best_are_read_first_and_spare_the_rest(
-    k: int, own_index: PassageIndex, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build_codes(own_index)
-    queries = encoder.encode_queries(QUERIES)
-    # So loose a bound that it rules out nothing by itself.
-    monkeypatch.setattr(CodedQueries, "slack", lambda _self, _query, errors_P, _norms_P: errors_P * 0 + 0.01)
-    search = opened(own_index)
-    assert isinstance(search, CodedScan)
-    assert_same_hits(search.search(queries, k), streamed(own_index, queries, k))
-    scores = [np.array(sorted((s for _, s in hits), reverse=True)) for hits in streamed(own_index, queries, 60)]
-    within_two = sum(int((each >= each[k - 1] - 0.02).sum()) for each in scores)
-    assert search.rescored <= within_two
+def slots_of(codes: FragmentCodes) -> SlotCodes:
+    assert codes.slots is not None
+    return codes.slots

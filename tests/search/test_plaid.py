@@ -36,7 +36,7 @@ def by_centroids(lists: CentroidLists, segment: Segment, query: np.ndarray, prob
     floors = [products[m, best[m, -1]] for m in range(len(query))]
     probed = set(best.ravel().tolist())
     scores = {}
-    for passage, (begin, end) in enumerate(pairwise(segment.codes.vectors.offsets)):
+    for passage, (begin, end) in enumerate(pairwise(segment.slots.vectors.offsets)):
         own = set(lists.nearest_N[begin:end].tolist())
         if own & probed:
             scores[passage] = sum(
@@ -48,11 +48,11 @@ def by_centroids(lists: CentroidLists, segment: Segment, query: np.ndarray, prob
 def test_every_vector_is_listed_under_its_nearest_centroid(index: PassageIndex) -> None:
     for segment in open_segments(index)[0]:
         lists = lists_of(segment)
-        products = segment.codes.vectors.decoded(np.arange(len(segment.codes.vectors.codes_NH))) @ lists.centroids_CH.T
+        products = segment.slots.vectors.decoded(np.arange(len(segment.slots.vectors.codes_NH))) @ lists.centroids_CH.T
         np.testing.assert_allclose(
             products[np.arange(len(products)), lists.nearest_N], products.max(axis=1), rtol=0, atol=1e-6
         )
-        spans = list(pairwise(segment.codes.vectors.offsets))
+        spans = list(pairwise(segment.slots.vectors.offsets))
         for centroid, (begin, end) in enumerate(pairwise(lists.borders)):
             owners = [p for p, (a, b) in enumerate(spans) if centroid in lists.nearest_N[a:b]]
             assert lists.entries_T[begin:end].tolist() == owners
@@ -64,7 +64,7 @@ def test_passages_of_the_probed_lists_score_by_their_centroids(n: int, index: Pa
     for segment in open_segments(index)[0]:
         lists = lists_of(segment)
         gone = np.zeros(len(segment.codes), bool)
-        passages, scores = lists.found(query, gone, segment.codes.vectors.offsets, n)
+        passages, scores = lists.found(query, gone, segment.slots.vectors.offsets, n)
         assert not gone.any(), "left as it was"
         expected = by_centroids(lists, segment, query, lists.probes(n))
         assert set(passages.tolist()) == set(expected)

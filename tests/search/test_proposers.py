@@ -13,7 +13,7 @@ import torch
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import IndexPart, PassageIndex, ids_filter
-from diffretriever.schemas.accelerate import AccelerateJob, FormerProposerName, ProposerName
+from diffretriever.schemas.accelerate import AccelerateJob, Beside, FormerProposerName, ProposerName
 from diffretriever.scoring.maxsim import maxsim
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense.candidates import PROPOSERS, CandidateSearch, read_settings, write_settings
@@ -21,22 +21,40 @@ from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import build_codes, open_segments
 from diffretriever.search.dense.mean import highest
 from diffretriever.search.dense.proposer import Proposer
+from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
 from tests.search.conftest import PASSAGES, QUERIES, fill
 from tests.search.dense_cases import opened, prepare, streamed
 
+CASES = [
+    (name, beside)
+    for name, kind in PROPOSERS.items()
+    for beside in get_args(Beside)
+    if beside != "means" or not kind.needs_slots
+]
 
-@pytest.fixture(params=PROPOSERS)
-def name(request: pytest.FixtureRequest) -> ProposerName:
-    chosen: ProposerName = request.param
+
+@pytest.fixture(params=CASES, ids="-".join)
+def case(request: pytest.FixtureRequest) -> tuple[ProposerName, Beside]:
+    chosen: tuple[ProposerName, Beside] = request.param
     return chosen
 
 
 @pytest.fixture
-def index(name: ProposerName, encoder: Encoder, tmp_path: Path) -> PassageIndex:
+def name(case: tuple[ProposerName, Beside]) -> ProposerName:
+    return case[0]
+
+
+@pytest.fixture
+def beside(case: tuple[ProposerName, Beside]) -> Beside:
+    return case[1]
+
+
+@pytest.fixture
+def index(name: ProposerName, beside: Beside, encoder: Encoder, tmp_path: Path) -> PassageIndex:
     """Of 60 passages in three fragments, all known to the candidate index."""
     made = fill(encoder, str(tmp_path / "index"))
-    return prepare(made, name)
+    return prepare(made, name, beside)
 
 
 def proposer_of(index: PassageIndex) -> Proposer:
@@ -110,10 +128,10 @@ def test_a_query_finds_the_same_alone_and_among_others(index: PassageIndex, enco
         assert search.search(queries.take(np.array([query])), 5) == [together[query]]
 
 
-def test_a_budget_of_all_passages_is_the_exact_search(index: PassageIndex, encoder: Encoder) -> None:
+def test_a_budget_of_all_passages_is_the_exact_search(index: PassageIndex, beside: Beside, encoder: Encoder) -> None:
     queries = encoder.encode_queries(QUERIES)
     search = opened(index, search_budget=60)
-    assert isinstance(search, CodedScan)
+    assert isinstance(search, StreamingScan if beside == "means" else CodedScan)
     assert search.search(queries, 10) == streamed(index, queries, 10)
 
 
@@ -127,7 +145,7 @@ def test_deleted_passages_are_gone(index: PassageIndex, encoder: Encoder) -> Non
 
 
 def test_passages_that_the_candidate_index_does_not_know_are_scanned(
-    index: PassageIndex, name: ProposerName, encoder: Encoder
+    index: PassageIndex, name: ProposerName, beside: Beside, encoder: Encoder
 ) -> None:
     fill(encoder, index.uri, prefix="new")
     index.refresh()
@@ -135,9 +153,9 @@ def test_passages_that_the_candidate_index_does_not_know_are_scanned(
     news = [[hit for hit in hits if hit[0].startswith("new")] for hits in streamed(index, queries, 120)]
     for step in ("no codes", "codes alone", "all"):
         if step == "codes alone":
-            build_codes(index)
+            build_codes(index, beside)
         if step == "all":
-            prepare(index, name)
+            prepare(index, name, beside)
         search = opened(index)
         assert isinstance(search, CandidateSearch)
         knows_all = step == "all" or (name == "mean" and step == "codes alone")
@@ -149,19 +167,19 @@ def test_passages_that_the_candidate_index_does_not_know_are_scanned(
 
 
 def test_compaction_leaves_an_index_that_can_be_made_anew(
-    index: PassageIndex, name: ProposerName, encoder: Encoder
+    index: PassageIndex, name: ProposerName, beside: Beside, encoder: Encoder
 ) -> None:
     queries = encoder.encode_queries(QUERIES)
     index.delete(["d3", "d20"])
     index.compact()
     assert opened(index).search(queries, 10) == streamed(index, queries, 10), "no codes: a stream"
-    build_codes(index)
+    build_codes(index, beside)
     scores = [dict(hits) for hits in streamed(index, queries, 60)]
     for _ in range(2):
         found = opened(index).search(queries, 10)
         assert all(scores[query][i] == score for query, hits in enumerate(found) for i, score in hits)
         assert all(len(hits) == 10 for hits in found)
-        prepare(index, name)
+        prepare(index, name, beside)
     assert len(proposer_of(index).passages) == 58
 
 
@@ -175,10 +193,11 @@ def test_a_reader_of_an_older_version_sees_that_version(
     assert opened(PassageIndex.open(index.uri, version)).search(queries, 10) == before
 
 
-def test_the_job_builds_and_calibrates(name: ProposerName, encoder: Encoder, tmp_path: Path) -> None:
+def test_the_job_builds_and_calibrates(name: ProposerName, beside: Beside, encoder: Encoder, tmp_path: Path) -> None:
     made = fill(encoder, str(tmp_path / "index"))
+    job = AccelerateJob(index=made.uri, candidates=name, beside=beside, top_k=5, sample=20, recall=0.9)
     with patch("diffretriever.encoders.load_encoder", lambda *_: encoder):
-        done = accelerate(AccelerateJob(index=made.uri, candidates=name, top_k=5, sample=20, recall=0.9))
+        done = accelerate(job)
     made.refresh()
     assert done.candidates is not None
     assert done.candidates.proposer == name
@@ -188,6 +207,17 @@ def test_the_job_builds_and_calibrates(name: ProposerName, encoder: Encoder, tmp
     scores = [dict(hits) for hits in streamed(made, queries, 60)]
     for query, hits in enumerate(opened(made).search(queries, 5)):
         assert all(scores[query][i] == score for i, score in hits)
+
+
+def test_of_means_alone_nothing_is_made_that_needs_slots(encoder: Encoder, tmp_path: Path) -> None:
+    made = fill(encoder, str(tmp_path / "index"))
+    job = AccelerateJob(index=made.uri, candidates="plaid", beside="means", top_k=5, sample=20, recall=0.9)
+    with patch("diffretriever.encoders.load_encoder", lambda *_: encoder):
+        with pytest.raises(ValueError, match=r"codes of mean vectors alone.*--beside codes"):
+            accelerate(job)
+        done = accelerate(job.model_copy(update={"candidates": "auto"}))
+    assert done.candidates is not None
+    assert done.candidates.proposer in ("mean", "sketch")
 
 
 def calibrated_before(index: PassageIndex, former: FormerProposerName) -> PassageIndex:

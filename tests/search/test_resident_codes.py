@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -132,7 +133,7 @@ def test_searches_share_what_lies_there(
 
 def test_ragged_passages_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every passage of an exact top k is named, whatever the pieces and however many vectors texts have."""
-    from tests.search.test_coded_search import coded
+    from tests.search.test_coded_search import coded, slots_of
 
     rng = np.random.default_rng(0)
     for hidden, pieces in ((3, 90), (64, 1 << 30)):
@@ -141,12 +142,15 @@ def test_ragged_passages_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
         vectors = rng.standard_normal((sum(counts), hidden)).astype(np.float16).astype(np.float32)
         live = rng.random(80) < 0.9
         codes = coded(vectors, counts)
-        segment: Any = SimpleNamespace(codes=codes, live_P=live, artefact=SimpleNamespace(place=f"made up {hidden}"))
+        slots = slots_of(codes)
+        segment: Any = SimpleNamespace(
+            codes=codes, slots=slots, live_P=live, artefact=SimpleNamespace(place=f"made up {hidden}")
+        )
         asked_MH = rng.standard_normal((9, hidden)).astype(np.float16)
         queries = Representations.of_vectors(asked_MH, [1, 5, 3], [1, 1, 1])
         for query, found in enumerate(ResidentCodes([segment], CPU, 1).shortlists(queries, 7)):
             own_MH = asked_MH[queries.offsets[query] : queries.offsets[query + 1]].astype(np.float32)
-            spans = zip(codes.vectors.offsets, codes.vectors.offsets[1:], strict=False)
+            spans = pairwise(slots.vectors.offsets)
             exact = np.array([(vectors[a:b] @ own_MH.T).max(0, initial=-np.inf).mean() for a, b in spans])
             exact[~live] = -np.inf
             assert set(np.argsort(-exact)[:7]) <= set(found.numbers_C.tolist())
@@ -192,8 +196,8 @@ def test_what_codes_may_take_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_plan_has_room_for_them(coded_index: PassageIndex) -> None:
     segments, _ = open_segments(coded_index)
     passages = sum(len(segment.codes) for segment in segments)
-    vectors = sum(len(segment.codes.vectors.scales_N) for segment in segments)
-    hidden = segments[0].codes.vectors.codes_NH.shape[1]
+    vectors = sum(len(segment.slots.vectors.scales_N) for segment in segments)
+    hidden = segments[0].slots.vectors.codes_NH.shape[1]
     shape = Shape(passages, hidden, vectors / passages, 0, 0)
     found = ResidentCodes(segments, CPU, 1)
     assert found.bytes <= search_memory(shape)

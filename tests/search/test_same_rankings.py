@@ -261,7 +261,7 @@ def test_every_way_gives_the_ranking_computed_by_hand(
     depth = searched_depth(FEW, exclude_self=True)
     for accelerated in ("", "by codes", "by codes in a device's memory"):
         if accelerated == "by codes":
-            build_codes(it.opened, copy=bool(seed))
+            build_codes(it.opened, "vectors" if seed else "codes")
             build_postings(it.opened)
         elif accelerated:
             score_on_a_device(monkeypatch)

@@ -30,7 +30,7 @@ QUERIES = 10
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     place = str(tmp_path_factory.mktemp("made-up") / "index")
-    assert loops.prepare(place, VECTORS, QUERIES).mb > 0
+    assert loops.prepare(place, VECTORS, QUERIES, "vectors").mb > 0
     return place
 
 

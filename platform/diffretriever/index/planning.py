@@ -19,11 +19,12 @@ import numpy as np
 
 from diffretriever.codecs import CODECS, bytes_per_vector
 from diffretriever.presets import load_retriever
+from diffretriever.schemas.accelerate import Beside
 from diffretriever.schemas.codec import Bits, CodecConfig
 from diffretriever.schemas.plan import BudgetPlan, CapacityPlan, PlanJob
 from diffretriever.schemas.retriever import NeuralRetriever, has_slots, is_neural
 from diffretriever.scoring.kernels import scan
-from diffretriever.scoring.sketches import SKETCH_BYTES
+from diffretriever.scoring.sketches import READ_BYTES, SKETCH_BYTES
 
 GIB = 1 << 30
 SAMPLE = 256
@@ -60,13 +61,11 @@ _FP16 = 2
 _SCALE = 4
 _ROW = 40
 """Id, digest 16, number of tokens 1, and offsets."""
-_ID = 19
 _SLOT_WORD = 2
 _IMPACT = 6
 """The weight's 4 and the id's 2, which Lance packs into as many bits as the largest id of a page has."""
-_CODES_PER_PASSAGE = 24
-"""Number of vectors, error bound, length bound, row and id's length of a passage, 4 bytes each, and the scale of its
-mean's code."""
+_MEAN_PER_PASSAGE, _SLOTS_PER_PASSAGE = 8, 12
+"""Of a passage: its row and the scale of its mean's code; number of vectors, error bound and length bound."""
 _SCAN_PER_PASSAGE = 28
 """Table positions and offsets take 8 bytes a passage, the two bounds and a query's score 4."""
 
@@ -135,7 +134,8 @@ def _budget_plan(job: PlanJob, retriever: NeuralRetriever, shape: Shape, rate: f
         layouts=vector_layouts(shape),
         table_bytes=table,
         codes_bytes=codes,
-        codes_alone_bytes=codes_bytes(shape, copy=False),
+        codes_alone_bytes=codes_bytes(shape, "codes"),
+        means_bytes=codes_bytes(shape, "means") + sketches_bytes(shape),
         postings_bytes=postings,
         price_per_month=None if price is None else price * (table + codes + postings) / GIB,
         search_memory=search_memory(shape),
@@ -143,7 +143,7 @@ def _budget_plan(job: PlanJob, retriever: NeuralRetriever, shape: Shape, rate: f
         scan_rate=speed,
         seconds_per_query=scanned / speed,
         sketches_bytes=sketches_bytes(shape),
-        sketches_seconds=sketches_bytes(shape) / speed,
+        sketches_seconds=shape.passages * READ_BYTES / speed,
     )
 
 
@@ -311,15 +311,18 @@ def table_bytes(shape: Shape) -> int:
     return round(shape.passages * row)
 
 
-def codes_bytes(shape: Shape, *, copy: bool = True) -> int:
-    """Return the bytes beside the table that dense searches read: 8-bit codes, vectors, codes of mean vectors, ids.
+def codes_bytes(shape: Shape, beside: Beside = "vectors") -> int:
+    """Return the bytes beside the table that dense searches read: 8-bit codes, vectors, codes of mean vectors.
 
     Args:
         shape: of the index.
-        copy: whether the vectors are there once more.
+        beside: which of these.
     """
-    vectors = shape.vectors * (shape.hidden_size * (1 + _FP16 * copy) + _SCALE)
-    return round(shape.passages * (vectors + shape.hidden_size + _CODES_PER_PASSAGE + _ID))
+    means = shape.hidden_size + _MEAN_PER_PASSAGE
+    if beside == "means":
+        return shape.passages * means
+    vectors = shape.vectors * (shape.hidden_size * (1 + _FP16 * (beside == "vectors")) + _SCALE)
+    return round(shape.passages * (vectors + means + _SLOTS_PER_PASSAGE))
 
 
 def postings_bytes(shape: Shape) -> int:
@@ -389,7 +392,10 @@ def page(plan: CapacityPlan) -> str:
     ]
     if plan.budgets[0].price_per_month is not None:
         rows.append(("index: price of all three a month", lambda b: f"{b.price_per_month:,.2f}"))
-    rows.append(("index: codes without the vectors, GiB", lambda b: _gib(b.codes_alone_bytes)))
+    rows += [
+        ("index: codes without the vectors, GiB", lambda b: _gib(b.codes_alone_bytes)),
+        ("index: codes of means and sketches alone, GiB", lambda b: _gib(b.means_bytes)),
+    ]
     where = "one core, measured here" if plan.bandwidth_measured else "as given"
     rows += [
         ("exact scan of the codes: memory, GiB", lambda b: _gib(b.search_memory)),

@@ -116,7 +116,7 @@ def _make(rows: pa.Table, uri: str, version: int) -> Iterator[pa.Table]:
     index = PassageIndex.open(uri, version)
     for row in rows.to_pylist():
         kinds: tuple[Kind, ...] = tuple(row["kinds"])
-        missing, error = Missing(row["fragment"], kinds, row["passages"], row["copy"]), ""
+        missing, error = Missing(row["fragment"], kinds, row["passages"], row["beside"]), ""
         try:
             make_missing(index, [missing])
         except ValueError as mistake:

@@ -31,6 +31,8 @@ _BLOCK = 32
 """Vectors side by side: with 64, words lie so that a processor fetches them at half the speed."""
 SKETCH_BYTES = 2 * DIRECTIONS // 8 + 4
 """Of one vector: its bits and its factor."""
+READ_BYTES = DIRECTIONS // 8 + 4
+"""Of these, what is read of every vector for a query."""
 _STEP = 0.95
 """Of a number, in root mean squares of the vector's: with it, four steps lose least."""
 _LEVELS, _QUERY_LEVELS = 4, 16

@@ -18,7 +18,7 @@ from diffretriever.files import is_local
 from diffretriever.index.mapped_files import FileKind, lacking
 from diffretriever.index.table import PassageIndex, fragment_key
 from diffretriever.progress import track
-from diffretriever.schemas.accelerate import AccelerateJob, CandidateSettings, Kind, ProposerName
+from diffretriever.schemas.accelerate import AccelerateJob, Beside, CandidateSettings, Kind, ProposerName
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hits
@@ -29,12 +29,14 @@ from diffretriever.search.dense.candidates import AUTO, PROPOSERS, CandidateSear
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import CODES, FragmentCodes, build_fragment_codes, open_segments
 from diffretriever.search.dense.packed import PACKED, build_fragment_packed
+from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.neural import NeuralSearcher
 from diffretriever.search.sparse.postings import POSTINGS, build_fragment_postings, may_have_postings
 
 FILE_KINDS: Mapping[Kind, FileKind[Any]] = {"codes": CODES, "packed": PACKED, "postings": POSTINGS}
 """The files of each."""
 
+_LEAST_FIRST: tuple[Beside, ...] = ("means", "codes", "vectors")
 _FEWEST_ON_RAY = 50_000
 """Passages: starting Ray takes as long as making the files of some ten thousand."""
 _MOST_TEXTS = 500_000
@@ -50,8 +52,8 @@ class Missing(NamedTuple):
     """Lance's number of it."""
     kinds: tuple[Kind, ...]
     passages: int
-    copy: bool = True
-    """Whether its vectors are to lie beside its codes once more."""
+    beside: Beside = "vectors"
+    """What its codes are to hold."""
 
 
 Make: TypeAlias = Callable[[PassageIndex, Sequence[Missing]], None]
@@ -82,14 +84,14 @@ def make_missing(index: PassageIndex, missing: Sequence[Missing]) -> None:
     for each in track(missing, f"codes and postings → {index.uri}", "passages", total, lambda each: each.passages):
         fragment = index.dataset.get_fragment(each.fragment)
         if "codes" in each.kinds:
-            build_fragment_codes(index, fragment, copy=each.copy)
+            build_fragment_codes(index, fragment, each.beside)
         if "packed" in each.kinds:
             build_fragment_packed(index, fragment)
         if "postings" in each.kinds:
             build_fragment_postings(index, fragment)
 
 
-def complete(index: PassageIndex, make: Make = make_missing, *, copy: bool | None = None) -> list[Missing]:
+def complete(index: PassageIndex, make: Make = make_missing, beside: Beside | None = None) -> list[Missing]:
     """Make what an index version lacks, and remove the files of fragments that are gone; return what it lacked.
 
     With it comes BM25 of the texts, unless there are so many that whoever asks for it must have the memory to count
@@ -98,15 +100,15 @@ def complete(index: PassageIndex, make: Make = make_missing, *, copy: bool | Non
     Args:
         index: the version.
         make: makes files of several fragments.
-        copy: whether vectors lie beside their codes once more; None: as with codes that are there, or else they do.
+        beside: what codes are to hold; None: as those that are there, or else the vectors once more.
 
     Raises:
         ValueError: a passage's vectors or impacts are not sound; the message names it.
     """
     missing = missing_files(index)
     if missing:
-        wanted = _keeps_copies(index) if copy is None else copy
-        make(index, [each._replace(copy=wanted) for each in missing])
+        wanted = beside or _beside_now(index)
+        make(index, [each._replace(beside=wanted) for each in missing])
     remove_old(index)
     if len(index) <= _MOST_TEXTS:
         keep_bm25(index)
@@ -134,10 +136,9 @@ def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:
     _refuse(index, job)
     for kind in kinds_of(index):
         FILE_KINDS[kind].remove_damaged(index)
-    copy = None if job.vectors is None else job.vectors == "beside"
-    if copy is not None:
-        _remove_other_codes(index, copy=copy)
-    missing = complete(index, make, copy=copy)
+    if job.beside is not None:
+        _remove_other_codes(index, job.beside)
+    missing = complete(index, make, job.beside)
     settings = None if job.candidates == "none" else _calibrate(index, job, job.candidates)
     files = {
         kind: Kept(
@@ -157,9 +158,9 @@ def _refuse(index: PassageIndex, job: AccelerateJob) -> None:
         )
     if job.candidates != "none" and not len(index):
         raise ValueError(f"{index.uri} holds no passages to make a candidate index of: encode some first")
-    if job.vectors is not None and "codes" not in kinds_of(index):
+    if job.beside is not None and "codes" not in kinds_of(index):
         raise ValueError(
-            f"{index.uri} has no 8-bit codes, being compressed or without vectors, so --vectors says nothing of it: "
+            f"{index.uri} has no 8-bit codes, being compressed or without vectors, so --beside says nothing of it: "
             "leave it out"
         )
     if not kinds_of(index):
@@ -174,15 +175,18 @@ def _calibrate(
     """Keep the fastest way that reaches the recall: one of the candidate indexes, or the exact scan."""
     from diffretriever.search import open_searcher
 
-    names: Sequence[ProposerName] = AUTO if candidates == "auto" else [candidates]
+    segments, _ = open_segments(index)
+    has_slots = all(segment.codes.slots is not None for segment in segments)
+    names = [name for name in AUTO if has_slots or not PROPOSERS[name].needs_slots]
+    if candidates != "auto":
+        names = [candidates]
     for name in names:
-        PROPOSERS[name].build(index, open_segments(index)[0])
+        PROPOSERS[name].build(index, segments)
     index.refresh()
     options = SearchOptions(index=job.index, backbone=job.backbone, adapter=job.adapter, search_budget="exact")
     searcher = open_searcher(job.index, options)
     assert isinstance(searcher, NeuralSearcher), "an index with vectors has an encoder"
     scan = searcher.dense
-    assert isinstance(scan, CodedScan), "codes were built for every fragment"
     queries = sample_queries(index, searcher.encoder, job.sample)
     exact = scan.search(queries, job.top_k)
     scanned = milliseconds(scan, queries, job.top_k)
@@ -197,11 +201,18 @@ def _calibrate(
 
 
 def _outcome(
-    index: PassageIndex, job: AccelerateJob, name: ProposerName, scan: CodedScan, queries: Representations, exact: Hits
+    index: PassageIndex,
+    job: AccelerateJob,
+    name: ProposerName,
+    scan: DenseSearch,
+    queries: Representations,
+    exact: Hits,
 ) -> CandidateSettings:
+    stream = scan.stream if isinstance(scan, CodedScan) else scan
+    assert isinstance(stream, StreamingScan), "codes were built for every fragment, or all is scanned"
     proposer = PROPOSERS[name].open(index, open_segments(index)[0])
     count, measured = choose_count(proposer, queries, exact, counts_to_try(job.top_k, len(index)), job.recall)
-    search: DenseSearch = scan if count >= len(index) else CandidateSearch(proposer, [], scan.stream, count)
+    search = scan if count >= len(index) else CandidateSearch(proposer, [], stream, count)
     return CandidateSettings(
         proposer=name,
         search_budget=count,
@@ -215,17 +226,18 @@ def _outcome(
     )
 
 
-def _keeps_copies(index: PassageIndex) -> bool:
-    """Return whether vectors lie beside their codes once more: unless some were left out, of whatever version."""
+def _beside_now(index: PassageIndex) -> Beside:
+    """Return what codes hold, of whatever version: the least that there is of some."""
     codes = [Artefact(index.uri, f"{CODES.name}/{name}") for name in folders_in(index.uri, CODES.name)]
-    return all(header is None or FragmentCodes.has_copy(header) for header in headers_of(codes))
+    there = {FragmentCodes.beside(header) for header in headers_of(codes) if header is not None}
+    return min(there, key=_LEAST_FIRST.index, default="vectors")
 
 
-def _remove_other_codes(index: PassageIndex, *, copy: bool) -> None:
-    """Remove the codes that have the vectors beside them where these are not to be there, or the other way round."""
+def _remove_other_codes(index: PassageIndex, beside: Beside) -> None:
+    """Remove the codes that hold more than they are to, or less."""
     artefacts = [CODES.artefact(index, fragment) for fragment in index.fragments()]
     for artefact, header in zip(artefacts, headers_of(artefacts), strict=True):
-        if header is not None and FragmentCodes.has_copy(header) != copy:
+        if header is not None and FragmentCodes.beside(header) != beside:
             artefact.remove()
 
 

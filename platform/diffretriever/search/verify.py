@@ -30,6 +30,7 @@ from diffretriever.schemas.index import ROW_CHECKSUM, IndexContents, IndexManife
 from diffretriever.schemas.inspect import Problem, Verification
 from diffretriever.schemas.metadata import Columns, Scalar
 from diffretriever.schemas.retriever import is_neural
+from diffretriever.scoring.maxsim import Codes
 from diffretriever.search.dense.codes import FragmentCodes
 from diffretriever.search.dense.packed import FragmentPacked
 from diffretriever.search.sparse.kernels import digest_impacts
@@ -53,6 +54,8 @@ _UNIT_TOLERANCE = 2.0**-10
 that leaves room for the encoder's own last bits."""
 _NORM_TOLERANCE = 1e-5
 """Lengths of vectors are kept in fp32."""
+_HALF_A_STEP = 0.501
+"""Of a code: what rounding can take, and some for sums in fp32."""
 _BATCH_BYTES = 64 << 20
 _MOST_ROWS = 8192
 _NAMED = 10
@@ -292,43 +295,52 @@ def code_problems(batch: pa.RecordBatch, codes: FragmentCodes) -> Wrong:
     """Compare stored vectors with their codes, whose error and length bounds every search relies on."""
     stored_NH, offsets = read_vectors(batch)
     places_P, coded_P = _places(batch, codes.rows_P)
-    counts_P = np.diff(codes.vectors.offsets)[places_P] if coded_P.any() else np.zeros(len(coded_P), np.int64)
-    comparable_P = coded_P & (counts_P == np.diff(offsets))
     yield "the fragment's codes leave the passage out", ~coded_P
+    if codes.slots is None:
+        yield "codes of mean vectors are of others", _has_other_mean(stored_NH, offsets, codes, places_P, coded_P)
+        return
+    slots = codes.slots
+    counts_P = np.diff(slots.vectors.offsets)[places_P] if coded_P.any() else np.zeros(len(coded_P), np.int64)
+    comparable_P = coded_P & (counts_P == np.diff(offsets))
     yield "codes and vectors differ in number", coded_P & ~comparable_P
-    yield "the codes have another id for the passage", _has_other_id(batch, codes, places_P, coded_P)
 
     errors_P, norms_P = np.zeros(len(coded_P)), np.zeros(len(coded_P))
     same_P = np.ones(len(coded_P), bool)
     for row in np.flatnonzero(comparable_P):
         place = places_P[row]
         vectors = stored_NH[slice(*offsets[row : row + 2])].astype(np.float64)
-        own = slice(*codes.vectors.offsets[place : place + 2])
-        if codes.copy_NH is not None:
+        own = slice(*slots.vectors.offsets[place : place + 2])
+        if slots.copy_NH is not None:
             same_P[row] = np.array_equal(
-                codes.copy_NH[own].view(np.uint16), stored_NH[slice(*offsets[row : row + 2])].view(np.uint16)
+                slots.copy_NH[own].view(np.uint16), stored_NH[slice(*offsets[row : row + 2])].view(np.uint16)
             )
-        decoded = _decode(codes, own)
-        errors_P[row] = np.linalg.norm(vectors - decoded, axis=1).max(initial=0)
+        errors_P[row] = np.linalg.norm(vectors - _decode(slots.vectors, own), axis=1).max(initial=0)
         norms_P[row] = np.linalg.norm(vectors, axis=1).max(initial=0)
     yield "vectors beside the table differ from those in it", ~same_P
-    yield "codes are further off than they say", comparable_P & ~(errors_P <= codes.errors_P[places_P])
+    yield "codes are further off than they say", comparable_P & ~(errors_P <= slots.errors_P[places_P])
     yield (
         "a vector is longer than its codes say",
-        comparable_P & ~(norms_P <= codes.norms_P[places_P] * (1 + _NORM_TOLERANCE)),
+        comparable_P & ~(norms_P <= slots.norms_P[places_P] * (1 + _NORM_TOLERANCE)),
     )
 
 
-def _has_other_id(batch: pa.RecordBatch, codes: FragmentCodes, places_P: np.ndarray, coded_P: np.ndarray) -> np.ndarray:
-    ids = batch.column("id").to_pylist()
-    kept = iter(codes.ids_of(places_P[coded_P]))
-    return np.array([coded and next(kept) != i for i, coded in zip(ids, coded_P, strict=True)], bool)
+def _has_other_mean(
+    stored_NH: np.ndarray, offsets: np.ndarray, codes: FragmentCodes, places_P: np.ndarray, coded_P: np.ndarray
+) -> np.ndarray:
+    """Return bool [P]: the codes of a passage's mean are off by more than rounding, half a step a number."""
+    wrong_P = np.zeros(len(coded_P), bool)
+    for row in np.flatnonzero(coded_P & (np.diff(offsets) > 0)):
+        place = places_P[row]
+        mean_H = stored_NH[slice(*offsets[row : row + 2])].astype(np.float64).mean(axis=0)
+        off_H = np.abs(mean_H - _decode(codes.means, slice(place, place + 1))[0])
+        wrong_P[row] = not off_H.max() <= _HALF_A_STEP * codes.means.scales_N[place]
+    return wrong_P
 
 
-def _decode(codes: FragmentCodes, rows: slice) -> np.ndarray:
+def _decode(codes: Codes, rows: slice) -> np.ndarray:
     # The codes of a vector that is not finite have an endless scale, which is a problem reported elsewhere.
     with np.errstate(invalid="ignore"):
-        return codes.vectors.codes_NH[rows] * codes.vectors.scales_N[rows, None].astype(np.float64)
+        return codes.codes_NH[rows] * codes.scales_N[rows, None].astype(np.float64)
 
 
 def _whole_postings(postings_of: PostingsOf, fragment: Any) -> FragmentPostings | None:

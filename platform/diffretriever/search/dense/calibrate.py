@@ -25,6 +25,8 @@ _ONE_SIDED_95 = 1.645
 """Standard deviations below the mean at which a one-sided 95 % interval ends."""
 _TIMED = 20
 """Queries whose median time counts."""
+_ENOUGH_SECONDS = 10.0
+"""After which no more are timed: a scan of a large table takes minutes for each."""
 
 
 def sample_queries(index: PassageIndex, encoder: Encoder, size: int, seed: int = 0) -> Representations:
@@ -103,6 +105,8 @@ def milliseconds(search: DenseSearch, queries: Representations, k: int) -> float
     """Return the median time of a query alone, over the first few."""
     times: list[float] = []
     for query in range(min(len(queries), _TIMED)):
+        if sum(times) > _ENOUGH_SECONDS * 1e3:
+            break
         start = time.perf_counter()
         search.search(queries.take(np.array([query])), k)
         times.append((time.perf_counter() - start) * 1e3)

@@ -31,6 +31,8 @@ from diffretriever.search.dense.resident import ResidentCodes, resident_codes
 from diffretriever.search.dense.stream import StreamingScan, asks_for_the_authors_score
 
 _NOT_THERE = -1
+_BOUNDLESS = 1e30
+"""Error of scores that no codes are there for: of any passage they leave open whether it is among the best."""
 _FEW = 0.3
 _LARGE_SHARE = 0.1
 """Of all passages."""
@@ -76,9 +78,11 @@ class CodedScan(DenseSearch):
         """Open it over an index of which some fragment has codes."""
         if asks_for_the_authors_score(options):
             return None
-        segments, uncoded = open_segments(index)
+        found, uncoded = open_segments(index)
+        segments = [segment for segment in found if segment.codes.slots is not None]
         if not segments:
             return None
+        uncoded += [segment.fragment for segment in found if segment.codes.slots is None]
         stream = StreamingScan.open(index, options, device)
         resident = resident_codes(segments, device, options.memory_mb)
         return cls(CodedPassages(segments), uncoded, stream, options, resident)
@@ -140,8 +144,9 @@ class CodedPassages:
         """bool [P], False for deleted ones."""
         self.all_live = bool(self.live_P.all())
         """Whether there is nothing to leave out."""
-        self._errors_P = _joined([s.codes.errors_P for s in segments], np.float32)
-        self._norms_P = _joined([s.codes.norms_P for s in segments], np.float32)
+        errors = [_full(s, _BOUNDLESS) if s.codes.slots is None else s.codes.slots.errors_P for s in segments]
+        norms = [_full(s, 0) if s.codes.slots is None else s.codes.slots.norms_P for s in segments]
+        self._errors_P, self._norms_P = _joined(errors, np.float32), _joined(norms, np.float32)
         # Codes of an older index can be of such vectors. A length is finite where all numbers of a vector are.
         self._not_finite_C = np.flatnonzero(self.live_P & ~np.isfinite(self._norms_P))
 
@@ -152,11 +157,15 @@ class CodedPassages:
         """Raise NotFiniteError if a passage that is still in the index at `uri` has vectors with NaN or infinity."""
         if len(self._not_finite_C):
             pairs = self.split(self._not_finite_C)
-            raise stored_not_finite(uri, [i for segment, rows_C in pairs for i in segment.codes.ids_of(rows_C)])
+            raise stored_not_finite(uri, [i for segment, rows_C in pairs for i in segment.ids_of(rows_C)])
 
     def scores(self, coded: CodedQueries) -> np.ndarray:
-        """Return float32 [Q, P]: approximate mean MaxSim; -inf for passages deleted or without vectors."""
-        scores_QP = np.concatenate([coded.scores(s.codes.vectors) for s in self.segments], axis=1)
+        """Return float32 [Q, P]: approximate mean MaxSim; -inf for passages deleted or without vectors.
+
+        All segments have codes of their slots' vectors.
+        """
+        vectors = [s.codes.slots.vectors for s in self.segments if s.codes.slots is not None]
+        scores_QP = np.concatenate([coded.scores(each) for each in vectors], axis=1)
         scores_QP[:, ~self.live_P] = -np.inf
         return scores_QP
 
@@ -183,7 +192,12 @@ class CodedPassages:
             k: how many are wanted.
         """
         live_C = chosen_C[self.live_P[chosen_C]]
-        parts = [coded.chosen_scores(query, s.codes.vectors, rows_C) for s, rows_C in self.split(live_C)]
+        parts = [
+            np.zeros(len(rows_C), np.float32)
+            if s.codes.slots is None
+            else coded.chosen_scores(query, s.codes.slots.vectors, rows_C)
+            for s, rows_C in self.split(live_C)
+        ]
         scores_C = _joined(parts, np.float32)
         slack_C = coded.slack(query, self._errors_P[live_C], self._norms_P[live_C])
         kept = can_be_best(scores_C, slack_C, k)
@@ -246,10 +260,14 @@ class CodedPassages:
 
 
 def _exact_scores(query_MH: np.ndarray, segment: Segment, rows_C: np.ndarray) -> np.ndarray:
-    copy_NH = segment.codes.copy_NH
-    if copy_NH is not None:
-        return exact_stored_scores(query_MH, copy_NH, segment.codes.vectors.offsets, rows_C)
+    slots = segment.codes.slots
+    if slots is not None and slots.copy_NH is not None:
+        return exact_stored_scores(query_MH, slots.copy_NH, slots.vectors.offsets, rows_C)
     return exact_stored_scores(query_MH, *segment.stored(rows_C), np.arange(len(rows_C)))
+
+
+def _full(segment: Segment, value: float) -> np.ndarray:
+    return np.full(len(segment.codes), value, np.float32)
 
 
 def _leading(most_C: np.ndarray, k: int) -> np.ndarray:

@@ -3,7 +3,7 @@
 A fragment's data file never changes, so neither do these: deletions are looked up in the table at search time,
 compaction and replacement make new fragments, which get files of their own. Codes only narrow a search down; scores
 come from the vectors, which are here once more, bit for bit, because Lance takes milliseconds to fetch a few. Where
-bytes matter more, the copy is left out.
+bytes matter more, the copy is left out, or all but the codes of mean vectors, which name candidates.
 
 Legend: N vectors of a fragment, P its passages, H hidden size, C chosen passages.
 """
@@ -24,9 +24,7 @@ from diffretriever.encoders.representations import read_vectors
 from diffretriever.index.mapped_files import (
     FileKind,
     check_rows,
-    ids_from,
     lacking,
-    letters_of,
     mapped,
     read_header,
     with_files,
@@ -36,24 +34,20 @@ from diffretriever.index.mapped_files import (
 from diffretriever.index.table import PassageIndex, rows_written
 from diffretriever.index.vectors import finite_rows
 from diffretriever.ragged import offsets_of
+from diffretriever.schemas.accelerate import Beside
 from diffretriever.scoring.hits import NO_NUMBER
 from diffretriever.scoring.kernels import encode, to_float32
 from diffretriever.scoring.maxsim import Codes
 
 FORMAT = 2
 """Of these files."""
-_COPY = "vectors"
-_FILES = {
-    "ids": np.uint8,
-    "id_lengths": np.int32,
-    "codes": np.int8,
-    "scales": np.float32,
-    "counts": np.int32,
-    "errors": np.float32,
-    "norms": np.float32,
-    "rows": np.uint32,
-    "mean_codes": np.int8,
-    "mean_scales": np.float32,
+_MEANS = {"rows": np.uint32, "mean_codes": np.int8, "mean_scales": np.float32}
+_SLOTS = {"codes": np.int8, "scales": np.float32, "counts": np.int32, "errors": np.float32, "norms": np.float32}
+_COPY = {"vectors": np.float16}
+_FILES: Mapping[Beside, Mapping[str, type]] = {
+    "means": _MEANS,
+    "codes": {**_MEANS, **_SLOTS},
+    "vectors": {**_MEANS, **_SLOTS, **_COPY},
 }
 _BUILD_ROWS = 4096
 
@@ -73,6 +67,25 @@ class Segment:
 
     live_P: np.ndarray
     """bool [P]; False for a passage deleted since."""
+
+    @property
+    def slots(self) -> SlotCodes:
+        """The codes of its vectors.
+
+        Raises:
+            ValueError: there are such of mean vectors alone.
+        """
+        if self.codes.slots is None:
+            raise ValueError(
+                f"{self.artefact.place} has codes of mean vectors alone: `python jobs/accelerate_index.py --index "
+                f"{self.index.uri} --beside codes` makes those of all vectors"
+            )
+        return self.codes.slots
+
+    def ids_of(self, rows_C: np.ndarray) -> list[str]:
+        """Return the ids of passages (int64 [C]) that are still in the table."""
+        found: list[str] = self.index.order.passages.ids.take(pa.array(self.numbers_P[rows_C])).to_pylist()
+        return found
 
     def stored(self, rows_C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Read the vectors of passages from the table, float16, and their offsets, int64 [C + 1].
@@ -103,12 +116,12 @@ def _segment(index: PassageIndex, fragment: Any, codes: FragmentCodes) -> Segmen
     return Segment(index, fragment, CODES.artefact(index, fragment), codes, numbers_P, numbers_P != NO_NUMBER)
 
 
-def build_codes(index: PassageIndex, *, copy: bool = True) -> int:
+def build_codes(index: PassageIndex, beside: Beside = "vectors") -> int:
     """Make the codes that fragments lack; return how many fragments got some. Killed, it is simply run again.
 
     Args:
         index: whose fragments they are of.
-        copy: whether the vectors lie beside them once more.
+        beside: which, and whether the vectors once more.
 
     Raises:
         ValueError: the index holds no vectors, or some that are not finite.
@@ -117,17 +130,17 @@ def build_codes(index: PassageIndex, *, copy: bool = True) -> int:
         raise ValueError(f"{index.uri} holds no vectors: there is nothing to make codes of")
     without = lacking(index, CODES)
     for fragment in without:
-        build_fragment_codes(index, fragment, copy=copy)
+        build_fragment_codes(index, fragment, beside)
     return len(without)
 
 
-def build_fragment_codes(index: PassageIndex, fragment: Any, *, copy: bool = True) -> None:
+def build_fragment_codes(index: PassageIndex, fragment: Any, beside: Beside = "vectors") -> None:
     """Make the codes of one fragment.
 
     Args:
         index: whose fragment it is.
         fragment: Lance's.
-        copy: whether the vectors lie beside them once more.
+        beside: which, and whether the vectors once more.
 
     Raises:
         ValueError: a passage's vectors hold NaN or infinity; the message names it.
@@ -135,7 +148,24 @@ def build_fragment_codes(index: PassageIndex, fragment: Any, *, copy: bool = Tru
     assert index.manifest.hidden_size is not None, "there are vectors"
     batches = finite_rows(index.uri, index.fragment_batches(fragment, ["id", "reps"], _BUILD_ROWS))
     with CODES.build(index, fragment) as folder:
-        FragmentCodes.write(folder, batches, index.manifest.hidden_size, copy=copy)
+        FragmentCodes.write(folder, batches, index.manifest.hidden_size, beside)
+
+
+@dataclass(frozen=True)
+class SlotCodes:
+    """The codes of all vectors of a fragment.
+
+    Attributes:
+        vectors: the codes of N vectors, memory-mapped.
+        errors_P: float32 [P], longest rounding error of a passage's vectors.
+        norms_P: float32 [P], length of its longest vector.
+        copy_NH: float16 [N, H], the vectors themselves, memory-mapped; None where they are in the table alone.
+    """
+
+    vectors: Codes
+    errors_P: np.ndarray
+    norms_P: np.ndarray
+    copy_NH: np.ndarray | None
 
 
 @dataclass(frozen=True)
@@ -143,34 +173,24 @@ class FragmentCodes:
     """The files of a fragment.
 
     Attributes:
-        vectors: codes of all N vectors, memory-mapped.
         means: codes of the mean of each passage's vectors, memory-mapped.
-        errors_P: float32 [P], longest rounding error of a passage's vectors.
-        norms_P: float32 [P], length of its longest vector.
         rows_P: uint32 [P], ascending: the passage's place among the rows that the fragment was written with.
-        copy_NH: float16 [N, H], the vectors themselves, memory-mapped; None where they are in the table alone.
-        ids: P passage ids, memory-mapped.
+        slots: the codes of all its vectors; None where there are those of means alone.
     """
 
-    vectors: Codes
     means: Codes
-    errors_P: np.ndarray
-    norms_P: np.ndarray
     rows_P: np.ndarray
-    copy_NH: np.ndarray | None
-    ids: pa.LargeStringArray
+    slots: SlotCodes | None
 
     def __len__(self) -> int:
         return len(self.rows_P)
 
-    def ids_of(self, chosen_C: np.ndarray) -> list[str]:
-        """Return the ids of the passages `chosen_C` (int64 [C])."""
-        return self.ids.take(pa.array(chosen_C)).to_pylist()
-
     @staticmethod
-    def has_copy(header: Mapping[str, int]) -> bool:
-        """Return whether the vectors lie beside codes with this header; those made before always had them."""
-        return bool(header.get(_COPY, 1))
+    def beside(header: Mapping[str, int]) -> Beside:
+        """Return what there is, by its header; those made before always had the vectors."""
+        if not header.get("slots", 1):
+            return "means"
+        return "vectors" if header.get("vectors", 1) else "codes"
 
     @classmethod
     def open(cls, folder: Path) -> FragmentCodes | None:
@@ -183,45 +203,47 @@ class FragmentCodes:
         if header is None:
             return None
         hidden_size = header["hidden_size"]
-        arrays = {name: mapped(folder / f"{name}.bin", dtype) for name, dtype in _FILES.items()}
-        if cls.has_copy(header):
-            arrays[_COPY] = mapped(folder / f"{_COPY}.bin", np.float16)
-        offsets = offsets_of(arrays["counts"])
-        _check_sizes(arrays, int(offsets[-1]), hidden_size)
+        arrays = {name: mapped(folder / f"{name}.bin", dtype) for name, dtype in _FILES[cls.beside(header)].items()}
+        _check_sizes(arrays, hidden_size)
         check_rows(arrays["rows"])
-        return cls(
-            vectors=Codes(arrays["codes"].reshape(-1, hidden_size), arrays["scales"], offsets),
-            means=Codes(arrays["mean_codes"].reshape(-1, hidden_size), arrays["mean_scales"], np.arange(len(offsets))),
-            errors_P=arrays["errors"],
-            norms_P=arrays["norms"],
-            rows_P=arrays["rows"],
-            copy_NH=arrays[_COPY].reshape(-1, hidden_size) if _COPY in arrays else None,
-            ids=ids_from(arrays["ids"], arrays["id_lengths"]),
-        )
+        each_its_own = np.arange(len(arrays["rows"]) + 1)
+        means = Codes(arrays["mean_codes"].reshape(-1, hidden_size), arrays["mean_scales"], each_its_own)
+        return cls(means, arrays["rows"], _slots_in(arrays, hidden_size))
 
     @classmethod
-    def write(cls, folder: Path, batches: Iterable[pa.RecordBatch], hidden_size: int, *, copy: bool) -> None:
+    def write(cls, folder: Path, batches: Iterable[pa.RecordBatch], hidden_size: int, beside: Beside) -> None:
         """Write a fragment's files into an empty folder.
 
         Args:
             folder: is filled.
             batches: have `id`, `reps` and `_rowaddr`.
             hidden_size: H.
-            copy: whether the vectors are among them.
+            beside: which files.
         """
-        files = {**_FILES, _COPY: np.float16} if copy else _FILES
-        rows = write_arrays(folder, files, (_encode_batch(batch, copy=copy) for batch in batches))
-        write_header(folder, FORMAT, hidden_size=hidden_size, passages=rows["rows"], **{_COPY: int(copy)})
+        files = _FILES[beside]
+        written = write_arrays(folder, files, (_encode_batch(batch, files) for batch in batches))
+        there = {"slots": int(beside != "means"), "vectors": int(beside == "vectors")}
+        write_header(folder, FORMAT, hidden_size=hidden_size, passages=written["rows"], **there)
 
 
-def _check_sizes(arrays: Mapping[str, np.ndarray], n_vectors: int, hidden_size: int) -> None:
+def _slots_in(arrays: Mapping[str, np.ndarray], hidden_size: int) -> SlotCodes | None:
+    if "codes" not in arrays:
+        return None
+    vectors = Codes(arrays["codes"].reshape(-1, hidden_size), arrays["scales"], offsets_of(arrays["counts"]))
+    copy = arrays.get("vectors")
+    copy_NH = None if copy is None else copy.reshape(-1, hidden_size)
+    return SlotCodes(vectors, arrays["errors"], arrays["norms"], copy_NH)
+
+
+def _check_sizes(arrays: Mapping[str, np.ndarray], hidden_size: int) -> None:
     """Raise ValueError where offsets from one file would reach beyond another, or fall short of it."""
-    passages = len(arrays["rows"])
-    wanted = dict.fromkeys(("counts", "id_lengths", "errors", "norms", "mean_scales"), passages)
+    passages, counts_P = len(arrays["rows"]), arrays.get("counts", np.empty(0, np.int32))
+    n_vectors = int(counts_P.sum(dtype=np.int64))
+    wanted = dict.fromkeys(("counts", "errors", "norms", "mean_scales"), passages)
     wanted |= {"scales": n_vectors, "mean_codes": passages * hidden_size}
-    wanted |= dict.fromkeys({"codes", _COPY} & set(arrays), n_vectors * hidden_size)
-    wrong = [name for name, size in wanted.items() if len(arrays[name]) != size]
-    if wrong or (arrays["counts"] < 0).any():
+    wanted |= dict.fromkeys(("codes", "vectors"), n_vectors * hidden_size)
+    wrong = [name for name, array in arrays.items() if len(array) != wanted.get(name, passages)]
+    if wrong or (counts_P < 0).any():
         raise ValueError(f"the files do not fit together ({', '.join(wrong) or 'counts'})")
 
 
@@ -229,28 +251,29 @@ CODES = FileKind("codes", FORMAT, FragmentCodes.open)
 """The codes of a fragment, as an artefact of the index."""
 
 
-def _encode_batch(batch: pa.RecordBatch, *, copy: bool) -> dict[str, np.ndarray]:
+def _encode_batch(batch: pa.RecordBatch, files: Iterable[str]) -> dict[str, np.ndarray]:
+    """Return what of a batch's passages goes into some files."""
     stored_NH, offsets = read_vectors(batch)
     vectors_NH = to_float32(stored_NH)
-    letters, lengths_P = letters_of(batch.column("id").to_pylist())
     counts_P = np.diff(offsets)
-    codes, scales, errors_N = quantise(vectors_NH)
     mean_codes, mean_scales, _ = quantise(
         _reduce(np.add, vectors_NH, offsets) / np.maximum(counts_P, 1).astype(np.float32)[:, None]
     )
-    return {
-        **({_COPY: stored_NH} if copy else {}),
-        "ids": letters,
-        "id_lengths": lengths_P,
-        "codes": codes,
-        "scales": scales,
-        "counts": counts_P,
-        "errors": _reduce(np.maximum, errors_N, offsets),
-        "norms": _reduce(np.maximum, np.linalg.norm(vectors_NH, axis=1), offsets),
+    arrays = {
         "rows": rows_written(batch.column("_rowaddr").to_numpy()),
         "mean_codes": mean_codes,
         "mean_scales": mean_scales,
     }
+    if "codes" in files:
+        codes, scales, errors_N = quantise(vectors_NH)
+        arrays |= {
+            "codes": codes,
+            "scales": scales,
+            "counts": counts_P,
+            "errors": _reduce(np.maximum, errors_N, offsets),
+            "norms": _reduce(np.maximum, np.linalg.norm(vectors_NH, axis=1), offsets),
+        }
+    return {**arrays, "vectors": stored_NH} if "vectors" in files else arrays
 
 
 def _reduce(operation: np.ufunc, values_N: np.ndarray, offsets: np.ndarray) -> np.ndarray:

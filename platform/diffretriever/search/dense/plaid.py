@@ -57,7 +57,7 @@ class CentroidLists:
     @classmethod
     def of(cls, segment: Segment, others: Sequence[Self]) -> Self:
         """Learn centroids from a sample of a segment's vectors and sort its passages by them."""
-        vectors, offsets = segment.codes.vectors, segment.codes.vectors.offsets
+        vectors, offsets = segment.slots.vectors, segment.slots.vectors.offsets
         total = len(vectors.codes_NH)
         count = max(1, min(int(2 * np.sqrt(total)), total // 4))
         sample = np.random.default_rng(0).choice(total, min(total, count * _TRAINING_VECTORS), replace=False)
@@ -84,7 +84,9 @@ class CentroidLists:
 
     def fits(self, segment: Segment) -> bool:
         """Return whether all numbers lie within a segment."""
-        passages, (n_vectors, hidden_size) = len(segment.codes), segment.codes.vectors.codes_NH.shape
+        if segment.codes.slots is None:
+            return False
+        passages, (n_vectors, hidden_size) = len(segment.codes), segment.codes.slots.vectors.codes_NH.shape
         count = len(self.centroids_CH)
         return (
             self.centroids_CH.shape == (count, hidden_size)
@@ -128,6 +130,7 @@ class PlaidProposer(KeepingProposer[CentroidLists]):
 
     name: ClassVar[ProposerName] = "plaid"
     content: ClassVar[str] = "centroids"
+    needs_slots: ClassVar[bool] = True
     kept: ClassVar[str] = FILE
     keeps = CentroidLists
 
@@ -140,7 +143,7 @@ class PlaidProposer(KeepingProposer[CentroidLists]):
     def _ranked(self, vectors_MH: np.ndarray, n: int) -> np.ndarray:
         segments, starts = self.passages.segments, self.passages.starts[:-1]
         pairs = zip(self._kept, segments, strict=True)
-        found = [lists.found(vectors_MH, ~s.live_P, s.codes.vectors.offsets, self._sought(n)) for lists, s in pairs]
+        found = [lists.found(vectors_MH, ~s.live_P, s.slots.vectors.offsets, self._sought(n)) for lists, s in pairs]
         numbers_F = np.concatenate([start + passages for (passages, _), start in zip(found, starts, strict=True)])
         scores_F = np.concatenate([scores for _, scores in found])
         return numbers_F[np.argsort(-scores_F, kind="stable")[:n]]

@@ -28,6 +28,8 @@ class Proposer(ABC):
     name: ClassVar[ProposerName]
     content: ClassVar[str]
     """What it names passages by, as a person is told of it."""
+    needs_slots: ClassVar[bool] = False
+    """Whether codes of mean vectors alone are too little to make it of."""
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         """`segments` are those that the candidate index knows."""
@@ -39,7 +41,7 @@ class Proposer(ABC):
         """Make what the candidate index lacks to know all of an index's segments.
 
         Raises:
-            ValueError: a passage's vectors hold NaN or infinity.
+            ValueError: a passage's vectors hold NaN or infinity, or there are no codes that it needs.
         """
 
     @classmethod

@@ -167,7 +167,7 @@ class _Piece:
 
     @property
     def _rows(self) -> slice:
-        offsets = self.segment.codes.vectors.offsets
+        offsets = self.segment.slots.vectors.offsets
         return slice(int(offsets[self.passages.start]), int(offsets[self.passages.stop]))
 
     @property
@@ -189,7 +189,7 @@ class _Piece:
 
     def copy(self, device: torch.device) -> DeviceCodes:
         """Return its codes, copied to a device."""
-        codes, rows, own = self.segment.codes, self._rows, self.passages
+        codes, rows, own = self.segment.slots, self._rows, self.passages
         offsets = codes.vectors.offsets[own.start : own.stop + 1] - rows.start
         vectors = Codes(codes.vectors.codes_NH[rows], codes.vectors.scales_N[rows], offsets)
         return DeviceCodes.copy(vectors, codes.errors_P[own], codes.norms_P[own], device)
@@ -198,12 +198,12 @@ class _Piece:
 def _pieces(segments: Sequence[Segment]) -> Iterator[_Piece]:
     starts = offsets_of([len(segment.codes) for segment in segments])
     for segment, start in zip(segments, starts, strict=False):
-        for passages in runs(segment.codes.vectors.offsets, _PIECE_BYTES // _vector_bytes(segment)):
+        for passages in runs(segment.slots.vectors.offsets, _PIECE_BYTES // _vector_bytes(segment)):
             yield _Piece(segment, passages, int(start) + passages.start)
 
 
 def _vector_bytes(segment: Segment) -> int:
-    codes = segment.codes.vectors
+    codes = segment.slots.vectors
     return codes.codes_NH.shape[1] + codes.scales_N.itemsize
 
 
