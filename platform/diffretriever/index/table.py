@@ -14,10 +14,11 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import lance
 import numpy as np
@@ -26,7 +27,7 @@ from lance.commit import CommitConflictError
 from pydantic import ValidationError
 
 from diffretriever.collections.keys import KEY, KeySet, keys_of
-from diffretriever.encoders.representations import Representations
+from diffretriever.encoders.representations import Representations, read_vectors
 from diffretriever.full_disk import room_at
 from diffretriever.index import compaction
 from diffretriever.index.checksums import (
@@ -233,23 +234,23 @@ class PassageIndex:
                 self._opened = version
             yield
 
+    def pinned(self) -> Self:
+        """Return this version as an object of its own, which no later change of the table reaches."""
+        found = copy(self)
+        found.dataset = self.dataset.checkout_version(self.version)
+        return found
+
     def take(self, rows: np.ndarray, columns: Sequence[str]) -> pa.Table:
         """Return `columns` of the passages in `rows` (int64) of this version, in their order; nothing is looked for."""
         with self._readable():
             taken = self.dataset.take(rows.tolist(), columns=columns_to_read(self.manifest, columns))
         return with_vectors(self.uri, self.manifest, taken, columns)
 
-    def in_fragment(self, fragment: Any, places: np.ndarray, columns: Sequence[str]) -> pa.Table:
-        """Return `columns` of some rows of one of Lance's fragments, in their order.
-
-        Args:
-            fragment: as `fragments` gave it; what has been deleted since is still there.
-            places: int64, among the rows that were left of it then.
-            columns: what is wanted.
-        """
-        with self._readable():
-            taken = fragment.take(places.tolist(), columns=columns_to_read(self.manifest, columns))
-        return with_vectors(self.uri, self.manifest, taken, columns)
+    def vectors_of(self, numbers_C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the vectors of passages by their numbers (int32 [C]): float16 [N, H], and offsets, int64 [C + 1]."""
+        rows_P = self.order.passages.rows_P
+        assert rows_P is not None, "an index has its passages in rows"
+        return read_vectors(self.take(rows_P[numbers_C], ["reps"]))
 
     def shown(self, rows: np.ndarray) -> list[dict[str, Any]]:
         """Return what answers show of the passages in `rows` (int64): `title`, `text`, `collection` and `metadata`.

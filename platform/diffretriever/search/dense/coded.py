@@ -239,9 +239,19 @@ class CodedPassages:
             return sum(track(pool.map(score, range(count)), "dense search", "queries", count))
 
     def _score(self, query: int, own_MH: np.ndarray, chosen_C: np.ndarray, best: TopK) -> None:
-        parts = [_exact_scores(own_MH, *pair) for pair in self.split(chosen_C)]
-        if parts:
-            best.add_for(query, np.concatenate(parts), self.numbers_P[chosen_C])
+        elsewhere = [np.empty(0, np.int32)]
+        for segment, rows_C in self.split(chosen_C):
+            slots, numbers_C = segment.codes.slots, segment.numbers_P[rows_C]
+            if slots is None or slots.copy_NH is None:
+                elsewhere.append(numbers_C)
+                continue
+            best.add_for(query, exact_stored_scores(own_MH, slots.copy_NH, slots.vectors.offsets, rows_C), numbers_C)
+        numbers_C = np.concatenate(elsewhere)
+        if len(numbers_C):
+            # Of all segments at once: Lance takes as long for a few rows of one as for those of many.
+            stored_NH, offsets = self.segments[0].index.vectors_of(numbers_C)
+            scores_C = exact_stored_scores(own_MH, stored_NH, offsets, np.arange(len(numbers_C)))
+            best.add_for(query, scores_C, numbers_C)
 
     def split(self, chosen_C: np.ndarray) -> Iterator[tuple[Segment, np.ndarray]]:
         """Yield each segment that owns some of `chosen_C` (int64 [C], ascending), and their numbers within it."""
@@ -257,13 +267,6 @@ class CodedPassages:
         places[self.numbers_P[live]] = live
         found: np.ndarray = places[numbers]
         return found
-
-
-def _exact_scores(query_MH: np.ndarray, segment: Segment, rows_C: np.ndarray) -> np.ndarray:
-    slots = segment.codes.slots
-    if slots is not None and slots.copy_NH is not None:
-        return exact_stored_scores(query_MH, slots.copy_NH, slots.vectors.offsets, rows_C)
-    return exact_stored_scores(query_MH, *segment.stored(rows_C), np.arange(len(rows_C)))
 
 
 def _full(segment: Segment, value: float) -> np.ndarray:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +56,7 @@ class Segment:
     """A fragment, its codes, and which of its passages are still in the table."""
 
     index: PassageIndex
-    """Whose fragment it is."""
+    """Whose fragment it is: a version that nothing changes."""
     fragment: Any
     artefact: Artefact
     """Where its files lie."""
@@ -87,28 +86,12 @@ class Segment:
         found: list[str] = self.index.order.passages.ids.take(pa.array(self.numbers_P[rows_C])).to_pylist()
         return found
 
-    def stored(self, rows_C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Read the vectors of passages from the table, float16, and their offsets, int64 [C + 1].
-
-        Args:
-            rows_C: int64 [C], places of passages that are still in the table.
-        """
-        return read_vectors(self.index.in_fragment(self.fragment, self._places_P[rows_C], ["reps"]))
-
-    @cached_property
-    def _places_P(self) -> np.ndarray:  # noqa: N802 (a tensor's name)
-        """Each passage's place among the rows that are left of the fragment, int64 [P]; anything for deleted ones."""
-        rows_P = self.codes.rows_P.astype(np.int64)
-        if self.fragment.count_rows() == self.fragment.physical_rows:
-            return rows_P
-        left = self.fragment.scanner(columns=[], with_row_address=True).to_table()
-        return np.searchsorted(rows_written(left.column("_rowaddr").to_numpy()), rows_P)
-
 
 def open_segments(index: PassageIndex) -> tuple[list[Segment], list[Any]]:
     """Return the segments of an index version, and the fragments that have no codes."""
     found, without = with_files(index, CODES)
-    return [_segment(index, *each) for each in found], without
+    version = index.pinned()
+    return [_segment(version, *each) for each in found], without
 
 
 def _segment(index: PassageIndex, fragment: Any, codes: FragmentCodes) -> Segment:
