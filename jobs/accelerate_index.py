@@ -32,6 +32,11 @@ def main(config: AccelerateJob) -> None:
     done = accelerate(config, make)
     for kind, kept in done.files.items():
         print(f"{config.index}: {kind} made for {kept.made} fragments that had none, {kept.bytes / 1e6:,.1f} MB in all")
+    if done.only_streams:
+        print(
+            "searches will read the whole table, since codes of means only serve candidates and none are calibrated: "
+            f"`python jobs/accelerate_index.py --index {config.index} --candidates sketch`"
+        )
     if done.candidates is not None:
         chosen = done.candidates
         print(

@@ -220,6 +220,14 @@ def test_of_means_alone_nothing_is_made_that_needs_slots(encoder: Encoder, tmp_p
     assert done.candidates.proposer in ("mean", "sketch")
 
 
+def test_without_candidates_means_alone_are_said_to_serve_nothing(encoder: Encoder, tmp_path: Path) -> None:
+    made = fill(encoder, str(tmp_path / "index"))
+    assert accelerate(AccelerateJob(index=made.uri, beside="means")).only_streams
+    prepare(made, "sketch", "means")
+    assert not accelerate(AccelerateJob(index=made.uri)).only_streams
+    assert not accelerate(AccelerateJob(index=made.uri, beside="codes")).only_streams
+
+
 def calibrated_before(index: PassageIndex, former: FormerProposerName) -> PassageIndex:
     """Leave an index as one that was calibrated when `former` was a candidate index."""
     prepare(index, "mean")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from diffretriever.artefacts.artefact import Artefact, folders_in, headers_of, sizes_of_all
+from diffretriever.artefacts.artefact import Artefact, folders_in, headers_of, sizes_of_all, unless_damaged
 from diffretriever.encoders.representations import Representations
 from diffretriever.files import is_local
 from diffretriever.index.mapped_files import FileKind, lacking
@@ -25,7 +25,7 @@ from diffretriever.scoring.hits import Hits
 from diffretriever.search.bm25 import keep_bm25
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.calibrate import choose_count, counts_to_try, milliseconds, sample_queries
-from diffretriever.search.dense.candidates import AUTO, PROPOSERS, CandidateSearch, write_settings
+from diffretriever.search.dense.candidates import AUTO, PROPOSERS, CandidateSearch, read_settings, write_settings
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import CODES, FragmentCodes, build_fragment_codes, open_segments
 from diffretriever.search.dense.packed import PACKED, build_fragment_packed
@@ -76,6 +76,8 @@ class Accelerated(Model):
     """Of each kind that the index can have."""
     candidates: CandidateSettings | None
     """The candidate index, if one was asked for."""
+    only_streams: bool
+    """Whether there are codes of means alone, and no candidate index that goes by them."""
 
 
 def make_missing(index: PassageIndex, missing: Sequence[Missing]) -> None:
@@ -147,7 +149,8 @@ def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:
         )
         for kind in kinds_of(index)
     }
-    return Accelerated(files=files, candidates=settings)
+    only_streams = _beside_now(index) == "means" and unless_damaged(lambda: read_settings(index)) is None
+    return Accelerated(files=files, candidates=settings, only_streams=only_streams)
 
 
 def _refuse(index: PassageIndex, job: AccelerateJob) -> None:
