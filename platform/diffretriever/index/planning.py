@@ -48,6 +48,7 @@ _QUERY_TOKENS = 32
 _IMPACTS = 30.0
 _BYTES_PER_TOKEN = 4.3
 """English text in the vocabulary of the built-in backbone."""
+_SECONDS_PER_MINUTE = 60
 _SECONDS_PER_HOUR = 3600
 
 ZSTD_SHARE = 0.79
@@ -114,6 +115,7 @@ def make_plan(job: PlanJob, counted: Counted | None, measured: Sequence[Measured
         tokens=tokens,
         measured_on=known[0].passages if known[0] else 0,
         bandwidth_measured=job.bandwidth is None,
+        queries=job.queries,
         budgets=plans,
     )
 
@@ -142,9 +144,18 @@ def _budget_plan(job: PlanJob, retriever: NeuralRetriever, shape: Shape, rate: f
         scanned=scanned,
         scan_rate=speed,
         seconds_per_query=scanned / speed,
+        batch_seconds=_batch_seconds(job, retriever, shape),
         sketches_bytes=sketches_bytes(shape),
         sketches_seconds=shape.passages * READ_BYTES / speed,
     )
+
+
+def _batch_seconds(job: PlanJob, retriever: NeuralRetriever, shape: Shape) -> float | None:
+    if job.queries is None or job.tflops is None:
+        return None
+    products = job.queries * _query_vectors(retriever) * shape.passages * shape.vectors
+    # A product adds up H multiplications.
+    return 2 * products * shape.hidden_size / (job.tflops * 1e12)
 
 
 def _text_bytes(job: PlanJob, counted: Counted | None) -> float:
@@ -396,11 +407,16 @@ def page(plan: CapacityPlan) -> str:
         ("index: codes without the vectors, GiB", lambda b: _gib(b.codes_alone_bytes)),
         ("index: codes of means and sketches alone, GiB", lambda b: _gib(b.means_bytes)),
     ]
+    batch: list[tuple[str, Callable[[BudgetPlan], str]]] = []
+    if plan.queries is not None:
+        label = f"exact batch of {plan.queries:,} queries: minutes of one GPU (as given)"
+        batch.append((label, lambda b: f"{(b.batch_seconds or 0) / _SECONDS_PER_MINUTE:,.3g}"))
     where = "one core, measured here" if plan.bandwidth_measured else "as given"
     rows += [
         ("exact scan of the codes: memory, GiB", lambda b: _gib(b.search_memory)),
         (f"exact scan of the codes: GB/s ({where})", lambda b: f"{b.scan_rate / 1e9:.1f}"),
         ("exact scan of the codes: seconds a query", lambda b: f"{b.seconds_per_query:,.3g}"),
+        *batch,
         ("candidates by sketches: memory, GiB", lambda b: _gib(b.sketches_bytes)),
         ("candidates by sketches: seconds a query", lambda b: f"{b.sketches_seconds:,.3g}"),
     ]
