@@ -123,8 +123,8 @@ class Sketches:
 
     def take(self, rows: np.ndarray) -> Self:
         """Return the sketches of the vectors in rows (int64)."""
-        higher_PW = self.higher.transpose(0, 2, 1).reshape(-1, _WORDS)[: len(self)]
-        return type(self)(_in_blocks(higher_PW[rows]), self.lower_PW[rows], self.factors_P[rows])
+        higher = _in_blocks(self.higher[rows // _BLOCK, :, rows % _BLOCK])
+        return type(self)(higher, self.lower_PW[rows], self.factors_P[rows])
 
     def found(self, query: SketchedQuery, least: float, live_P: np.ndarray) -> Found:
         """Return the vectors whose product with a query is not below `least` by the higher digits alone.

@@ -239,18 +239,20 @@ class CodedPassages:
             return sum(track(pool.map(score, range(count)), "dense search", "queries", count))
 
     def _score(self, query: int, own_MH: np.ndarray, chosen_C: np.ndarray, best: TopK) -> None:
-        elsewhere = [np.empty(0, np.int32)]
+        in_table: list[np.ndarray] = []
         for segment, rows_C in self.split(chosen_C):
             slots, numbers_C = segment.codes.slots, segment.numbers_P[rows_C]
             if slots is None or slots.copy_NH is None:
-                elsewhere.append(numbers_C)
+                in_table.append(numbers_C)
                 continue
-            best.add_for(query, exact_stored_scores(own_MH, slots.copy_NH, slots.vectors.offsets, rows_C), numbers_C)
-        numbers_C = np.concatenate(elsewhere)
-        if len(numbers_C):
-            # Of all segments at once: Lance takes as long for a few rows of one as for those of many.
-            stored_NH, offsets = self.segments[0].index.vectors_of(numbers_C)
-            scores_C = exact_stored_scores(own_MH, stored_NH, offsets, np.arange(len(numbers_C)))
+            scores_C = exact_stored_scores(own_MH, slots.copy_NH, slots.vectors.offsets, rows_C)
+            best.add_for(query, scores_C, numbers_C)
+        if in_table:
+            # Of all segments at once: Lance takes nearly as long for the rows of one.
+            numbers_C = np.concatenate(in_table)
+            scores_C = exact_stored_scores(
+                own_MH, *self.segments[0].index.vectors_of(numbers_C), np.arange(len(numbers_C))
+            )
             best.add_for(query, scores_C, numbers_C)
 
     def split(self, chosen_C: np.ndarray) -> Iterator[tuple[Segment, np.ndarray]]:
