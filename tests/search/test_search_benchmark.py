@@ -9,7 +9,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from benchmarks.search import loops, peers
+from benchmarks.search import coarse, loops, peers
 from benchmarks.search.__main__ import SearchBenchmark, main
 from benchmarks.search.arrays import Arrays, BenchArrays, spectra
 from benchmarks.search.arrays import main as write_arrays
@@ -137,3 +137,30 @@ def test_texts_of_collections_and_installed_packages(tmp_path: Path) -> None:
     ids = [each.id for each in made.records() if isinstance(each, Passage)]
     assert ids == [*(f"0-p{i}" for i in range(5)), "thing.thing"]
     assert made.qrels("test") == {"0-q0": {"0-p0": 1}, "summary:thing.thing": {"thing.thing": 1}}
+
+
+def test_with_one_bucket_an_encoding_is_the_mean() -> None:
+    rng = np.random.default_rng(0)
+    queries, passages = (rng.standard_normal((n, 3, 16)).astype(np.float32) for n in (4, 50))
+    buckets = coarse.Buckets(coarse.Encoding(1, 0, 16), 16)
+    np.testing.assert_allclose(
+        buckets.scores(queries)(passages), queries.sum(axis=1) @ passages.mean(axis=1).T, rtol=1e-4, atol=1e-4
+    )
+
+
+def test_a_vector_meets_those_of_its_bucket_and_where_there_are_none_the_nearest() -> None:
+    rng = np.random.default_rng(0)
+    encoding = coarse.Encoding(1, 2, 16)
+    buckets = coarse.Buckets(encoding, 16)
+    passages = rng.standard_normal((30, 4, 16)).astype(np.float32)
+    encoded = buckets.passages(passages).reshape(30, 4, 16)
+    (planes,) = buckets._planes
+    for passage, own in zip(passages, encoded, strict=True):
+        sides = passage @ planes > 0
+        for bucket, found in enumerate(own):
+            differ = (sides != (np.array([bucket & 1, bucket & 2]) > 0)).sum(axis=1)
+            expected = passage[differ == 0].mean(axis=0) if (differ == 0).any() else passage[differ.argmin()]
+            np.testing.assert_allclose(found, expected, rtol=1e-5)
+    asked = passages[:5, :2]
+    np.testing.assert_allclose(buckets.queries(asked).reshape(5, 4, 16).sum(axis=1), asked.sum(axis=1), rtol=1e-4)
+    assert coarse.Buckets(coarse.Encoding(2, 2, 8), 16).passages(passages).shape == (30, 2 * 4 * 8)
