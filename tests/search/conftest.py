@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from diffretriever.collections import Passage
@@ -42,13 +44,19 @@ def fill(encoder: Encoder, uri: str, prefix: str = "d") -> PassageIndex:
     """Write the passages in three fragments, to a new index or one that is there; a prefix is in their texts too."""
     made = PassageIndex.open(uri) if PassageIndex.exists(uri) else PassageIndex.create(uri, manifest_of(encoder))
     committer = Committer(made)
+    for number, block in enumerate(_blocks(encoder, prefix)):
+        committer.commit({str(number): write_block(made.uri, block)}, [])
+    return made
+
+
+@lru_cache(maxsize=8)
+def _blocks(encoder: Encoder, prefix: str) -> list[pa.Table]:
+    """Return the passages with what an encoder makes of them, three fragments: many tests want the same."""
     said = "" if prefix == "d" else f" {prefix}"
     passages = [Passage(prefix + p.id[1:], p.title, p.text + said) for p in PASSAGES]
-    for start in range(0, len(passages), 25):
-        chunk = passages[start : start + 25]
-        reps = encoder.encode_passages([p.title for p in chunk], [p.text for p in chunk])
-        committer.commit({str(start): write_block(made.uri, beside(text_table(chunk, "c"), reps.to_arrow()))}, [])
-    return made
+    chunks = [passages[start : start + 25] for start in range(0, len(passages), 25)]
+    made = [encoder.encode_passages([p.title for p in chunk], [p.text for p in chunk]) for chunk in chunks]
+    return [beside(text_table(chunk, "c"), each.to_arrow()) for chunk, each in zip(chunks, made, strict=True)]
 
 
 @pytest.fixture
