@@ -21,6 +21,7 @@ from pydantic import PositiveInt
 
 from benchmarks.measuring import Benchmark, header, run
 from benchmarks.search.arrays import Arrays
+from diffretriever.scoring.maxsim import maxsim
 
 _WANTED = 100
 _BLOCK = 5_000
@@ -140,10 +141,13 @@ def held(named_QC: np.ndarray, best_QW: np.ndarray) -> float:
 
 def _maxsim(asked_QMH: np.ndarray, passages_PKH: np.ndarray) -> np.ndarray:
     """Return float32 [Q, P]."""
-    flat_NH = passages_PKH.reshape(-1, passages_PKH.shape[2])
-    products_QMN = asked_QMH @ flat_NH.T
-    best: np.ndarray = products_QMN.reshape(*asked_QMH.shape[:2], len(passages_PKH), -1).max(axis=3).mean(axis=1)
-    return best
+    sides = [(torch.from_numpy(each.reshape(-1, each.shape[2])), _offsets(each)) for each in (asked_QMH, passages_PKH)]
+    scores: np.ndarray = maxsim(*sides[0], *sides[1]).numpy()
+    return scores
+
+
+def _offsets(vectors_PKH: np.ndarray) -> np.ndarray:
+    return np.arange(len(vectors_PKH) + 1) * vectors_PKH.shape[1]
 
 
 def _in_blocks(passages_PKH: np.ndarray, scores: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:

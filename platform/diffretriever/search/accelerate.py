@@ -149,7 +149,7 @@ def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:
         )
         for kind in kinds_of(index)
     }
-    only_streams = _beside_now(index) == "means" and unless_damaged(lambda: read_settings(index)) is None
+    only_streams = unless_damaged(lambda: read_settings(index)) is None and _beside_now(index) == "means"
     return Accelerated(files=files, candidates=settings, only_streams=only_streams)
 
 

@@ -72,17 +72,19 @@ def _enough(scores_P: np.ndarray, n: int) -> np.ndarray:
     """
     every = len(scores_P) // _SAMPLE + 1
     sample_S, share = scores_P[::every], n / every
-    rank = surely_more(share)
-    if rank < len(sample_S):
-        enough = np.flatnonzero(scores_P >= np.partition(sample_S, len(sample_S) - rank)[len(sample_S) - rank])
-        if len(enough) >= n:
-            return enough
-    return np.arange(len(scores_P))
+    enough = np.flatnonzero(scores_P >= surely_reached(sample_S, share))
+    return enough if len(enough) >= n else np.arange(len(scores_P))
 
 
-def surely_more(expected: float) -> int:
-    """Return more than a sample will hold of what it is expected to hold so many of: three standard deviations."""
-    return int(expected + 3 * np.sqrt(expected) + 3)
+def surely_reached(sample_S: np.ndarray, expected: float) -> float:
+    """Return a score that the highest reach of which a sample is expected to hold so many, by three deviations.
+
+    -inf, which all reach, where that would be the whole sample.
+    """
+    rank = int(expected + 3 * np.sqrt(expected) + 3)
+    if rank >= len(sample_S):
+        return -np.inf
+    return float(np.partition(sample_S, len(sample_S) - rank)[len(sample_S) - rank])
 
 
 def highest(scores_P: np.ndarray, n: int) -> np.ndarray:

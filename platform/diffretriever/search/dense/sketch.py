@@ -31,7 +31,7 @@ from diffretriever.scoring.sketches import (
     main_directions,
 )
 from diffretriever.search.dense.codes import Segment
-from diffretriever.search.dense.mean import highest, means_of, surely_more
+from diffretriever.search.dense.mean import highest, means_of, surely_reached
 from diffretriever.search.dense.proposer import KeepingProposer
 
 FORMAT = 2
@@ -47,7 +47,8 @@ _SKETCHED_PER_CANDIDATE = 8
 """Passages that the sketches name for one candidate."""
 _FEWEST_SKETCHED = 512
 """Passages that they name at least: to read so many means takes a tenth of a millisecond."""
-_LEAST_SAMPLE, _SHARE_SAMPLED = 8192, 1 / 64
+_LEAST_SAMPLE, _MOST_APART = 8192, 64
+"""Passages of the sample where there are so many, and how many there are at most for one of it."""
 _DOUBT = 1.5
 """Standard deviations by which an estimate from half of the bits may be too low."""
 
@@ -166,13 +167,11 @@ class SketchProposer(KeepingProposer[MeanSketches]):
         ]
         by_signs_S = np.concatenate([each.by_signs_C for each in found])
         products_S = np.concatenate([each.products_C for each in found])
-        share = wanted / max(1, self._n_live)
-        rank = surely_more(share * len(products_S))
-        if rank >= len(products_S):
-            return -np.inf
-        least = np.partition(products_S, len(products_S) - rank)[len(products_S) - rank]
+        least = surely_reached(products_S, len(products_S) * wanted / max(1, self._n_live))
+        if least == -np.inf:
+            return least
         off_S = by_signs_S - products_S
-        return float(least + off_S.mean() - _DOUBT * off_S.std())
+        return least + float(off_S.mean() - _DOUBT * off_S.std())
 
     @cached_property
     def _live(self) -> list[np.ndarray]:
@@ -186,8 +185,7 @@ class SketchProposer(KeepingProposer[MeanSketches]):
     @cached_property
     def _samples(self) -> list[tuple[Sketches, np.ndarray]]:
         """Sketches of a sample of each segment's passages, and which of them can be named."""
-        total = len(self.passages)
-        every = max(1, int(total / max(_LEAST_SAMPLE, _SHARE_SAMPLED * total)))
+        every = min(_MOST_APART, max(1, len(self.passages) // _LEAST_SAMPLE))
         rows = [np.arange(0, len(each.sketches), every) for each in self._kept]
         pairs = zip(self._kept, self._live, rows, strict=True)
         return [(each.sketches.take(own), live_P[own]) for each, live_P, own in pairs]
