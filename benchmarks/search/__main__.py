@@ -12,7 +12,17 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field, NonNegativeInt, PositiveInt, StringConstraints
 
 from benchmarks.measuring import Benchmark, header, in_child, run
-from benchmarks.search.figures import CANDIDATE_COLUMNS, EXACT_COLUMNS, GOALS, Built, Candidates, Figures
+from benchmarks.search.figures import (
+    CANDIDATE_COLUMNS,
+    EXACT_COLUMNS,
+    GOALS,
+    HYBRID_COLUMNS,
+    HYBRID_GOALS,
+    Built,
+    Candidates,
+    Figures,
+    Hybrid,
+)
 from diffretriever.schemas.accelerate import Beside, ProposerName
 
 Size: TypeAlias = Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)?[km]-\d+-\d+$")]
@@ -48,6 +58,9 @@ class SearchBenchmark(Benchmark):
     """Interpreter of an environment that has fast-plaid, which pins another torch; left out if not given."""
     fast_plaid_passages: PositiveInt = 20_000
     """Passages that fast-plaid gets: it takes minutes to index so many."""
+    hybrid: bool = False
+    """Also the sum of dense scores and BM25: candidates of the last of `--proposers`, made-up texts of 56 words, and
+    queries of 6."""
     quick: bool = False
     """10,000 passages and 20 queries."""
 
@@ -73,6 +86,9 @@ def main(config: SearchBenchmark) -> None:
         if each.exact:
             text += f"\n{format_table(each.exact_rows(), EXACT_COLUMNS)}\n"
         text += f"\n{format_table(each.candidate_rows(), CANDIDATE_COLUMNS)}\n"
+        if each.hybrid:
+            goal = HYBRID_GOALS.get(each.case.partition(",")[0])
+            text += f"\n{format_table([each.hybrid.row(goal)], HYBRID_COLUMNS)}\n"
     config.report(about, text.rstrip("\n"), results=[each.model_dump() for each in figures])
 
 
@@ -89,6 +105,7 @@ def _measure(config: SearchBenchmark, size: Size, spread: Spread) -> Figures:
         used = config.exact_queries
         exact = _loop("exact", **given, queries=config.queries, used=used) if used else []
         ours = [_ours(config, name, given) for name in config.proposers]
+        hybrid = _hybrid(config, given) if config.hybrid else None
         peers = [Candidates.model_validate(_peer(name, **given, **told)) for name, told in _peers(config)]
     return Figures(
         case=f"{size}, {spread}",
@@ -97,6 +114,7 @@ def _measure(config: SearchBenchmark, size: Size, spread: Spread) -> Figures:
         goal=GOALS.get(size),
         exact=exact,
         candidates=[*ours, *peers],
+        hybrid=hybrid,
     )
 
 
@@ -107,6 +125,12 @@ def _ours(config: SearchBenchmark, name: str, given: dict[str, Any]) -> Candidat
     found = _loop("candidates", **given, proposer=name, budgets=budgets, queries=config.queries)
     sys.stderr.write(f"{name}: done\n")
     return Candidates.model_validate(found).model_copy(update={"built": built})
+
+
+def _hybrid(config: SearchBenchmark, given: dict[str, Any]) -> Hybrid:
+    words = _loop("build_bm25", folder=given["folder"])
+    found = _loop("hybrid", **given, proposer=config.proposers[-1], queries=config.queries)
+    return Hybrid.model_validate({**found, "words": words})
 
 
 def _peers(config: SearchBenchmark) -> list[tuple[str, dict[str, Any]]]:

@@ -17,13 +17,16 @@ import torch
 from pydantic import TypeAdapter
 
 from benchmarks.measuring import peak_mb, serve_child
-from benchmarks.search.figures import Built, Candidates, Timed
-from benchmarks.search.vectors import SAMPLE_SEED, AnyVectors, Vectors, name
+from benchmarks.search.figures import Built, Candidates, CountedWords, Timed
+from benchmarks.search.vectors import SAMPLE_SEED, AnyVectors, Vectors, made_up_texts, name
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.accelerate import Beside
+from diffretriever.schemas.mode import ListName
 from diffretriever.schemas.search import SearchOptions
+from diffretriever.scoring.fusion import FUSION_DEPTH, ranked
 from diffretriever.scoring.hits import Hits
+from diffretriever.search.bm25 import Bm25Search, keep_bm25
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.calibrate import choose_count, counts_to_try
 from diffretriever.search.dense.candidates import PROPOSERS, CandidateSearch
@@ -37,6 +40,7 @@ K = 100
 _TARGET = 0.99
 """Recall that budgets are calibrated to."""
 _SAMPLE = 100
+_QUERY_WORDS = 6
 """Queries to calibrate with."""
 _BATCH = 32
 _TURN = 3
@@ -89,6 +93,40 @@ def build(folder: str, proposer: str) -> Built:
     start = time.perf_counter()
     PROPOSERS[proposer].build(index, open_segments(index)[0])
     return Built(seconds=time.perf_counter() - start, mb=folder_mb(Path(folder)) - size)
+
+
+def build_bm25(folder: str) -> CountedWords:
+    """Count the words of all passages."""
+    index, size = PassageIndex.open(folder), folder_mb(Path(folder))
+    start = time.perf_counter()
+    keep_bm25(index)
+    made = Built(seconds=time.perf_counter() - start, mb=folder_mb(Path(folder)) - size)
+    return CountedWords(built=made, peak_mb=peak_mb())
+
+
+def hybrid(folder: str, vectors: dict[str, Any], proposer: str, queries: int) -> dict[str, Any]:
+    """Search by the sum of dense scores, of candidates, and BM25, each a thousand deep, as a searcher does."""
+    made, index = vectors_from(vectors), PassageIndex.open(folder)
+    asked, _ = queries_of(made, queries)
+    opened = PROPOSERS[proposer].open(index, open_segments(index)[0])
+    dense, words = CandidateSearch(opened, [], stream_of(index, made.slots), FUSION_DEPTH), Bm25Search(index)
+    compiled = made_up_texts(1, _QUERY_WORDS, 0)
+    dense.search(asked.take(np.array([0])), K), words.search(compiled, K)
+    for is_first in (True, False):
+        times: dict[str, list[float]] = {"dense": [], "bm25": [], "sum": []}
+        for number, text in enumerate(made_up_texts(queries, _QUERY_WORDS, SAMPLE_SEED)):
+            query, start = asked.take(np.array([number])), time.perf_counter()
+            lists: dict[ListName, Hits] = {
+                "dense": timed(lambda q=query: dense.search(q, FUSION_DEPTH), times["dense"]),  # type: ignore[misc]
+                "bm25": timed(lambda t=text: words.search([t], FUSION_DEPTH), times["bm25"]),  # type: ignore[misc]
+            }
+            found = ids(ranked("dense+bm25", lists, K))
+            times["sum"].append((time.perf_counter() - start) * 1e3)
+            assert len(found[0]) == min(K, made.passages), "enough passages have a word"
+        if is_first:
+            first_ms = times["sum"]
+    ms = {"ms": times["sum"], "first_ms": first_ms, "dense_ms": times["dense"], "bm25_ms": times["bm25"]}
+    return {"proposer": proposer, "peak_mb": peak_mb(), **ms}
 
 
 def exact(folder: str, vectors: dict[str, Any], queries: int, used: int) -> list[dict[str, Any]]:
@@ -240,4 +278,4 @@ def coded_of(index: PassageIndex, slots: int) -> CodedScan:
 
 
 if __name__ == "__main__":
-    serve_child({f.__name__: f for f in (prepare, build, candidates, exact)})
+    serve_child({f.__name__: f for f in (prepare, build, candidates, exact, build_bm25, hybrid)})

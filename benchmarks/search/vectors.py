@@ -29,6 +29,9 @@ BLOCK = 25_000
 """Passages drawn at once."""
 FRAGMENT = 500_000
 """Passages of a data file, about as many of 4 vectors of 384 numbers as compaction makes one of."""
+_TEXT_WORDS = 56
+_VOCABULARY = 150_000
+_RANK_SHIFT = 50
 _PASSAGES_PER_CENTROID = 100
 _QUERY_SEED = 1 << 40
 SAMPLE_SEED = 1
@@ -59,7 +62,8 @@ class Vectors(Model, ABC):
 
     @staticmethod
     def _table(first: int, vectors_PKH: np.ndarray) -> pa.Table:
-        passages = [Passage(name(first + i), "", f"passage {first + i}") for i in range(len(vectors_PKH))]
+        texts = made_up_texts(len(vectors_PKH), _TEXT_WORDS, first)
+        passages = [Passage(name(first + i), "", text) for i, text in enumerate(texts)]
         return beside(text_table(passages, "bench"), _representations(vectors_PKH).to_arrow())
 
     def queries(self, count: int, seed: int = 0) -> Representations:
@@ -155,6 +159,17 @@ AnyVectors: TypeAlias = Annotated[MadeUpVectors | RealVectors, Field(discriminat
 def name(row: int) -> str:
     """Return an id that sorts as the rows do."""
     return f"{row:09d}"
+
+
+def made_up_texts(count: int, words: int, seed: int) -> list[str]:
+    """Return texts of so many words each, drawn by Zipf's law: the r-th most frequent in proportion to 1 / (r + 50).
+
+    So the first is in a seventh of all passages of 56 words, as content words of real text are.
+    """
+    drawn = np.random.default_rng(seed).random((count, words))
+    ranks = ((_VOCABULARY / _RANK_SHIFT + 1) ** drawn - 1) * _RANK_SHIFT
+    # No stop word begins or ends so, and no stemmer cuts such a word.
+    return [" ".join(f"w{rank:x}q" for rank in each) for each in ranks.astype(np.int64).tolist()]
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,9 @@ from pathlib import Path
 
 import bm25s
 import pytest
+import Stemmer
+from hypothesis import given
+from hypothesis import strategies as st
 
 from diffretriever.collections import Passage
 from diffretriever.index.filters import collection_filter
@@ -18,7 +22,7 @@ from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.scoring.hits import Hit
 from diffretriever.search import open_searcher
-from diffretriever.search.bm25 import Bm25Search, Bm25Searcher, analyse, bm25_artefact
+from diffretriever.search.bm25 import LUCENE_STOP_WORDS, Bm25Search, Bm25Searcher, analyse, bm25_artefact
 from tests.search.conftest import PASSAGES, QUERIES, WORDS
 
 
@@ -81,6 +85,14 @@ def test_an_index_without_words_has_nothing(texts: list[str], tmp_path: Path) ->
 
 def test_analysis() -> None:
     assert analyse(["The dog's running; running THE dogs!", "", "the"]) == [["dog", "run", "run", "dog"], [], []]
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8") | st.sampled_from("aes'\u2019 \u0130\u00df\n."), max_size=40), max_size=8))
+def test_analysis_is_the_librarys_of_all_texts_at_once(texts: list[str]) -> None:
+    plain = [re.sub(r"['\u2019\uff07]s\b", "", text.lower()) for text in texts]
+    stemmer = Stemmer.Stemmer("porter")
+    options = {"stopwords": LUCENE_STOP_WORDS, "stemmer": stemmer, "return_ids": False, "show_progress": False}
+    assert analyse(texts) == bm25s.tokenize(plain, token_pattern=r"\w+", **options)
 
 
 def test_the_model_is_kept_and_follows_the_table(bm25_index: PassageIndex) -> None:

@@ -13,7 +13,7 @@ from benchmarks.search import coarse, loops, peers
 from benchmarks.search.__main__ import SearchBenchmark, main
 from benchmarks.search.arrays import Arrays, BenchArrays, spectra
 from benchmarks.search.arrays import main as write_arrays
-from benchmarks.search.figures import Built, Candidates
+from benchmarks.search.figures import Built, Candidates, Hybrid
 from benchmarks.search.texts import BenchTexts
 from benchmarks.search.texts import main as write_texts
 from diffretriever.collections import Passage, open_collection
@@ -45,6 +45,18 @@ def test_our_candidates(proposer: str, folder: str) -> None:
     found = loops.candidates(folder, VECTORS, proposer, [400], QUERIES)
     assert min(recalls(found)) > 0.9
     assert recalls(found)[-1] == 1, "all passages"
+
+
+def test_hybrid(folder: str) -> None:
+    loops.build(folder, "mean")
+    words = loops.build_bm25(folder)
+    assert words.built.mb > 0
+    found = Hybrid.model_validate({**loops.hybrid(folder, VECTORS, "mean", QUERIES), "words": words})
+    assert len(found.ms) == len(found.first_ms) == len(found.dense_ms) == len(found.bm25_ms) == QUERIES
+    assert all(
+        whole >= dense + bm25 for whole, dense, bm25 in zip(found.ms, found.dense_ms, found.bm25_ms, strict=True)
+    )
+    assert found.row(1e9)[-1].endswith("met")
 
 
 def test_exact_searches(folder: str) -> None:

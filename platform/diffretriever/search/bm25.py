@@ -1,16 +1,18 @@
 """BM25 by bm25s over an index's texts: Lucene's formula, English possessives, stop words and Porter stemming.
 
-Legend: Q queries, T terms of all queries, P postings, V vocabulary, D passages, K kept.
+Legend: Q queries, T terms of all queries, W terms of all passages, P postings, V vocabulary, D passages, K kept.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import re
 import warnings
 from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -151,20 +153,49 @@ def _built_and_kept(index: PassageIndex) -> bm25s.BM25 | None:
 
 
 def _built(index: PassageIndex) -> bm25s.BM25 | None:
-    """Return the model of an index's texts; None where no text has a word."""
-    import bm25s
+    """Return the model of an index's texts; None where no text has a word.
 
+    The library's tokenizer numbers the terms, and compiled loops count and weigh them as the library does, to the bit:
+    its own keep some 80 bytes a posting while they count, these 12.
+    """
     retriever = index.manifest.retriever
     config = retriever if isinstance(retriever, Bm25Retriever) else OF_ANY_TEXTS
-    words: list[list[str]] = []
+    terms, lengths = [np.empty(0, np.int32)], [np.empty(0, np.int64)]
+    tokenizer = _tokenizer()
     with Progress("BM25 index", len(index), quiet=True) as progress:
         for texts in _texts(index, config):
-            words += analyse(texts)
+            found = list(tokenizer.streaming_tokenize(map(_plain, texts), update_vocab=True, allow_empty=False))
+            lengths.append(np.array([len(each) for each in found], np.int64))
+            terms.append(np.fromiter(chain.from_iterable(found), np.int32))
             progress.update(len(texts))
-    if not any(words):
+    if not tokenizer.stem_to_sid:
         return None
+    return _weighed(np.concatenate(terms), np.concatenate(lengths), tokenizer.stem_to_sid, config)
+
+
+def _weighed(
+    terms_W: np.ndarray, lengths_D: np.ndarray, vocabulary: dict[str, int], config: Bm25Retriever
+) -> bm25s.BM25:
+    """Return the model of passages that have these terms, one after the other."""
+    import bm25s
+
+    counts_V, last_V = np.zeros(len(vocabulary), np.int64), np.full(len(vocabulary), -1, np.int32)
+    offsets_D = offsets_of(lengths_D)
+    count_passages(terms_W, offsets_D, counts_V, last_V)
+    starts_V = offsets_of(counts_V)
+    passages_P, weights_P = np.empty(starts_V[-1], np.int32), np.empty(starts_V[-1], np.float32)
+    last_V[:] = -1
+    place_counts((terms_W, offsets_D), starts_V[:-1].copy(), last_V, passages_P, weights_P)
+    passages = len(lengths_D)
+    idf_V = np.array([math.log(1 + (passages - n + 0.5) / (n + 0.5)) for n in counts_V.tolist()], np.float32)
+    norms_D = config.k1 * ((1 - config.b) + config.b * lengths_D / lengths_D.mean())
+    weigh((starts_V, passages_P, weights_P), idf_V, norms_D)
     model = bm25s.BM25(method="lucene", k1=config.k1, b=config.b)
-    model.index(words, show_progress=False)
+    model.scores = {"data": weights_P, "indices": passages_P, "indptr": starts_V, "num_docs": passages}
+    # The library numbers an empty word too, which has no postings.
+    model.vocab_dict = {**vocabulary, "": vocabulary.get("", len(vocabulary))}
+    model.unique_token_ids_set = set(model.vocab_dict.values())
+    model.nonoccurrence_array = None
     return model
 
 
@@ -240,17 +271,86 @@ def _remove_older(index: PassageIndex) -> None:
 
 def analyse(texts: Sequence[str]) -> list[list[str]]:
     """Return the terms of each text as Lucene's EnglishAnalyzer makes them, but for its exotic word breaks."""
+    tokenizer = _tokenizer()
+    found = list(tokenizer.streaming_tokenize(map(_plain, texts), update_vocab=True, allow_empty=False))
+    terms = list(tokenizer.stem_to_sid)
+    return [[terms[number] for number in each] for each in found]
+
+
+def _tokenizer() -> bm25s.tokenization.Tokenizer:
+    """Return what numbers the terms of texts, the same in all that it is given."""
     import bm25s
 
-    plain = [_POSSESSIVE.sub("", text.lower()) for text in texts]
-    return bm25s.tokenize(
-        plain,
-        token_pattern=r"\w+",  # noqa: S106 (no password)
-        stopwords=LUCENE_STOP_WORDS,
-        stemmer=Stemmer.Stemmer("porter"),
-        return_ids=False,
-        show_progress=False,
-    )
+    return bm25s.tokenization.Tokenizer(splitter=r"\w+", stopwords=LUCENE_STOP_WORDS, stemmer=Stemmer.Stemmer("porter"))
+
+
+def _plain(text: str) -> str:
+    return _POSSESSIVE.sub("", text.lower())
+
+
+@njit(nogil=True, cache=True)
+def count_passages(terms_W: np.ndarray, offsets_D: np.ndarray, counts_V: np.ndarray, last_V: np.ndarray) -> None:
+    """Count the passages that have each term.
+
+    Args:
+        terms_W: int32 [W], the terms of all passages, one passage after the other.
+        offsets_D: int64 [D + 1], where the terms of each begin.
+        counts_V: int64 [V], zeros; written.
+        last_V: int32 [V], -1; written.
+    """
+    for passage in range(len(offsets_D) - 1):
+        for w in range(offsets_D[passage], offsets_D[passage + 1]):
+            term = terms_W[w]
+            if last_V[term] != passage:
+                last_V[term] = passage
+                counts_V[term] += 1
+
+
+@njit(nogil=True, cache=True)
+def place_counts(
+    passages: tuple[np.ndarray, np.ndarray],
+    cursors_V: np.ndarray,
+    last_V: np.ndarray,
+    passages_P: np.ndarray,
+    counts_P: np.ndarray,
+) -> None:
+    """Write each term's postings: its passages, ascending, and how often they have it.
+
+    Args:
+        passages: terms int32 [W] and offsets int64 [D + 1], as in `count_passages`.
+        cursors_V: int64 [V], each term's first posting; moved on.
+        last_V: int32 [V], -1; written.
+        passages_P: int32 [P], written.
+        counts_P: float32 [P], written.
+    """
+    terms_W, offsets_D = passages
+    for passage in range(len(offsets_D) - 1):
+        for w in range(offsets_D[passage], offsets_D[passage + 1]):
+            term = terms_W[w]
+            if last_V[term] != passage:
+                last_V[term] = passage
+                passages_P[cursors_V[term]] = passage
+                counts_P[cursors_V[term]] = 0
+                cursors_V[term] += 1
+            counts_P[cursors_V[term] - 1] += np.float32(1)
+
+
+@njit(nogil=True, cache=True)
+def weigh(matrix: tuple[np.ndarray, np.ndarray, np.ndarray], idf_V: np.ndarray, norms_D: np.ndarray) -> None:
+    """Put the weights of postings in the place of their counts.
+
+    Args:
+        matrix: starts of the vocabulary's postings int64 [V + 1], their passages int32 [P], and counts float32 [P],
+            overwritten.
+        idf_V: float32 [V].
+        norms_D: float64 [D], what a passage's length adds to its counts.
+    """
+    starts_V, passages_P, counts_P = matrix
+    for term in range(len(idf_V)):
+        idf = np.float64(idf_V[term])
+        for p in range(starts_V[term], starts_V[term + 1]):
+            count = np.float64(counts_P[p])
+            counts_P[p] = np.float32(idf * (count / (norms_D[passages_P[p]] + count)))
 
 
 @njit(nogil=True, cache=True)
