@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tests.waiting  # noqa: F401
+
+# isort: split
 import gc
 import shutil
 import sys

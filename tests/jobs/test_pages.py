@@ -41,7 +41,7 @@ def blocks_of(language: str) -> list[str]:
     return [block for page in pages for block in re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)]
 
 
-ON_RAY = ("batch_search", "sweep_budgets", "train")
+ON_RAY = ("train",)
 """Jobs that start a Ray where none runs, however little they have to do."""
 
 LOCAL = [c for c in commands() if not c.startswith(("make ", "ray ", "export "))]

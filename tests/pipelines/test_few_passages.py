@@ -1,4 +1,4 @@
-"""Few passages are encoded in the job's own process, and every encode job leaves an index that is fast to search."""
+"""Few passages and queries need no Ray, and every encode job leaves an index that is fast to search."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from diffretriever.artefacts.artefact import folders_in
 from diffretriever.collections import read_run
 from diffretriever.index.rewrite import write_pruned
 from diffretriever.index.table import PassageIndex
-from diffretriever.pipelines import accelerate, encode, sweep
+from diffretriever.pipelines import accelerate, batch_search, encode, few, mining, sweep
+from diffretriever.pipelines.batch_search import search_batch
 from diffretriever.pipelines.encode import encode_collection
+from diffretriever.pipelines.mining import mine_negatives
 from diffretriever.pipelines.sweep import sweep_budgets
 from diffretriever.schemas.encode import EncodeJob
 from diffretriever.schemas.retriever import LibraryRetriever
-from diffretriever.schemas.search import SearchOptions
+from diffretriever.schemas.search import BatchSearchJob, SearchOptions
+from diffretriever.schemas.training_data import MineNegativesJob
 from diffretriever.search import accelerate as files
 from diffretriever.search import open_searcher
 from diffretriever.search.accelerate import missing_files
@@ -34,7 +37,8 @@ from tests.pipelines.sweep_cases import make_job as make_sweep
 def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     """No Ray is at hand, and none may be started."""
     monkeypatch.setattr("diffretriever.pipelines.few.is_cluster_at_hand", lambda _: False)
-    monkeypatch.delattr(encode, "ray_session")
+    for jobs in (encode, batch_search, mining):
+        monkeypatch.delattr(jobs, "ray_session")
 
 
 @pytest.fixture
@@ -125,6 +129,47 @@ def test_an_index_has_the_instruction_of_its_collection(job: Any, tmp_path: Path
         ValueError, match=r"another retriever .*\n.*passage_prompt: be refuted:  != None\n.*query_prompt"
     ):
         encode_collection(job.model_copy(update={**of_it, "collection": corpora["nq"]}))
+
+
+def test_few_queries_are_searched_for_and_mined_for(job: Any, tmp_path: Path) -> None:
+    """Three queries at a time, their own documents left out; the same runs as one search gives."""
+    encode_collection(job)
+    texts = {f"p{i}": json.loads(line(i))["text"] for i in range(7)}
+    corpus = tmp_path / "corpus"
+    (corpus / "queries.jsonl").write_text("".join(f'{{"_id": "{i}", "text": "{text}"}}\n' for i, text in texts.items()))
+    (corpus / "qrels").mkdir(exist_ok=True)
+    judged = "".join(f"p{i}\tp{i + 1}\t1\n" for i in range(7))
+    (corpus / "qrels" / "train.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
+    shared = {"index": job.index, "backbone": job.backbone}
+    modes = ("dense", "sparse", "hybrid", "dense+bm25")
+    asked = BatchSearchJob(
+        **shared, collection=str(corpus), split="train", output=tmp_path / "runs", modes=modes, queries_at_once=3
+    )
+    summary = search_batch(asked.model_copy(update={"exclude_self": True, "top_k": 5}))
+    assert (summary.queries, summary.passages, summary.parts) == (7, 14, 3)
+    searcher = open_searcher(job.index, SearchOptions(**shared))
+    rounds = [list(texts.values())[start : start + 3] for start in (0, 3, 6)]
+    found = [searcher.search(each, k=6, modes=modes) for each in rounds]
+    for mode in modes:
+        ranked = [hits for each in found for hits in each[mode]]
+        kept = {q: dict([hit for hit in hits if hit[0] != q][:5]) for q, hits in zip(texts, ranked, strict=True)}
+        assert read_run(tmp_path / "runs" / f"{mode}.trec") == {q: hits for q, hits in kept.items() if hits}
+    negatives = mine_negatives(
+        MineNegativesJob(**shared, source=str(corpus), output=tmp_path / "mined.jsonl", mode="dense", negatives=4)
+    )
+    assert (negatives.queries, negatives.negatives, negatives.incomplete) == (7, 28, 0)
+
+
+def test_who_asks_for_searchers_asks_for_ray(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    encode_collection(job)
+    index = PassageIndex.open(job.index)
+    asked = BatchSearchJob(index=job.index, collection="c", output=Path("runs"))
+    assert few.is_few_queries(asked, index, 256)
+    assert not few.is_few_queries(asked, index, 257)
+    for value in ({"searchers": 1}, {"encoders": 1}, {"autoscale": True}):
+        assert not few.is_few_queries(asked.model_copy(update=value), index, 1)
+    monkeypatch.setattr(few, "_FEW_PASSAGES", 13)
+    assert not few.is_few_queries(asked, index, 1)
 
 
 @pytest.mark.parametrize("name", ["corpus.jsonl", "corpus.jsonl.gz"])

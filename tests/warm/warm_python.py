@@ -30,10 +30,8 @@ def warm_python() -> Iterator[dict[str, str]]:
         ]
         script.write_text("\n".join(lines) + "\n")
         script.chmod(0o755)
-        # What libraries read once, when they load; Ray's workers have one thread as well.
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         command = [sys.executable, str(_HERE / "warm_server.py"), str(place / "server")]
-        environment.pop("PYTHONPATH", None)
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as server:
             assert server.stdin is not None
             assert server.stdout is not None

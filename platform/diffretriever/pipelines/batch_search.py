@@ -1,5 +1,7 @@
 """Many queries over an index: encode them, search the index's parts on Ray, merge exactly, write runs.
 
+Few queries are encoded and searched for in the job's own process; see `pipelines.few`.
+
 What each part gave is kept in the output folder until the runs are written, so a job that is killed goes on from there.
 BM25 counts words in all texts: it is no matter of parts, and searched for here.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,7 @@ from diffretriever.index.table import IndexPart, PassageIndex, check_same, split
 from diffretriever.ledger import Ledger
 from diffretriever.pipelines.cluster import EncoderPool, ray_session, size_pool
 from diffretriever.pipelines.encoders import QUERIES_PER_BLOCK, describe_encoder, encode_queries, query_block
+from diffretriever.pipelines.few import EncoderHere, is_few_queries, torch_threads
 from diffretriever.pipelines.streams import ONE_BLOCK, blocks_of, dataset_of, get_table, pack, put_table, unpack
 from diffretriever.presets import system_name, with_places
 from diffretriever.progress import Progress, track
@@ -55,7 +59,7 @@ _DECISIVE = {
 
 
 def search_batch(job: BatchSearchJob) -> BatchSearchSummary:
-    """Run a batch search in the Ray session at hand, or in one of its own.
+    """Run a batch search in the Ray session at hand, or in one of its own; one for few queries, in this process.
 
     Raises:
         ValueError: no index there, a mode it does not offer, malformed queries, or a request that the cluster cannot
@@ -71,9 +75,11 @@ def search_batch(job: BatchSearchJob) -> BatchSearchSummary:
     job = job.model_copy(update={"modes": _modes(job, index)})
     queries = _read_queries(job, collection)
     retriever = _retriever(job, index)
-    with ray_session(job):
-        pool = size_pool(job.model_copy(update={"encoders": job.searchers or job.encoders}), retriever)
-        encoder = describe_encoder(retriever, pool)
+    few = is_few_queries(job, index, len(queries))
+    with nullcontext() if few else ray_session(job):
+        sized = job.model_copy(update={"encoders": job.searchers or job.encoders})
+        pool = EncoderHere(job) if few else size_pool(sized, retriever)
+        encoder = pool.describe(retriever) if isinstance(pool, EncoderHere) else describe_encoder(retriever, pool)
         check_same(index.manifest, encoder, index.uri)
         search = _BatchSearch(job, index, queries, pool)
         search.encode(encoder)
@@ -130,10 +136,13 @@ class _BatchSearch:
         found: parts that an earlier attempt had searched.
     """
 
-    def __init__(self, job: BatchSearchJob, index: PassageIndex, queries: list[Query], pool: EncoderPool) -> None:
+    def __init__(
+        self, job: BatchSearchJob, index: PassageIndex, queries: list[Query], pool: EncoderPool | EncoderHere
+    ) -> None:
         self._job, self._index, self._queries, self._pool = job, index, queries, pool
         self._condition = None if job.filter is None else condition_of(job.filter, index.manifest.metadata)
-        self._parts = split_fragments(index, pool.encoders * _PARTS_PER_SEARCHER)
+        parts = 1 if isinstance(pool, EncoderHere) else pool.encoders * _PARTS_PER_SEARCHER
+        self._parts = split_fragments(index, parts)
         self.ledger = Ledger(job.output / f".parts-{_identity(job, index, queries)}")
         self.searched = self.found = 0
 
@@ -155,7 +164,11 @@ class _BatchSearch:
         missing = {name: query_block(block, budget) for name, block in blocks.items() if not self.ledger.has(name)}
         total = sum(map(len, missing.values()))
         with Progress("encoding queries", total, unit="queries", quiet=True) as progress:
-            for name, table in encode_queries(missing, encoder, self._pool, self._job):
+            if isinstance(self._pool, EncoderHere):
+                encoded = self._pool.encode_queries(missing)
+            else:
+                encoded = encode_queries(missing, encoder, self._pool, self._job)
+            for name, table in encoded:
                 put_table(self.ledger, name, table)
                 progress.update(len(table))
 
@@ -194,10 +207,22 @@ class _BatchSearch:
         encoded = Representations.from_arrow(pa.concat_tables(blocks))
         lists = len(parts) * len(encoded_lists_for(self._job.modes))
         with Progress(f"queries {start + 1:,} to {stop:,}", lists, unit="lists", quiet=True) as progress:
-            for part, name, table in search_parts(parts, encoded, self._index.version, self._job, self._pool):
+            for part, name, table in self._searched(parts, encoded):
                 put_table(self.ledger, _list_name(start, name, part), table)
                 progress.update()
         self.searched += len(parts)
+
+    def _searched(self, parts: dict[str, list[int]], encoded: Representations) -> Iterator[tuple[str, str, pa.Table]]:
+        if not isinstance(self._pool, EncoderHere):
+            yield from search_parts(parts, encoded, self._index.version, self._job, self._pool)
+            return
+        from diffretriever.search.batch import search_lists
+
+        with torch_threads(self._job.threads_per_encoder):
+            for part, fragments in parts.items():
+                own = IndexPart.of_fragments(PassageIndex.open(self._job.index, self._index.version), fragments)
+                for name, table in search_lists(own, encoded, self._job, self._pool.device):
+                    yield part, name, table
 
     def write_run(self, mode: Mode) -> Path | StorePath:
         """Write the run of one mode and return where it is."""

@@ -1,6 +1,6 @@
 """A mining job: search for the training queries a part at a time, keep each part, join them at the end.
 
-A BM25 index is searched in this process by threads, any other by batch search on Ray.
+A BM25 index is searched in this process by threads, any other by batch search: on Ray, unless queries are few.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from itertools import count, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,6 +24,8 @@ from diffretriever.index.writer import WriterLock
 from diffretriever.ledger import Ledger
 from diffretriever.pipelines.batch_search import search_batch
 from diffretriever.pipelines.cluster import ray_session
+from diffretriever.pipelines.encoders import QUERIES_PER_BLOCK
+from diffretriever.pipelines.few import is_few_queries
 from diffretriever.progress import Progress
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.places import StorePath
@@ -149,17 +151,20 @@ class _Parts:
 
     def __init__(self, job: MineNegativesJob, index: PassageIndex, work: Path | StorePath, ledger: Ledger) -> None:
         self._job, self._work, self._ledger = job, work, ledger
-        self._corpus = Corpus(index)
+        self._index, self._corpus = index, Corpus(index)
         self._is_here = not index.manifest.retriever.has_weights
-        self._search = self._search_here(index) if self._is_here else self._search_on_ray
+        self._search = self._search_here(index) if self._is_here else self._search_by_batch
 
     def run(self, records: Iterable[Checked]) -> Counter[str]:
         """Do the parts that no attempt has done; return the counts of all."""
         size = _QUERIES_PER_PART["here" if self._is_here else "on Ray"]
         workers = (os.cpu_count() or 1) if self._is_here else 1
-        parts = enumerate(_chunks(iter(records), size))
+        records = iter(records)
+        first = list(islice(records, QUERIES_PER_BLOCK + 1))
+        parts = enumerate(_chunks(chain(first, records), size))
         counts: Counter[str] = Counter()
-        session = nullcontext() if self._is_here else ray_session(self._job)
+        without_ray = self._is_here or is_few_queries(self._job, self._index, len(first))
+        session = nullcontext() if without_ray else ray_session(self._job)
         with session, ThreadPoolExecutor(workers) as pool, Progress("mining", None, unit="queries") as progress:
             # Some at a time: a source need not fit in memory.
             while some := list(islice(parts, 2 * workers)):
@@ -197,7 +202,7 @@ class _Parts:
         searcher = Bm25Searcher(index)
         return lambda _, queries: searcher.search(queries, k=self._job.depth)["sparse"]
 
-    def _search_on_ray(self, number: int, queries: Sequence[str]) -> Sequence[Sequence[Hit]]:
+    def _search_by_batch(self, number: int, queries: Sequence[str]) -> Sequence[Sequence[Hit]]:
         job = self._job
         assert job.mode is not None, "it is chosen by now"
         asked, output = self._work / f"{number:06}.queries.jsonl", self._work / f"{number:06}.search"
