@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import bm25s
+import numpy as np
 import pytest
 import Stemmer
 from hypothesis import given
@@ -23,6 +24,7 @@ from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.scoring.hits import Hit
 from diffretriever.search import open_searcher
 from diffretriever.search.bm25 import LUCENE_STOP_WORDS, Bm25Search, Bm25Searcher, analyse, bm25_artefact
+from diffretriever.search.bm25_kernels import best_passages
 from tests.search.conftest import PASSAGES, QUERIES, WORDS
 
 
@@ -128,6 +130,33 @@ def test_words_of_one_collection_count_as_in_all(bm25_index: PassageIndex) -> No
     ]
     nobody = IndexPart.filtered(bm25_index, collection_filter("nobody's"))
     assert whole.admitting(nobody).search(["slab"], 3) == [[]]
+
+
+@pytest.mark.parametrize("k", [1, 50, 90_000])
+def test_the_best_of_several_blocks(k: int) -> None:
+    """Of 150,000 passages, with many ties, some of them not to be found."""
+    rng = np.random.default_rng(k)
+    passages, lengths = 150_000, [90_000, 3, 0, 70_000, 400]
+    places = [np.sort(rng.choice(passages, length, replace=False)) for length in lengths]
+    weights = [rng.integers(1, 4, length).astype(np.float32) for length in lengths]
+    starts = np.cumsum([0, *lengths])
+    matrix = (starts, np.concatenate(places).astype(np.int32), np.concatenate(weights))
+    numbers = rng.permutation(passages).astype(np.int32)
+    numbers[rng.random(passages) < 0.1] = -1
+    queries = [[0, 3, 4], [1, 1, 2], [2], [], [4, 0]]
+    kept = np.empty((len(queries), k), np.int64)
+    scores = np.empty(kept.shape, np.float32)
+    terms = np.array([term for query in queries for term in query], np.int64)
+    best_passages(matrix, (np.cumsum([0, *map(len, queries)]), terms), numbers, kept, scores)
+    for query, found, written in zip(queries, kept, scores, strict=True):
+        totals = np.zeros(passages, np.float32)
+        for term in query:
+            totals[places[term]] += weights[term]
+        expected = np.lexsort((numbers, -totals))
+        expected = expected[(totals[expected] > 0) & (numbers[expected] >= 0)][:k]
+        assert found[found >= 0].tolist() == expected.tolist()
+        assert written[: len(expected)].tolist() == totals[expected].tolist()
+        assert not written[len(expected) :].any()
 
 
 def test_unknown_words_find_nothing(bm25_index: PassageIndex) -> None:

@@ -1,6 +1,7 @@
 """BM25 by bm25s over an index's texts: Lucene's formula, English possessives, stop words and Porter stemming.
 
-Legend: Q queries, T terms of all queries, W terms of all passages, P postings, V vocabulary, D passages, K kept.
+Legend: Q queries, T terms of all queries, W terms of all passages, P postings, V vocabulary, D passages, K kept,
+F passages found for all queries together.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import Stemmer
-from numba import njit
 
 from diffretriever.artefacts.artefact import Artefact, DamagedError, folders_in
 from diffretriever.encoders.preparer import join_title
@@ -30,6 +30,7 @@ from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.scoring.hits import NO_NUMBER, Hits
 from diffretriever.scoring.topk import TopK
 from diffretriever.search.base import FILTERS_KEPT, Searcher
+from diffretriever.search.bm25_kernels import best_passages, count_passages, place_counts, weigh
 
 # Loaded where it is used, for a search that asks for no BM25 need not wait for it.
 if TYPE_CHECKING:
@@ -286,158 +287,3 @@ def _tokenizer() -> bm25s.tokenization.Tokenizer:
 
 def _plain(text: str) -> str:
     return _POSSESSIVE.sub("", text.lower())
-
-
-@njit(nogil=True, cache=True)
-def count_passages(terms_W: np.ndarray, offsets_D: np.ndarray, counts_V: np.ndarray, last_V: np.ndarray) -> None:
-    """Count the passages that have each term.
-
-    Args:
-        terms_W: int32 [W], the terms of all passages, one passage after the other.
-        offsets_D: int64 [D + 1], where the terms of each begin.
-        counts_V: int64 [V], zeros; written.
-        last_V: int32 [V], -1; written.
-    """
-    for passage in range(len(offsets_D) - 1):
-        for w in range(offsets_D[passage], offsets_D[passage + 1]):
-            term = terms_W[w]
-            if last_V[term] != passage:
-                last_V[term] = passage
-                counts_V[term] += 1
-
-
-@njit(nogil=True, cache=True)
-def place_counts(
-    passages: tuple[np.ndarray, np.ndarray],
-    cursors_V: np.ndarray,
-    last_V: np.ndarray,
-    passages_P: np.ndarray,
-    counts_P: np.ndarray,
-) -> None:
-    """Write each term's postings: its passages, ascending, and how often they have it.
-
-    Args:
-        passages: terms int32 [W] and offsets int64 [D + 1], as in `count_passages`.
-        cursors_V: int64 [V], each term's first posting; moved on.
-        last_V: int32 [V], -1; written.
-        passages_P: int32 [P], written.
-        counts_P: float32 [P], written.
-    """
-    terms_W, offsets_D = passages
-    for passage in range(len(offsets_D) - 1):
-        for w in range(offsets_D[passage], offsets_D[passage + 1]):
-            term = terms_W[w]
-            if last_V[term] != passage:
-                last_V[term] = passage
-                passages_P[cursors_V[term]] = passage
-                counts_P[cursors_V[term]] = 0
-                cursors_V[term] += 1
-            counts_P[cursors_V[term] - 1] += np.float32(1)
-
-
-@njit(nogil=True, cache=True)
-def weigh(matrix: tuple[np.ndarray, np.ndarray, np.ndarray], idf_V: np.ndarray, norms_D: np.ndarray) -> None:
-    """Put the weights of postings in the place of their counts.
-
-    Args:
-        matrix: starts of the vocabulary's postings int64 [V + 1], their passages int32 [P], and counts float32 [P],
-            overwritten.
-        idf_V: float32 [V].
-        norms_D: float64 [D], what a passage's length adds to its counts.
-    """
-    starts_V, passages_P, counts_P = matrix
-    for term in range(len(idf_V)):
-        idf = np.float64(idf_V[term])
-        for p in range(starts_V[term], starts_V[term + 1]):
-            count = np.float64(counts_P[p])
-            counts_P[p] = np.float32(idf * (count / (norms_D[passages_P[p]] + count)))
-
-
-@njit(nogil=True, cache=True)
-def best_passages(
-    matrix: tuple[np.ndarray, np.ndarray, np.ndarray],
-    queries: tuple[np.ndarray, np.ndarray],
-    numbers_D: np.ndarray,
-    kept_QK: np.ndarray,
-    scores_QK: np.ndarray,
-) -> None:
-    """Find each query's best passages with a score above 0; equal scores are ranked by `numbers_D` ascending.
-
-    Args:
-        matrix: starts of the vocabulary's postings [V + 1], passages of the postings [P], their scores float32 [P].
-        queries: starts of the queries' terms int64 [Q + 1], and the terms int64 [T]. Scores are added in this order.
-        numbers_D: int32, the number of each passage in the order of ids; negative for those not to be found.
-        kept_QK: int64, written: passages, best first, then -1.
-        scores_QK: float32, written: their scores.
-    """
-    starts_V, passages_P, weights_P = matrix
-    offsets_Q, terms_T = queries
-    totals_D = np.zeros(len(numbers_D), np.float32)
-    touched_D = np.empty(len(numbers_D), np.int64)
-    for q in range(len(kept_QK)):
-        n_touched = 0
-        for t in range(offsets_Q[q], offsets_Q[q + 1]):
-            for p in range(starts_V[terms_T[t]], starts_V[terms_T[t] + 1]):
-                passage = passages_P[p]
-                # Scores of a damaged index may cancel out, and there is room for each passage once.
-                if totals_D[passage] == 0 and n_touched < len(touched_D):
-                    touched_D[n_touched] = passage
-                    n_touched += 1
-                totals_D[passage] += weights_P[p]
-        n_kept = 0
-        for i in range(n_touched):
-            if numbers_D[touched_D[i]] >= 0:
-                n_kept = _insert(touched_D[i], totals_D, numbers_D, kept_QK[q], n_kept)
-        _sort_heap(totals_D, numbers_D, kept_QK[q], n_kept)
-        for k in range(kept_QK.shape[1]):
-            scores_QK[q, k] = totals_D[kept_QK[q, k]] if k < n_kept else np.float32(0)
-            if k >= n_kept:
-                kept_QK[q, k] = -1
-        for i in range(n_touched):
-            totals_D[touched_D[i]] = 0
-
-
-@njit(nogil=True, cache=True)
-def _is_worse(a: int, b: int, totals_D: np.ndarray, numbers_D: np.ndarray) -> bool:
-    if totals_D[a] != totals_D[b]:
-        return bool(totals_D[a] < totals_D[b])
-    return bool(numbers_D[a] > numbers_D[b])
-
-
-@njit(nogil=True, cache=True)
-def _insert(passage: int, totals_D: np.ndarray, numbers_D: np.ndarray, heap_K: np.ndarray, size: int) -> int:
-    """Put a passage into a heap whose first is the worst, in the place of that where it is full."""
-    if size < len(heap_K):
-        child = size
-        heap_K[child] = passage
-        while child > 0 and _is_worse(heap_K[child], heap_K[(child - 1) // 2], totals_D, numbers_D):
-            parent = (child - 1) // 2
-            heap_K[child], heap_K[parent] = heap_K[parent], heap_K[child]
-            child = parent
-        return size + 1
-    if _is_worse(heap_K[0], passage, totals_D, numbers_D):
-        heap_K[0] = passage
-        _sift(totals_D, numbers_D, heap_K, size)
-    return size
-
-
-@njit(nogil=True, cache=True)
-def _sift(totals_D: np.ndarray, numbers_D: np.ndarray, heap_K: np.ndarray, size: int) -> None:
-    parent = 0
-    while True:
-        worst = parent
-        for child in (2 * parent + 1, 2 * parent + 2):
-            if child < size and _is_worse(heap_K[child], heap_K[worst], totals_D, numbers_D):
-                worst = child
-        if worst == parent:
-            return
-        heap_K[parent], heap_K[worst] = heap_K[worst], heap_K[parent]
-        parent = worst
-
-
-@njit(nogil=True, cache=True)
-def _sort_heap(totals_D: np.ndarray, numbers_D: np.ndarray, heap_K: np.ndarray, size: int) -> None:
-    """Put the heap into order, best first."""
-    for last in range(size - 1, 0, -1):
-        heap_K[0], heap_K[last] = heap_K[last], heap_K[0]
-        _sift(totals_D, numbers_D, heap_K, last)
