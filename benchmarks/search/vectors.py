@@ -5,6 +5,7 @@ Legend: P passages, K slots of a passage, Q queries, M slots of a query, H hidde
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
@@ -29,8 +30,10 @@ BLOCK = 25_000
 """Passages drawn at once."""
 FRAGMENT = 500_000
 """Passages of a data file, about as many of 4 vectors of 384 numbers as compaction makes one of."""
-_TEXT_WORDS = 56
-_VOCABULARY = 150_000
+TEXT_WORDS = 56
+"""Words of a made-up text."""
+VOCABULARY = 150_000
+"""Words to draw from."""
 _RANK_SHIFT = 50
 _PASSAGES_PER_CENTROID = 100
 _QUERY_SEED = 1 << 40
@@ -62,7 +65,7 @@ class Vectors(Model, ABC):
 
     @staticmethod
     def _table(first: int, vectors_PKH: np.ndarray) -> pa.Table:
-        texts = made_up_texts(len(vectors_PKH), _TEXT_WORDS, first)
+        texts = made_up_texts(len(vectors_PKH), TEXT_WORDS, first)
         passages = [Passage(name(first + i), "", text) for i, text in enumerate(texts)]
         return beside(text_table(passages, "bench"), _representations(vectors_PKH).to_arrow())
 
@@ -162,14 +165,25 @@ def name(row: int) -> str:
 
 
 def made_up_texts(count: int, words: int, seed: int) -> list[str]:
-    """Return texts of so many words each, drawn by Zipf's law: the r-th most frequent in proportion to 1 / (r + 50).
+    """Return texts of so many words each, drawn as `made_up_ranks` says."""
+    # No stop word begins or ends so, and no stemmer cuts such a word.
+    return [" ".join(f"w{rank:x}q" for rank in each) for each in made_up_ranks(count, words, seed).tolist()]
+
+
+def made_up_ranks(count: int, words: int, seed: int) -> np.ndarray:
+    """Return words int64 [count, words] by Zipf's law: the r-th most frequent in proportion to 1 / (r + 50).
 
     So the first is in a seventh of all passages of 56 words, as content words of real text are.
     """
     drawn = np.random.default_rng(seed).random((count, words))
-    ranks = ((_VOCABULARY / _RANK_SHIFT + 1) ** drawn - 1) * _RANK_SHIFT
-    # No stop word begins or ends so, and no stemmer cuts such a word.
-    return [" ".join(f"w{rank:x}q" for rank in each) for each in ranks.astype(np.int64).tolist()]
+    ranks = ((VOCABULARY / _RANK_SHIFT + 1) ** drawn - 1) * _RANK_SHIFT
+    return np.minimum(ranks.astype(np.int64), VOCABULARY - 1)
+
+
+def share_of(rank: int) -> float:
+    """Return the share of made-up texts that have a word."""
+    drawn = math.log((rank + 1 + _RANK_SHIFT) / (rank + _RANK_SHIFT)) / math.log(VOCABULARY / _RANK_SHIFT + 1)
+    return 1 - (1 - drawn) ** TEXT_WORDS
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

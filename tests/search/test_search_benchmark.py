@@ -9,7 +9,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from benchmarks.search import coarse, loops, peers
+from benchmarks.search import coarse, loops, peers, words
 from benchmarks.search.__main__ import SearchBenchmark, main
 from benchmarks.search.arrays import Arrays, BenchArrays, spectra
 from benchmarks.search.arrays import main as write_arrays
@@ -57,6 +57,13 @@ def test_hybrid(folder: str) -> None:
         whole >= dense + bm25 for whole, dense, bm25 in zip(found.ms, found.dense_ms, found.bm25_ms, strict=True)
     )
     assert found.row(1e9)[-1].endswith("met")
+
+
+def test_bm25_finds_what_numpy_finds() -> None:
+    config = words.Bm25Benchmark(sizes=(70_000,), queries=3, k=50)
+    postings, theirs, ours = words.measured(config, 70_000)
+    assert len(theirs) == len(ours) == 3
+    assert postings > 50
 
 
 def test_exact_searches(folder: str) -> None:
