@@ -100,7 +100,7 @@ class BudgetPlan(Model):
     sketches_bytes: int
     """Bytes of the sketches, if there are any, which want to stay in memory."""
     sketches_seconds: float
-    """Of a query, for what it reads of all sketches at that rate."""
+    """Of a query: what it reads of all sketches at that rate, and the vectors of 200 candidates from the table."""
 
     @property
     def stored_bytes(self) -> int:

@@ -31,6 +31,16 @@ def test_hours_scan_and_price_by_hand() -> None:
     assert wide.price_per_month == 2 * wide.stored_bytes / 2**30
 
 
+@pytest.mark.parametrize(
+    ("passages", "budget", "milliseconds"),
+    [(60_000, "q4p16", 10.2), (1_000_000, "q4p4", 9.0), (8_840_000, "q4p4", 31.1)],
+)
+def test_candidates_by_sketches_take_what_was_measured(passages: int, budget: str, milliseconds: float) -> None:
+    """docs/benchmarks.md, "A model's vectors", with means beside the table, on a machine that scans 10.2 GB/s."""
+    plan = make_plan(job(passages=passages, budget=(budget,), bandwidth=10.2), None, [])
+    assert plan.budgets[0].sketches_seconds == pytest.approx(milliseconds / 1e3, rel=0.15)
+
+
 def test_a_batch_on_a_gpu_by_hand() -> None:
     plan = make_plan(job(budget=("q4p16",), queries=6980, tflops=100), None, [])
     seconds = 6980 * 4 * 1000 * 16 * 384 * 2 / 100e12

@@ -167,6 +167,29 @@ def test_passages_that_the_candidate_index_does_not_know_are_scanned(
                 assert [hit for hit in hits if hit[0].startswith("new")] == new
 
 
+def test_it_knows_all_again_once_an_index_is_completed(
+    index: PassageIndex, name: ProposerName, beside: Beside, encoder: Encoder, caplog: pytest.LogCaptureFixture
+) -> None:
+    queries = encoder.encode_queries(QUERIES)
+    fill(encoder, index.uri, prefix="new")
+    index.refresh()
+    index.compact()
+    assert isinstance(opened(index), StreamingScan)
+    accelerate(AccelerateJob(index=index.uri))
+    assert len(proposer_of(index).passages) == 120
+    scores = [dict(hits) for hits in streamed(index, queries, 120)]
+    for query, hits in enumerate(opened(index).search(queries, 10)):
+        assert len(hits) == 10
+        assert all(scores[query][i] == score for i, score in hits)
+    assert (
+        f"calibrated to recall 0.9 when it held 60 passages, now it holds 120: run `python jobs/accelerate_index.py "
+        f"--index {index.uri} --candidates {name}`" in caplog.text
+    )
+    caplog.clear()
+    accelerate(AccelerateJob(index=index.uri))
+    assert len(proposer_of(index).passages) == 120
+
+
 def test_compaction_leaves_an_index_that_can_be_made_anew(
     index: PassageIndex, name: ProposerName, beside: Beside, encoder: Encoder
 ) -> None:
@@ -224,6 +247,9 @@ def test_of_means_alone_nothing_is_made_that_needs_slots(encoder: Encoder, tmp_p
 def test_without_candidates_means_alone_are_said_to_serve_nothing(encoder: Encoder, tmp_path: Path) -> None:
     made = fill(encoder, str(tmp_path / "index"))
     assert accelerate(AccelerateJob(index=made.uri, beside="means")).only_streams
+    accelerate(AccelerateJob(index=made.uri, beside="codes"))
+    prepare(made, "plaid")
+    assert accelerate(AccelerateJob(index=made.uri, beside="means")).only_streams, "what plaid kept went with the codes"
     prepare(made, "sketch", "means")
     assert not accelerate(AccelerateJob(index=made.uri)).only_streams
     assert not accelerate(AccelerateJob(index=made.uri, beside="codes")).only_streams

@@ -262,6 +262,10 @@ class Artefact:
             return HeldFolder(self.path)
         return self._added(name).open()
 
+    def has_added(self, name: str) -> bool:
+        """Return whether there is something that was added under a name; it may be damaged."""
+        return self._has_file(name) or unless_damaged(self._added(name).size) is not None
+
     def check_added(self, name: str) -> None:
         """Do what `check` does with what was added under a name."""
         if not self._has_file(name):

@@ -70,6 +70,14 @@ _MEAN_PER_PASSAGE, _SLOTS_PER_PASSAGE = 8, 12
 _SCAN_PER_PASSAGE = 28
 """Table positions and offsets take 8 bytes a passage, the two bounds and a query's score 4."""
 
+_CANDIDATES = 200
+"""More than most calibrations of sketches came to."""
+_READING = 0.0025
+"""Seconds that candidates take besides; with the two below, as measured of 60,000 passages of 16 vectors and a million
+of 4, which lay in the machine's memory (docs/benchmarks.md, "A model's vectors")."""
+_READING_PASSAGE = 13e-6
+_READING_BYTE = 2e-9
+
 _PROBE_BYTES = 64 << 20
 """Codes that the scan is timed on: more than most caches hold."""
 _LEAST_REPEATS = 3
@@ -146,7 +154,7 @@ def _budget_plan(job: PlanJob, retriever: NeuralRetriever, shape: Shape, rate: f
         seconds_per_query=scanned / speed,
         batch_seconds=_batch_seconds(job, retriever, shape),
         sketches_bytes=sketches_bytes(shape),
-        sketches_seconds=shape.passages * READ_BYTES / speed,
+        sketches_seconds=sketches_seconds(shape, speed),
     )
 
 
@@ -344,6 +352,18 @@ def postings_bytes(shape: Shape) -> int:
 def sketches_bytes(shape: Shape) -> int:
     """Return the bytes of sketches, all of which a search by them reads for a query; they want to stay in memory."""
     return shape.passages * SKETCH_BYTES
+
+
+def sketches_seconds(shape: Shape, rate: float) -> float:
+    """Return the seconds of a query by sketches that names 200 candidates, whose vectors Lance reads from the table.
+
+    Args:
+        shape: of the index.
+        rate: bytes of sketches that are read in a second.
+    """
+    vectors = shape.vectors * shape.hidden_size * _FP16
+    candidates = min(_CANDIDATES, shape.passages)
+    return shape.passages * READ_BYTES / rate + _READING + candidates * (_READING_PASSAGE + vectors * _READING_BYTE)
 
 
 def scanned_bytes(shape: Shape) -> int:

@@ -34,6 +34,7 @@ _PAYS_BYTES = 1 << 20
 def accelerate_index(index: PassageIndex) -> None:
     """Give an index the codes and postings that its searches pay for, as the last step of a job that writes to it.
 
+    A candidate index that was calibrated then knows all passages again, new ones and those of compacted fragments.
     What a killed job did not come to, the same job makes when it is run again. Many passages are worked on in the Ray
     session at hand, or in one of its own.
 
@@ -43,8 +44,10 @@ def accelerate_index(index: PassageIndex) -> None:
     if not _pays(index):
         return
     from diffretriever.search.accelerate import complete
+    from diffretriever.search.dense.candidates import complete_candidates
 
     complete(index, _make_anywhere)
+    complete_candidates(index)
 
 
 def has_files(index: PassageIndex) -> bool:

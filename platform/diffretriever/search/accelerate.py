@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from diffretriever.artefacts.artefact import Artefact, folders_in, headers_of, sizes_of_all, unless_damaged
+from diffretriever.artefacts.artefact import Artefact, folders_in, headers_of, sizes_of_all
 from diffretriever.encoders.representations import Representations
 from diffretriever.files import is_local
 from diffretriever.index.mapped_files import FileKind, lacking
@@ -25,7 +25,14 @@ from diffretriever.scoring.hits import Hits
 from diffretriever.search.bm25 import keep_bm25
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.calibrate import choose_count, counts_to_try, milliseconds, sample_queries
-from diffretriever.search.dense.candidates import AUTO, PROPOSERS, CandidateSearch, read_settings, write_settings
+from diffretriever.search.dense.candidates import (
+    AUTO,
+    PROPOSERS,
+    CandidateSearch,
+    calibrated,
+    complete_candidates,
+    write_settings,
+)
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import CODES, FragmentCodes, build_fragment_codes, open_segments
 from diffretriever.search.dense.packed import PACKED, build_fragment_packed
@@ -39,8 +46,8 @@ FILE_KINDS: Mapping[Kind, FileKind[Any]] = {"codes": CODES, "packed": PACKED, "p
 _LEAST_FIRST: tuple[Beside, ...] = ("means", "codes", "vectors")
 _FEWEST_ON_RAY = 50_000
 """Passages: starting Ray takes as long as making the files of some ten thousand."""
-_MOST_TEXTS = 500_000
-"""Whose words are counted unasked: of short passages, that takes some 2 kB of memory each."""
+_MOST_TEXTS = 2_000_000
+"""Whose words are counted unasked: of short passages, that takes some 1 kB of memory each."""
 _ABANDONED_SECONDS = 24 * 3600
 """A folder half-made for longer than this belongs to no running job."""
 
@@ -77,7 +84,7 @@ class Accelerated(Model):
     candidates: CandidateSettings | None
     """The candidate index, if one was asked for."""
     only_streams: bool
-    """Whether there are codes of means alone, and no candidate index that goes by them."""
+    """Whether there are codes of means alone, and no candidate index that names passages by them."""
 
 
 def make_missing(index: PassageIndex, missing: Sequence[Missing]) -> None:
@@ -128,7 +135,8 @@ def workers_for(index: PassageIndex, missing: Sequence[Missing]) -> int:
 def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:
     """Make missing codes and postings, drop those of fragments that are gone, calibrate a candidate index if asked to.
 
-    Files that are there are read and compared with their checksums, and damaged ones made anew.
+    One that was calibrated before is completed. Files that are there are read and compared with their checksums, and
+    damaged ones made anew.
 
     Raises:
         ValueError: no index there, one without vectors and sparse scores, or a compressed or an empty one for which
@@ -141,7 +149,11 @@ def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:
     if job.beside is not None:
         _remove_other_codes(index, job.beside)
     missing = complete(index, make, job.beside)
-    settings = None if job.candidates == "none" else _calibrate(index, job, job.candidates)
+    settings = None
+    if job.candidates == "none":
+        complete_candidates(index)
+    else:
+        settings = _calibrate(index, job, job.candidates)
     files = {
         kind: Kept(
             made=sum(kind in each.kinds for each in missing),
@@ -149,8 +161,14 @@ def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:
         )
         for kind in kinds_of(index)
     }
-    only_streams = unless_damaged(lambda: read_settings(index)) is None and _beside_now(index) == "means"
+    only_streams = _beside_now(index) == "means" and not _has_candidates(index)
     return Accelerated(files=files, candidates=settings, only_streams=only_streams)
+
+
+def _has_candidates(index: PassageIndex) -> bool:
+    """Return whether the candidate index that was calibrated is there, of whatever fragments."""
+    proposer = calibrated(index)
+    return proposer is not None and len(proposer.open(index, open_segments(index)[0]).passages) > 0
 
 
 def _refuse(index: PassageIndex, job: AccelerateJob) -> None:

@@ -10,6 +10,7 @@ Legend: C candidates of a query.
 from __future__ import annotations
 
 import json
+import logging
 import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
@@ -28,7 +29,7 @@ from diffretriever.scoring.hits import Hits
 from diffretriever.scoring.maxsim import CodedQueries
 from diffretriever.scoring.topk import TopK
 from diffretriever.search.dense.base import DenseSearch
-from diffretriever.search.dense.codes import open_segments
+from diffretriever.search.dense.codes import CODES, open_segments
 from diffretriever.search.dense.mean import MeanProposer
 from diffretriever.search.dense.plaid import PlaidProposer
 from diffretriever.search.dense.proposer import Proposer
@@ -41,8 +42,10 @@ PROPOSERS: Mapping[str, type[Proposer]] = {"mean": MeanProposer, "sketch": Sketc
 AUTO: tuple[ProposerName, ...] = ("mean", "sketch", "plaid")
 """What a calibration chooses from where none is named: those that are made in seconds."""
 
-
 _DIGEST = "digest"
+_GROWN = 1.5
+"""Times as many passages."""
+_LOG = logging.getLogger(__name__)
 
 
 class CandidateSearch(DenseSearch):
@@ -120,6 +123,39 @@ class CandidateSearch(DenseSearch):
         if n_candidates >= self.n_candidates:
             return self
         return CandidateSearch(self.proposer, self._unknown, self._stream, n_candidates)
+
+
+def calibrated(index: PassageIndex) -> type[Proposer] | None:
+    """Return the candidate index that an index was calibrated with; None where it was not, or by one that is gone."""
+    settings = unless_damaged(lambda: read_settings(index))
+    return None if settings is None else PROPOSERS.get(settings.proposer)
+
+
+def complete_candidates(index: PassageIndex) -> None:
+    """Make what the candidate index that was calibrated lacks, of fragments that came since: compaction's, new ones.
+
+    Nothing happens where it cannot be made of what there is beside the table now. A line in the log says where the
+    index has grown so much that the recall it was calibrated to may be missed.
+    """
+    settings = unless_damaged(lambda: read_settings(index))
+    proposer = calibrated(index)
+    if settings is None or proposer is None:
+        return
+    if len(index) > _GROWN * settings.passages and settings.search_budget < settings.passages:
+        _LOG.warning(
+            "%s: its candidates were calibrated to recall %g when it held %s passages, now it holds %s: run "
+            "`python jobs/accelerate_index.py --index %s --candidates %s` to calibrate them anew",
+            *(index.uri, settings.target, f"{settings.passages:,}", f"{len(index):,}", index.uri, settings.proposer),
+        )
+    if proposer.kept is None:
+        return
+    artefacts = [CODES.artefact(index, fragment) for fragment in index.fragments()]
+    if all(artefact.has_added(proposer.kept) for artefact in artefacts):
+        # To open codes that lie on an object store would fetch them.
+        return
+    segments, _ = open_segments(index)
+    if not proposer.needs_slots or all(segment.codes.slots is not None for segment in segments):
+        proposer.build(index, segments)
 
 
 def read_settings(index: PassageIndex) -> CandidateSettings | None:

@@ -30,6 +30,8 @@ class Proposer(ABC):
     """What it names passages by, as a person is told of it."""
     needs_slots: ClassVar[bool] = False
     """Whether codes of mean vectors alone are too little to make it of."""
+    kept: ClassVar[str | None] = None
+    """What its files beside the codes of a segment are called; None where it has none."""
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         """`segments` are those that the candidate index knows."""
@@ -88,7 +90,6 @@ class KeepingProposer(Proposer, Generic[F]):
     """A candidate index that keeps files beside the codes of each segment."""
 
     kept: ClassVar[str]
-    """What they are called there."""
     keeps: type[F]
     """What is in them."""
 
