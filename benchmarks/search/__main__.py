@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -73,6 +74,8 @@ def main(config: SearchBenchmark) -> None:
         raise SystemExit("--spread real: say by --real where the vectors are (python -m benchmarks.search.arrays)")
     if "faiss" in config.peers and find_spec("faiss") is None:
         raise SystemExit("--peers: faiss is not installed: `pip install faiss-cpu`, or give the others alone")
+    if config.fast_plaid_python is not None:
+        _refuse_without_fast_plaid(config.fast_plaid_python)
     # Of Lance and numba; `in_child` sees to those of OpenMP.
     os.environ.update(LANCE_CPU_THREADS="1", NUMBA_NUM_THREADS="1", RAYON_NUM_THREADS="1")
     if config.quick:
@@ -90,6 +93,13 @@ def main(config: SearchBenchmark) -> None:
             goal = HYBRID_GOALS.get(each.case.partition(",")[0])
             text += f"\n{format_table([each.hybrid.row(goal)], HYBRID_COLUMNS)}\n"
     config.report(about, text.rstrip("\n"), results=[each.model_dump() for each in figures])
+
+
+def _refuse_without_fast_plaid(python: Path) -> None:
+    try:
+        subprocess.run([python, "-c", "import fast_plaid"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise SystemExit(f"--fast-plaid-python: {python} is no Python that has fast-plaid") from error
 
 
 def _measure(config: SearchBenchmark, size: Size, spread: Spread) -> Figures:

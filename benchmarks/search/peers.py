@@ -98,7 +98,7 @@ def fast_plaid(folder: str, vectors: dict[str, Any], queries: int, python: str, 
     with TemporaryDirectory() as place:
         np.save(Path(place) / "passages.npy", stored)
         np.save(Path(place) / "queries.npy", asked)
-        script = ROOT / "benchmarks" / "search" / "fast_plaid.py"
+        script = ROOT / "benchmarks" / "search" / "by_fast_plaid.py"
         told = subprocess.run([python, str(script), place], stdout=subprocess.PIPE, check=True, text=True)
     answer = json.loads(told.stdout.splitlines()[-1])
     found = [[name(row) for row in rows] for rows in answer["found"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -87,6 +88,8 @@ def test_a_peer_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.search.__main__.find_spec", lambda _: None)
     with pytest.raises(SystemExit, match="faiss is not installed"):
         main(SearchBenchmark())
+    with pytest.raises(SystemExit, match="is no Python that has fast-plaid"):
+        main(SearchBenchmark(peers=(), fast_plaid_python=Path(sys.executable)))
 
 
 def test_what_is_no_longer_ours(capsys: pytest.CaptureFixture[str]) -> None:
