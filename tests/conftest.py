@@ -70,6 +70,8 @@ RAY_SETTINGS = {
     "RAY_worker_niceness": "0",
     # A worker without work would end after a second, and the next task start another.
     "RAY_idle_worker_killing_time_threshold_ms": "3600000",
+    # Those that Ray starts before there is work are mostly left without; a fork is there at once.
+    "RAY_prestart_worker_first_driver": "0",
     # Figures that nobody reads.
     "REPORTER_UPDATE_INTERVAL_MS": "3600000",
     "RAY_enable_metrics_collection": "0",

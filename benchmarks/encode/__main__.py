@@ -46,6 +46,8 @@ class EncodeBenchmark(Benchmark):
     """Passages for (d), of words of the built-in collection; each is cut at 256 tokens, or nearly as long."""
     vocab_size: PositiveInt = 152_064
     """Vocabulary of the random model of (b); the default is that of Dream 7B."""
+    openvino: bool = False
+    """(d) by OpenVINO too: `pip install openvino`."""
     repeats: PositiveInt = 3
     """Measurements of each loop; the ratio is the median."""
 
@@ -66,6 +68,8 @@ def main(config: EncodeBenchmark) -> None:
         compared = [_COMPARISONS[part](config, Path(temporary), dtype) for part in config.parts if part in _COMPARISONS]
         if "d" in config.parts:
             compared += [_over_library(config, Path(temporary), attention) for attention in ("auto", "packed")]
+        if "d" in config.parts and config.openvino:
+            compared.append(_over_library(config, Path(temporary), "auto", "openvino"))
         checks = _checks(config, Path(temporary), dtype) if "c" in config.parts else {}
     about_parts = {
         "a": f"(a) {_PRESET} q4p4, {dtype}, {config.passages} passages: bare forward passes, encode job",
@@ -127,7 +131,7 @@ def _chosen_over_naive(config: EncodeBenchmark, folder: Path, _: str) -> Compari
     )
 
 
-def _over_library(config: EncodeBenchmark, folder: Path, attention: str) -> Comparison:
+def _over_library(config: EncodeBenchmark, folder: Path, attention: str, ours: str = "pooled") -> Comparison:
     from diffretriever.presets import load_retriever
 
     retriever = load_retriever("minilm-pooled")
@@ -139,11 +143,11 @@ def _over_library(config: EncodeBenchmark, folder: Path, attention: str) -> Comp
         "words": _POOLED_WORDS,
     }
     return compare(
-        f"(d) mean pooling, attention {attention}",
+        f"(d) mean pooling, attention {attention}" if ours == "pooled" else f"(d) mean pooling, {ours}",
         POOLED_GOAL,
         config.repeats,
         partial(_sample, "library", **arguments),
-        partial(_sample, "pooled", **arguments),
+        partial(_sample, ours, **arguments),
     )
 
 

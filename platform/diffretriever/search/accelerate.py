@@ -167,8 +167,8 @@ def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:
 
 def _has_candidates(index: PassageIndex) -> bool:
     """Return whether the candidate index that was calibrated is there, of whatever fragments."""
-    proposer = calibrated(index)
-    return proposer is not None and len(proposer.open(index, open_segments(index)[0]).passages) > 0
+    found = calibrated(index)
+    return found is not None and len(found[0].open(index, open_segments(index)[0]).passages) > 0
 
 
 def _refuse(index: PassageIndex, job: AccelerateJob) -> None:

@@ -125,10 +125,12 @@ class CandidateSearch(DenseSearch):
         return CandidateSearch(self.proposer, self._unknown, self._stream, n_candidates)
 
 
-def calibrated(index: PassageIndex) -> type[Proposer] | None:
-    """Return the candidate index that an index was calibrated with; None where it was not, or by one that is gone."""
+def calibrated(index: PassageIndex) -> tuple[type[Proposer], CandidateSettings] | None:
+    """Return the candidate index that was calibrated, and to what; None where none was, or one that is gone."""
     settings = unless_damaged(lambda: read_settings(index))
-    return None if settings is None else PROPOSERS.get(settings.proposer)
+    if settings is None or settings.proposer not in PROPOSERS:
+        return None
+    return PROPOSERS[settings.proposer], settings
 
 
 def complete_candidates(index: PassageIndex) -> None:
@@ -137,10 +139,10 @@ def complete_candidates(index: PassageIndex) -> None:
     Nothing happens where it cannot be made of what there is beside the table now. A line in the log says where the
     index has grown so much that the recall it was calibrated to may be missed.
     """
-    settings = unless_damaged(lambda: read_settings(index))
-    proposer = calibrated(index)
-    if settings is None or proposer is None:
+    found = calibrated(index)
+    if found is None:
         return
+    proposer, settings = found
     if len(index) > _GROWN * settings.passages and settings.search_budget < settings.passages:
         _LOG.warning(
             "%s: its candidates were calibrated to recall %g when it held %s passages, now it holds %s: run "

@@ -17,6 +17,7 @@ from diffretriever.artefacts.artefact import Artefact, DamagedError, open_all_ad
 from diffretriever.artefacts.cache import HeldFolder
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
+from diffretriever.progress import track
 from diffretriever.schemas.accelerate import ProposerName
 from diffretriever.search.dense.coded import CodedPassages
 from diffretriever.search.dense.codes import Segment
@@ -103,7 +104,9 @@ class KeepingProposer(Proposer, Generic[F]):
         """Make the files that segments lack, and damaged ones anew."""
         CodedPassages(segments).refuse_not_finite(index.uri)
         there: list[F] = []
-        for segment, kept in zip(segments, cls._opened(segments), strict=True):
+        pairs = zip(segments, cls._opened(segments), strict=True)
+        total, label = sum(len(segment.codes) for segment in segments), f"{cls.name} → {index.uri}"
+        for segment, kept in track(pairs, label, "passages", total, lambda pair: len(pair[0].codes)):
             if kept is not None and cls._is_whole(segment):
                 there.append(kept)
                 continue
