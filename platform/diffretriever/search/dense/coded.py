@@ -31,6 +31,8 @@ from diffretriever.search.dense.resident import ResidentCodes, resident_codes
 from diffretriever.search.dense.stream import StreamingScan, asks_for_the_authors_score
 
 _NOT_THERE = -1
+_BOUNDLESS = 1e30
+"""Error of scores that no codes are there for: of any passage they leave open whether it is among the best."""
 _FEW = 0.3
 _LARGE_SHARE = 0.1
 """Of all passages."""
@@ -142,9 +144,9 @@ class CodedPassages:
         """bool [P], False for deleted ones."""
         self.all_live = bool(self.live_P.all())
         """Whether there is nothing to leave out."""
-        bounds = [segment.bounds() for segment in segments]
-        self._errors_P = _joined([errors_P for errors_P, _ in bounds], np.float32)
-        self._norms_P = _joined([norms_P for _, norms_P in bounds], np.float32)
+        errors = [_full(s, _BOUNDLESS) if s.codes.slots is None else s.codes.slots.errors_P for s in segments]
+        norms = [_full(s, 0) if s.codes.slots is None else s.codes.slots.norms_P for s in segments]
+        self._errors_P, self._norms_P = _joined(errors, np.float32), _joined(norms, np.float32)
         # Codes of an older index can be of such vectors. A length is finite where all numbers of a vector are.
         self._not_finite_C = np.flatnonzero(self.live_P & ~np.isfinite(self._norms_P))
 
@@ -162,7 +164,8 @@ class CodedPassages:
 
         All segments have codes of their slots' vectors.
         """
-        scores_QP = np.concatenate([coded.scores(segment.slots.vectors) for segment in self.segments], axis=1)
+        vectors = [s.codes.slots.vectors for s in self.segments if s.codes.slots is not None]
+        scores_QP = np.concatenate([coded.scores(each) for each in vectors], axis=1)
         scores_QP[:, ~self.live_P] = -np.inf
         return scores_QP
 
@@ -189,7 +192,12 @@ class CodedPassages:
             k: how many are wanted.
         """
         live_C = chosen_C[self.live_P[chosen_C]]
-        parts = [segment.scores_of(coded, query, rows_C) for segment, rows_C in self.split(live_C)]
+        parts = [
+            np.zeros(len(rows_C), np.float32)
+            if s.codes.slots is None
+            else coded.chosen_scores(query, s.codes.slots.vectors, rows_C)
+            for s, rows_C in self.split(live_C)
+        ]
         scores_C = _joined(parts, np.float32)
         slack_C = coded.slack(query, self._errors_P[live_C], self._norms_P[live_C])
         kept = can_be_best(scores_C, slack_C, k)
@@ -233,11 +241,11 @@ class CodedPassages:
     def _score(self, query: int, own_MH: np.ndarray, chosen_C: np.ndarray, best: TopK) -> None:
         in_table: list[np.ndarray] = []
         for segment, rows_C in self.split(chosen_C):
-            numbers_C = segment.numbers_P[rows_C]
-            if segment.copy_NH is None:
+            slots, numbers_C = segment.codes.slots, segment.numbers_P[rows_C]
+            if slots is None or slots.copy_NH is None:
                 in_table.append(numbers_C)
                 continue
-            scores_C = exact_stored_scores(own_MH, segment.copy_NH, segment.slots.vectors.offsets, rows_C)
+            scores_C = exact_stored_scores(own_MH, slots.copy_NH, slots.vectors.offsets, rows_C)
             best.add_for(query, scores_C, numbers_C)
         if in_table:
             # Of all segments at once: Lance takes nearly as long for the rows of one.
@@ -261,6 +269,10 @@ class CodedPassages:
         places[self.numbers_P[live]] = live
         found: np.ndarray = places[numbers]
         return found
+
+
+def _full(segment: Segment, value: float) -> np.ndarray:
+    return np.full(len(segment.codes), value, np.float32)
 
 
 def _leading(most_C: np.ndarray, k: int) -> np.ndarray:

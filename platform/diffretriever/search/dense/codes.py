@@ -36,7 +36,7 @@ from diffretriever.ragged import offsets_of
 from diffretriever.schemas.accelerate import Beside
 from diffretriever.scoring.hits import NO_NUMBER
 from diffretriever.scoring.kernels import encode, to_float32
-from diffretriever.scoring.maxsim import CodedQueries, Codes
+from diffretriever.scoring.maxsim import Codes
 
 FORMAT = 2
 """Of these files."""
@@ -49,8 +49,6 @@ _FILES: Mapping[Beside, Mapping[str, type]] = {
     "vectors": {**_MEANS, **_SLOTS, **_COPY},
 }
 _BUILD_ROWS = 4096
-_BOUNDLESS = 1e30
-"""Rounding error of codes that are not there."""
 
 
 @dataclass(frozen=True)
@@ -82,32 +80,6 @@ class Segment:
                 f"{self.index.uri} --beside codes` makes those of all vectors"
             )
         return self.codes.slots
-
-    @property
-    def copy_NH(self) -> np.ndarray | None:  # noqa: N802 (a tensor's name)
-        """The vectors themselves, float16 [N, H]; None where they are in the table alone."""
-        return None if self.codes.slots is None else self.codes.slots.copy_NH
-
-    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the longest rounding error of each passage's vectors and the length of its longest, float32 [P] each.
-
-        With codes of mean vectors alone every passage may be the best one.
-        """
-        if self.codes.slots is None:
-            return np.full(len(self.codes), _BOUNDLESS, np.float32), np.zeros(len(self.codes), np.float32)
-        return self.codes.slots.errors_P, self.codes.slots.norms_P
-
-    def scores_of(self, coded: CodedQueries, query: int, rows_C: np.ndarray) -> np.ndarray:
-        """Return float32 [C]: approximate mean MaxSim, within `bounds`; 0 with codes of mean vectors alone.
-
-        Args:
-            coded: the queries.
-            query: number of the one that is looked at.
-            rows_C: int64 [C], the passages' numbers within the segment.
-        """
-        if self.codes.slots is None:
-            return np.zeros(len(rows_C), np.float32)
-        return coded.chosen_scores(query, self.codes.slots.vectors, rows_C)
 
     def ids_of(self, rows_C: np.ndarray) -> list[str]:
         """Return the ids of passages (int64 [C]) that are still in the table."""
