@@ -7,8 +7,10 @@ import tests.waiting  # noqa: F401
 # isort: split
 import gc
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -21,6 +23,8 @@ from xdist.scheduler import LoadFileScheduling
 from diffretriever.random_models.checkpoints import write_random_checkpoint
 from tests.cluster.s3 import S3, s3_endpoint
 from tests.warm.warm_python import warm_python
+
+JOBS = Path(__file__).resolve().parents[1] / "jobs"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -62,6 +66,33 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def jobs_path() -> Iterator[None]:
+    """`jobs/` on the path; what its modules set for a process of their own is put back after the test."""
+    path, modules = [*sys.path], {*sys.modules}
+    handler, thresholds, callbacks = signal.getsignal(signal.SIGTERM), gc.get_threshold(), [*gc.callbacks]
+    hooks = sys.excepthook, sys.unraisablehook, threading.excepthook
+    sys.path.insert(0, str(JOBS))
+    yield
+    sys.path[:], gc.callbacks[:] = path, callbacks
+    sys.excepthook, sys.unraisablehook, threading.excepthook = hooks
+    signal.signal(signal.SIGTERM, handler)
+    gc.set_threshold(*thresholds)
+    # Of frozen objects `gc.get_referrers` finds nothing, by which Hypothesis takes them for lost.
+    gc.unfreeze()
+    for name in {*sys.modules} - modules:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(JOBS)):
+            del sys.modules[name]
+
+
+@pytest.fixture(autouse=True)
+def _garbage_is_looked_for() -> Iterator[None]:
+    """A test leaves the search for garbage as it found it: others in its process would behave differently."""
+    before = gc.get_threshold(), gc.get_freeze_count()
+    yield
+    assert (gc.get_threshold(), gc.get_freeze_count()) == before
 
 
 RAY_SETTINGS = {

@@ -6,17 +6,15 @@ What no disk is needed for is done with a limit on the size of files: writers ar
 from __future__ import annotations
 
 import errno
-import gc
-import importlib.util
 import os
 import pickle
 import resource
-import signal
 import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -233,26 +231,11 @@ def test_what_a_full_disk_led_to_is_one() -> None:
 
 
 @pytest.fixture
-def entry(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+def entry(jobs_path: None, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """What every job begins with."""
-    place = Path(__file__).resolve().parents[1] / "jobs" / "_entry.py"
-    spec = importlib.util.spec_from_file_location("_entry", place)
-    assert spec is not None
-    assert spec.loader is not None
-    handler, thresholds = signal.getsignal(signal.SIGTERM), gc.get_threshold()
-    with monkeypatch.context() as patch:
-        patch.setattr(progress, "_shows", False)
-        patch.setattr(sys, "path", [*sys.path])
-        patch.setattr(sys, "unraisablehook", sys.unraisablehook)
-        patch.setattr(threading, "excepthook", threading.excepthook)
-        patch.setattr(sys, "argv", ["search.py", "--index", "some/index", "--query", "x"])
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        yield module
-    signal.signal(signal.SIGTERM, handler)
-    with suppress(ValueError):
-        gc.callbacks.remove(module._after_start)
-    gc.set_threshold(*thresholds)
+    monkeypatch.setattr(progress, "_shows", False)
+    monkeypatch.setattr(sys, "argv", ["search.py", "--index", "some/index", "--query", "x"])
+    return import_module("_entry")
 
 
 @pytest.mark.parametrize("error", TOLD.values(), ids=TOLD)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,6 @@ from diffretriever.search.accelerate import accelerate, missing_files
 from tests.index.compressed_cases import compressed, fill
 from tests.index.test_index import add, block, manifest
 
-JOBS = Path(__file__).resolve().parents[2] / "jobs"
 NAME = "an index ü%41?#"
 
 
@@ -131,8 +129,7 @@ def test_configs_hold_the_path(place: Path) -> None:
         assert EvaluateJob(index=uri, collection="pydoc", output=uri).output == place
 
 
-def test_jobs_take_it_for_a_path(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [str(JOBS), *sys.path])
+def test_jobs_take_it_for_a_path(place: Path, jobs_path: None) -> None:
     from _entry import absolute_place
 
     for uri in uris(place):

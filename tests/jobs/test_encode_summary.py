@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 
 from diffretriever.schemas.encode import EncodeSummary
 
-JOBS = Path(__file__).resolve().parents[2] / "jobs"
 SUMMARY = EncodeSummary(
     index="i",
     fingerprint="f",
@@ -37,8 +35,7 @@ SUMMARY = EncodeSummary(
         ),
     ],
 )
-def test_what_devices_did_is_said(used: dict[str, object], lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(JOBS)
+def test_what_devices_did_is_said(used: dict[str, object], lines: list[str], jobs_path: None) -> None:
     said = import_module("encode_beir").describe(SUMMARY.model_copy(update=used)).splitlines()
     first = "i: 1,000 passages, 1,000 encoded now in 10 s (200.0 passages/s once running)"
     assert said == [first, *lines, "  retriever fingerprint f"]
