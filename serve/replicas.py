@@ -100,7 +100,11 @@ class Replicas:
             self._are_gone = False
 
     async def _are_being_deployed(self) -> bool:
+        """Return whether the application is being deployed anew, or was a moment ago."""
         if self._application is None:
             return False
         found = (await asyncio.to_thread(serve.status)).applications.get(self._application)
-        return found is not None and found.status == "DEPLOYING"
+        if found is not None and found.status == "DEPLOYING":
+            return True
+        # A deployment that ended since the last look has left a replica.
+        return bool(await self.broadcast("ping"))

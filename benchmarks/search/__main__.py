@@ -19,6 +19,7 @@ from benchmarks.search.figures import (
     GOALS,
     HYBRID_COLUMNS,
     HYBRID_GOALS,
+    OTHERS,
     Built,
     Candidates,
     Figures,
@@ -57,13 +58,20 @@ class SearchBenchmark(Benchmark):
     """Other libraries' indexes over the same vectors; '[]' for none. LanceDB's takes many minutes to build."""
     fast_plaid_python: Path | None = None
     """Interpreter of an environment that has fast-plaid, which pins another torch; left out if not given."""
+    warp_python: Path | None = None
+    """The same for xtr-warp-rs, WARP's method; one environment can have both."""
     fast_plaid_passages: PositiveInt = 20_000
-    """Passages that fast-plaid gets: it takes minutes to index so many."""
+    """Passages that these two get: fast-plaid takes minutes to index so many."""
     hybrid: bool = False
     """Also the sum of dense scores and BM25: candidates of the last of `--proposers`, made-up texts of 56 words, and
     queries of 6."""
     quick: bool = False
     """10,000 passages and 20 queries."""
+
+    def others(self) -> dict[str, Path]:
+        """Return the interpreters of libraries that pin another torch, by the names that `peers.OTHERS` has."""
+        given = {"fast_plaid": self.fast_plaid_python, "warp": self.warp_python}
+        return {library: python for library, python in given.items() if python is not None}
 
 
 def main(config: SearchBenchmark) -> None:
@@ -74,8 +82,8 @@ def main(config: SearchBenchmark) -> None:
         raise SystemExit("--spread real: say by --real where the vectors are (python -m benchmarks.search.arrays)")
     if "faiss" in config.peers and find_spec("faiss") is None:
         raise SystemExit("--peers: faiss is not installed: `pip install faiss-cpu`, or give the others alone")
-    if config.fast_plaid_python is not None:
-        _refuse_without_fast_plaid(config.fast_plaid_python)
+    for library, python in config.others().items():
+        _refuse_without(library, python)
     # Of Lance and numba; `in_child` sees to those of OpenMP.
     os.environ.update(LANCE_CPU_THREADS="1", NUMBA_NUM_THREADS="1", RAYON_NUM_THREADS="1")
     if config.quick:
@@ -95,11 +103,13 @@ def main(config: SearchBenchmark) -> None:
     config.report(about, text.rstrip("\n"), results=[each.model_dump() for each in figures])
 
 
-def _refuse_without_fast_plaid(python: Path) -> None:
+def _refuse_without(library: str, python: Path) -> None:
+    module = {"fast_plaid": "fast_plaid", "warp": "xtr_warp"}[library]
     try:
-        subprocess.run([python, "-c", "import fast_plaid"], check=True, capture_output=True)
+        subprocess.run([python, "-c", f"import {module}"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        raise SystemExit(f"--fast-plaid-python: {python} is no Python that has fast-plaid") from error
+        flag = f"--{library.replace('_', '-')}-python"
+        raise SystemExit(f"{flag}: {python} is no Python that has {OTHERS[library][0]}") from error
 
 
 def _measure(config: SearchBenchmark, size: Size, spread: Spread) -> Figures:
@@ -146,9 +156,9 @@ def _hybrid(config: SearchBenchmark, given: dict[str, Any]) -> Hybrid:
 def _peers(config: SearchBenchmark) -> list[tuple[str, dict[str, Any]]]:
     asked: dict[str, Any] = {"queries": config.queries}
     peers: list[tuple[str, dict[str, Any]]] = [(name, asked) for name in config.peers]
-    if config.fast_plaid_python is not None:
-        python = {"python": str(config.fast_plaid_python), "passages": config.fast_plaid_passages}
-        peers.append(("fast_plaid", {**asked, **python}))
+    for library, python in config.others().items():
+        own = {"library": library, "python": str(python), "passages": config.fast_plaid_passages}
+        peers.append(("by_another_python", {**asked, **own}))
     return peers
 
 

@@ -68,6 +68,8 @@ GOALS = {
 """By size."""
 HYBRID_GOALS = {"8.84m-4-384": 100.0}
 """Milliseconds, by size."""
+OTHERS = {"fast_plaid": ("fast-plaid", "32 probes, 4 bits"), "warp": ("xtr-warp-rs", "as it sets itself, 4 bits")}
+"""Names and settings of libraries that pin another torch."""
 
 
 class Timed(Model):

@@ -16,7 +16,7 @@ import torch
 
 from benchmarks import ROOT
 from benchmarks.measuring import peak_mb, serve_child
-from benchmarks.search.figures import Built, Candidates, Timed
+from benchmarks.search.figures import OTHERS, Built, Candidates, Timed
 from benchmarks.search.loops import (
     K,
     brute_force,
@@ -88,8 +88,19 @@ def faiss(folder: str, vectors: dict[str, Any], queries: int) -> Candidates:
     return _candidates("faiss IVF,SQ8", built, runs)
 
 
-def fast_plaid(folder: str, vectors: dict[str, Any], queries: int, python: str, passages: int) -> Candidates:
-    """Search by fast-plaid in an environment of its own; recall is of the exact best of the same passages."""
+def by_another_python(
+    folder: str, vectors: dict[str, Any], queries: int, library: str, python: str, passages: int
+) -> Candidates:
+    """Search by a library of an environment of its own; recall is of the exact best of the same passages.
+
+    Args:
+        folder: of the index, which is not read.
+        vectors: what `vectors_from` takes.
+        queries: how many.
+        library: one of `OTHERS`.
+        python: the interpreter.
+        passages: how many it gets, of the first.
+    """
     made = vectors_from(vectors)
     stored = np.concatenate(list(made.blocks()))[:passages]
     asked = made.queries(queries).vectors_MH.reshape(queries, made.query_slots, made.dims)
@@ -98,16 +109,15 @@ def fast_plaid(folder: str, vectors: dict[str, Any], queries: int, python: str, 
     with TemporaryDirectory() as place:
         np.save(Path(place) / "passages.npy", stored)
         np.save(Path(place) / "queries.npy", asked)
-        script = ROOT / "benchmarks" / "search" / "by_fast_plaid.py"
-        told = subprocess.run([python, str(script), place], stdout=subprocess.PIPE, check=True, text=True)
+        script = ROOT / "benchmarks" / "search" / "by_another_python.py"
+        told = subprocess.run([python, str(script), library, place], stdout=subprocess.PIPE, check=True, text=True)
     answer = json.loads(told.stdout.splitlines()[-1])
     found = [[name(row) for row in rows] for rows in answer["found"]]
-    run = Timed(
-        name="32 probes, 4 bits", ms=answer["ms"], recall_10=recall(found, best, 10), recall_100=recall(found, best, K)
-    )
+    label, settings = OTHERS[library]
+    run = Timed(name=settings, ms=answer["ms"], recall_10=recall(found, best, 10), recall_100=recall(found, best, K))
     built = Built(seconds=answer["seconds"], mb=answer["mb"])
     memory = {name: answer[name] for name in ("own_mb", "peak_mb")}
-    return Candidates(name=f"fast-plaid, {passages:,} passages", built=built, runs=[run], **memory)
+    return Candidates(name=f"{label}, {passages:,} passages", built=built, runs=[run], **memory)
 
 
 def _run(label: str, search: Callable[[np.ndarray], list[str]], made: Vectors, folder: str, queries: int) -> Timed:
@@ -123,4 +133,4 @@ def _candidates(name: str, built: Built, runs: list[Timed]) -> Candidates:
 
 
 if __name__ == "__main__":
-    serve_child({f.__name__: f for f in (lancedb, faiss, fast_plaid)})
+    serve_child({f.__name__: f for f in (lancedb, faiss, by_another_python)})

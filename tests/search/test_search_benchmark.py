@@ -88,8 +88,10 @@ def test_a_peer_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.search.__main__.find_spec", lambda _: None)
     with pytest.raises(SystemExit, match="faiss is not installed"):
         main(SearchBenchmark())
-    with pytest.raises(SystemExit, match="is no Python that has fast-plaid"):
+    with pytest.raises(SystemExit, match=f"--fast-plaid-python: {sys.executable} is no Python that has fast-plaid"):
         main(SearchBenchmark(peers=(), fast_plaid_python=Path(sys.executable)))
+    with pytest.raises(SystemExit, match="--warp-python: nowhere is no Python that has xtr-warp-rs"):
+        main(SearchBenchmark(peers=(), warp_python=Path("nowhere")))
 
 
 def test_what_is_no_longer_ours(capsys: pytest.CaptureFixture[str]) -> None:

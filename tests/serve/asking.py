@@ -68,8 +68,13 @@ class Answer:
         return self.response.status_code
 
 
-def keep_asking(url: str, is_enough: Callable[[list[Answer]], bool], **body: Any) -> list[Answer]:
-    """Ask from three threads until the answers so far are enough; fail if they never are."""
+def keep_asking(
+    url: str, is_enough: Callable[[list[Answer]], bool], may_be_reset: bool = False, **body: Any
+) -> list[Answer]:
+    """Ask from three threads until the answers so far are enough; fail if they never are, or if a connection is lost.
+
+    With `may_be_reset`, who lost a connection asks again.
+    """
     answers: list[Answer] = []
     end = time.monotonic() + LIMIT_S
 
@@ -78,7 +83,12 @@ def keep_asking(url: str, is_enough: Callable[[list[Answer]], bool], **body: Any
             while not answers or not is_enough(answers):
                 asked = time.monotonic()
                 assert asked < end
-                response = client.post(f"{url}/search", json=body)
+                try:
+                    response = client.post(f"{url}/search", json=body)
+                except httpx2.ReadError:
+                    if not may_be_reset:
+                        raise
+                    continue
                 answers.append(Answer(asked, time.monotonic() - asked, response))
                 if response.status_code != 200:
                     time.sleep(0.1)

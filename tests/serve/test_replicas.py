@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -127,6 +128,18 @@ def test_all_who_wait_share_a_look_and_who_comes_later_is_told_first() -> None:
         return [*early, *late]
 
     assert {type(each) for each in run(asking)} == {UnavailableError}
+
+
+def test_a_deployment_that_ends_during_a_look_leaves_a_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody answers while it goes on, and it is over as soon as that was heard."""
+    deployment = Deployment([2], [])
+
+    def status() -> SimpleNamespace:
+        deployment.pings = [None]
+        return SimpleNamespace(applications={"search": SimpleNamespace(status="RUNNING")})
+
+    monkeypatch.setattr("diffretriever.serve.replicas.serve.status", status)
+    assert run(lambda: Replicas(deployment, "search").ask("encode", "text")) == "text 2"
 
 
 def test_a_replica_that_is_too_busy_to_say_so_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
