@@ -109,7 +109,7 @@ def _refuse_without(library: str, python: Path) -> None:
         subprocess.run([python, "-c", f"import {module}"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
         flag = f"--{library.replace('_', '-')}-python"
-        raise SystemExit(f"{flag}: {python} is no Python that has {OTHERS[library][0]}") from error
+        raise SystemExit(f"{flag}: {python} is no Python that has {OTHERS[library]}") from error
 
 
 def _measure(config: SearchBenchmark, size: Size, spread: Spread) -> Figures:
@@ -126,7 +126,7 @@ def _measure(config: SearchBenchmark, size: Size, spread: Spread) -> Figures:
         exact = _loop("exact", **given, queries=config.queries, used=used) if used else []
         ours = [_ours(config, name, given) for name in config.proposers]
         hybrid = _hybrid(config, given) if config.hybrid else None
-        peers = [Candidates.model_validate(_peer(name, **given, **told)) for name, told in _peers(config)]
+        peers = [found for name, told in _peers(config) if (found := _peer(name, **given, **told)) is not None]
     return Figures(
         case=f"{size}, {spread}",
         codes=codes,
@@ -166,8 +166,16 @@ def _loop(name: str, **arguments: object) -> Any:
     return in_child("benchmarks.search.loops", name, **arguments)
 
 
-def _peer(name: str, **arguments: object) -> Any:
-    return in_child("benchmarks.search.peers", name, **arguments)
+def _peer(name: str, **arguments: object) -> Candidates | None:
+    """Return what a library reaches; None where it fails, for the hours of the others are not to be lost with it."""
+    label = arguments.get("library", name)
+    try:
+        found = Candidates.model_validate(in_child("benchmarks.search.peers", name, **arguments))
+    except subprocess.CalledProcessError as error:
+        sys.stderr.write(f"{label}: left out, for it ended with status {error.returncode}\n")
+        return None
+    sys.stderr.write(f"{label}: done\n")
+    return found
 
 
 if __name__ == "__main__":

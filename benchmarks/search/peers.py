@@ -110,14 +110,16 @@ def by_another_python(
         np.save(Path(place) / "passages.npy", stored)
         np.save(Path(place) / "queries.npy", asked)
         script = ROOT / "benchmarks" / "search" / "by_another_python.py"
-        told = subprocess.run([python, str(script), library, place], stdout=subprocess.PIPE, check=True, text=True)
-    answer = json.loads(told.stdout.splitlines()[-1])
-    found = [[name(row) for row in rows] for rows in answer["found"]]
-    label, settings = OTHERS[library]
-    run = Timed(name=settings, ms=answer["ms"], recall_10=recall(found, best, 10), recall_100=recall(found, best, K))
+        done = subprocess.run([python, str(script), library, place], stdout=subprocess.PIPE, check=True, text=True)
+    answer = json.loads(done.stdout.splitlines()[-1])
+    runs = []
+    for settings, told in answer["runs"].items():
+        found = [[name(row) for row in rows] for rows in told["found"]]
+        to_ten, to_hundred = recall(found, best, 10), recall(found, best, K)
+        runs.append(Timed(name=settings, ms=told["ms"], recall_10=to_ten, recall_100=to_hundred))
     built = Built(seconds=answer["seconds"], mb=answer["mb"])
     memory = {name: answer[name] for name in ("own_mb", "peak_mb")}
-    return Candidates(name=f"{label}, {passages:,} passages", built=built, runs=[run], **memory)
+    return Candidates(name=f"{OTHERS[library]}, {passages:,} passages", built=built, runs=runs, **memory)
 
 
 def _run(label: str, search: Callable[[np.ndarray], list[str]], made: Vectors, folder: str, queries: int) -> Timed:
