@@ -44,5 +44,6 @@ _PROGRAM = next((text for text in sys.orig_argv[1:] if not text.startswith("-"))
 if "WARM_PYTHON" in os.environ:
     if Path(_PROGRAM).name == "setup_worker.py":
         _start_worker()
-    elif _PROGRAM.endswith(_OWN):
+    # The autoscaler of a fake cluster is the parent of its machines.
+    elif _PROGRAM.endswith(_OWN) and "RAY_FAKE_CLUSTER" not in os.environ:
         _start_own()
