@@ -13,8 +13,12 @@ import uvicorn
 from diffretriever.serving.guard import Receive, SafeHeaders, Scope, Send, send_problem
 from diffretriever.serving.problems import UnavailableError
 
-ENVIRONMENT = {"SERVE_SOCKET_REUSE_PORT_ENABLED": "1"}
-"""Of Ray's processes: its proxies can then take the port while it is held here."""
+ENVIRONMENT = {"SERVE_SOCKET_REUSE_PORT_ENABLED": "1", "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0"}
+"""Of Ray's processes.
+
+Its proxies can then take the port while it is held here. A replica has one event loop: what takes long has threads of
+its own, and each request goes through one thread less.
+"""
 
 
 class Starting:

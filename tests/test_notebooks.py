@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import nbformat
@@ -24,11 +26,19 @@ def outputs(notebook: nbformat.NotebookNode) -> str:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
-def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_runs(path: Path, warm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "platform"))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+    kernel = tmp_path / "jupyter" / "kernels" / "warm" / "kernel.json"
+    kernel.parent.mkdir(parents=True)
+    command = [shutil.which("python"), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    kernel.write_text(json.dumps({"argv": command, "display_name": "warm", "language": "python"}))
+    working = tmp_path / "working"
+    working.mkdir()
     notebook = nbformat.read(path, as_version=4)
     # No time limit: a busy machine takes what it takes.
-    NotebookClient(notebook, timeout=None, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    resources = {"metadata": {"path": str(working)}}
+    NotebookClient(notebook, timeout=None, kernel_name="warm", resources=resources).execute()
     shown = outputs(notebook)
     for text in SHOWN[path.stem]:
         assert text in shown

@@ -68,8 +68,8 @@ def main(config: EncodeBenchmark) -> None:
         compared = [_COMPARISONS[part](config, Path(temporary), dtype) for part in config.parts if part in _COMPARISONS]
         if "d" in config.parts:
             compared += [_over_library(config, Path(temporary), attention) for attention in ("auto", "packed")]
-        if "d" in config.parts and config.openvino:
-            compared.append(_over_library(config, Path(temporary), "auto", "openvino"))
+            others = ("openvino", "products") if config.openvino else ("products",)
+            compared += [_over_library(config, Path(temporary), "auto", other) for other in others]
         checks = _checks(config, Path(temporary), dtype) if "c" in config.parts else {}
     about_parts = {
         "a": f"(a) {_PRESET} q4p4, {dtype}, {config.passages} passages: bare forward passes, encode job",
@@ -142,9 +142,10 @@ def _over_library(config: EncodeBenchmark, folder: Path, attention: str, ours: s
         "passages": config.pooled_passages,
         "words": _POOLED_WORDS,
     }
+    names = {"pooled": f"mean pooling, attention {attention}", "products": "its products alone"}
     return compare(
-        f"(d) mean pooling, attention {attention}" if ours == "pooled" else f"(d) mean pooling, {ours}",
-        POOLED_GOAL,
+        f"(d) {names.get(ours, f'mean pooling, {ours}')}",
+        None if ours == "products" else POOLED_GOAL,
         config.repeats,
         partial(_sample, "library", **arguments),
         partial(_sample, ours, **arguments),

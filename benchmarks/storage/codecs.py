@@ -24,9 +24,8 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.codec import CodecConfig
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.hits import Passages
+from diffretriever.scoring.hits import Passages, TopK
 from diffretriever.scoring.maxsim import maxsim
-from diffretriever.scoring.topk import TopK
 
 if TYPE_CHECKING:
     from diffretriever.codecs.base import Codec

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from diffretriever.scoring.hits import Passages
-from diffretriever.scoring.topk import TopK, top_k
+from diffretriever.scoring.hits import Passages, TopK, top_k
 from diffretriever.search.sparse import kernels
 from diffretriever.search.sparse.kernels import BLOCK_ROWS
 from diffretriever.search.sparse.segment import Impacts, PostingsSegment

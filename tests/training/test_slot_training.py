@@ -102,6 +102,31 @@ def test_an_adapter_on_slots_leaves_the_text_alone(attention: str, folder_of: Fo
 
 
 @pytest.mark.parametrize("case", ["masked-bert", "masked-modernbert"])
+def test_few_tokens_run_together_with_their_slots(
+    case: str, folder_of: FolderOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row of many tokens runs before its slots, which costs a second look at the weights; both say the same."""
+    retriever = config_of(case, folder_of, budget="q2p3", readout="pooling", adapter_on="slots", **NESTED)
+    session = session_of(retriever, quick_recipe(max_steps=3, **SLOTS))
+    run(session, 3)
+    session.save_adapter(tmp_path / "adapter")
+    place = retriever.backbone.model_copy(update={"adapter": str(tmp_path / "adapter"), "attention": "packed"})
+    encoder = cast("MaskedEncoder", load_encoder(retriever.model_copy(update={"backbone": place}), "cpu"))
+    rows: list[int] = []
+    layers = encoder.backbone.model.base_model.register_forward_hook(lambda *_: rows.append(1))
+    found = []
+    for border, passes in ((10**6, 1), (1, 2)):
+        monkeypatch.setattr("diffretriever.backbones.base.TEXTS_APART", border)
+        rows.clear()
+        found.append(encoder.encode_queries(TEXTS[:1]))
+        assert len(rows) == passes
+    layers.remove()
+    together, apart = found
+    np.testing.assert_allclose(np.float32(together.vectors_MH), np.float32(apart.vectors_MH), atol=1e-3)
+    np.testing.assert_allclose(together.impact_weights, apart.impact_weights, atol=1e-3)
+
+
+@pytest.mark.parametrize("case", ["masked-bert", "masked-modernbert"])
 def test_packed_slots_learn_the_same_in_a_pass_of_their_own(case: str, folder_of: FolderOf) -> None:
     """Gradients stop at the text, whose states do not depend on the adapter; those through slots are whole."""
     found = []

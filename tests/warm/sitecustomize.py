@@ -1,6 +1,6 @@
-"""Starts a worker of Ray in the warm Python at once.
+"""Starts Ray's own programs in Python, and its workers, in the warm Python.
 
-Ray runs `setup_worker.py` before each worker, which imports all of Ray only to start another Python.
+Ray runs `setup_worker.py` before each worker, which imports all of Ray only to start another Python: it is left out.
 """
 
 from __future__ import annotations
@@ -12,6 +12,12 @@ from pathlib import Path
 
 _CONTEXT = "--serialized-runtime-env-context="
 _LANGUAGE = "--language=PYTHON"
+_OWN = (
+    "/ray/_private/log_monitor.py",
+    "/ray/autoscaler/_private/monitor.py",
+    "/ray/dashboard/agent.py",
+    "/ray/_private/runtime_env/agent/main.py",
+)
 
 
 def _start_worker() -> None:
@@ -29,5 +35,15 @@ def _start_worker() -> None:
     os.execv(context["py_executable"], [context["py_executable"], *rest])
 
 
-if len(sys.orig_argv) > 1 and Path(sys.orig_argv[1]).name == "setup_worker.py" and "WARM_PYTHON" in os.environ:
-    _start_worker()
+def _start_own() -> None:
+    arguments = [text for text in sys.orig_argv[1:] if text != "-u"]
+    os.execv(os.environ["WARM_PYTHON"], [os.environ["WARM_PYTHON"], *arguments])
+
+
+_PROGRAM = next((text for text in sys.orig_argv[1:] if not text.startswith("-")), "")
+if "WARM_PYTHON" in os.environ:
+    if Path(_PROGRAM).name == "setup_worker.py":
+        _start_worker()
+    # The autoscaler of a fake cluster is the parent of its machines.
+    elif _PROGRAM.endswith(_OWN) and "RAY_FAKE_CLUSTER" not in os.environ:
+        _start_own()

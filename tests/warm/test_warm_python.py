@@ -32,7 +32,7 @@ def test_a_file_sees_its_arguments_and_surroundings(tmp_path: Path) -> None:
     arguments, folder, mark, first, name, given, loaded = json.loads(done.stdout)
     assert (arguments, mark, name, given) == (["a b", "--flag"], "here", "__main__", "text")
     assert Path(folder) == Path(first) == tmp_path.resolve()
-    assert loaded == ["torch"], "it begins warm, with nothing of ours and nothing of Ray"
+    assert loaded == ["torch", "ray"], "it begins warm, with nothing of ours"
 
 
 def test_modules_and_errors(tmp_path: Path) -> None:

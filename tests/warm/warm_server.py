@@ -1,8 +1,12 @@
 """A Python that has its heavy libraries loaded already: each program it is asked to run begins in a fork of it.
 
-Importing torch and transformers takes longer than what most processes of the tests do. The server imports them once,
-and nothing of this project or of Ray. `warm_client.py` stands in for the interpreter: it hands over its arguments,
+Importing torch, transformers and Ray takes longer than what most processes of the tests do. The server imports them
+once, and nothing of this project. `warm_client.py` stands in for the interpreter: it hands over its arguments,
 environment, streams and mount namespace, and ends as the program ends.
+
+Ray reads settings from the environment while it is imported. So the server itself has all but Ray, and programs run in
+forks of a fork for each set of settings, which has imported Ray with these. Ray's workers are told by settings whose
+they are, so theirs has imported none.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import json
 import os
 import random
 import runpy
+import select
 import selectors
 import signal
 import site
@@ -21,23 +26,38 @@ import socket
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 PRELOADED = (
+    "aiohttp.web",
+    "aiohttp_cors",
+    "click",
+    "colorful",
     "deepspeed.runtime.engine",
     "fastapi",
+    "google.protobuf.json_format",
+    "google.protobuf.struct_pb2",
+    "grpc.aio",
+    "grpc_reflection.v1alpha.reflection",
     "ir_measures",
     "jsonschema",
     "lance",
     "matplotlib.pyplot",
     "numba",
+    "opencensus.stats.aggregation",
+    "opencensus.stats.stats",
+    "opentelemetry.exporter.prometheus",
+    "opentelemetry.sdk.metrics",
+    "opentelemetry.sdk.trace",
     "pandas",
     "peft",
+    "prometheus_client",
     "pyarrow.compute",
     "pyarrow.dataset",
     "pyarrow.feather",
+    "pyarrow.parquet",
     "pydantic_settings",
     "requests",
     "scipy.stats",
@@ -48,43 +68,115 @@ PRELOADED = (
     "transformers.models.llama.modeling_llama",
     "transformers.models.qwen2.modeling_qwen2",
 )
+RAY = (
+    "ray.autoscaler._private.monitor",
+    "ray.dashboard.agent",
+    "ray.dashboard.modules.job.job_agent",
+    "ray.dashboard.modules.log.log_agent",
+    "ray.dashboard.modules.reporter.reporter_agent",
+    "ray.data",
+    "ray.job_submission",
+    "ray._private.log_monitor",
+    "ray._private.runtime_env.agent.runtime_env_agent",
+)
+"""All that is imported with settings in force; what Ray Serve reads is set by the tests themselves, later."""
+_READ_WHEN_USED = {
+    "RAY_ADDRESS",
+    "RAY_CLIENT_MODE",
+    "RAY_JOB_CONFIG_JSON_ENV_VAR",
+    "RAY_JOB_ID",
+    "RAY_LD_PRELOAD_ON_WORKERS",
+    "RAY_NODE_ID",
+    "RAY_OVERRIDE_NODE_ID_FOR_TESTING",
+    "RAY_RAYLET_PID",
+    "RAY_RUNTIME_ENV_HOOK",
+    "RAY_TMPDIR",
+}
+"""By all but workers."""
+_WORKER = "default_worker.py"
 _MOST_BYTES = 1 << 20
+Settings: TypeAlias = tuple[tuple[str, str], ...]
 
 
 def serve(address: str) -> dict[str, Any] | None:
-    """Fork for every request; return the request in the fork, and None in the server once its parent is gone."""
+    """Hand requests to the forks with their settings; return one in the fork that runs it, None once all is over."""
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(address)
     listening.listen(64)
     print("ready", flush=True)
+    forks: dict[Settings | None, socket.socket] = {}
+    while listening in select.select([listening, sys.stdin], [], [])[0]:
+        client, _ = listening.accept()
+        request = _received(client)
+        if request is None:
+            client.close()
+            continue
+        settings = _settings(request)
+        if settings not in forks:
+            forks[settings], theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            if os.fork() == 0:
+                for own in (listening, client, *forks.values()):
+                    own.close()
+                for each in request["handed"]:
+                    os.close(each)
+                if settings is not None:
+                    _import_with(settings)
+                return run_forks(theirs)
+            theirs.close()
+        handed = [*request.pop("handed"), client.fileno()]
+        socket.send_fds(forks[settings], [json.dumps(request).encode()], handed)
+        for each in handed[:-1]:
+            os.close(each)
+        client.close()
+    return None
+
+
+def _settings(request: dict[str, Any]) -> Settings | None:
+    """Return those of Ray that count from its import on; None for a program that is to import it itself."""
+    if request["arguments"][0].endswith(_WORKER):
+        return None
+    given = request["environment"].items()
+    return tuple(sorted(each for each in given if each[0].startswith("RAY_") and each[0] not in _READ_WHEN_USED))
+
+
+def _import_with(settings: Settings) -> None:
+    for name in [name for name in os.environ if name.startswith("RAY_")]:
+        del os.environ[name]
+    os.environ.update(settings)
+    with contextlib.redirect_stdout(sys.stderr):
+        for name in RAY:
+            import_module(name)
+    gc.freeze()
+
+
+def run_forks(requests: socket.socket) -> dict[str, Any] | None:
+    """Fork for every request; return the request in the fork, and None here once no more come and all have ended."""
     # No epoll: forks would share its state.
     waiting = selectors.PollSelector()
-    waiting.register(listening, selectors.EVENT_READ)
-    waiting.register(sys.stdin, selectors.EVENT_READ)
+    waiting.register(requests, selectors.EVENT_READ)
     clients: dict[int, socket.socket] = {}
-    while True:
+    while waiting.get_map():
         for key, _ in waiting.select():
-            if key.fileobj is sys.stdin:
-                return None
-            if key.fileobj is not listening:
+            if key.fileobj is not requests:
                 _end(key.data, clients, waiting)
                 continue
-            client, _ = listening.accept()
-            request = _received(client)
-            if request is None:
-                client.close()
+            data, handed, _, _ = socket.recv_fds(requests, _MOST_BYTES, 5)
+            if not data:
+                waiting.unregister(requests)
                 continue
+            client = socket.socket(fileno=handed.pop())
             child = os.fork()
             if child == 0:
-                for own in (listening, client, *clients.values()):
+                for own in (requests, client, *clients.values()):
                     own.close()
-                return request
-            for handed in (*request["streams"], request["namespace"]):
-                os.close(handed)
+                return {**json.loads(data), "handed": handed}
+            for each in handed:
+                os.close(each)
             clients[child] = client
             waiting.register(os.pidfd_open(child), selectors.EVENT_READ, child)
             waiting.register(client, selectors.EVENT_READ, child)
             _tell(client, child)
+    return None
 
 
 def _received(client: socket.socket) -> dict[str, Any] | None:
@@ -95,7 +187,7 @@ def _received(client: socket.socket) -> dict[str, Any] | None:
         if not more:
             return None
         data += more
-    return {**json.loads(data), "streams": handed[:3], "namespace": handed[3]}
+    return {**json.loads(data), "handed": handed}
 
 
 def _end(child: int, clients: dict[int, socket.socket], waiting: selectors.BaseSelector) -> None:
@@ -124,8 +216,9 @@ def run(request: dict[str, Any]) -> None:
     """Run the program as the interpreter would."""
     # Ray ends a worker with all of its process group: that must not be the tests'.
     os.setpgid(0, 0)
-    _enter(request["namespace"])
-    for number, stream in enumerate(request["streams"]):
+    *streams, namespace = request["handed"]
+    _enter(namespace)
+    for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
     os.environ.clear()

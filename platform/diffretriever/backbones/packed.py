@@ -30,6 +30,8 @@ KERNEL = "diffretriever_packed"
 _ALL, _CAUSAL = (-1, -1), (-1, 0)
 # What sizes of a head the kernel takes.
 _HEAD_STEP, _LARGEST_HEAD = 8, 256
+_PRODUCT_KEYS = 64
+"""Tokens of the longest text from which on two matrix products are faster than torch's kernel (measured on a CPU)."""
 
 
 class Spans(NamedTuple):
@@ -310,7 +312,8 @@ def attend_text_by_text(
         scaling: of the products; None: 1 / √D.
         dropout: probability.
     """
-    attend = _by_products if _gains_by_products(query_TND, key_MGD, dropout) else scaled_dot_product_attention
+    gains = part.keys.longest >= _PRODUCT_KEYS and _takes_products(query_TND, key_MGD, dropout)
+    attend = _by_products if gains else scaled_dot_product_attention
     sizes = zip(part.queries.offsets_E.diff().tolist(), part.keys.offsets_E.diff().tolist(), strict=True)
     groups = [(queries, keys, len(list(equal))) for (queries, keys), equal in groupby(sizes)]
     # Slices would each have a gradient as large as the row.
@@ -333,7 +336,7 @@ def attend_text_by_text(
     return torch.cat(found)
 
 
-def _gains_by_products(query_TND: Tensor, key_MGD: Tensor, dropout: float) -> bool:
+def _takes_products(query_TND: Tensor, key_MGD: Tensor, dropout: float) -> bool:
     """Whether two matrix products are faster than torch's kernel: on a CPU in bfloat16, for heads of few dimensions."""
     is_plain = dropout == 0 and query_TND.shape[1] == key_MGD.shape[1] and not torch.is_grad_enabled()
     return is_plain and query_TND.device.type == "cpu" and query_TND.dtype == torch.bfloat16

@@ -26,7 +26,7 @@ from diffretriever.rerank import load_reranker, reranker_config
 from diffretriever.rerank.base import Reranker
 from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.schemas.rerank import RerankJob, RerankSummary
-from diffretriever.scoring.topk import top_k
+from diffretriever.scoring.hits import top_k
 
 
 def rerank_run(job: RerankJob, records: Iterable[Passage | BadRecord]) -> RerankSummary:

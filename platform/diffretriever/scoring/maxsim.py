@@ -21,8 +21,8 @@ import numpy as np
 import torch
 
 from diffretriever.scoring import kernels
+from diffretriever.scoring.hits import TopK
 from diffretriever.scoring.kernels import reduce_products, scan, scan_chosen
-from diffretriever.scoring.topk import TopK
 
 Reduction: TypeAlias = Literal["mean", "sum-floored"]
 ScoreDtype: TypeAlias = Literal["float32", "bfloat16-legacy"]

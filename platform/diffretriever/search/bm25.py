@@ -27,8 +27,7 @@ from diffretriever.progress import Progress
 from diffretriever.ragged import offsets_of, within
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.retriever import Bm25Retriever
-from diffretriever.scoring.hits import NO_NUMBER, Hits
-from diffretriever.scoring.topk import TopK
+from diffretriever.scoring.hits import NO_NUMBER, Hits, TopK
 from diffretriever.search.base import FILTERS_KEPT, Searcher
 from diffretriever.search.bm25_kernels import best_passages, count_passages, place_counts, weigh
 

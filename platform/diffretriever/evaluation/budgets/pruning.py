@@ -32,9 +32,8 @@ from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.prune import PruneSlotsJob
 from diffretriever.schemas.retriever import has_slots
-from diffretriever.scoring.hits import Hits, Passages
+from diffretriever.scoring.hits import Hits, Passages, TopK
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest, maxsim
-from diffretriever.scoring.topk import TopK
 from diffretriever.search.batch import kept_hits, searched_depth
 
 PruneRule: TypeAlias = Literal["all", "same number", "threshold", "first slots", "encoded"]

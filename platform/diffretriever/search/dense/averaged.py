@@ -19,10 +19,9 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import finite_rows
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.hits import Hits
+from diffretriever.scoring.hits import Hits, TopK
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest
 from diffretriever.scoring.pooled_slots import mean_slots
-from diffretriever.scoring.topk import TopK
 from diffretriever.search.dense.base import DenseSearch
 
 _BATCH_ROWS = 4096

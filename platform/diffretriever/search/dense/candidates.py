@@ -25,9 +25,8 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.accelerate import CandidateSettings, ProposerName
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.hits import Hits
+from diffretriever.scoring.hits import Hits, TopK
 from diffretriever.scoring.maxsim import CodedQueries
-from diffretriever.scoring.topk import TopK
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.codes import CODES, open_segments
 from diffretriever.search.dense.mean import MeanProposer

@@ -22,9 +22,8 @@ from diffretriever.progress import track
 from diffretriever.ragged import offsets_of
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.hits import NO_NUMBER, Hits
+from diffretriever.scoring.hits import NO_NUMBER, Hits, TopK
 from diffretriever.scoring.maxsim import CodedQueries, Shortlist, can_be_best, exact_stored_scores
-from diffretriever.scoring.topk import TopK
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.codes import Segment, open_segments
 from diffretriever.search.dense.resident import ResidentCodes, resident_codes
@@ -232,6 +231,8 @@ class CodedPassages:
             return int(first_C.sum() + rest_C.sum())
 
         count = len(shortlists)
+        if count == 1:
+            return score(0)
         threads = min(torch.get_num_threads(), count)
         if threads <= 1:
             return sum(track(map(score, range(count)), "dense search", "queries", count))

@@ -21,10 +21,9 @@ from diffretriever.index.vectors import codec_of, read_packed
 from diffretriever.ragged import rows_of
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.hits import NO_NUMBER, Hits
+from diffretriever.scoring.hits import NO_NUMBER, Hits, TopK
 from diffretriever.scoring.kernels import to_float32
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders
-from diffretriever.scoring.topk import TopK
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.packed import PackedSegment, open_packed
 from diffretriever.search.dense.stream import StreamingScan, asks_for_the_authors_score

@@ -19,10 +19,9 @@ from diffretriever.progress import track
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.retriever import is_neural
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.hits import Hits
+from diffretriever.scoring.hits import Hits, TopK
 from diffretriever.scoring.kernels import to_float32
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest, maxsim
-from diffretriever.scoring.topk import TopK
 from diffretriever.search.dense.base import DenseSearch
 
 _MAX_BATCH_ROWS = 16384

@@ -36,8 +36,7 @@ from diffretriever.progress import track
 from diffretriever.ragged import offsets_of
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.hits import NO_NUMBER, Hits
-from diffretriever.scoring.topk import TopK
+from diffretriever.scoring.hits import NO_NUMBER, Hits, TopK
 from diffretriever.search.sparse.base import SparseSearch
 from diffretriever.search.sparse.segment import Impacts, PostingsSegment, write_segment
 from diffretriever.search.sparse.segment_search import search_many

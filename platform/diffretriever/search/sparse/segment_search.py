@@ -59,7 +59,7 @@ def search(
     """Return the k best passages, and all others that score exactly as much as the k-th.
 
     Scores are the inner products of `scoring.sparse.sparse_scores`, to the bit: float32, added in order of ids. Which
-    of the passages that tie at the end stay is for the caller, who knows their ids: `scoring.topk.top_k` cuts to k.
+    of the passages that tie at the end stay is for the caller, who knows their ids: `scoring.hits.top_k` cuts to k.
 
     Args:
         segments: of one vocabulary.

@@ -13,9 +13,8 @@ from diffretriever.index.vectors import finite_rows
 from diffretriever.progress import track
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.hits import Hits
+from diffretriever.scoring.hits import Hits, TopK
 from diffretriever.scoring.sparse import impact_matrix, sparse_scores
-from diffretriever.scoring.topk import TopK
 from diffretriever.search.sparse.base import SparseSearch
 
 _MAX_BATCH_ROWS = 16384
