@@ -27,7 +27,7 @@ if (ROOT / "platform").is_dir():
 
 from diffretriever.schemas.base import Model, mistakes  # noqa: E402
 from diffretriever.schemas.serve_config import ServeConfig  # noqa: E402
-from diffretriever.serve import front, starting  # noqa: E402
+from diffretriever.serve import starting  # noqa: E402
 
 _NAME = "diffretriever"
 _LOOK_S = 0.5
@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> None:
     address = Address.model_validate({name: given.pop(name) for name in Address.model_fields if name in given})
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # Of Ray's processes, which are started from here on.
-    os.environ.update({**front.ENVIRONMENT, **starting.ENVIRONMENT})
+    os.environ.update(starting.ENVIRONMENT)
     try:
         url = f"http://{address.host}:{address.port}"
         with starting.Starting(address.host, address.port):

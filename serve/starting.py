@@ -10,11 +10,16 @@ from typing import Self
 
 import uvicorn
 
+from diffretriever.serve import front
 from diffretriever.serving.guard import Receive, SafeHeaders, Scope, Send, send_problem
 from diffretriever.serving.problems import UnavailableError
 
-ENVIRONMENT = {"SERVE_SOCKET_REUSE_PORT_ENABLED": "1", "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0"}
-"""Of Ray's processes.
+ENVIRONMENT = {
+    **front.ENVIRONMENT,
+    "SERVE_SOCKET_REUSE_PORT_ENABLED": "1",
+    "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+}
+"""Of Ray's processes, those that every Ray of this application needs included.
 
 Its proxies can then take the port while it is held here. A replica has one event loop: what takes long has threads of
 its own, and each request goes through one thread less.

@@ -142,9 +142,13 @@ def _over_library(config: EncodeBenchmark, folder: Path, attention: str, ours: s
         "passages": config.pooled_passages,
         "words": _POOLED_WORDS,
     }
-    names = {"pooled": f"mean pooling, attention {attention}", "products": "its products alone"}
+    names = {
+        "pooled": f"mean pooling, attention {attention}",
+        "openvino": "mean pooling, openvino",
+        "products": "its products alone",
+    }
     return compare(
-        f"(d) {names.get(ours, f'mean pooling, {ours}')}",
+        f"(d) {names[ours]}",
         None if ours == "products" else POOLED_GOAL,
         config.repeats,
         partial(_sample, "library", **arguments),

@@ -24,10 +24,9 @@ def serving(settings: dict[str, Any], *, haproxy: bool) -> Iterator[str]:
 
     from diffretriever.pipelines.cluster import connect
     from diffretriever.serve.app import search_app
-    from diffretriever.serve.front import ENVIRONMENT
-    from diffretriever.serve.starting import ENVIRONMENT as STARTING
+    from diffretriever.serve.starting import ENVIRONMENT
 
-    os.environ.update({**ENVIRONMENT, **STARTING})
+    os.environ.update(ENVIRONMENT)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])

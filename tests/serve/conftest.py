@@ -38,11 +38,10 @@ def address(index: PassageIndex, warm: None) -> Iterator[str]:
 
     from diffretriever.pipelines.cluster import connect
     from diffretriever.serve.app import search_app
-    from diffretriever.serve.front import ENVIRONMENT
-    from diffretriever.serve.starting import ENVIRONMENT as STARTING
+    from diffretriever.serve.starting import ENVIRONMENT
 
     # Proxies that are slow to start on a busy machine would be killed, and started again.
-    variables = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": str(LIMIT_S), **ENVIRONMENT, **STARTING}
+    variables = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": str(LIMIT_S), **ENVIRONMENT}
     os.environ.update(variables)
     port = free_port()
     # That of other modules has too few CPUs.

@@ -17,9 +17,7 @@ from ray.serve import exceptions
 
 from diffretriever.index.table import PassageIndex
 from diffretriever.serve.__main__ import _reason, explain, main
-from diffretriever.serve.front import ENVIRONMENT
-from diffretriever.serve.starting import ENVIRONMENT as STARTING
-from diffretriever.serve.starting import Starting
+from diffretriever.serve.starting import ENVIRONMENT, Starting
 from tests.ports import free_port
 from tests.serve.asking import LIMIT_S, SETTINGS, in_threads, wait_until
 from tests.serving.serving_cases import QUERIES
@@ -37,7 +35,7 @@ def is_ready(url: str) -> bool:
 @pytest.fixture(autouse=True)
 def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Signals and variables are as before, afterwards."""
-    for name, value in {**ENVIRONMENT, **STARTING}.items():
+    for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield

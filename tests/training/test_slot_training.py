@@ -112,15 +112,15 @@ def test_few_tokens_run_together_with_their_slots(
     session.save_adapter(tmp_path / "adapter")
     place = retriever.backbone.model_copy(update={"adapter": str(tmp_path / "adapter"), "attention": "packed"})
     encoder = cast("MaskedEncoder", load_encoder(retriever.model_copy(update={"backbone": place}), "cpu"))
-    rows: list[int] = []
-    layers = encoder.backbone.model.base_model.register_forward_hook(lambda *_: rows.append(1))
+    run_passes: list[int] = []
+    counting = encoder.backbone.model.base_model.register_forward_hook(lambda *_: run_passes.append(1))
     found = []
     for border, passes in ((10**6, 1), (1, 2)):
         monkeypatch.setattr("diffretriever.backbones.base.TEXTS_APART", border)
-        rows.clear()
+        run_passes.clear()
         found.append(encoder.encode_queries(TEXTS[:1]))
-        assert len(rows) == passes
-    layers.remove()
+        assert len(run_passes) == passes
+    counting.remove()
     together, apart = found
     np.testing.assert_allclose(np.float32(together.vectors_MH), np.float32(apart.vectors_MH), atol=1e-3)
     np.testing.assert_allclose(together.impact_weights, apart.impact_weights, atol=1e-3)

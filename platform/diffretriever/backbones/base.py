@@ -31,8 +31,7 @@ from diffretriever.backbones.weights import load_model
 TEXTS_APART = 128
 """Tokens of a row from which on texts run before their slots, where an adapter changes these alone.
 
-For fewer, a second look at the weights takes longer than the adapter's products for texts: a third of a short query's
-time on a CPU.
+For fewer, a second look at the weights takes longer than the adapter's products for texts (measured on a CPU).
 """
 
 
@@ -356,9 +355,8 @@ class Backbone(ABC):
         ids_1T = moved(batch.row(ids_BL), self.device, torch.long)
         position_ids_1T = moved(batch.row(position_ids_BL), self.device, torch.long)
         slots_1T = None if slots_BL is None else batch.row(slots_BL)
-        has_both = slots_1T is not None and 0 < batch.first_slot < ids_1T.shape[1]
-        gains = torch.is_grad_enabled() or ids_1T.shape[1] >= TEXTS_APART
-        if slots_1T is not None and self.adapts_slots_only and has_both and gains:
+        apart = self.adapts_slots_only and (torch.is_grad_enabled() or ids_1T.shape[1] >= TEXTS_APART)
+        if apart and slots_1T is not None and 0 < batch.first_slot < ids_1T.shape[1]:
             hidden_1TH = self._run_in_two(ids_1T, slots_1T, position_ids_1T, layout, batch.first_slot)
         else:
             hidden_1TH = self._run(ids_1T, slots_1T, position_ids_1T, packed_layout=layout)

@@ -231,8 +231,6 @@ class CodedPassages:
             return int(first_C.sum() + rest_C.sum())
 
         count = len(shortlists)
-        if count == 1:
-            return score(0)
         threads = min(torch.get_num_threads(), count)
         if threads <= 1:
             return sum(track(map(score, range(count)), "dense search", "queries", count))
