@@ -250,6 +250,10 @@ class MaskedRetriever(PromptedRetriever):
     same states too, weighted by softmax(h A x) for each state x. A training learns the matrices: R starts
     at zero for `residual`, so that dense scores start at those of mean pooling; both start as the identity for
     `pooling`, so that a slot starts as the mean and the tokens that are like it."""
+    slot_view: Literal["text", "part"] = Field(default="text", exclude_if=partial(eq, "text"))
+    """Which of the states p is a mean of (`readout: pooling`): those of the whole text, or of the slot's own part, the
+    i-th of as many equal parts as the text has slots. Without an adapter p is a part's plain mean, and R is left out:
+    slots that differ with no training."""
     adapter_on: Literal["all", "slots"] = Field(default="all", exclude_if=partial(eq, "all"))
     """Which tokens the adapter changes. `slots`: these alone, so that the text's states are the backbone's own, and
     their mean is what mean pooling gives without the adapter; for nested slots. It is not merged then."""
@@ -260,7 +264,8 @@ class MaskedRetriever(PromptedRetriever):
     that were never trained to fill slots."""
     nested_slots: bool = False
     """Slot i sees the text and the slots up to itself, and nothing else sees slots: the first k vectors of a text are
-    those of budget k, so that one encoding serves all smaller budgets. For backbones trained so."""
+    those of budget k, so that one encoding serves all smaller budgets; with `slot_view: part` vectors depend on k, and
+    one pass serves them all the same. For backbones trained so."""
     steps: PositiveInt = 1
     """S, forward passes: with more than one, each pass fills the slots it is most confident of (paper App. A). An
     adapter is for the passes that it was trained with."""
@@ -279,6 +284,12 @@ class MaskedRetriever(PromptedRetriever):
             raise ValueError(
                 f"readout: {self.readout} reads the text's states, which differ from pass to pass: set steps to 1"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _views_are_for_pooling(self) -> Self:
+        if self.slot_view == "part" and self.readout != "pooling":
+            raise ValueError("slot_view: part is for slots that pool the text's states: set readout to pooling")
         return self
 
     @model_validator(mode="after")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -20,6 +22,7 @@ from diffretriever.backbones.slot_layers import (
     SlotLayers,
     attach_slot_layers,
     most_slots,
+    parts_of,
     read_slot_layers,
     slot_shapes,
 )
@@ -89,6 +92,46 @@ def test_vectors_by_hand(*, pooling: bool) -> None:
             torch.testing.assert_close(found_BKH[text, slot], expected_H, atol=1e-5, rtol=1e-5)
     nothing = SlotLayers().vectors(hidden_BKH, states_BLH, own_BL)
     torch.testing.assert_close(nothing[0, 2], states_BLH[0, own_BL[0]].mean(0))
+
+
+def test_a_slot_sees_its_part_alone() -> None:
+    generator = torch.Generator().manual_seed(3)
+    hidden_BKH, states_BLH = torch.randn(1, 3, 4, generator=generator), torch.randn(1, 8, 4, generator=generator)
+    residual_HH, attention_HH = torch.randn(2, 4, 4, generator=generator)
+    own_BL = torch.tensor([[True, True, False, True, True, True, True, True]])
+    view_BKL = parts_of(own_BL, torch.tensor([3]), 3)
+    parts = [[0, 1], [3, 4], [5, 6, 7]]
+    assert [view_L.nonzero().squeeze(1).tolist() for view_L in view_BKL[0]] == parts
+    layers = SlotLayers(residual_HH=residual_HH, attention_HH=attention_HH)
+    found_KH = layers.vectors(hidden_BKH, states_BLH, own_BL, view_BKL)[0]
+    untrained_KH = SlotLayers().vectors(hidden_BKH, states_BLH, own_BL, view_BKL)[0]
+    mean_H = states_BLH[0, own_BL[0]].mean(0)
+    for slot, part in enumerate(parts):
+        own_LH = states_BLH[0, part]
+        weights_L = (own_LH @ attention_HH.T @ hidden_BKH[0, slot] / 2).softmax(0)
+        torch.testing.assert_close(found_KH[slot], mean_H + residual_HH @ (weights_L @ own_LH), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(untrained_KH[slot], mean_H + own_LH.mean(0), atol=1e-5, rtol=1e-5)
+
+
+@given(
+    own_BL=st.lists(st.lists(st.booleans(), min_size=9, max_size=9).filter(any), min_size=1, max_size=3),
+    slots=st.lists(st.integers(1, 12), min_size=3, max_size=3),
+)
+def test_parts_share_the_text_evenly(own_BL: list[list[bool]], slots: list[int]) -> None:
+    slots_B = torch.tensor(slots[: len(own_BL)])
+    view_BKL = parts_of(torch.tensor(own_BL), slots_B, 12)
+    for own_L, count, view_KL in zip(own_BL, slots_B.tolist(), view_BKL, strict=True):
+        tokens = [place for place, is_own in enumerate(own_L) if is_own]
+        parts = [view_L.nonzero().squeeze(1).tolist() for view_L in view_KL]
+        sizes = [len(part) for part in parts]
+        assert min(sizes) >= 1
+        assert max(sizes[:count]) - min(sizes[:count]) <= 1
+        assert all(part == parts[count - 1] for part in parts[count:]), "nobody reads them, but they are numbers"
+        in_order = [token for part in parts[:count] for token in part]
+        assert in_order == sorted(in_order)
+        assert {*in_order} <= {*tokens}
+        if count <= len(tokens):
+            assert in_order == tokens
 
 
 def test_more_slots_than_vectors(with_layers: Backbone) -> None:

@@ -48,6 +48,7 @@ CASES: dict[str, dict[str, Any]] = {
     **{f"masked-{family}-nested": {"budget": "q2p3", **_NESTED} for family in ("dream", "modernbert")},
     "masked-dream-residual": {"budget": "q2p3", "readout": "residual"},
     "masked-bert-pooling": {"budget": "q2p3", "readout": "pooling", **_NESTED},
+    "masked-llada-parts": {"budget": "q3p5", "readout": "pooling", "slot_view": "part"},
 }
 """Encoders under test, METHOD-FAMILY and anything after: the fields of their configs, or a preset's name.
 

@@ -42,9 +42,15 @@ def test_smaller_budgets_are_prefixes(family: str, make_masked: Make[MaskedEncod
     assert np.abs(five[:2] - two).max() > 1e-2, "without nesting they are not"
 
 
+PARTS = {"readout": "pooling", "slot_view": "part"}
+
+
+@pytest.mark.parametrize("readout", [{}, PARTS], ids=["states", "parts"])
 @pytest.mark.parametrize("family", NESTED)
-def test_one_encoding_gives_all_smaller_budgets(family: str, make_masked: Make[MaskedEncoder]) -> None:
-    encoder = make_masked(family, nested_slots=True, budget=Budget(5, 5), **NESTED[family])
+def test_one_encoding_gives_all_smaller_budgets(
+    family: str, readout: dict[str, str], make_masked: Make[MaskedEncoder]
+) -> None:
+    encoder = make_masked(family, nested_slots=True, budget=Budget(5, 5), **NESTED[family], **readout)
     encoder.tokens_per_batch = 64
     prepared = encoder.preparer.prepare_queries(TEXTS)
     budgets = (2, 5, 1)
@@ -58,14 +64,33 @@ def test_one_encoding_gives_all_smaller_budgets(family: str, make_masked: Make[M
     assert [len(cut) for cut in encoder.launch_cut([], budgets)().parts] == [0, 0, 0]
 
 
-def test_budgets_mixed_in_a_batch(make_masked: Make[MaskedEncoder]) -> None:
-    encoder = make_masked("bert", nested_slots=True, budget=Budget(5, 5), **NESTED["bert"])
+@pytest.mark.parametrize("readout", [{}, PARTS], ids=["states", "parts"])
+def test_budgets_mixed_in_a_batch(readout: dict[str, str], make_masked: Make[MaskedEncoder]) -> None:
+    encoder = make_masked("bert", nested_slots=True, budget=Budget(5, 5), **NESTED["bert"], **readout)
     budgets = [1 + i % 5 for i in range(len(TEXTS))]
     mixed = encoder.encode_queries(TEXTS, budgets)
     for row, (text, budget) in enumerate(zip(TEXTS, budgets, strict=True)):
         alone = encoder.encode_queries([text], [budget])
         found_KH = mixed.vectors_MH[mixed.offsets[row] : mixed.offsets[row + 1]].astype(np.float32)
         np.testing.assert_allclose(found_KH, alone.vectors_MH.astype(np.float32), atol=1e-3)
+
+
+def test_a_slot_of_one_is_mean_pooling_and_parts_differ(make_masked: Make[MaskedEncoder]) -> None:
+    """Without an adapter, as slots do not reach the text's states."""
+    encoder = make_masked("bert", nested_slots=True, budget=Budget(3, 3), **NESTED["bert"], **PARTS)
+    plain = make_masked("bert", nested_slots=True, budget=Budget(3, 3), **NESTED["bert"], readout="pooling")
+    texts = ["a river runs to the sea", "ab"]
+    means = plain.encode_queries(texts, [1, 1]).vectors_MH.astype(np.float32)
+    np.testing.assert_allclose(encoder.encode_queries(texts, [1, 1]).vectors_MH.astype(np.float32), means, atol=1e-3)
+    found_KH = encoder.encode_queries(texts, [3, 3]).vectors_MH[:3].astype(np.float32)
+    assert np.abs(found_KH[0] - found_KH[1]).max() > 1e-3
+    assert (found_KH @ means[0]).min() > 0.7
+
+
+def test_parts_are_of_what_is_pooled() -> None:
+    fields = {"backbone": {"source": "minilm"}, "slot_view": "part", "readout": "residual"}
+    with pytest.raises(ValidationError, match="set readout to pooling"):
+        MaskedRetriever.model_validate(fields)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ MUCH = 65_536
 def limit_memory(monkeypatch: pytest.MonkeyPatch, encoder: Encoder, tokens: int) -> list[int]:
     """Let the encoder run out of memory beyond so many tokens; returns those of the batches that it had memory for."""
     sizes: list[int] = []
-    inner = "_read" if isinstance(encoder, MaskedEncoder) else "begin_batch"
+    inner = "_states" if isinstance(encoder, MaskedEncoder) else "begin_batch"
     begin = getattr(encoder, inner)
 
     def limited(texts: Sequence[PreparedText]) -> Any:

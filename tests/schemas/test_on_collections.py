@@ -41,7 +41,7 @@ BEFORE = {
     "minilm-pooled": "2f141f4330aee3e8",
     "minilm-tokens": "32920aa887c11015",
     "minilm-clustered": "7afcaf7695d2659a",
-    "diffretriever-minilm": "fb0121c104489197",
+    "diffretriever-minilm": "741740241b63bf43",
     "diffretriever-minilm-v1": "31f43d0ef90a3663",
     "diffretriever-minilm-untrained": "a75f7fd74000d5d0",
     "bm25": "e75dd3c45bd94a69",

@@ -28,12 +28,18 @@ CASES = [
     ("masked-llada", "residual"),
     ("masked-bert", "states"),
     ("masked-bert", "pooling"),
+    ("masked-dream", "parts"),
 ]
 
 
+def readout_of(case: str) -> dict[str, object]:
+    """Return the fields of a readout; `parts` are those of slots that pool their own."""
+    return {"readout": "pooling", "slot_view": "part"} if case == "parts" else {"readout": case}
+
+
 @pytest.mark.parametrize(("case", "readout"), CASES)
-def test_training_sees_what_the_encoder_gives(case: str, readout: Readout, folder_of: FolderOf) -> None:
-    encoder = changed(load(case, folder_of, budget="q2p3", readout=readout, **NESTED), **SLOTS)
+def test_training_sees_what_the_encoder_gives(case: str, readout: str, folder_of: FolderOf) -> None:
+    encoder = changed(load(case, folder_of, budget="q2p3", **readout_of(readout), **NESTED), **SLOTS)
     layers = encoder.backbone.slot_layers
     assert layers is not None
     with torch.no_grad():
@@ -50,12 +56,12 @@ def test_training_sees_what_the_encoder_gives(case: str, readout: Readout, folde
 
 
 @pytest.mark.parametrize(("case", "readout"), CASES)
-def test_trained_saved_and_loaded(case: str, readout: Readout, folder_of: FolderOf, tmp_path: Path) -> None:
-    retriever = config_of(case, folder_of, budget="q2p3", readout=readout, **NESTED)
+def test_trained_saved_and_loaded(case: str, readout: str, folder_of: FolderOf, tmp_path: Path) -> None:
+    retriever = config_of(case, folder_of, budget="q2p3", **readout_of(readout), **NESTED)
     session = session_of(retriever, quick_recipe(max_steps=2, **SLOTS))
     backbone = session.encoder.backbone
     hidden = backbone.hidden_size
-    matrices = {"states": 1, "residual": 2, "pooling": 3}[readout]
+    matrices = {"states": 1, "residual": 2, "pooling": 3, "parts": 3}[readout]
     expected = expected_parameters(backbone, session.lora) + 4 * hidden + matrices * hidden * hidden
     assert session.manifest.trainable == expected
     assert backbone.slot_layers is not None

@@ -95,26 +95,31 @@ class SlotLayers(nn.Module):
             return hidden_BPH
         return hidden_BPH + hidden_BPH @ self.token_head.to(hidden_BPH.dtype).T
 
-    def vectors(self, hidden_BKH: Tensor, states_BLH: Tensor, own_BL: Tensor) -> Tensor:
+    def vectors(self, hidden_BKH: Tensor, states_BLH: Tensor, own_BL: Tensor, view_BKL: Tensor | None = None) -> Tensor:
         """Return slots' vectors, float32 [B, K, H], of any length: the mean of the text's states, and R h or R p.
 
-        h is the slot's state; p, where there is an A, is the mean of the states weighted by softmax(h A x / √H) for
-        each state x.
+        h is the slot's state; p, where there is an A, is the mean of the states that the slot sees weighted by
+        softmax(h A x / √H) for each state x. Where nothing was trained, a slot with a view adds its plain mean.
 
         Args:
             hidden_BKH: states of slots.
             states_BLH: states of all tokens.
             own_BL: bool, the tokens that are the text's.
+            view_BKL: bool, those of them that a slot sees; None: all.
         """
         read_BKH, states_BLH = hidden_BKH.float(), states_BLH.float()
         mean_B1H = mean_state(states_BLH, own_BL)[:, None]
-        if self.residual is None:
+        if self.residual is None and view_BKL is None:
             return mean_B1H.expand_as(read_BKH)
         if self.attention is not None:
             weights_BKL = read_BKH @ self.attention @ states_BLH.mT / math.sqrt(states_BLH.shape[-1])
-            weights_BKL = weights_BKL.masked_fill(~own_BL[:, None], -torch.inf).softmax(-1)
-            read_BKH = weights_BKL @ states_BLH
-        return mean_B1H + read_BKH @ self.residual.T
+            unseen_BKL = ~(own_BL[:, None] if view_BKL is None else view_BKL)
+            weights_BKL = weights_BKL.masked_fill(unseen_BKL, torch.finfo(torch.float32).min).softmax(-1)
+            # A text without tokens has nothing to be seen.
+            read_BKH = weights_BKL.masked_fill(unseen_BKL, 0) @ states_BLH
+        elif view_BKL is not None:
+            read_BKH = view_BKL.float() @ states_BLH / view_BKL.sum(-1, keepdim=True).clamp(min=1)
+        return mean_B1H + (read_BKH if self.residual is None else read_BKH @ self.residual.T)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by their names in the file, on the CPU."""
@@ -139,6 +144,25 @@ def mean_state(states_BLH: Tensor, own_BL: Tensor) -> Tensor:
     """
     weights_BL1 = moved(own_BL[..., None], states_BLH.device, torch.float32)
     return (states_BLH.float() * weights_BL1).sum(1) / weights_BL1.sum(1).clamp(min=1)
+
+
+def parts_of(own_BL: Tensor, slots_B: Tensor, most: int) -> Tensor:
+    """Return bool [B, K, L]: the tokens of each slot's part, the i-th of as many equal parts as its text has slots.
+
+    Parts follow each other; the lengths of a text's differ by one token at most. A text of fewer tokens than slots has
+    tokens in several parts. Slots that a text does not have have its last token.
+
+    Args:
+        own_BL: bool, the tokens that are the text's.
+        slots_B: int64, slots of each text, on the same device.
+        most: K.
+    """
+    tokens_B1, slots_B1 = own_BL.sum(1, keepdim=True), slots_B[:, None]
+    index_BK = torch.arange(most, device=own_BL.device).minimum(slots_B1 - 1)
+    first_BK = index_BK * tokens_B1 // slots_B1
+    end_BK = ((index_BK + 1) * tokens_B1 // slots_B1).maximum(first_BK + 1)
+    place_B1L = (own_BL.cumsum(1) - 1)[:, None]
+    return own_BL[:, None] & (place_B1L >= first_BK[..., None]) & (place_B1L < end_BK[..., None])
 
 
 def _parameter(tensor: Tensor | None) -> nn.Parameter | None:

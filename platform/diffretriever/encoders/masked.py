@@ -19,7 +19,7 @@ import torch
 
 from diffretriever.backbones.base import pad_right
 from diffretriever.backbones.device import FLOAT8, moved
-from diffretriever.backbones.slot_layers import SlotLayers
+from diffretriever.backbones.slot_layers import SlotLayers, parts_of
 from diffretriever.encoders.base import BackboneEncoder, TextStates, TokenStates
 from diffretriever.encoders.framing import Following, PromptedPreparer
 from diffretriever.encoders.launching import Encoded
@@ -158,7 +158,8 @@ class MaskedEncoder(BackboneEncoder):
         Raises:
             ValueError: a logit that decides on tokens is not a finite number.
         """
-        slots = self._read(texts)
+        with torch.inference_mode():
+            slots = _read_out(self.forward(texts))
         return lambda: represent(texts, self.config, slots, slots.valid_BK)
 
     def launch_cut(self, texts: Sequence[PreparedText], budgets: Sequence[int]) -> Callable[[], Encoded]:
@@ -183,6 +184,10 @@ class MaskedEncoder(BackboneEncoder):
         Raises:
             ValueError: a logit that decides on tokens is not a finite number.
         """
+        return self._with_vectors(self._states(texts))
+
+    def _states(self, texts: Sequence[PreparedText]) -> TextStates:
+        """Return the slots' own states, whatever the readout makes of them, and what else the passes read."""
         content = content_ids(texts, self.config, self.backbone.slot_layers)
         batch = self.masked_batch(texts, content.gathered_BG)
         filled = self._fill_slots(batch)
@@ -191,18 +196,28 @@ class MaskedEncoder(BackboneEncoder):
             valid_BK = before_stop(filled.tokens_BK, valid_BK, self._stop_ids)
         return TextStates(filled.hidden_BKH, valid_BK, content, filled.logits_BKG, filled.tokens)
 
-    def _begin_cut(self, texts: Sequence[PreparedText], budgets: Sequence[int]) -> Callable[[], list[Representations]]:
-        slots = self._read(texts)
-        index_K = torch.arange(slots.valid_BK.shape[1])
-        cuts = [slots.valid_BK & (index_K < budget) for budget in budgets]
-        return lambda: [represent(texts, self.config, slots, kept_BK) for kept_BK in cuts]
+    def _with_vectors(self, states: TextStates) -> TextStates:
+        """Return the states with what the readout makes of the slots in their place."""
+        if self.config.readout == "states":
+            return states
+        assert states.tokens is not None, "readouts read the text's states"
+        layers, view_BKL = self.backbone.slot_layers or SlotLayers(), None
+        if self.config.slot_view == "part":
+            slots_B = moved(states.valid_BK.sum(1), states.hidden_BKH.device)
+            view_BKL = parts_of(states.tokens.own_BL, slots_B, states.valid_BK.shape[1])
+        return states._replace(hidden_BKH=layers.vectors(states.hidden_BKH, *states.tokens, view_BKL))
 
-    def _read(self, texts: Sequence[PreparedText]) -> SlotReadout:
+    def _begin_cut(self, texts: Sequence[PreparedText], budgets: Sequence[int]) -> Callable[[], list[Representations]]:
         with torch.inference_mode():
-            hidden_BKH, valid_BK, content, logits_BKG, _ = self.forward(texts)
-            assert content is not None, "slots have sparse scores"
-            assert logits_BKG is not None, "slots have sparse scores"
-            return read_slots(hidden_BKH, valid_BK, content, logits_BKG)
+            states = self._states(texts)
+            index_K = torch.arange(states.valid_BK.shape[1])
+            cuts = [states.valid_BK & (index_K < budget) for budget in budgets]
+            if self.config.slot_view == "part":
+                # What a slot sees depends on how many there are.
+                read = [_read_out(self._with_vectors(states._replace(valid_BK=kept_BK))) for kept_BK in cuts]
+            else:
+                read = [_read_out(self._with_vectors(states))] * len(cuts)
+        return lambda: [represent(texts, self.config, *each) for each in zip(read, cuts, strict=True)]
 
     def _fill_slots(self, batch: MaskedBatch) -> _Filled:
         """Read every slot in the pass that fills it, while it is still a mask.
@@ -250,7 +265,7 @@ class MaskedEncoder(BackboneEncoder):
         self._check_finite(batch, finite_RP.cpu())
         surest_RP = None if is_last else confidences(logits.detach(), self.config.confidence).cpu()
         index_RPG = batch.gathered_BG[:, None, :].expand(-1, columns_RP.shape[1], -1)
-        return _Pass(hidden_RPH, logits.gather(-1, index_RPG.to(logits.device)), tokens_RP.cpu(), surest_RP, None)
+        return _Pass(hidden_RPH, logits.gather(-1, index_RPG.to(logits.device)), tokens_RP.cpu(), surest_RP, tokens)
 
     @property
     def _cuts_at_stops(self) -> bool:
@@ -261,9 +276,8 @@ class MaskedEncoder(BackboneEncoder):
     ) -> tuple[torch.Tensor, torch.Tensor, TokenStates | None]:
         """Run the model once, and return states [B, P, H] and logits [B, P, G] at slots, on the device.
 
-        Where the readout is another than `states`, what it makes of them stands in their place. `gathered_BG` None:
-        logits of the whole vocabulary. The states of the text's tokens come along where they were read. Gradients flow
-        unless the caller forbids them.
+        `gathered_BG` None: logits of the whole vocabulary. The states of the text's tokens come along where they were
+        read. Gradients flow unless the caller forbids them.
         """
         columns_BP = (columns_BP + self.config.read_offset).clamp(min=0)
         slots, length = columns_BP.shape[1], batch.ids_BL.shape[1]
@@ -283,11 +297,7 @@ class MaskedEncoder(BackboneEncoder):
         if not reads_text:
             return hidden_BPH, logits, None
         own_BL = moved(batch.mask_BL.bool() & (batch.slots_BL < 0), hidden_BPH.device)
-        hidden_BPH, tokens = hidden_BPH[:, :slots], TokenStates(hidden_BPH[:, slots:], own_BL)
-        if self.config.readout != "states":
-            layers = self.backbone.slot_layers or SlotLayers()
-            hidden_BPH = layers.vectors(hidden_BPH, *tokens)
-        return hidden_BPH, logits, tokens
+        return hidden_BPH[:, :slots], logits, TokenStates(hidden_BPH[:, slots:], own_BL)
 
     def _check_finite(self, batch: MaskedBatch, finite_RP: torch.Tensor) -> None:
         broken_R = (~finite_RP).any(1)
@@ -389,6 +399,12 @@ class _Filled(NamedTuple):
     """int64 on the CPU, the token of each slot; None where texts are not cut at stops."""
     tokens: TokenStates | None
     """Where one pass fills all slots."""
+
+
+def _read_out(states: TextStates) -> SlotReadout:
+    assert states.content is not None, "slots have sparse scores"
+    assert states.logits_BKG is not None, "slots have sparse scores"
+    return read_slots(states.hidden_BKH, states.valid_BK, states.content, states.logits_BKG)
 
 
 def reveal_counts(slots_B: torch.Tensor, steps: int, schedule: Schedule) -> torch.Tensor:

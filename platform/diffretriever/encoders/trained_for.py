@@ -34,6 +34,7 @@ _FREE = ASKED_BY | frozenset(
         "max_tokens",
         "mean_share",
         "schedule",
+        "slot_view",
         "sparse_rounding",
         "sparse_topk",
         "steps",
