@@ -150,7 +150,7 @@ def parts_of(own_BL: Tensor, slots_B: Tensor, most: int) -> Tensor:
     """Return bool [B, K, L]: the tokens of each slot's part, the i-th of as many equal parts as its text has slots.
 
     Parts follow each other; the lengths of a text's differ by one token at most. A text of fewer tokens than slots has
-    tokens in several parts. Slots that a text does not have have its last token.
+    tokens in several parts. Slots beyond a text's own see what its last one sees.
 
     Args:
         own_BL: bool, the tokens that are the text's.
