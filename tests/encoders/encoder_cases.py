@@ -21,6 +21,8 @@ from tests.encoders.example_package import METHOD
 
 _PREFIXES = {"append_eos": True, "query_prefix": "query: ", "passage_prefix": "passage: "}
 _REPLLAMA = {"pooling": "last", **_PREFIXES}
+PARTS = {"readout": "pooling", "slot_view": "part"}
+"""The fields of masked retrievers whose slots pool their own parts of the text."""
 _NESTED = {"nested_slots": True, "prompt": {"variant": "few"}, "tail_length": 0}
 CASES: dict[str, dict[str, Any]] = {
     **{f"masked-{family}": {"budget": "q2p3"} for family in ("dream", "llada", "bert", "modernbert")},
@@ -48,7 +50,7 @@ CASES: dict[str, dict[str, Any]] = {
     **{f"masked-{family}-nested": {"budget": "q2p3", **_NESTED} for family in ("dream", "modernbert")},
     "masked-dream-residual": {"budget": "q2p3", "readout": "residual"},
     "masked-bert-pooling": {"budget": "q2p3", "readout": "pooling", **_NESTED},
-    "masked-llada-parts": {"budget": "q3p5", "readout": "pooling", "slot_view": "part"},
+    "masked-llada-parts": {"budget": "q3p5", **PARTS},
 }
 """Encoders under test, METHOD-FAMILY and anything after: the fields of their configs, or a preset's name.
 

@@ -15,7 +15,7 @@ from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.random_models.adapters import write_random_adapter
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.retriever import MaskedRetriever
-from tests.encoders.encoder_cases import TEXTS, FolderOf, Make
+from tests.encoders.encoder_cases import PARTS, TEXTS, FolderOf, Make
 
 NESTED: dict[str, dict[str, Any]] = {
     "dream": {"prompt": {"variant": "few"}, "tail_length": 0},
@@ -40,9 +40,6 @@ def test_smaller_budgets_are_prefixes(family: str, make_masked: Make[MaskedEncod
     plain = make_masked(family, budget=Budget(5, 5), **NESTED[family])
     (five, two) = (plain.encode_queries(TEXTS[:1], [k]).vectors_MH.astype(np.float32) for k in (5, 2))
     assert np.abs(five[:2] - two).max() > 1e-2, "without nesting they are not"
-
-
-PARTS = {"readout": "pooling", "slot_view": "part"}
 
 
 @pytest.mark.parametrize("readout", [{}, PARTS], ids=["states", "parts"])

@@ -18,6 +18,7 @@ from diffretriever.schemas.retriever import PromptConfig, Readout
 from diffretriever.schemas.training import Recipe
 from diffretriever.training.lora import expected_parameters, trainable_parameters
 from diffretriever.training.session import check_trainable
+from tests.encoders.encoder_cases import PARTS
 from tests.training.test_trainable import TEXTS, assert_same, changed, load
 from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of
 
@@ -34,7 +35,7 @@ CASES = [
 
 def readout_of(case: str) -> dict[str, object]:
     """Return the fields of a readout; `parts` are those of slots that pool their own."""
-    return {"readout": "pooling", "slot_view": "part"} if case == "parts" else {"readout": case}
+    return {**PARTS} if case == "parts" else {"readout": case}
 
 
 @pytest.mark.parametrize(("case", "readout"), CASES)
