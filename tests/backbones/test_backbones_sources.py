@@ -113,7 +113,8 @@ def test_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_attention_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    assert device.resolve_attention("auto", cpu, torch.bfloat16, packs=True) == "sdpa"
+    assert device.resolve_attention("auto", cpu, torch.bfloat16, packs=True) == "packed"
+    assert device.resolve_attention("auto", cpu, torch.float32, packs=True) == "sdpa"
     assert device.resolve_attention("packed", cpu, torch.float32, packs=True) == "packed"
     with pytest.raises(ValueError, match="'packed' is not for this model"):
         device.resolve_attention("packed", cpu, torch.bfloat16, packs=False)

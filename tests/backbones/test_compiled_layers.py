@@ -71,7 +71,9 @@ def test_nested_slots_too(folder_of: FolderOf, backbone_of: BackboneOf) -> None:
 
 def test_layers_in_8_bits_are_one_graph(folder_of: FolderOf) -> None:
     counting = Counting()
-    plain, compiled = (load_backbone(folder_of("dream"), dtype="float8", device="cpu") for _ in range(2))
+    plain, compiled = (
+        load_backbone(folder_of("dream"), dtype="float8", device="cpu", attention="sdpa") for _ in range(2)
+    )
     compiled.compile_layers(counting)
     batch = pad(texts(12, 20))
     found, expected = hidden(compiled, batch), hidden(plain, batch)

@@ -8,8 +8,8 @@ Legend: B batch, L padded length, P positions read in a row, H hidden size, V vo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from diffretriever.backbones.blocked import block_weights
 from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields
 from diffretriever.backbones.device import moved, resolve_attention
 from diffretriever.backbones.directions import as_states
@@ -81,8 +82,7 @@ class Backbone(ABC):
         self._is_compiled = False
         self.adapts_slots_only = False
         """Whether an adapter changes the states of slots alone."""
-        self._slot_lora: list[Any] = []
-        self._adapted: Tensor | None = None
+        self._slot_rows_M: Tensor | None = None
         self._graphs: PassGraphs | None = None
 
     @classmethod
@@ -169,6 +169,13 @@ class Backbone(ABC):
         column_L = torch.arange(real_BL.shape[1], device=real_BL.device)
         return nested_mask(column_L.expand(real_BL.shape), real_BL, self.dtype)
 
+    def freeze(self) -> None:
+        """Get ready for passes without gradients: on a CPU weights are put in blocks; see `blocked`.
+
+        States stay the same bit for bit.
+        """
+        block_weights(self)
+
     def compile_layers(self, backend: str | Callable[..., Any] = "inductor") -> None:
         """Compile the layers: norms, rotary positions and activations then take few kernels. Not for training.
 
@@ -202,21 +209,30 @@ class Backbone(ABC):
     def adapt_slots_only(self) -> None:
         """Have an adapter that stands beside the weights change the states of slots alone, in passes from now on.
 
-        Gradient checkpointing would compute a pass again with the slots of a later one.
+        Its products are then of slots alone too. Gradient checkpointing would compute a pass again with the slots of a
+        later one.
         """
         self.adapts_slots_only = True
         # A head of its own reads slots alone.
-        self._slot_lora = [module for module in self.model.base_model.modules() if hasattr(module, "lora_B")]
-        for layer in self._slot_lora:
-            layer.lora_B["default"].register_forward_hook(self._at_slots)
+        for layer in self.model.base_model.modules():
+            if hasattr(layer, "lora_B"):
+                layer.forward = partial(self._adapted, layer)
 
     def _check_whole_adapter(self, what: str) -> None:
         if self.adapts_slots_only:
             raise ValueError(f"passes of an adapter that changes slots alone (adapter_on: slots) cannot be {what}")
 
-    def _at_slots(self, _module: nn.Module, _inputs: Any, change_BLO: Tensor) -> Tensor:
-        assert self._adapted is not None, "passes say where their slots are"
-        return change_BLO * self._adapted.to(change_BLO.dtype)
+    def _adapted(self, layer: Any, inputs_BLI: Tensor) -> Tensor:
+        """Return what PEFT's layer does at slots, and the layer under it everywhere else."""
+        given_BLO: Tensor = layer.base_layer(inputs_BLI)
+        if self._slot_rows_M is None:
+            return given_BLO
+        given_TO = given_BLO.flatten(0, 1)
+        read_MI = layer.lora_dropout["default"](inputs_BLI.flatten(0, 1)[self._slot_rows_M].float())
+        change_MO = layer.lora_B["default"](layer.lora_A["default"](read_MI))
+        # The sum is rounded once.
+        adapted_MO = torch.add(given_TO[self._slot_rows_M], change_MO, alpha=layer.scaling["default"])
+        return given_TO.index_copy_(0, self._slot_rows_M, adapted_MO.to(given_TO.dtype)).view_as(given_BLO)
 
     @property
     def recorded_shapes(self) -> list[Shape]:
@@ -407,7 +423,8 @@ class Backbone(ABC):
         """Return the final states; `attention` is what the module is told of who sees whom."""
         inputs = self._inputs(ids_BL, slots_BL)
         if self.adapts_slots_only:
-            self._adapted = None if slots_BL is None else moved(slots_BL >= 0, self.device)[..., None]
+            rows_M = None if slots_BL is None else (slots_BL.flatten() >= 0).nonzero()[:, 0]
+            self._slot_rows_M = None if rows_M is None else moved(rows_M, self.device)
         output = self.model.base_model(**inputs, position_ids=position_ids_BL, use_cache=False, **attention)
         hidden_BLH: Tensor = output.last_hidden_state
         return hidden_BLH
@@ -420,23 +437,12 @@ class Backbone(ABC):
         No gradient goes back through the texts, which costs most of a training step otherwise.
         """
         of_texts, of_slots = layout.in_two()
-        with torch.no_grad(), self._without_lora():
+        with torch.no_grad():
             texts_1TH = self._run(ids_1T[:, :first_slot], None, position_ids_1T[:, :first_slot], packed_layout=of_texts)
         slots_1TH = self._run(
             ids_1T[:, first_slot:], slots_1T[:, first_slot:], position_ids_1T[:, first_slot:], packed_layout=of_slots
         )
         return torch.cat([texts_1TH, slots_1TH], dim=1)
-
-    @contextmanager
-    def _without_lora(self) -> Iterator[None]:
-        # PEFT's public switch would also turn off the gradients of LoRA's weights, for good.
-        for layer in self._slot_lora:
-            layer._disable_adapters = True  # noqa: SLF001
-        try:
-            yield
-        finally:
-            for layer in self._slot_lora:
-                layer._disable_adapters = False  # noqa: SLF001
 
     def _inputs(self, input_ids_BL: Tensor, slots_BL: Tensor | None) -> dict[str, Tensor]:
         layers = self.slot_layers

@@ -96,7 +96,7 @@ def has_varlen_kernel(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def resolve_attention(attention: str, device: torch.device, dtype: torch.dtype, *, packs: bool) -> str:
-    """Return the attention to use; `auto` packs texts where there is a kernel for it.
+    """Return the attention to use; `auto` packs texts where that is faster: see `_gains_by_packing`.
 
     Args:
         attention: one of `ATTENTIONS`.
@@ -111,7 +111,7 @@ def resolve_attention(attention: str, device: torch.device, dtype: torch.dtype, 
     if attention not in ATTENTIONS:
         raise ValueError(f"unknown attention {attention!r}. Use {', '.join(ATTENTIONS)}.")
     if attention == "auto":
-        return "packed" if packs and has_varlen_kernel(device, dtype) else "sdpa"
+        return "packed" if packs and _gains_by_packing(device, dtype) else "sdpa"
     if attention == "packed" and not packs:
         raise ValueError("attention 'packed' is not for this model, which computes texts with pads: use auto or sdpa.")
     can_flash = device.type == "cuda" and dtype != torch.float32 and importlib.util.find_spec("flash_attn") is not None
@@ -120,6 +120,11 @@ def resolve_attention(attention: str, device: torch.device, dtype: torch.dtype, 
             "attention 'flash_attention_2' needs a GPU, bfloat16 or float16, and the package flash-attn. Use auto."
         )
     return attention
+
+
+def _gains_by_packing(device: torch.device, dtype: torch.dtype) -> bool:
+    """With a kernel for it, and on a CPU in bfloat16 (measured: 1.1 to 1.4 times as fast, single queries as before)."""
+    return has_varlen_kernel(device, dtype) or (device.type == "cpu" and dtype == torch.bfloat16)
 
 
 def moved(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None = None) -> torch.Tensor:

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from diffretriever.backbones.base import Backbone
+from diffretriever.backbones.blocked import BlockedLinear
 from diffretriever.backbones.float8 import Float8Linear
 
 _FORWARD, _BACKWARD = 1, 2
@@ -80,6 +81,8 @@ def _weights(module: nn.Module) -> Iterator[torch.Tensor]:
         yield module.weight
     elif isinstance(module, Float8Linear):
         yield module.weight_OI
+    elif isinstance(module, BlockedLinear):
+        yield module.blocks_OI
 
 
 def forward_flops(backbone: Backbone, lengths: Sequence[int] | np.ndarray) -> float:

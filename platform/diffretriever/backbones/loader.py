@@ -39,7 +39,8 @@ def load_backbone(  # noqa: PLR0913 (a backbone's place and its adapter's)
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         revision: Branch, tag or commit of a hub id.
         attention: `auto`, `packed`, `sdpa`, `flash_attention_2` or `eager`; `packed` computes texts without pads, and
-            `auto` is that where the GPU has a kernel for it in this precision, else `sdpa`.
+            `auto` is that where it is faster: on a GPU with a kernel for it in this precision, and on a CPU in
+            bfloat16; else `sdpa`.
         adapter: A LoRA adapter to put on it: a folder with adapter_config.json and adapter_model.safetensors in
             PEFT's format, or a hub id. Modules are named as in transformers or as in the family's checkpoints.
             What slots.safetensors beside them holds for slots is put on it too.

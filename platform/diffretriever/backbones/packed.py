@@ -12,7 +12,8 @@ texts look at it), N attention heads, G heads of keys and values, D size of a he
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -41,15 +42,30 @@ class Spans(NamedTuple):
     """int32, on the backbone's device: where each text begins, and where the last one ends."""
     longest: int
     """Tokens of the longest text, or more."""
+    lengths_B: Tensor
+    """int64, on the CPU: tokens of each text."""
 
     @classmethod
     def of(cls, lengths_B: Tensor, device: torch.device) -> Spans:
         """Return the spans of texts with so many tokens each, int64 on the CPU."""
         offsets_E = torch.cat([lengths_B.new_zeros(1), lengths_B.cumsum(0)]).int()
-        return cls(moved(offsets_E, device), int(lengths_B.max()))
+        return cls(moved(offsets_E, device), int(lengths_B.max()), lengths_B)
 
 
-class Part(NamedTuple):
+class Group(NamedTuple):
+    """Neighbouring texts of equal lengths."""
+
+    queries: int
+    """Tokens of each that look."""
+    keys: int
+    """Tokens of each that they look at."""
+    texts: int
+    sees: Tensor | None
+    """bool [queries, keys], on the backbone's device: which keys each query sees; None: all of them."""
+
+
+@dataclass(frozen=True)
+class Part:
     """A slice of the row, whose tokens look in the same way."""
 
     tokens: slice
@@ -61,6 +77,16 @@ class Part(NamedTuple):
     """int64, on the backbone's device: the places of those; None: they are the tokens that look."""
     window: tuple[int, int]
     """How many tokens before and after itself one sees, -1 for all. A text's last query stands at its last key."""
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """The texts by equal lengths, in their order; every layer asks for them."""
+        device = self.queries.offsets_E.device
+        sizes = zip(self.queries.lengths_B.tolist(), self.keys.lengths_B.tolist(), strict=True)
+        return [
+            Group(queries, keys, len(list(equal)), _window_mask(queries, keys, self.window, device))
+            for (queries, keys), equal in groupby(sizes)
+        ]
 
 
 @dataclass(frozen=True)
@@ -98,7 +124,7 @@ class Layout:
 
 
 def _at_start(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    return tuple(part._replace(tokens=slice(0, part.tokens.stop - part.tokens.start)) for part in parts)
+    return tuple(replace(part, tokens=slice(0, part.tokens.stop - part.tokens.start)) for part in parts)
 
 
 def after_prefix(prefix: int, lengths_B: Tensor, device: torch.device) -> Layout:
@@ -314,20 +340,18 @@ def attend_text_by_text(
     """
     gains = part.keys.longest >= _PRODUCT_KEYS and _takes_products(query_TND, key_MGD, dropout)
     attend = _by_products if gains else scaled_dot_product_attention
-    sizes = zip(part.queries.offsets_E.diff().tolist(), part.keys.offsets_E.diff().tolist(), strict=True)
-    groups = [(queries, keys, len(list(equal))) for (queries, keys), equal in groupby(sizes)]
     # Slices would each have a gradient as large as the row.
-    queries_of = query_TND.split([queries * texts for queries, _, texts in groups])
-    keys_of, values_of = (row.split([keys * texts for _, keys, texts in groups]) for row in (key_MGD, value_MGD))
+    queries_of = query_TND.split([group.queries * group.texts for group in part.groups])
+    keys_of, values_of = (
+        row.split([group.keys * group.texts for group in part.groups]) for row in (key_MGD, value_MGD)
+    )
     found = []
-    for (queries, keys, texts), own_query, own_key, own_value in zip(
-        groups, queries_of, keys_of, values_of, strict=True
-    ):
+    for group, own_query, own_key, own_value in zip(part.groups, queries_of, keys_of, values_of, strict=True):
         attended_BNQD = attend(
-            _split(own_query, texts),
-            _split(own_key, texts),
-            _split(own_value, texts),
-            attn_mask=_window_mask(queries, keys, part.window, query_TND.device),
+            _split(own_query, group.texts),
+            _split(own_key, group.texts),
+            _split(own_value, group.texts),
+            attn_mask=group.sees,
             dropout_p=dropout,
             scale=scaling,
             enable_gqa=query_TND.shape[1] != key_MGD.shape[1],
@@ -367,7 +391,7 @@ def _split(values_TND: Tensor, texts: int) -> Tensor:
 
 
 def _window_mask(queries: int, keys: int, window: tuple[int, int], device: torch.device) -> Tensor | None:
-    """Which keys each query sees, bool [queries, keys]; None: all of them."""
+    """See `Group.sees`."""
     before, after = (every if size < 0 else size for size, every in zip(window, (keys - 1, queries - 1), strict=True))
     if before >= keys - 1 and after >= queries - 1:
         return None

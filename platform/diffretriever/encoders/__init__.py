@@ -32,13 +32,21 @@ def load_preparer(config: NeuralRetriever) -> Preparer:
     return _encoder_class(config).load_preparer(config)
 
 
-def load_encoder(config: NeuralRetriever, device: str = "auto") -> Encoder:
+def load_encoder(config: NeuralRetriever, device: str = "auto", *, trainable: bool = False) -> Encoder:
     """Load the model of `config` onto `device` and return its encoder.
+
+    Args:
+        config: which.
+        device: `auto`, `cpu`, `cuda` or `cuda:N`.
+        trainable: whether gradients are to flow through its passes; those without are faster on a CPU.
 
     Raises:
         ValueError: the checkpoint is not there, not understood, or lacks what the method needs.
     """
-    return _encoder_class(config).load(config, device)
+    encoder = _encoder_class(config).load(config, device)
+    if not trainable:
+        encoder.freeze()
+    return encoder
 
 
 def _encoder_class(config: NeuralRetriever) -> type[Encoder]:

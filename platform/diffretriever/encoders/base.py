@@ -219,6 +219,9 @@ class Encoder(ABC):
         encoded, _ = self._launcher.launch(partial(self.begin_batch, texts)).result()
         return encoded
 
+    def freeze(self) -> None:  # noqa: B027 (some have nothing to do)
+        """Get ready for passes without gradients."""
+
     def compile_layers(self) -> None:
         """Compile the model's layers; see `Backbone.compile_layers`.
 
@@ -287,6 +290,10 @@ class BackboneEncoder(Encoder):
 
         Gradients flow to the backbone's parameters unless the caller forbids them: training reads texts by this.
         """
+
+    def freeze(self) -> None:
+        """See the base class."""
+        self.backbone.freeze()
 
     def compile_layers(self) -> None:
         """See the base class."""

@@ -48,6 +48,7 @@ class QueryLikelihood(Reranker):
     def load(cls, config: LikelihoodReranker, device: str) -> Self:
         """Load the backbone, its adapter if there is one, and its tokenizer."""
         backbone = load_backbone(**config.backbone.model_dump(), device=device)
+        backbone.freeze()
         return cls(config, backbone)
 
     def score(self, query: str, passages: Sequence[Passage]) -> np.ndarray:

@@ -244,7 +244,7 @@ def open_session(data: TrainingData, manifest: TrainingManifest, device: str, wo
         ValueError: the backbone, that adapter or the teacher cannot be loaded, or the training set does not suffice.
     """
     recipe, retriever = manifest.recipe, check_trainable(manifest.retriever, manifest.recipe)
-    encoder = cast("BackboneEncoder", load_encoder(retriever, device))
+    encoder = cast("BackboneEncoder", load_encoder(retriever, device, trainable=True))
     # Modules are matched by the names that they have without an adapter.
     start = read_start(encoder.backbone, retriever.backbone, manifest.start)
     teacher = open_teacher(recipe, encoder.facts.hidden_size, device)

@@ -1,0 +1,62 @@
+"""Weights in blocks: the same states bit for bit, where a CPU gains by them and nowhere else."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+import torch
+from torch import nn
+
+from diffretriever.backbones import Backbone, load_backbone
+from diffretriever.backbones import blocked as under_test
+from diffretriever.backbones.blocked import BlockedLinear
+from diffretriever.backbones.flops import forward_flops
+from diffretriever.encoders import load_encoder
+from diffretriever.encoders.base import BackboneEncoder
+from diffretriever.presets import load_retriever
+from diffretriever.schemas.retriever import MaskedRetriever
+from tests.backbones.helpers import FolderOf, hidden, pad, texts
+
+
+def _kinds(backbone: Backbone) -> set[type[nn.Module]]:
+    layers = [layer for layer in backbone.model.base_model.modules() if isinstance(layer, nn.Linear | BlockedLinear)]
+    return {type(layer) for layer in layers}
+
+
+@torch.inference_mode()
+def test_states_are_the_same_bit_for_bit(family: str, folder_of: FolderOf) -> None:
+    plain, frozen = (load_backbone(folder_of(family), dtype="bfloat16", device="cpu") for _ in range(2))
+    frozen.freeze()
+    assert _kinds(frozen) == {BlockedLinear if under_test._has_operators() else nn.Linear}
+    for lengths in ((5,), (30, 7, 12), (70, 70)):
+        batch = pad(texts(*lengths), side="right")
+        assert torch.equal(hidden(frozen, batch), hidden(plain, batch))
+    assert forward_flops(frozen, [5, 30]) == forward_flops(plain, [5, 30])
+
+
+def test_an_adapter_beside_the_weights_keeps_its_own() -> None:
+    retriever = load_retriever("diffretriever-minilm")
+    assert isinstance(retriever, MaskedRetriever)
+    place = retriever.backbone.model_copy(update={"dtype": "bfloat16"})
+    retriever = retriever.model_copy(update={"backbone": place})
+    frozen, trainable = (
+        cast("BackboneEncoder", load_encoder(retriever, "cpu", trainable=trainable)) for trainable in (False, True)
+    )
+    assert _kinds(trainable.backbone) == {nn.Linear}
+    adapted = [layer for layer in frozen.backbone.model.base_model.modules() if hasattr(layer, "lora_A")]
+    assert adapted
+    assert all(type(layer.lora_A["default"]) is nn.Linear for layer in adapted)
+    texts = ["what is a slot", "", "a passage of several words " * 40]
+    found, expected = (encoder.encode_passages([""] * len(texts), texts) for encoder in (frozen, trainable))
+    assert found.to_arrow().equals(expected.to_arrow())
+
+
+@pytest.mark.parametrize("reason", ["float32", "no such operators"])
+def test_elsewhere_weights_stay_as_they_are(reason: str, folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    if reason == "no such operators":
+        monkeypatch.setattr(under_test, "_OPERATORS", ("_of_another_torch",))
+    dtype = "float32" if reason == "float32" else "bfloat16"
+    backbone = load_backbone(folder_of("bert"), dtype=dtype, device="cpu")
+    backbone.freeze()
+    assert _kinds(backbone) == {nn.Linear}
