@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from diffretriever.search.selecting import BudgetChooser, Choice
 
 
+_EXCERPT = 100
+"""Characters of a slot's part of a text that are shown."""
+
+
 def main(config: SearchJob) -> None:
     """Search, then print the ranked passages."""
     from diffretriever.search import open_searcher
@@ -75,6 +79,8 @@ def _why(explanation: Explanation) -> Iterator[str]:
         yield f"query slot {match.slot + 1} met passage slot {match.passage_slot + 1}: {match.product:.4f}{share}"
         yield f"  query:   {_said(match.words, asked[match.slot] if asked else [])}"
         yield f"  passage: {_said(match.passage_words, held[match.passage_slot] if held else [])}"
+        if explanation.passage_parts:
+            yield f"  reads:   {_excerpt(explanation.passage_parts[match.passage_slot])}"
     met = {match.passage_slot for match in explanation.slots}
     for slot, words in enumerate(explanation.passage_slots):
         if slot not in met:
@@ -89,6 +95,12 @@ def _said(own: list[Word], reading: Reading) -> str:
     if reading:
         return ", ".join(f"{each.word} {each.logit:.1f}" for each in reading)
     return ", ".join(word.word for word in own) or "-"
+
+
+def _excerpt(part: str) -> str:
+    """Return the beginning and the end of what a slot reads, on one line."""
+    words = " ".join(part.split())
+    return words if len(words) <= _EXCERPT else f"{words[: _EXCERPT // 2]} … {words[-_EXCERPT // 2 :]}"
 
 
 def _reason(chooser: BudgetChooser, choice: Choice) -> str:

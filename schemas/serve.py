@@ -107,6 +107,10 @@ class Explanation(Model):
     """What every slot of the query says in words of the whole vocabulary; empty where no such words were asked for."""
     passage_readings: list[Reading] = Field(default_factory=list)
     """The same of every slot of the passage."""
+    query_parts: list[str] = Field(default_factory=list)
+    """The part of the query's text that each of its slots reads; empty where slots read the whole text."""
+    passage_parts: list[str] = Field(default_factory=list)
+    """The same of the passage, title included; empty too where it has fewer slots than it was encoded with."""
 
 
 MAX_FILTER_CHARS = 4000

@@ -90,6 +90,11 @@ def _read(result: dict[str, Any]) -> None:
         explanation[f"{side}_readings"] = [[{"word": word, "logit": 5.25} for word in said] for said in words]
 
 
+def _parted(result: dict[str, Any]) -> None:
+    explanation = result["hits"][0]["explanation"]
+    explanation["passage_parts"] = ["", *(f"<b>part {slot}" for slot in range(1, len(explanation["passage_slots"])))]
+
+
 def _dated(result: dict[str, Any]) -> None:
     result["hits"][0]["metadata"] = {"year": 2020, "lang": None, "free": False}
 
@@ -97,6 +102,7 @@ def _dated(result: dict[str, Any]) -> None:
 _CHANGES = {
     "dated": _dated,
     "read": _read,
+    "parted": _parted,
     "hostile": _hostile,
     "essay": _essay,
     "named": _named,

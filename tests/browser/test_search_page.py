@@ -74,6 +74,24 @@ def test_explanation_shows_slots_and_words(page: Page) -> None:
     assert page.accessibility_faults() == []
 
 
+def test_what_slots_read(page: Page, stub: Stub) -> None:
+    page.go("/", q="parted", mode="dense", budget=8)
+    page.settled()
+    page.one(".hit .why").click()
+    page.explained()
+    explanation = recorded(TIDES).results[0].hits[0].explanation
+    assert explanation is not None
+    shares = dict.fromkeys(range(len(explanation.passage_slots)), 0.0)
+    for match in explanation.slots:
+        shares[match.passage_slot] += match.share or 0
+    met = {match.passage_slot for match in explanation.slots}
+    expected = [f"Passage {slot + 1}" + (f" · {share:.0%}" if slot in met else "") for slot, share in shares.items()]
+    assert [label.replace(" %", "%") for label in page.texts(".parts dt")] == expected
+    assert page.texts(".parts dd")[:2] == ["nothing of the text", "<b>part 1"]
+    assert page.accessibility_faults() == []
+    page.shoot("parts")
+
+
 def test_slots_in_any_words(page: Page, stub: Stub) -> None:
     stub.index = {**stub.index, "readable": True}
     page.go("/", q="read", mode="dense", budget=8)

@@ -9,6 +9,7 @@ import pytest
 
 from diffretriever.schemas.describe import IndexDescription
 from diffretriever.schemas.serve import Explanation
+from tests.encoders.encoder_cases import PARTS
 from tests.jobs.test_command_lines import index as bm25_index  # noqa: F401 (a fixture)
 from tests.jobs.test_command_lines import job
 from tests.serving.serving_cases import QUERIES, random_encoder, small_index
@@ -18,7 +19,8 @@ pytestmark = pytest.mark.usefixtures("warm")
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return small_index(random_encoder(tmp_path_factory.mktemp("llada")), str(tmp_path_factory.mktemp("index"))).uri
+    encoder = random_encoder(tmp_path_factory.mktemp("llada"), **PARTS)
+    return small_index(encoder, str(tmp_path_factory.mktemp("index"))).uri
 
 
 def test_a_search_that_explains_itself(place: str) -> None:
@@ -32,6 +34,7 @@ def test_a_search_that_explains_itself(place: str) -> None:
         said = [line for line in lines if line.startswith(("query:", "passage:"))]
         assert len(said) == 8
         assert all(line.count(",") == 2 for line in said)
+        assert sum(line.startswith("reads:") for line in lines) == 4
 
     done = job("search", "--index", place, "--query", QUERIES[0], "--top-k", 2, "--explain", "--json-output")
     explained = [Explanation.model_validate(row["explanation"]) for row in json.loads(done.stdout)]

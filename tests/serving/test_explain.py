@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
+from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
-from diffretriever.schemas.serve import Word
+from diffretriever.schemas.serve import SearchResponse, Word
 from diffretriever.search import open_searcher
-from diffretriever.search.explain import explain, slot_words, terms
+from diffretriever.search.explain import explain, parts_of_each, slot_words, terms
 from diffretriever.search.neural import NeuralSearcher
+from diffretriever.serving.api import make_api
+from diffretriever.serving.guard import Keys
 from diffretriever.serving.snapshots import View
-from tests.serving.serving_cases import QUERIES
+from tests.encoders.encoder_cases import PARTS
+from tests.serving.serving_cases import QUERIES, local_service, random_encoder, small_index
 
 
 def made_up(seed: int, slots: int, ids: list[int]) -> Representations:
@@ -85,3 +92,33 @@ def test_products_add_up_to_the_scores_of_a_search(index: PassageIndex, encoder:
             found = explain(queries.take(np.array([number])), stored[row], str)
             assert np.mean([match.product for match in found.slots]) == pytest.approx(score, abs=1e-5)
             assert sum(term.product for term in found.terms) == pytest.approx(sparse.get(passage, 0), abs=1e-5)
+
+
+def test_parts_of_texts(tmp_path: Path) -> None:
+    encoder = random_encoder(tmp_path / "llada", **PARTS)
+    index = small_index(encoder, str(tmp_path / "index"))
+    searcher = open_searcher(index.uri)
+    hits = searcher.search(QUERIES[3:], k=3, modes=["dense"], budgets=[3])["dense"]
+    explained = searcher.explain(QUERIES[3], hits.rows(), budget=3)
+    for found, shown in zip(explained, index.shown(hits.rows()), strict=True):
+        assert found.query_parts == encoder.preparer.parts(QUERIES[3], "query", 3)
+        joined = f"{shown['title']} {shown['text']}"
+        assert found.passage_parts == encoder.preparer.parts(joined, "passage", len(found.passage_slots))
+        assert "".join(found.passage_parts).replace(" ", "") in joined.replace(" ", "")
+    with TestClient(make_api(local_service(index.uri), Keys.of(None), None)) as client:
+        asked = {"query": QUERIES[3], "k": 3, "mode": "dense", "budget": 3, "explain": True}
+        answer = SearchResponse.model_validate(client.post("/search", json=asked).raise_for_status().json())
+    assert [hit.explanation for hit in answer.results[0].hits] == explained
+
+    stored = index.representations(hits.rows()[:1])
+    pruned = stored.take(np.array([0]))
+    pruned = replace(pruned, vectors_MH=pruned.vectors_MH[1:], offsets=pruned.offsets - [0, 1])
+    queries = encoder.encode_queries(QUERIES[3:])
+    (parts,) = parts_of_each(encoder.preparer, queries, pruned, QUERIES[3], index.shown(hits.rows()[:1]))
+    assert parts.query
+    assert not parts.passage
+
+
+def test_slots_that_read_whole_texts_have_no_parts(index: PassageIndex) -> None:
+    (found,) = open_searcher(index.uri).explain(QUERIES[0], np.array([0]))
+    assert (found.query_parts, found.passage_parts) == ([], [])

@@ -74,15 +74,23 @@ class Vocabulary:
         if not texts:
             return []
         cut = [text[: limit * _CHARACTERS_PER_TOKEN] for text, limit in zip(texts, limits, strict=True)]
-        encoded = self.tokenizer(
-            cut,
+        return list(self._encoded(cut, max(limits), special=special)["input_ids"])
+
+    def spans(self, text: str, limit: int) -> list[tuple[int, int]]:
+        """Return where in `text` each token of `tokenise([text], [limit])` begins and ends, in characters."""
+        encoded = self._encoded([text[: limit * _CHARACTERS_PER_TOKEN]], limit, return_offsets_mapping=True)
+        return [(int(start), int(end)) for start, end in encoded["offset_mapping"][0]]
+
+    def _encoded(self, texts: Sequence[str], limit: int, *, special: bool = False, **options: bool) -> Any:
+        return self.tokenizer(
+            list(texts),
             add_special_tokens=special,
             # A passage that spells "<|im_end|>" or "[MASK]" means those characters, not the token.
             split_special_tokens=True,
             truncation=True,
-            max_length=max(limits),
+            max_length=limit,
+            **options,
         )
-        return list(encoded["input_ids"])
 
     @cached_property
     def quote_id(self) -> int | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import compress
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeAlias, cast
 
 import numpy as np
@@ -67,6 +68,16 @@ class MaskedPreparer(PromptedPreparer):
         """K_q or K_p of the configured budget."""
         return self.config.budget.query if side == "query" else self.config.budget.passage
 
+    def parts(self, text: str, side: Side, slots: int) -> list[str]:
+        """See the base class."""
+        if self.config.slot_view != "part":
+            return []
+        left, right = self.frame_ids(side, slots)
+        spans = self.vocabulary.spans(text, self._text_limit(side, slots))
+        own_1L = torch.ones(1, len(left) + len(spans) + len(right) + len(self.tail), dtype=torch.bool)
+        view_KL = parts_of(own_1L, torch.tensor([slots]), slots)[0, :, len(left) : len(left) + len(spans)]
+        return [_between(text, list(compress(spans, sees_L.tolist()))) for sees_L in view_KL]
+
     def _following(self, slots: int) -> Following:
         spread = _SPREAD_MARGIN + _SPREAD_STEP * (slots - 1)
         if self.config.slot_positions == "spread" and spread > self.vocabulary.max_length:
@@ -84,6 +95,11 @@ class MaskedPreparer(PromptedPreparer):
         ids = np.array([*left, *row, *right, *[mask] * slots, *self.tail], np.int32)
         own_ids, variant_ids = self._content_words(text)
         return PreparedText(ids, slots, own_ids, variant_ids, len(row))
+
+
+def _between(text: str, spans: list[tuple[int, int]]) -> str:
+    """Return what neighbouring tokens cover; empty for none, as in the part of a prompt."""
+    return text[spans[0][0] : spans[-1][1]].strip() if spans else ""
 
 
 def _tail(vocabulary: Vocabulary, length: int) -> list[int]:

@@ -112,6 +112,16 @@ class Preparer(ABC):
         joined = [join_title(title, text, self.text) for title, text in zip(titles, texts, strict=True)]
         return self.prepare(joined, "passage", [self.default_slots("passage")] * len(joined))
 
+    def parts(self, text: str, side: Side, slots: int) -> list[str]:
+        """Return the part of a text that each of its K slots reads; nothing where slots read the whole text.
+
+        Args:
+            text: of a passage, title and text joined by `join_title`.
+            side: query or passage.
+            slots: K.
+        """
+        return []
+
     def query_tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of queries as they are written: no prompt, no special tokens, cut at the limit."""
         return self.vocabulary.tokenise(texts, [self.text.max_query_tokens] * len(texts))

@@ -5,12 +5,13 @@ Legend: K query slots, P passage slots, H hidden size, T terms in common.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from diffretriever.encoders.preparer import Preparer, join_title
 from diffretriever.encoders.representations import Representations
 from diffretriever.schemas.serve import Explanation, Reading, SlotMatch, TermMatch, Word
 
@@ -27,7 +28,15 @@ class Readings(NamedTuple):
     passage: list[Reading]
 
 
+class Parts(NamedTuple):
+    """The parts of a query's and of a passage's text that their slots read; none where slots read whole texts."""
+
+    query: list[str]
+    passage: list[str]
+
+
 _UNREAD = Readings([], [])
+_WHOLE = Parts([], [])
 _NO_TOKEN = -1
 
 
@@ -49,8 +58,37 @@ def terms(text: Representations, name: NameWord) -> list[Word]:
     return [Word(word=name(int(text.impact_ids[place])), weight=float(text.impact_weights[place])) for place in order]
 
 
+def parts_of_each(
+    preparer: Preparer,
+    query: Representations,
+    passages: Representations,
+    query_text: str,
+    passage_texts: Iterable[Mapping[str, Any]],
+) -> list[Parts]:
+    """Return for each of several passages which parts of the texts its slots and the query's read.
+
+    Args:
+        preparer: of the retriever that encoded them.
+        query: one query.
+        passages: any number.
+        query_text: what was encoded.
+        passage_texts: `title` and `text` of each passage.
+    """
+    asked, encoded_slots = preparer.parts(query_text, "query", len(query.vectors_MH)), preparer.default_slots("passage")
+    each = []
+    for passage, slots in zip(passage_texts, np.diff(passages.offsets).tolist(), strict=True):
+        joined = join_title(passage["title"], passage["text"], preparer.text)
+        # Of a pruned passage nobody knows which slots are left.
+        each.append(Parts(asked, preparer.parts(joined, "passage", slots) if slots == encoded_slots else []))
+    return each
+
+
 def explain_each(
-    query: Representations, passages: Representations, name: NameWord, read: ReadVectors | None
+    query: Representations,
+    passages: Representations,
+    name: NameWord,
+    read: ReadVectors | None,
+    parts: Sequence[Parts],
 ) -> list[Explanation]:
     """Explain each of several passages, whose vectors are read together with the query's.
 
@@ -59,21 +97,26 @@ def explain_each(
         passages: any number.
         name: as in `explain`.
         read: what reads vectors; None: they are not read.
+        parts: of each passage, as `parts_of_each` returns them.
     """
     each = [passages.take(np.array([number])) for number in range(len(passages))]
     if read is None:
-        return [explain(query, passage, name) for passage in each]
+        return [explain(query, passage, name, parts=own) for passage, own in zip(each, parts, strict=True)]
     readings = read(np.concatenate([query.vectors_MH, passages.vectors_MH]))
     asked, held = readings[: len(query.vectors_MH)], readings[len(query.vectors_MH) :]
     slots = pairwise(passages.offsets.tolist())
     return [
-        explain(query, passage, name, Readings(asked, held[start:end]))
-        for passage, (start, end) in zip(each, slots, strict=True)
+        explain(query, passage, name, Readings(asked, held[start:end]), own)
+        for passage, (start, end), own in zip(each, slots, parts, strict=True)
     ]
 
 
 def explain(
-    query: Representations, passage: Representations, name: NameWord, readings: Readings = _UNREAD
+    query: Representations,
+    passage: Representations,
+    name: NameWord,
+    readings: Readings = _UNREAD,
+    parts: Parts = _WHOLE,
 ) -> Explanation:
     """Take the scores of one passage for one query apart (paper Eqs. 2 and 3).
 
@@ -82,6 +125,7 @@ def explain(
         passage: one passage.
         name: what a vocabulary entry is called.
         readings: what their slots say; none where they are not read.
+        parts: what their slots read; none where that is the whole text.
 
     Returns:
         Products in double precision, so that their mean is the dense score up to the rounding of fp32.
@@ -93,6 +137,8 @@ def explain(
         terms=_common_terms(query, passage, name),
         query_readings=readings.query,
         passage_readings=readings.passage,
+        query_parts=parts.query,
+        passage_parts=parts.passage,
     )
 
 

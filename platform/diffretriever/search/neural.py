@@ -20,7 +20,7 @@ from diffretriever.search.base import FILTERS_KEPT, Searcher
 from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.base import DenseSearch
-from diffretriever.search.explain import explain_each
+from diffretriever.search.explain import explain_each, parts_of_each
 from diffretriever.search.sparse import open_sparse
 from diffretriever.search.sparse.base import SparseSearch
 
@@ -58,8 +58,9 @@ class NeuralSearcher(Searcher):
         encoded = self.encoder.encode_queries([query], None if budget is None else [budget])
         reads = words and self.encoder.config.is_readable
         read = partial(self.encoder.read, words=words) if reads else None
-        word = self.encoder.preparer.vocabulary.word
-        return explain_each(encoded, self.index.representations(rows), word, read)
+        preparer, passages = self.encoder.preparer, self.index.representations(rows)
+        parts = parts_of_each(preparer, encoded, passages, query, self.index.shown(rows))
+        return explain_each(encoded, passages, preparer.vocabulary.word, read, parts)
 
     def search_representations(self, queries: Representations, k: int, modes: Sequence[Mode]) -> dict[Mode, Hits]:
         """Search for queries that are encoded already, by modes without `bm25`, which goes by their texts."""

@@ -41,7 +41,7 @@ from diffretriever.schemas.serve_config import ServeLimits
 from diffretriever.scoring.fusion import FUSION_DEPTH, depth_for, encoded_lists_for, ranked
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.bm25 import Bm25Search
-from diffretriever.search.explain import NameWord, explain_each, slot_words, terms
+from diffretriever.search.explain import NameWord, explain_each, parts_of_each, slot_words, terms
 from diffretriever.search.selecting import BudgetChooser
 from diffretriever.serving.load import ALL, Caps
 from diffretriever.serving.metrics import Metrics, Stage
@@ -302,7 +302,7 @@ class Answering:
         best, mode = ranking.best, searched.request.mode
         rows, names = best.rows().tolist(), best.names()
         explains = searched.request.asked.explain
-        explanations = self._explanations(searched, best, read) if explains else [None] * len(rows)
+        explanations = self._explanations(searched, best, texts, read) if explains else [None] * len(rows)
         for start, end in pairwise(best.offsets.tolist()):
             hits = []
             for place in range(start, end):
@@ -319,7 +319,9 @@ class Answering:
                 )
             yield hits
 
-    def _explanations(self, searched: Searched, best: Hits, read: Read) -> list[Explanation | None]:
+    def _explanations(
+        self, searched: Searched, best: Hits, texts: Mapping[int, dict[str, Any]], read: Read
+    ) -> list[Explanation | None]:
         """Explain every hit of all queries of a request."""
         words = searched.request.asked.words
         reads = (lambda vectors_MH: read(vectors_MH, words)) if words else None
@@ -329,8 +331,12 @@ class Answering:
         for number, (start, end) in enumerate(pairwise(best.offsets.tolist())):
             if start < end:
                 query = searched.queries.take(np.array([number]))
-                passages = Representations.concatenate([stored[row] for row in rows[start:end].tolist()])
-                found += explain_each(query, passages, self.word, reads)
+                own = rows[start:end].tolist()
+                passages = Representations.concatenate([stored[row] for row in own])
+                with self._lock:
+                    shown = [texts[row] for row in own]
+                    parts = parts_of_each(self._preparer, query, passages, searched.planned[number].text, shown)
+                found += explain_each(query, passages, self.word, reads, parts)
         return found
 
     def word(self, token: int) -> str:

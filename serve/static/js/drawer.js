@@ -1,7 +1,8 @@
-// The drawer that explains one passage: slots and their matches, what they say, shared words, the whole text.
+// The drawer that explains one passage: slots and their matches, what they read and say, shared words, the whole text.
 
 import { byId, el } from "./dom.js";
 import { contributions, legend, marked } from "./highlight.js";
+import { parts } from "./parts.js";
 import { picture } from "./picture.js";
 import { readings } from "./readings.js";
 import { scores } from "./results.js";
@@ -69,8 +70,8 @@ export function openDrawer(hit, mode) {
   const body = el(
     "div", { class: "inner" },
     el("div", { class: "top" }, el("div", {}, el("p", { class: "source" }, `Rank ${hit.rank} · ${source(hit)}`), heading), close),
-    scores(hit, mode), explanation.slots.length ? slots(explanation, hit.scores.dense) : null, readings(explanation),
-    terms(explanation), whole(hit),
+    scores(hit, mode), explanation.slots.length ? slots(explanation, hit.scores.dense) : null, parts(explanation),
+    readings(explanation), terms(explanation), whole(hit),
   );
   drawer.replaceChildren(body);
   drawer.onclick = (event) => {

@@ -1,0 +1,50 @@
+"""Slots over parts of a text: what is said of a slot's part is what the encoder has it read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from diffretriever.backbones.slot_layers import parts_of
+from diffretriever.encoders.masked import MaskedEncoder
+from diffretriever.schemas.retriever import TextConfig
+from tests.encoders.encoder_cases import PARTS, Make
+
+LONG = "Honey bees store water, (in) the winter: a river of copper & sand! " * 3
+SHAPES: dict[str, dict[str, Any]] = {
+    "dream": {},
+    "llada": {"tail_length": 0},
+    "bert": {"prompt": {"variant": "bare"}},
+    "modernbert": {"text": TextConfig(max_passage_tokens=11)},
+}
+
+
+@pytest.mark.parametrize("slots", [1, 2, 5, 16])
+@pytest.mark.parametrize("family", SHAPES)
+def test_parts_are_what_slots_read(family: str, slots: int, make_masked: Make[MaskedEncoder]) -> None:
+    encoder = make_masked(family, budget=f"q3p{slots}", **PARTS, **SHAPES[family])
+    tokenizer = encoder.preparer.vocabulary.tokenizer
+    for text in (LONG, "river", ""):
+        (prepared,) = encoder.preparer.prepare_passages([""], [text])
+        batch = encoder.masked_batch([prepared], torch.zeros(1, 0, dtype=torch.long))
+        own_BL = batch.mask_BL.bool() & (batch.slots_BL < 0)
+        view_KL = parts_of(own_BL, batch.valid_BK.sum(1), slots)[0]
+        left, _ = encoder.preparer.frame_ids("passage", slots)
+        in_text_L = own_BL[0].clone()
+        in_text_L[: len(left)] = False
+        in_text_L[len(left) + prepared.n_tokens :] = False
+        expected = [tokenizer.decode(batch.ids_BL[0][sees_L & in_text_L]) for sees_L in view_KL]
+        found = encoder.preparer.parts(text, "passage", slots)
+        assert [squeezed(part) for part in found] == [squeezed(part) for part in expected]
+        assert all(part in text for part in found)
+
+
+def test_whole_texts_have_no_parts(make_masked: Make[MaskedEncoder]) -> None:
+    assert make_masked("llada").preparer.parts(LONG, "passage", 4) == []
+
+
+def squeezed(text: str) -> str:
+    """Leave out what tokenizers add or drop: spaces, the mark of a continued word, capitals."""
+    return "".join(text.replace("##", "").lower().split())
