@@ -52,8 +52,8 @@ class BackboneConfig(Model):
     compute capability 8.9 on (L40S, H100), where such products take half the time; on a CPU it is slow, and there to
     measure what the rounding costs. Not for training."""
     attention: Literal["auto", "packed", "sdpa", "flash_attention_2", "eager"] = "auto"
-    """Attention kernel; `packed`: texts in one row without pads; `auto`: that on a GPU in half precision
-    and for an adapter of slots alone (`adapter_on: slots`), else SDPA."""
+    """Attention kernel; `packed`: texts in one row without pads; `auto`: that on a GPU in half precision,
+    on a CPU in bfloat16, and for an adapter of slots alone (`adapter_on: slots`); else SDPA."""
     adapter: str | None = None
     """LoRA adapter in PEFT format on top of the weights: folder, object-store URI, hub id, or `minilm` or `minilm-v2`
     for the embedded ones."""

@@ -67,7 +67,7 @@ def main(config: EncodeBenchmark) -> None:
         dtype = str(_loop("chosen_dtype"))
         compared = [_COMPARISONS[part](config, Path(temporary), dtype) for part in config.parts if part in _COMPARISONS]
         if "d" in config.parts:
-            compared += [_over_library(config, Path(temporary), attention) for attention in ("auto", "packed")]
+            compared += [_over_library(config, Path(temporary), attention) for attention in ("auto", "sdpa")]
             others = ("openvino", "products") if config.openvino else ("products",)
             compared += [_over_library(config, Path(temporary), "auto", other) for other in others]
         checks = _checks(config, Path(temporary), dtype) if "c" in config.parts else {}

@@ -21,6 +21,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from benchmarks.measuring import Sample, peak_mb, serve_child, watched
 from diffretriever.backbones.base import BackboneOutput, pad_right
+from diffretriever.backbones.blocked import BlockedLinear
 from diffretriever.backbones.source import resolve_source
 from diffretriever.collections import Passage, open_collection
 from diffretriever.encoders import load_encoder
@@ -191,7 +192,9 @@ def products(retriever: str, passages: int, words: int) -> Sample:
     texts = encoder.preparer.prepare_passages([""] * passages, _long_texts(passages, words))
     tokens = sum(len(text.input_ids) for text in texts)
     layers = [module for module in encoder.backbone.model.modules() if isinstance(module, GradientCheckpointingLayer)]
-    matrices = [each for layer in layers for each in layer.modules() if isinstance(each, torch.nn.Linear)]
+    matrices = [
+        each for layer in layers for each in layer.modules() if isinstance(each, torch.nn.Linear | BlockedLinear)
+    ]
     states = {
         each.in_features: torch.randn(_PRODUCT_TOKENS, each.in_features, dtype=torch.bfloat16) for each in matrices
     }
