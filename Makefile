@@ -8,7 +8,7 @@ S3 := .venv-s3
 # What one process compiles, the next need not; some environments, those of containers above all, have it forbidden.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo serve reference test test-full lint types tests attack clean
+.PHONY: help install environments demo serve reference test test-full lint types tests attack clean
 
 help:
 	@echo "make install   create $(VENV) and install everything, pinned"
@@ -52,8 +52,10 @@ serve: install
 reference: install
 	$(BIN)/python -m tools.reference
 
-test:
+environments:
 	$(MAKE) --no-print-directory --jobs 2 install $(S3)/.installed
+
+test: environments
 	$(MAKE) --no-print-directory --jobs 3 lint types $(VENV)/.compiled
 	$(MAKE) --no-print-directory tests PYTEST_FLAGS="$(PYTEST_FLAGS)"
 

@@ -37,6 +37,8 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
+    # A look through everything takes most of a second: seldom, as in the jobs.
+    gc.set_threshold(50_000, 20, 100)
     gc.enable()
 
 
