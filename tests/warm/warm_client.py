@@ -1,4 +1,4 @@
-"""Stands in for the interpreter: runs a file or a module in a fork of the server, anything else by itself."""
+"""Stands in for the interpreter: runs a file, a module or a line of code in a fork of the server, else itself."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import sys
 
 # They would have to be known when an interpreter starts.
 _NOT_IN_A_FORK = ("PYTHONHASHSEED", "PYTHONWARNINGS", "PYTHONDEVMODE")
+_KINDS = {"-m": "module", "-c": "code"}
 _RAY_WORKER = "default_worker.py"
 _LOOK_S = 1.0
 
@@ -24,9 +25,10 @@ def main(server: str, python: str) -> None:
         python: the interpreter.
     """
     arguments = [text for text in sys.argv[1:] if text != "-u"]
-    kind = "module" if arguments[:1] == ["-m"] else "file"
-    program = arguments[1:] if kind == "module" else arguments
-    if not program or program[0].startswith("-") or any(name in os.environ for name in _NOT_IN_A_FORK):
+    kind = _KINDS.get(arguments[0], "file") if arguments else "file"
+    program = arguments if kind == "file" else arguments[1:]
+    is_option = kind == "file" and "".join(program[:1]).startswith("-")
+    if not program or is_option or any(name in os.environ for name in _NOT_IN_A_FORK):
         os.execv(python, [python, *sys.argv[1:]])
     parent = os.getppid()
     stream = socket.socket(socket.AF_UNIX)

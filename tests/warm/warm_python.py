@@ -6,13 +6,15 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 _HERE = Path(__file__).parent
 _EXECUTABLE = "WARM_PYTHON"
+_FIRST = "WARM_FIRST"
+"""The variable with the executable of the server that the test processes themselves are forks of."""
 
 
 @contextmanager
@@ -30,7 +32,9 @@ def warm_python() -> Iterator[dict[str, str]]:
         ]
         script.write_text("\n".join(lines) + "\n")
         script.chmod(0o755)
-        command = [sys.executable, str(_HERE / "warm_server.py"), str(place / "server")]
+        # In a fork of the first server, where there is one, all is loaded at once.
+        python = os.environ.get(_FIRST, sys.executable)
+        command = [python, str(_HERE / "warm_server.py"), str(place / "server")]
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as server:
             assert server.stdin is not None
@@ -43,6 +47,19 @@ def warm_python() -> Iterator[dict[str, str]]:
                 _EXECUTABLE: str(script),
             }
             server.stdin.close()
+
+
+def warm_test_processes(specs: Sequence[str], ended: Callable[[Callable[[], None]], object]) -> list[str]:
+    """Return how pytest-xdist is to start its processes so that they are forks of one server; start it.
+
+    Args:
+        specs: as many as there are processes.
+        ended: is given what ends the server.
+    """
+    server = ExitStack()
+    os.environ[_FIRST] = server.enter_context(warm_python())[_EXECUTABLE]
+    ended(server.close)
+    return [f"popen//python={os.environ[_FIRST]}" for _ in specs]
 
 
 def with_warm_workers(runtime_env: dict[str, Any] | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ environment, streams and mount namespace, and ends as the program ends.
 
 Ray reads settings from the environment while it is imported. So the server itself has all but Ray, and programs run in
 forks of a fork for each set of settings, which has imported Ray with these. Ray's workers are told by settings whose
-they are, so theirs has imported none.
+they are, so theirs has imported none; nor has that of another server.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ import signal
 import site
 import socket
 import sys
+import warnings
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -133,7 +135,7 @@ def serve(address: str) -> dict[str, Any] | None:
 
 def _settings(request: dict[str, Any]) -> Settings | None:
     """Return those of Ray that count from its import on; None for a program that is to import it itself."""
-    if request["arguments"][0].endswith(_WORKER):
+    if request["arguments"][0].endswith((_WORKER, Path(__file__).name)):
         return None
     given = request["environment"].items()
     return tuple(sorted(each for each in given if each[0].startswith("RAY_") and each[0] not in _READ_WHEN_USED))
@@ -225,7 +227,7 @@ def run(request: dict[str, Any]) -> None:
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
     kind, arguments = request["kind"], request["arguments"]
-    sys.argv = arguments
+    sys.argv = ["-c", *arguments[1:]] if kind == "code" else arguments
     first = Path(arguments[0]).resolve().parent if kind == "file" else Path.cwd()
     given = [place for place in os.environ.get("PYTHONPATH", "").split(":") if place]
     sys.path[:] = [str(first), *(str(Path(place).absolute()) for place in given), *sys.path[1:]]
@@ -234,6 +236,9 @@ def run(request: dict[str, Any]) -> None:
     np.random.seed()
     if kind == "file":
         runpy.run_path(arguments[0], run_name="__main__")
+    elif kind == "code":
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        exec(arguments[0], vars(main))
     else:
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 
@@ -252,6 +257,8 @@ if __name__ == "__main__":
     with contextlib.redirect_stdout(sys.stderr):
         for name in PRELOADED:
             import_module(name)
+    # Nothing of Lance runs before a fork.
+    warnings.filterwarnings("ignore", "lance is not fork-safe")
     gc.freeze()
     asked = serve(sys.argv[1])
     if asked is not None:
