@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -17,6 +18,7 @@ from diffretriever.collections import BadInputError, open_collection
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.encode import encode_collection
 from tests.pipelines.corpora import JobMaker, line, write_corpus
+from tests.warm.warm_python import SERVER
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
@@ -163,11 +165,12 @@ def test_a_killed_encoder_process_costs_nothing(tmp_path: Path, make_job: JobMak
 
 
 def _kill_an_encoder(index: str, killed: threading.Event, ended: threading.Event) -> None:
-    """Kill one of this process's encoders once something is committed."""
+    """Kill one of the encoders of this process's Ray once something is committed."""
+    server = psutil.Process(int(os.environ[SERVER]))
     while not ended.wait(0.1):
         if not PassageIndex.exists(index) or not len(PassageIndex.open(index)):
             continue
-        for process in psutil.Process().children(recursive=True):
+        for process in server.children(recursive=True):
             if "MapWorker" in " ".join(process.cmdline()):
                 process.kill()
                 killed.set()

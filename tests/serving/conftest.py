@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,9 +30,10 @@ def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Passage
 
 
 @pytest.fixture
-def own_index(encoder: Encoder, tmp_path: Path) -> PassageIndex:
+def own_index(index: PassageIndex, tmp_path: Path) -> PassageIndex:
     """To be changed."""
-    return small_index(encoder, str(tmp_path / "index"))
+    shutil.copytree(index.uri, tmp_path / "index")
+    return PassageIndex.open(str(tmp_path / "index"))
 
 
 @pytest.fixture(scope="module")

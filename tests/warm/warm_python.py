@@ -13,6 +13,8 @@ from typing import Any
 
 _HERE = Path(__file__).parent
 _EXECUTABLE = "WARM_PYTHON"
+SERVER = "WARM_SERVER"
+"""The variable with the process that is the parent of all forks."""
 _FIRST = "WARM_FIRST"
 """The variable with the executable of the server that the test processes themselves are forks of."""
 
@@ -39,12 +41,13 @@ def warm_python() -> Iterator[dict[str, str]]:
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as server:
             assert server.stdin is not None
             assert server.stdout is not None
-            assert server.stdout.readline() == b"ready\n"
+            process = int(server.stdout.readline())
             yield {
                 "PATH": f"{folder}:{os.environ['PATH']}",
                 "PYTHONPATH": ":".join(filter(None, [os.environ.get("PYTHONPATH"), str(_HERE)])),
                 "RAY_RUNTIME_ENV_HOOK": "warm_python.with_warm_workers",
                 _EXECUTABLE: str(script),
+                SERVER: str(process),
             }
             server.stdin.close()
 

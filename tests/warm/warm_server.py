@@ -105,7 +105,7 @@ def serve(address: str) -> dict[str, Any] | None:
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(address)
     listening.listen(64)
-    print("ready", flush=True)
+    print(os.getpid(), flush=True)
     forks: dict[Settings | None, socket.socket] = {}
     while listening in select.select([listening, sys.stdin], [], [])[0]:
         client, _ = listening.accept()
