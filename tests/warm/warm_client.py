@@ -1,4 +1,4 @@
-"""Stands in for the interpreter: runs a file, a module or a line of code in a fork of the server, else itself."""
+"""Stands in for the interpreter: runs a file, a module or a given line in a fork of the server, anything else itself."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ def main(server: str, python: str) -> None:
         python: the interpreter.
     """
     arguments = [text for text in sys.argv[1:] if text != "-u"]
-    kind = _KINDS.get(arguments[0], "file") if arguments else "file"
+    first = arguments[0] if arguments else ""
+    kind = _KINDS.get(first, "file")
     program = arguments if kind == "file" else arguments[1:]
-    is_option = kind == "file" and "".join(program[:1]).startswith("-")
+    is_option = kind == "file" and first.startswith("-")
     if not program or is_option or any(name in os.environ for name in _NOT_IN_A_FORK):
         os.execv(python, [python, *sys.argv[1:]])
     parent = os.getppid()

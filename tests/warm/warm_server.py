@@ -6,7 +6,7 @@ environment, streams and mount namespace, and ends as the program ends.
 
 Ray reads settings from the environment while it is imported. So the server itself has all but Ray, and programs run in
 forks of a fork for each set of settings, which has imported Ray with these. Ray's workers are told by settings whose
-they are, so theirs has imported none; nor has that of another server.
+they are, so theirs has imported none. Nor has the one in which another server begins, which does all of this again.
 """
 
 from __future__ import annotations
