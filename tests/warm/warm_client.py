@@ -1,4 +1,4 @@
-"""Stands in for the interpreter: runs a file, a module or a given line in a fork of the server, anything else itself."""
+"""Stands in for the interpreter: runs a file, a module or a line in a fork of the server, anything else by itself."""
 
 from __future__ import annotations
 
