@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -171,10 +172,11 @@ def _kill_an_encoder(index: str, killed: threading.Event, ended: threading.Event
         if not PassageIndex.exists(index) or not len(PassageIndex.open(index)):
             continue
         for process in server.children(recursive=True):
-            if "MapWorker" in " ".join(process.cmdline()):
-                process.kill()
-                killed.set()
-                return
+            with suppress(psutil.NoSuchProcess):
+                if "MapWorker" in " ".join(process.cmdline()):
+                    process.kill()
+                    killed.set()
+                    return
 
 
 def test_an_impossible_request_is_refused_at_once(tmp_path: Path, make_job: JobMaker) -> None:

@@ -5,8 +5,8 @@ once, and nothing of this project. `warm_client.py` stands in for the interprete
 environment, streams and mount namespace, and ends as the program ends.
 
 Ray reads settings from the environment while it is imported. So the server itself has all but Ray, and programs run in
-forks of a fork for each set of settings, which has imported Ray with these. Ray's workers are told by settings whose
-they are, so theirs has imported none. Nor has the one in which another server begins, which does all of this again.
+forks of a fork for each set of settings, which has imported Ray with these; the job that a worker belongs to is one of
+them. The fork in which another server begins has not imported Ray, as that one does all of this again.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ RAY = (
     "ray._private.runtime_env.agent.runtime_env_agent",
 )
 """All that is imported with settings in force; what Ray Serve reads is set by the tests themselves, later."""
+RAY_OF_WORKERS = ("ray.data",)
 _READ_WHEN_USED = {
     "RAY_ADDRESS",
     "RAY_CLIENT_MODE",
     "RAY_JOB_CONFIG_JSON_ENV_VAR",
-    "RAY_JOB_ID",
     "RAY_LD_PRELOAD_ON_WORKERS",
     "RAY_NODE_ID",
     "RAY_OVERRIDE_NODE_ID_FOR_TESTING",
@@ -94,8 +94,6 @@ _READ_WHEN_USED = {
     "RAY_RUNTIME_ENV_HOOK",
     "RAY_TMPDIR",
 }
-"""By all but workers."""
-_WORKER = "default_worker.py"
 _MOST_BYTES = 1 << 20
 Settings: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -135,7 +133,7 @@ def serve(address: str) -> dict[str, Any] | None:
 
 def _settings(request: dict[str, Any]) -> Settings | None:
     """Return those of Ray that count from its import on; None for a program that is to import it itself."""
-    if request["arguments"][0].endswith((_WORKER, Path(__file__).name)):
+    if request["arguments"][0].endswith(Path(__file__).name):
         return None
     given = request["environment"].items()
     return tuple(sorted(each for each in given if each[0].startswith("RAY_") and each[0] not in _READ_WHEN_USED))
@@ -145,8 +143,10 @@ def _import_with(settings: Settings) -> None:
     for name in [name for name in os.environ if name.startswith("RAY_")]:
         del os.environ[name]
     os.environ.update(settings)
+    # Ray's C++ reads it now, and workers end when that process does. Their client looks after the raylet in its place.
+    os.environ["RAY_RAYLET_PID"] = str(os.getpid())
     with contextlib.redirect_stdout(sys.stderr):
-        for name in RAY:
+        for name in RAY_OF_WORKERS if "RAY_JOB_ID" in os.environ else RAY:
             import_module(name)
     gc.freeze()
 
