@@ -50,7 +50,7 @@ def test_the_whole_but_training(
     for family in ("dream", "qwen2"):
         rows = results[f"encoding, {family}"]
         assert [row["form"] for row in rows] == list(_FORMS)
-        assert all(row["passages/s"] > 0 and 0 < row["utilisation"] < 1 for row in rows)
+        assert all(row["passages/s"] > 0 and row["utilisation"] > 0 for row in rows)
     assert len(results["one query"]) == 4
     assert [row["name"] for row in results["encode job"]] == ["the encoder alone", "the job", "ratio"]
     assert len(results["search"]) == 2

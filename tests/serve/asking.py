@@ -18,6 +18,8 @@ KEY = "a-key-for-tests"
 BEARER = {"Authorization": f"Bearer {KEY}"}
 LIMIT_S = 3600.0
 """Seconds that the applications give a request: longer than a replica takes to start on any machine."""
+MEASURED_S = 1.0
+"""Seconds after which Ray's Prometheus endpoint has new figures, at the earliest."""
 SETTINGS = {"device": "cpu", "refresh_s": 0.3, "limits.timeout_s": LIMIT_S, "limits.body_s": LIMIT_S}
 
 
@@ -50,9 +52,9 @@ def in_threads(work: Callable[[int], None], count: int) -> None:
         raise errors[0]
 
 
-def wait_until(true: Callable[[], bool]) -> None:
+def wait_until(true: Callable[[], bool], pause_s: float = 0.1) -> None:
     while not true():
-        time.sleep(0.1)
+        time.sleep(pause_s)
 
 
 @dataclass(frozen=True)
@@ -90,18 +92,27 @@ def keep_asking(
                         raise
                     continue
                 answers.append(Answer(asked, time.monotonic() - asked, response))
-                if response.status_code != 200:
-                    time.sleep(0.1)
+                # A replica that starts meanwhile needs the processor, too.
+                time.sleep(0.02 if response.status_code == 200 else 0.1)
 
     in_threads(one, 3)
     return answers
 
 
-def tags(application: str, name: str) -> set[str]:
-    """Return the stages, kinds or levels of a measurement that Ray's Prometheus endpoint has of an application."""
+def exposition() -> str:
+    """Return what Ray's Prometheus endpoint has: to be asked every `MEASURED_S`, as an answer is much work."""
     import ray
 
     port = ray.nodes()[0]["MetricsExportPort"]
-    lines = httpx2.get(f"http://127.0.0.1:{port}/metrics").text.splitlines()
-    own = [line for line in lines if line.startswith(f"ray_{name}{{") and f'application="{application}"' in line]
-    return {"".join(re.findall(r'(?:stage|kind|level)="(\w+)"', line)) for line in own}
+    return httpx2.get(f"http://127.0.0.1:{port}/metrics").text
+
+
+def note_measured(seen: dict[str, set[str]], exposed: str, application: str) -> None:
+    """Add to `seen` the measurements of an application by name, with their stages, kinds or levels.
+
+    On a busy machine an exposition may lack some: Ray's agent drops a gauge of which it has not heard for two seconds.
+    """
+    for line in exposed.splitlines():
+        if f'application="{application}"' in line:
+            tags = seen.setdefault(line.partition("{")[0], set())
+            tags.add("".join(re.findall(r'(?:stage|kind|level)="(\w+)"', line)))

@@ -23,14 +23,16 @@ from tests.serve.asking import (
     BEARER,
     KEY,
     LIMIT_S,
+    MEASURED_S,
     MODES,
     SETTINGS,
     Answer,
     ask,
+    exposition,
     in_threads,
     keep_asking,
+    note_measured,
     pairs,
-    tags,
     wait_until,
 )
 from tests.serving.serving_cases import QUERIES, write_passages
@@ -148,7 +150,13 @@ def test_a_busy_server_gives_less_says_so_and_counts_it(address: str, index: Pas
         assert pairs(answer) == expected
         assert ask(client, query=QUERIES, k=7, budget=4)["reduced"]["candidates"] in {7, 71}
         assert ask(client, query=QUERIES, k=7, budget=4, mode="sparse")["reduced"] is None
-    wait_until(lambda: bool(tags("busy", "diffretriever_reduced_requests_total") & {"1", "2"}))
+    seen: dict[str, set[str]] = {}
+
+    def is_counted() -> bool:
+        note_measured(seen, exposition(), "busy")
+        return bool(seen.get("ray_diffretriever_reduced_requests_total", set()) & {"1", "2"})
+
+    wait_until(is_counted, MEASURED_S)
 
 
 @pytest.mark.parametrize("application", ["together", "apart"])
@@ -156,15 +164,21 @@ def test_prometheus_knows_stages_batches_slots_and_queues(address: str, applicat
     with httpx2.Client(base_url=f"{address}/{application}", headers=BEARER, timeout=LIMIT_S) as client:
         ask(client, query=QUERIES, budget=3)
     kinds = {"answer"} if application == "together" else {"encode", "search"}
-    measured = {
-        "diffretriever_stage_ms_count": {"choose", "encode", "search", "passages", "total"},
-        "diffretriever_batch_queries_count": kinds,
-        "diffretriever_waiting_requests": kinds,
-        "diffretriever_query_slots_count": {""},
-        "diffretriever_held_passages": {""},
-        "diffretriever_held_bytes": {""},
+    wanted = {
+        "ray_diffretriever_stage_ms_count": {"choose", "encode", "search", "passages", "total"},
+        "ray_diffretriever_batch_queries_count": kinds,
+        "ray_diffretriever_waiting_requests": kinds,
+        "ray_diffretriever_query_slots_count": {""},
+        "ray_diffretriever_held_passages": {""},
+        "ray_diffretriever_held_bytes": {""},
     }
-    wait_until(lambda: {name: tags(application, name) for name in measured} == measured)
+    seen: dict[str, set[str]] = {}
+
+    def are_there() -> bool:
+        note_measured(seen, exposition(), application)
+        return wanted.items() <= seen.items()
+
+    wait_until(are_there, MEASURED_S)
 
 
 @pytest.mark.parametrize("application", ["together", "apart"])
@@ -172,15 +186,15 @@ def test_metrics_are_on_the_server_s_own_port_and_the_dashboard_shows_no_others(
     with httpx2.Client(base_url=f"{address}/{application}", headers=BEARER, timeout=LIMIT_S) as client:
         ask(client, query=QUERIES, budget=3)
         assert client.post("/search", json={"query": ""}).status_code == 422
-        wanted = shown_metrics()
+        seen: dict[str, set[str]] = {}
 
-        def missing() -> set[str]:
+        def are_there() -> bool:
             answer = client.get("/metrics")
             assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-            lines = [line for line in answer.text.splitlines() if f'application="{application}"' in line]
-            return wanted - {line.partition("{")[0] for line in lines}
+            note_measured(seen, answer.text, application)
+            return shown_metrics() <= set(seen)
 
-        wait_until(lambda: not missing())
+        wait_until(are_there, MEASURED_S)
 
 
 def shown_metrics() -> set[str]:

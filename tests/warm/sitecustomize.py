@@ -28,9 +28,13 @@ def _start_worker() -> None:
     context = json.loads(given[0].removeprefix(_CONTEXT))
     variables = context["env_vars"]
     is_warm = context["py_executable"] == os.environ["WARM_PYTHON"]
-    if not is_warm or context["command_prefix"] or "${" in str(variables):
+    # A submitted job begins in its folder.
+    enter, *folder, then = context["command_prefix"] or ("cd", ".", "&&")
+    enters = (enter, then) == ("cd", "&&") and len(folder) == 1 and Path(folder[0]).is_dir()
+    if not is_warm or not enters or "${" in str(variables):
         return
     os.environ.update(variables)
+    os.chdir(folder[0])
     rest = [text for text in arguments if text not in (*given, _LANGUAGE)]
     os.execv(context["py_executable"], [context["py_executable"], *rest])
 
