@@ -80,7 +80,9 @@ class JobConfig(Model):
             examples: of arguments, which `--help` shows at its end.
         """
         given = list(sys.argv[1:] if arguments is None else arguments)
-        loader = type(cls.__name__, (_CommandLine, cls), {"__doc__": cls.__doc__})
+        # The fields have their helps: pydantic would look for docstrings again, through all modules that are loaded.
+        own_settings = {"__doc__": cls.__doc__, "model_config": {"use_attribute_docstrings": False}}
+        loader = type(cls.__name__, (_CommandLine, cls), own_settings)
         try:
             _refuse_unknown_flags(given, cls)
             own = {_flag_of(name) for name in cls.__annotations__}

@@ -1,9 +1,11 @@
-"""Ports for servers that a test starts a moment later."""
+"""Ports for servers that a test starts a moment later, and whether they answer."""
 
 from __future__ import annotations
 
 import secrets
 import socket
+
+import httpx2
 
 # The kernel gives the ports above, and Ray its workers those below, to whoever asks: one that a test had found free and
 # let go would be another's by the time that a slow server binds it.
@@ -17,6 +19,15 @@ def free_port() -> int:
         with socket.socket() as probe:
             if _bound(probe, port):
                 return port
+
+
+def status_at(url: str) -> int | None:
+    """Return the status that a server on this machine answers with; None where nobody does."""
+    try:
+        # Without TLS they are of no use, and certificates would be loaded for every call.
+        return httpx2.get(url, timeout=None, verify=False).status_code
+    except httpx2.TransportError:
+        return None
 
 
 def _bound(probe: socket.socket, port: int) -> bool:

@@ -20,11 +20,10 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import psutil
 
 from tests.cluster.s3 import ROOT
-from tests.ports import free_port
+from tests.ports import free_port, status_at
 
 # The files of a node are copied from what its own disk then covers.
 _MOUNT = """
@@ -262,7 +261,7 @@ class Nodes:
         The head then takes jobs and applications at `dashboard`.
         """
         for url in (f"{self.dashboard}/api/version", f"http://{self.nodes[0].ip}:{self._agent_port}/api/healthz"):
-            while not _answers(url):
+            while status_at(url) != 200:
                 assert self.nodes[0].process.poll() is None, self.nodes[0].log.read_text()
                 time.sleep(0.1)
         return self._begun(["python", *map(str, words)], folder)
@@ -293,13 +292,6 @@ class Nodes:
             node.kill()
         self.nodes.clear()
         return [process for node in nodes for process in node.processes()]
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx2.get(url).is_success
-    except httpx2.TransportError:
-        return False
 
 
 def _namespace(pid: int) -> Path:

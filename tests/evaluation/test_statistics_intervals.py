@@ -10,10 +10,11 @@ import pytest
 from diffretriever.evaluation.statistics import bootstrap_average, bootstrap_interval, bootstrap_statistic
 
 
-def test_the_mean_of_a_plain_loop() -> None:
-    sample = np.random.default_rng(3).random(57)
+@pytest.mark.parametrize("queries", [1, 57, 300, 3000])
+def test_the_mean_of_a_plain_loop(queries: int) -> None:
+    sample = np.random.default_rng(3).random(queries)
     generator = np.random.default_rng(42)
-    means = [sample[generator.integers(57, size=57)].mean() for _ in range(1000)]
+    means = [sample[generator.integers(queries, size=queries)].mean() for _ in range(1000)]
     assert bootstrap_interval(sample.tolist()) == tuple(np.percentile(means, [2.5, 97.5]).tolist())
 
 

@@ -15,12 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import httpx2
 import pytest
 
 from diffretriever.schemas.serve_config import ServeConfig
 from tests.pipelines.corpora import line, write_corpus
-from tests.ports import free_port
+from tests.ports import free_port, status_at
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "docs/search.md", "docs/filters.md", "docs/research.md", "docs/training.md", "docs/cluster.md")
@@ -106,7 +105,8 @@ def cluster(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactor
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        while not _runs_jobs(agent):
+        # The agent that runs jobs; the job server answers before.
+        while status_at(f"http://127.0.0.1:{agent}/api/local_raylet_healthz") != 200:
             assert head.poll() is None, log.read_text()
             time.sleep(0.1)
         submitting = {**own, "RAY_ADDRESS": f"http://127.0.0.1:{dashboard}"}
@@ -229,11 +229,3 @@ def test_a_submitted_encoder_runs_in_the_clusters_workers(checkout: Path, cluste
     assert "no room for 50 encoders" in refused[0]
     assert lost[1] != "0"
     assert "give an absolute path or a URI" in lost[0]
-
-
-def _runs_jobs(agent: int) -> bool:
-    """Whether the agent that runs jobs answers; the job server does before."""
-    try:
-        return httpx2.get(f"http://127.0.0.1:{agent}/api/local_raylet_healthz", timeout=None).is_success
-    except httpx2.TransportError:
-        return False

@@ -18,18 +18,11 @@ from ray.serve import exceptions
 from diffretriever.index.table import PassageIndex
 from diffretriever.serve.__main__ import _reason, explain, main
 from diffretriever.serve.starting import ENVIRONMENT, Starting
-from tests.ports import free_port
+from tests.ports import free_port, status_at
 from tests.serve.asking import LIMIT_S, SETTINGS, in_threads, wait_until
 from tests.serving.serving_cases import QUERIES
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def is_ready(url: str) -> bool:
-    try:
-        return httpx2.get(f"{url}/readyz", timeout=LIMIT_S).status_code == 200
-    except httpx2.TransportError:
-        return False
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +85,7 @@ def test_it_answers_what_it_is_working_on_and_ends_well(full: bool, request: pyt
     command = ["python", "-m", "serve", f"index={index.uri}", f"port={port}", *settings]
     with subprocess.Popen(command, cwd=ROOT) as server:
         try:
-            wait_until(lambda: is_ready(url) or server.poll() is not None)
+            wait_until(lambda: status_at(f"{url}/readyz") == 200 or server.poll() is not None)
             ending = threading.Thread(target=end)
             ending.start()
             in_threads(ask, 3)
@@ -182,19 +175,12 @@ def test_while_it_starts_it_says_so_and_ray_can_take_the_port() -> None:
         proxy.bind(("127.0.0.1", port))
         with pytest.raises(ValueError, match="is taken"):
             Starting("127.0.0.1", port)
-        wait_until(lambda: answers(port))
+        wait_until(lambda: status_at(f"http://127.0.0.1:{port}/") == 503)
         answer = httpx2.get(f"http://127.0.0.1:{port}/readyz", timeout=LIMIT_S)
     assert (answer.status_code, answer.headers["content-type"]) == (503, "application/problem+json")
     assert answer.json()["detail"] == "the server is starting"
     assert int(answer.headers["retry-after"]) > 0
     Starting("127.0.0.1", port).close()
-
-
-def answers(port: int) -> bool:
-    try:
-        return httpx2.get(f"http://127.0.0.1:{port}/", timeout=LIMIT_S).status_code == 503
-    except httpx2.TransportError:
-        return False
 
 
 def test_why_a_replica_cannot_start_is_the_error_and_not_its_traceback() -> None:

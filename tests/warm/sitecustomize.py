@@ -22,21 +22,23 @@ _OWN = (
 
 def _start_worker() -> None:
     arguments = sys.orig_argv[2:]
-    given = [text for text in arguments if text.startswith(_CONTEXT)]
-    if len(given) != 1 or _LANGUAGE not in arguments:
+    if _LANGUAGE not in arguments:
         return
-    context = json.loads(given[0].removeprefix(_CONTEXT))
-    variables = context["env_vars"]
-    is_warm = context["py_executable"] == os.environ["WARM_PYTHON"]
+    # The server of Ray's clients is started without one.
+    given = [text for text in arguments if text.startswith(_CONTEXT)]
+    context = json.loads(given[0].removeprefix(_CONTEXT)) if given else {}
+    variables = context.get("env_vars", {})
+    # That of a submitted job's supervisor is this interpreter.
+    is_ours = context.get("py_executable", sys.executable) in (sys.executable, os.environ["WARM_PYTHON"])
     # A submitted job begins in its folder.
-    enter, *folder, then = context["command_prefix"] or ("cd", ".", "&&")
+    enter, *folder, then = context.get("command_prefix") or ("cd", ".", "&&")
     enters = (enter, then) == ("cd", "&&") and len(folder) == 1 and Path(folder[0]).is_dir()
-    if not is_warm or not enters or "${" in str(variables):
+    if not is_ours or not enters or "${" in str(variables):
         return
     os.environ.update(variables)
     os.chdir(folder[0])
     rest = [text for text in arguments if text not in (*given, _LANGUAGE)]
-    os.execv(context["py_executable"], [context["py_executable"], *rest])
+    os.execv(os.environ["WARM_PYTHON"], [os.environ["WARM_PYTHON"], *rest])
 
 
 def _start_own() -> None:
