@@ -83,6 +83,7 @@ RAY = (
 )
 """All that is imported with settings in force; what Ray Serve reads is set by the tests themselves, later."""
 RAY_OF_WORKERS = ("ray.data",)
+"""In their place for workers, whose settings name a job."""
 _READ_WHEN_USED = {
     "RAY_ADDRESS",
     "RAY_CLIENT_MODE",
@@ -94,6 +95,7 @@ _READ_WHEN_USED = {
     "RAY_RUNTIME_ENV_HOOK",
     "RAY_TMPDIR",
 }
+"""Settings that no import takes up."""
 _MOST_BYTES = 1 << 20
 Settings: TypeAlias = tuple[tuple[str, str], ...]
 
