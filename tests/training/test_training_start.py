@@ -1,4 +1,4 @@
-"""Training that goes on from an adapter: it begins with exactly what that does, and says so."""
+"""How training begins: from an adapter with exactly what that does, and it says so; what cannot go on is refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ import torch
 from diffretriever.encoders import load_encoder
 from diffretriever.random_models.adapters import write_random_adapter
 from diffretriever.schemas.retriever import BackboneRetriever
+from diffretriever.training.data.training_set import TrainingSet
 from diffretriever.training.lora import adapter_tensors
+from diffretriever.training.session import describe_training
+from tests.training.made_up_collection import write_training_data
 from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of
 
 TEXTS = ["the river and the honey", "copper", "winter of winter again"]
@@ -106,3 +109,9 @@ def test_what_has_no_place_is_refused(folder_of: FolderOf, tmp_path: Path) -> No
     ):
         with pytest.raises(ValueError, match=message):
             session_of(going_on(bert, tmp_path / "slots"), quick_recipe(**changes))
+
+
+def test_too_few_passages_are_refused_before_workers_start(folder_of: FolderOf, tmp_path: Path) -> None:
+    data, recipe = TrainingSet.open(write_training_data(tmp_path, 4)), quick_recipe(hard_negatives=15)
+    with pytest.raises(ValueError, match=r"too few passages for 13 more negatives of query 't0'.*mine_negatives"):
+        describe_training(config_of("masked-dream", folder_of), recipe, data, 1, "cpu")

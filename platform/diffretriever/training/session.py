@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 _PASSAGES_COUNTED = 20_000
 """Passages whose words are counted for weights of words; they take some ten seconds."""
+_ROWS_TRIED = 256
+"""Rows whose negatives are filled up before a training begins: a set with too few passages is hardly larger."""
 
 Log = Callable[[Record], None]
 """Takes the figures of a step or a validation."""
@@ -69,6 +71,7 @@ def describe_training(
     Raises:
         ValueError: the backbone cannot be found, or the training set is too small or lacks a teacher's scores.
     """
+    _check_negatives(data, recipe)
     weights = Checkpoint.open(resolve_source(retriever.backbone.source, retriever.backbone.revision)).digest()
     dtype = resolve_dtype(retriever.backbone.dtype, resolve_device(device))
     start = describe_start(retriever.backbone, recipe)
@@ -86,6 +89,12 @@ def describe_training(
         workers=workers,
         total_steps=batches.total_steps,
     )
+
+
+def _check_negatives(data: TrainingData, recipe: Recipe) -> None:
+    """Raise ValueError where passages are too few to fill up a query's negatives: before workers start, not in each."""
+    for row in range(min(len(data), _ROWS_TRIED)):
+        data.group(row, epoch=0, negatives=recipe.hard_negatives, seed=recipe.seed)
 
 
 def _check_teacher(data: TrainingData, recipe: Recipe) -> None:
