@@ -24,7 +24,7 @@ def free_port() -> int:
 def status_at(url: str) -> int | None:
     """Return the status that a server on this machine answers with; None where nobody does."""
     try:
-        # Without TLS they are of no use, and certificates would be loaded for every call.
+        # Certificates are of no use without TLS, and would be loaded for every call.
         return httpx2.get(url, timeout=None, verify=False).status_code
     except httpx2.TransportError:
         return None
