@@ -26,7 +26,7 @@ import pytest
 import yaml
 
 from tests.pipelines.corpora import line, write_corpus
-from tests.ports import free_port
+from tests.ports import free_port, status_at
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGE = "/opt/diffretriever"
@@ -220,8 +220,9 @@ def test_the_image_serves_by_the_config_as_it_stands(image: Image, index: str, t
         )
     try:
         address = ("-a", f"http://127.0.0.1:{dashboard}")
-        while not answers(address[1]):
+        while status_at(address[1]) is None:
             assert head.poll() is None, (tmp_path / "log").read_text()
+            time.sleep(1)
         there.python("-m", "ray.serve.scripts", "deploy", *address, str(tmp_path / "config.yaml"))
         while "status: RUNNING" not in (status := there.python("-m", "ray.serve.scripts", "status", *address)):
             assert "FAILED" not in status, status
@@ -233,15 +234,6 @@ def test_the_image_serves_by_the_config_as_it_stands(image: Image, index: str, t
     finally:
         head.terminate()
         head.wait()
-
-
-def answers(url: str) -> bool:
-    try:
-        httpx2.get(url)
-    except httpx2.TransportError:
-        time.sleep(1)
-        return False
-    return True
 
 
 _IMPORT_ALL = """

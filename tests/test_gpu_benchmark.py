@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu import __main__ as command
+from benchmarks.gpu import loops
 from benchmarks.gpu.__main__ import GpuBenchmark, main
 from benchmarks.gpu.models import encoder_over, made, retriever_of, texts_of
+from diffretriever.backbones.flops import reached_flops
 
 _FORMS = ("padded", "similar", "packed", "float8")
 
@@ -25,6 +27,8 @@ def test_the_whole_but_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(command, "in_child", _here)
+    # What a busy machine reaches for a moment may be less than what a model then takes of it.
+    monkeypatch.setattr(loops, "reached_flops", lambda *place: 1e6 * reached_flops(*place))
     monkeypatch.setattr(command, "_SHAPES", {"tiny": ((30, 4, 16),)})
     config = GpuBenchmark(
         device="cpu",
@@ -50,7 +54,7 @@ def test_the_whole_but_training(
     for family in ("dream", "qwen2"):
         rows = results[f"encoding, {family}"]
         assert [row["form"] for row in rows] == list(_FORMS)
-        assert all(row["passages/s"] > 0 and row["utilisation"] > 0 for row in rows)
+        assert all(row["passages/s"] > 0 and 0 < row["utilisation"] < 1 for row in rows)
     assert len(results["one query"]) == 4
     assert [row["name"] for row in results["encode job"]] == ["the encoder alone", "the job", "ratio"]
     assert len(results["search"]) == 2

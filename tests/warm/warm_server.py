@@ -95,7 +95,7 @@ _READ_WHEN_USED = {
     "RAY_RUNTIME_ENV_HOOK",
     "RAY_TMPDIR",
 }
-"""Settings that no import takes up."""
+"""All but RAY_RAYLET_PID, of which `_import_with` takes care."""
 _MOST_BYTES = 1 << 20
 Settings: TypeAlias = tuple[tuple[str, str], ...]
 
