@@ -78,6 +78,10 @@ class Front:
         answer = _Answer(send)
         try:
             await replicas.while_alive(lambda: self._app(scope, body, answer))
+        except UnavailableError:
+            # A client that has its answer may have sent the next request already: it would get this one's refusal.
+            if not answer.has_begun:
+                raise
         finally:
             answer.is_over = True
         answer.check()
@@ -124,14 +128,14 @@ class _Answer:
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self._has_begun = False
+        self.has_begun = False
         self._refused: UnavailableError | None = None
         self.is_over = False
 
     async def __call__(self, message: Message) -> None:
         """Take a part of the answer."""
         if message["type"] == "http.response.start":
-            self._has_begun = True
+            self.has_begun = True
             self._refused = _refusal(message)
         if self._refused is None and not self.is_over:
             await self._send(message)
@@ -140,7 +144,7 @@ class _Answer:
         """Raise `UnavailableError` if there was no answer, or one of Ray's own."""
         if self._refused is not None:
             raise self._refused
-        if not self._has_begun:
+        if not self.has_begun:
             raise UnavailableError(GONE)
 
 

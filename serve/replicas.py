@@ -14,6 +14,7 @@ from ray import serve
 from ray.exceptions import RayActorError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
+from ray.serve.schema import ServeStatus
 
 from diffretriever.serving.problems import UnavailableError
 
@@ -23,6 +24,8 @@ _PATIENCE_S = 0.5
 """Seconds between looks, for a request that waits."""
 _LOOK_S = 5.0
 """Seconds that replicas have to answer. One that has not answered by then may be busy: it is not taken for dead."""
+_STATUS_S = 1.0
+"""Seconds that Ray Serve's controller has to say whether a deployment goes on: it may have died, too."""
 
 
 class Replicas:
@@ -33,6 +36,7 @@ class Replicas:
         self._handle, self._application = handle, application
         self._are_gone = False
         self._looking: asyncio.Task[None] | None = None
+        self._status: asyncio.Task[ServeStatus] | None = None
 
     async def ask(self, method: str, *arguments: Any) -> Any:
         """Return what one replica answers.
@@ -93,18 +97,26 @@ class Replicas:
             raise UnavailableError(GONE)
 
     async def _ping(self) -> None:
+        self._are_gone = not (await self._any_answers() or await self._are_being_deployed())
+
+    async def _any_answers(self) -> bool:
         try:
             async with asyncio.timeout(_LOOK_S):
-                self._are_gone = not (await self.broadcast("ping") or await self._are_being_deployed())
+                return bool(await self.broadcast("ping"))
         except TimeoutError:
-            self._are_gone = False
+            return True
 
     async def _are_being_deployed(self) -> bool:
         """Return whether the application is being deployed anew, or was a moment ago."""
         if self._application is None:
             return False
-        found = (await asyncio.to_thread(serve.status)).applications.get(self._application)
+        # A controller that does not answer holds up one thread, not one for every look.
+        if self._status is None or self._status.done():
+            self._status = asyncio.create_task(asyncio.to_thread(serve.status))
+        if not (await asyncio.wait({self._status}, timeout=_STATUS_S))[0]:
+            return False
+        found = self._status.result().applications.get(self._application)
         if found is not None and found.status == "DEPLOYING":
             return True
         # A deployment that ended since the last look has left a replica.
-        return bool(await self.broadcast("ping"))
+        return await self._any_answers()

@@ -41,7 +41,8 @@ def address(index: PassageIndex, warm: None) -> Iterator[str]:
     from diffretriever.serve.starting import ENVIRONMENT
 
     # Proxies that are slow to start on a busy machine would be killed, and started again.
-    variables = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": str(LIMIT_S), **ENVIRONMENT}
+    checks = {f"RAY_SERVE_PROXY_{check}_CHECK_TIMEOUT_S": str(LIMIT_S) for check in ("READY", "HEALTH")}
+    variables = {**checks, **ENVIRONMENT}
     os.environ.update(variables)
     port = free_port()
     # That of other modules has too few CPUs.

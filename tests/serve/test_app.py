@@ -6,6 +6,8 @@ import json
 import re
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -225,18 +227,12 @@ def test_who_is_killed_is_replaced_and_nobody_waits_for_it(
 ) -> None:
     """One of two encoders is not missed; without the one replica of all there is no answer, no wait."""
     expected = open_searcher(index.uri).search([QUERIES[0]], k=5, modes=["dense"])["dense"]
-    killer = threading.Timer(0.5, kill_actor, [victim])
-    quiet = time.monotonic() + 4
 
-    def has_recovered(answers: list[Answer]) -> bool:
-        if not is_missed:
-            return not killer.is_alive() and answers[-1].asked > quiet
-        refused = [answer.asked for answer in answers if answer.status != 200]
-        return bool(refused) and any(answer.status == 200 and answer.asked > refused[0] for answer in answers)
+    def is_refused(answer: Answer) -> bool:
+        return answer.status != 200
 
-    killer.start()
-    answers = keep_asking(f"{address}/{application}", has_recovered, query=QUERIES[0], k=5, mode="dense")
-    refused = [answer.response for answer in answers if answer.status != 200]
+    answers = while_killed(f"{address}/{application}", victim, is_refused, is_missed, k=5)
+    refused = [answer.response for answer in answers if is_refused(answer)]
     assert all(pairs(answer.response.json()) == expected for answer in answers if answer.status == 200)
     assert bool(refused) == is_missed
     assert {response.status_code for response in refused} <= {503}
@@ -247,14 +243,11 @@ def test_who_is_killed_is_replaced_and_nobody_waits_for_it(
 
 def test_what_a_killed_shard_holds_is_left_out_until_it_is_back(address: str, index: PassageIndex) -> None:
     ((*whole,),) = open_searcher(index.uri).search([QUERIES[0]], k=1000, modes=["dense"])["dense"]
-    killer = threading.Timer(0.5, kill_actor, ["apart#Shard1#"])
 
-    def has_recovered(answers: list[Answer]) -> bool:
-        partial = [a.asked for a in answers if a.response.json()["missing_shards"]]
-        return bool(partial) and any(not a.response.json()["missing_shards"] for a in answers if a.asked > partial[0])
+    def is_partial(answer: Answer) -> bool:
+        return bool(answer.response.json()["missing_shards"])
 
-    killer.start()
-    answers = keep_asking(f"{address}/apart", has_recovered, query=QUERIES[0], k=1000, mode="dense")
+    answers = while_killed(f"{address}/apart", "apart#Shard1#", is_partial, is_missed=True, k=1000)
     assert {answer.status for answer in answers} == {200}
     for answer in (each.response.json() for each in answers):
         (hits,) = pairs(answer)
@@ -265,6 +258,33 @@ def test_what_a_killed_shard_holds_is_left_out_until_it_is_back(address: str, in
         else:
             assert hits == whole
     assert max(answer.seconds for answer in answers) < LIMIT_S / 4
+
+
+def while_killed(url: str, victim: str, misses: Callable[[Answer], bool], is_missed: bool, **body: Any) -> list[Answer]:
+    """Ask while an actor is killed and replaced; return the answers.
+
+    Kill the next one if this one had to be missed and was replaced before anybody asked.
+    """
+
+    def kill() -> None:
+        time.sleep(0.5)
+        kill_actor(victim)
+
+    with ThreadPoolExecutor(1) as killer:
+        killed = killer.submit(kill)
+        quiet = time.monotonic() + 4
+
+        def has_recovered(answers: list[Answer]) -> bool:
+            """Also if there was no kill, which is told below."""
+            missing = [answer.asked for answer in answers if misses(answer)]
+            since = missing[0] if is_missed and missing else quiet
+            return killed.done() and any(each.asked > since and not misses(each) for each in answers)
+
+        answers = keep_asking(url, has_recovered, query=QUERIES[0], mode="dense", **body)
+        killed.result()
+    if is_missed and not any(map(misses, answers)):
+        return while_killed(url, victim, misses, is_missed, **body)
+    return answers
 
 
 def test_a_new_deployment_takes_over_under_load(

@@ -27,7 +27,7 @@ class Proxy:
         self.status, self.content, self.retry_after = status, content, retry_after
         self.routes: Any = {"/": "other", "/ours": "ours"}
         self.bodies: list[bytes] = []
-        self.waits = self.is_over = False
+        self.waits = self.lingers = self.is_over = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/-/routes":
@@ -42,6 +42,8 @@ class Proxy:
         if self.status is not None:
             header = [] if self.retry_after is None else [(b"retry-after", self.retry_after.encode())]
             await _send_all(send, convert_object_to_asgi_messages(self.content, self.status, header))
+        if self.lingers:
+            await asyncio.sleep(LONG_S)
 
 
 async def _send_all(send: Send, messages: list[Message]) -> None:
@@ -156,6 +158,14 @@ def test_nobody_waits_for_a_replica_that_is_not_there(ours: Handle) -> None:
 
     for answer in run(asking):
         assert_retryable(answer, "has died")
+
+
+def test_who_has_an_answer_gets_no_refusal_after_it(ours: Handle) -> None:
+    """Ray waits for a dead replica to say that this was all; the connection has the client's next request by then."""
+    proxy = Proxy(200, {"hits": []})
+    proxy.lingers, ours.pings = True, [ActorDiedError()]
+    answer = run(lambda: request(Front(proxy)))
+    assert (answer.status, json.loads(answer.body)) == (200, {"hits": []})
 
 
 def test_who_comes_while_it_is_deployed_waits(ours: Handle, monkeypatch: pytest.MonkeyPatch) -> None:

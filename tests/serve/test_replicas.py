@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -140,6 +141,31 @@ def test_a_deployment_that_ends_during_a_look_leaves_a_replica(monkeypatch: pyte
 
     monkeypatch.setattr("diffretriever.serve.replicas.serve.status", status)
     assert run(lambda: Replicas(deployment, "search").ask("encode", "text")) == "text 2"
+
+
+def test_who_waits_is_told_when_the_controller_has_died_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diffretriever.serve.replicas._PATIENCE_S", 0.02)
+    monkeypatch.setattr("diffretriever.serve.replicas._STATUS_S", 0.05)
+    is_back = threading.Event()
+    looks = []
+
+    def status() -> SimpleNamespace:
+        looks.append(1)
+        is_back.wait(LONG_S)
+        return SimpleNamespace(applications={})
+
+    async def asking() -> None:
+        replicas = Replicas(Deployment([LONG_S], []), "search")
+        try:
+            for _ in range(3):
+                with pytest.raises(UnavailableError):
+                    await replicas.ask("encode", "text")
+        finally:
+            is_back.set()
+
+    monkeypatch.setattr("diffretriever.serve.replicas.serve.status", status)
+    run(asking)
+    assert len(looks) == 1
 
 
 def test_a_replica_that_is_too_busy_to_say_so_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
