@@ -106,10 +106,11 @@ def test_every_job_has_a_command() -> None:
         (["encode", "--helpp"], 2, "diffretriever encode: unknown flag --helpp. Did you mean '--help'?"),
     ],
 )
+@pytest.mark.usefixtures("warm")
 def test_what_it_says(arguments: list[str], status: int, told: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "platform")}
     done = subprocess.run(
-        [sys.executable, "-m", "diffretriever", *arguments],
+        ["python", "-m", "diffretriever", *arguments],
         env=environment,
         capture_output=True,
         text=True,

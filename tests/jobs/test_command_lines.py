@@ -81,7 +81,7 @@ def test_every_job_is_listed_here() -> None:
 @pytest.fixture(scope="module")
 def helped() -> tuple[list[Ended], list[str]]:
     """What each job says to --help, in the order of JOBS."""
-    return in_one_process([(name, ["--help"]) for name in JOBS], ROOT)
+    return in_one_process([(name, ["--help"]) for name in JOBS], ROOT, python=sys.executable)
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -191,13 +191,20 @@ print(json.dumps([ended, list(sys.modules)]))
 """
 
 
-def in_one_process(commands: list[tuple[str, list[str]]], folder: Path) -> tuple[list[Ended], list[str]]:
+def in_one_process(
+    commands: list[tuple[str, list[str]]], folder: Path, python: str = "python"
+) -> tuple[list[Ended], list[str]]:
     """Run jobs as programs, but one after the other in a single process: starting it takes longer than they do.
+
+    Args:
+        commands: names of jobs, and their arguments.
+        folder: where they run.
+        python: the interpreter; only a cold one tells which modules the jobs load.
 
     Returns:
         How they ended, and the modules that are loaded then.
     """
-    command = [sys.executable, "-c", ONE_AFTER_THE_OTHER, json.dumps(commands)]
+    command = [python, "-c", ONE_AFTER_THE_OTHER, json.dumps(commands)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     assert done.returncode == 0, done.stderr
     ended, modules = json.loads(done.stdout)

@@ -46,6 +46,7 @@ def test_a_job_takes_its_examples(name: str, example: str, tmp_path: Path, monke
         assert value is None or value in known or value == JOBS[name].model_fields[field].default
 
 
+@pytest.mark.usefixtures("warm")
 def test_help_ends_with_them_and_presets_are_listed() -> None:
     listing = [name for name, job in JOBS.items() if issubclass(job, PresetListing)]
     assert listing == [name for name, job in JOBS.items() if "retriever" in job.model_fields]
@@ -79,6 +80,7 @@ def test_interrupting_the_start_is_one_line() -> None:
     assert done.stderr == "interrupted: nothing had begun\n"
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_demo_of_a_split_that_is_not_there_encodes_nothing(tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "x"}\n')
     ((ended,), _) = in_one_process([("demo", ["--collection", str(tmp_path), "--split", "tst"])], tmp_path)

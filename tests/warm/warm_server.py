@@ -11,6 +11,7 @@ them. The fork in which another server begins has not imported Ray, as that one 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -24,11 +25,12 @@ import signal
 import site
 import socket
 import sys
+import threading
 import warnings
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -70,20 +72,24 @@ PRELOADED = (
     "transformers.models.llama.modeling_llama",
     "transformers.models.qwen2.modeling_qwen2",
 )
+RAY_OF_WORKERS = (
+    "ray.data",
+    # Ray wants it at its end.
+    "ray.dag.compiled_dag_node",
+)
+"""For workers, whose settings name a job."""
 RAY = (
+    *RAY_OF_WORKERS,
     "ray.autoscaler._private.monitor",
     "ray.dashboard.agent",
     "ray.dashboard.modules.job.job_agent",
     "ray.dashboard.modules.log.log_agent",
     "ray.dashboard.modules.reporter.reporter_agent",
-    "ray.data",
     "ray.job_submission",
     "ray._private.log_monitor",
     "ray._private.runtime_env.agent.runtime_env_agent",
 )
 """All that is imported with settings in force; what Ray Serve reads is set by the tests themselves, later."""
-RAY_OF_WORKERS = ("ray.data",)
-"""In their place for workers, whose settings name a job."""
 _READ_WHEN_USED = {
     "RAY_ADDRESS",
     "RAY_CLIENT_MODE",
@@ -216,6 +222,27 @@ def _tell(client: socket.socket, number: int) -> None:
         client.sendall(number.to_bytes(4, "little"))
 
 
+def run_and_end(request: dict[str, Any]) -> NoReturn:
+    """Run a program and end this process as it ends, without taking down all modules that are loaded.
+
+    That would take longer than many programs. What was not caught goes to the interpreter, which ends in its own way.
+    """
+    code: Any = None
+    try:
+        run(request)
+    except SystemExit as end:
+        code = end.code
+    if not isinstance(code, int | None):
+        print(code, file=sys.stderr)
+        code = 1
+    # What the interpreter does first, too.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit((code or 0) & 0xFF)
+
+
 def run(request: dict[str, Any]) -> None:
     """Run the program as the interpreter would."""
     # Ray ends a worker with all of its process group: that must not be the tests'.
@@ -264,4 +291,4 @@ if __name__ == "__main__":
     gc.freeze()
     asked = serve(sys.argv[1])
     if asked is not None:
-        run(asked)
+        run_and_end(asked)
