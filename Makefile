@@ -53,9 +53,9 @@ reference: install
 environments:
 	$(MAKE) --no-print-directory --jobs 2 install $(S3)/.installed
 
-test: environments
-	$(MAKE) --no-print-directory --jobs 3 lint types $(VENV)/.collected
-	$(MAKE) --no-print-directory tests PYTEST_FLAGS="$(PYTEST_FLAGS)"
+# Types are checked while tests start, and in the time that they leave.
+test: environments lint
+	$(MAKE) --no-print-directory --jobs 2 types tests PYTEST_FLAGS="$(PYTEST_FLAGS)"
 
 test-full: PYTEST_FLAGS = --full
 test-full: test
@@ -65,11 +65,11 @@ lint: install
 	$(BIN)/ruff format --check .
 
 types: install
-	$(BIN)/mypy
+	nice $(BIN)/mypy
 
 # In the order of the files: by default those of few tests, which are the long ones here, would come last.
 # A test process that crashes ends the run: with another in its place, pytest-xdist waits for ever.
-tests: install $(S3)/.installed
+tests: $(VENV)/.collected $(S3)/.installed
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(PYTEST_FLAGS)
 
 # What it finds is in results/attack, each with the command that makes it again.
