@@ -16,6 +16,7 @@ _OWN = (
     "/ray/_private/log_monitor.py",
     "/ray/autoscaler/_private/monitor.py",
     "/ray/dashboard/agent.py",
+    "/ray/dashboard/dashboard.py",
     "/ray/_private/runtime_env/agent/main.py",
 )
 

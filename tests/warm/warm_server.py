@@ -82,6 +82,7 @@ RAY = (
     *RAY_OF_WORKERS,
     "ray.autoscaler._private.monitor",
     "ray.dashboard.agent",
+    "ray.dashboard.dashboard",
     "ray.dashboard.modules.job.job_agent",
     "ray.dashboard.modules.log.log_agent",
     "ray.dashboard.modules.reporter.reporter_agent",
