@@ -186,7 +186,8 @@ def _encoding(folder: Path, retriever: Any, uris: list[str]) -> Callable[[], obj
     """Return what encodes a collection into the next of these indexes, by the stages that an encode job has."""
     from diffretriever.collections import open_collection, scan
     from diffretriever.encoders import load_encoder
-    from diffretriever.index.table import PassageIndex, manifest_of
+    from diffretriever.index.manifest import manifest_of
+    from diffretriever.index.table import PassageIndex
     from diffretriever.pipelines.choosing import PassageSelection
     from diffretriever.pipelines.encode import committed
     from diffretriever.pipelines.encoders import EncoderStart

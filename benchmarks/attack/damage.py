@@ -18,7 +18,8 @@ import torch
 from benchmarks.attack.base import Attack, Round
 from diffretriever.index import vectors
 from diffretriever.index.damage import manifests_of
-from diffretriever.index.table import PassageIndex, bm25_manifest
+from diffretriever.index.manifest import bm25_manifest
+from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.schemas.retriever import Bm25Retriever

@@ -14,7 +14,8 @@ from lance.fragment import FragmentMetadata
 from benchmarks.measuring import serve_child
 from diffretriever.collections import Passage
 from diffretriever.index.compaction import plan
-from diffretriever.index.table import PassageIndex, bm25_manifest, table_uri
+from diffretriever.index.manifest import bm25_manifest
+from diffretriever.index.table import PassageIndex, table_uri
 from diffretriever.index.writer import BlockWriter, Committer, text_table
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.retriever import Bm25Retriever

@@ -20,7 +20,8 @@ from diffretriever.consent import VARIABLE, check_trusted, trust_code, trusted_s
 from diffretriever.encoders import library_files, load_encoder, load_preparer
 from diffretriever.encoders.library_files import LibraryFiles
 from diffretriever.evaluation.evaluate import evaluate_job
-from diffretriever.index.table import PassageIndex, manifest_of
+from diffretriever.index.manifest import manifest_of
+from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.schemas.evaluate import EvaluateJob

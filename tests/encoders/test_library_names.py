@@ -15,7 +15,8 @@ from sentence_transformers import SentenceTransformer
 import diffretriever as dr
 from diffretriever.consent import VARIABLE, trust_code
 from diffretriever.encoders.library import LibraryEncoder
-from diffretriever.index.table import PassageIndex, manifest_of
+from diffretriever.index.manifest import manifest_of
+from diffretriever.index.table import PassageIndex
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import LibraryRetriever
 from tests.encoders.library_cases import TEXTS, change_json, late_interaction, published

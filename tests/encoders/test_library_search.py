@@ -13,7 +13,8 @@ from sentence_transformers import MultiVectorEncoder, SentenceTransformer
 
 from diffretriever.collections import Passage
 from diffretriever.encoders.library import LibraryEncoder
-from diffretriever.index.table import PassageIndex, manifest_of
+from diffretriever.index.manifest import manifest_of
+from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.search import open_searcher
 from tests.encoders.library_cases import TEXTS, encoder_of, late_interaction, published

@@ -17,7 +17,7 @@ from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.representations import Representations
 from diffretriever.front.index import Index
 from diffretriever.front.retriever import Retriever
-from diffretriever.index.table import check_same, manifest_of
+from diffretriever.index.manifest import check_same, manifest_of
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import BackboneConfig, GeneratedRetriever, LibraryRetriever, MaskedRetriever
 from tests.encoders.encoder_cases import HUGE, TEXTS, WORDS, FolderOf, Make, assert_close

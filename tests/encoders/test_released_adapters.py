@@ -11,7 +11,7 @@ import pytest
 
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.masked import MaskedEncoder
-from diffretriever.index.table import manifest_of
+from diffretriever.index.manifest import manifest_of
 from diffretriever.random_models.adapters import write_random_adapter
 from diffretriever.schemas.retriever import MaskedRetriever
 from tests.backbones.adapter_cases import merge_by_hand

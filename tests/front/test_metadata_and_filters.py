@@ -12,7 +12,8 @@ import pytest
 
 import diffretriever as dr
 from diffretriever.collections import Passage
-from diffretriever.index.table import PassageIndex, bm25_manifest
+from diffretriever.index.manifest import bm25_manifest
+from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.pipelines import encode
 from diffretriever.schemas.retriever import Bm25Retriever

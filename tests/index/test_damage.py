@@ -19,7 +19,8 @@ import pytest
 
 from diffretriever.index import vectors
 from diffretriever.index.damage import manifests_of
-from diffretriever.index.table import PassageIndex, bm25_manifest, table_schema
+from diffretriever.index.manifest import bm25_manifest, table_schema
+from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.schemas.index import ROW_CHECKSUM, passage_schema

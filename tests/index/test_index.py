@@ -14,7 +14,8 @@ import pytest
 from diffretriever.collections import Passage
 from diffretriever.encoders.representations import Representations
 from diffretriever.index import compaction
-from diffretriever.index.table import PassageIndex, check_same
+from diffretriever.index.manifest import check_same
+from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import BlockWriter, Committer, WriterLock, beside, text_table, write_block
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import BackboneConfig, MaskedRetriever, PooledRetriever, TextConfig

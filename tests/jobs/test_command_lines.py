@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from diffretriever.index.table import PassageIndex, bm25_manifest
+from diffretriever.index.manifest import bm25_manifest
+from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.schemas.analyse import AnalyseBudgetsJob

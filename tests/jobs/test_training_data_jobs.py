@@ -11,7 +11,8 @@ from ray import get_runtime_context
 
 from diffretriever.collections import Passage, open_collection
 from diffretriever.encoders import load_encoder
-from diffretriever.index.table import PassageIndex, manifest_of
+from diffretriever.index.manifest import manifest_of
+from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.pipelines.mining import mine_negatives
 from diffretriever.pipelines.training_data import prepare_training

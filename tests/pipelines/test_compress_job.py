@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from diffretriever.index.manifest import bm25_manifest
 from diffretriever.index.rewrite import parts_of, sample_of
-from diffretriever.index.table import PassageIndex, bm25_manifest
+from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
 from diffretriever.pipelines.compress import compress_index
 from diffretriever.schemas.compress import CompressJob

@@ -17,7 +17,7 @@ import ray
 from diffretriever.backbones import Backbone, source
 from diffretriever.backbones.source import FetchError
 from diffretriever.encoders import load_encoder
-from diffretriever.index.table import manifest_of
+from diffretriever.index.manifest import manifest_of
 from diffretriever.pipelines import encoders
 from diffretriever.pipelines.cluster import EncoderPool
 from diffretriever.pipelines.encode import encode_collection

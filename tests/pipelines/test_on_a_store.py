@@ -13,7 +13,8 @@ from diffretriever.evaluation.budgets.measuring import measure_sweep, select_bud
 from diffretriever.evaluation.budgets.report import analyse
 from diffretriever.evaluation.evaluate import evaluate_job
 from diffretriever.files import exists, files_in, read_bytes, read_text, write_bytes, write_text
-from diffretriever.index.table import PassageIndex, bm25_manifest
+from diffretriever.index.manifest import bm25_manifest
+from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.pipelines.batch_search import search_batch
 from diffretriever.pipelines.encode import encode_collection

@@ -10,7 +10,8 @@ import pytest
 from diffretriever.collections import Passage, open_collection
 from diffretriever.encoders import load_encoder
 from diffretriever.files import is_file, read_text, remove
-from diffretriever.index.table import PassageIndex, manifest_of
+from diffretriever.index.manifest import manifest_of
+from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.presets import load_retriever
 from diffretriever.reproduction import runner

@@ -11,7 +11,8 @@ import torch
 from diffretriever.collections import Passage, open_collection, read_run
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.representations import Representations
-from diffretriever.index.table import PassageIndex, manifest_of
+from diffretriever.index.manifest import manifest_of
+from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.presets import load_retriever
 from diffretriever.reproduction.pooled_search import evaluate_pooled_slots

@@ -11,7 +11,8 @@ import yaml
 
 from diffretriever.collections import Passage, Run, read_run, write_run
 from diffretriever.files import files_in, write_bytes
-from diffretriever.index.table import PassageIndex, bm25_manifest
+from diffretriever.index.manifest import bm25_manifest
+from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.rerank.run import Candidates, reordered
 from diffretriever.schemas.rerank import RerankJob

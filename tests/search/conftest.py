@@ -11,7 +11,8 @@ import pytest
 from diffretriever.collections import Passage
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import Encoder
-from diffretriever.index.table import PassageIndex, bm25_manifest, manifest_of
+from diffretriever.index.manifest import bm25_manifest, manifest_of
+from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.presets import load_retriever
 from diffretriever.random_models.checkpoints import write_random_checkpoint

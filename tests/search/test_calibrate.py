@@ -10,7 +10,8 @@ import pytest
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import Representations
-from diffretriever.index.table import PassageIndex, manifest_of
+from diffretriever.index.manifest import manifest_of
+from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.accelerate import AccelerateJob, ProposerName
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense.base import DenseSearch

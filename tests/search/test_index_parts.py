@@ -44,7 +44,7 @@ def test_parts_are_the_whole(changed: PassageIndex, n_parts: int) -> None:
 
 
 def test_an_empty_index_has_no_parts(encoder: Encoder, tmp_path: Path) -> None:
-    from diffretriever.index.table import manifest_of
+    from diffretriever.index.manifest import manifest_of
 
     assert split_fragments(PassageIndex.create(str(tmp_path / "empty"), manifest_of(encoder)), 4) == {}
 

@@ -12,7 +12,8 @@ import pytest
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.representations import read_vectors
-from diffretriever.index.table import PassageIndex, bm25_manifest, manifest_of
+from diffretriever.index.manifest import bm25_manifest, manifest_of
+from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.describe import DescribeJob, Example
 from diffretriever.schemas.retriever import Bm25Retriever, LibraryRetriever
 from diffretriever.schemas.search import SearchOptions

@@ -7,7 +7,8 @@ from pathlib import Path
 from diffretriever.collections import Passage
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import Encoder
-from diffretriever.index.table import PassageIndex, manifest_of
+from diffretriever.index.manifest import manifest_of
+from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.presets import load_retriever
 from diffretriever.random_models.checkpoints import write_random_checkpoint

@@ -11,7 +11,8 @@ from fastapi.testclient import TestClient
 
 from diffretriever.collections import Passage
 from diffretriever.encoders.base import Encoder
-from diffretriever.index.table import PassageIndex, manifest_of
+from diffretriever.index.manifest import manifest_of
+from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.schemas.metadata import Columns
 from diffretriever.search import open_searcher

@@ -36,7 +36,7 @@ def move(own_index: PassageIndex, tmp_path: Path) -> Move:
 
     def make(encoder: Encoder) -> None:
         place, other = Path(own_index.uri), tmp_path / "other"
-        with patch("diffretriever.index.table._now", return_value="2020-01-01T00:00:00+00:00"):
+        with patch("diffretriever.index.manifest._now", return_value="2020-01-01T00:00:00+00:00"):
             for passage in BEES:
                 write_passages(encoder, str(other), [passage])
         shutil.rmtree(place)

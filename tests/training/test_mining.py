@@ -10,7 +10,8 @@ from unittest.mock import patch
 import pytest
 
 from diffretriever.collections.base import Passage
-from diffretriever.index.table import PassageIndex, bm25_manifest
+from diffretriever.index.manifest import bm25_manifest
+from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.pipelines import mining as mining_parts
 from diffretriever.pipelines.mining import mine_negatives

@@ -12,7 +12,8 @@ from diffretriever.collections.base import Passage
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.evaluation.evaluate import evaluate_job
-from diffretriever.index.table import PassageIndex, manifest_of
+from diffretriever.index.manifest import manifest_of
+from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.schemas.evaluate import EvaluateJob
 from diffretriever.training.lora import trainable_parameters

@@ -21,7 +21,8 @@ from diffretriever.encoders.representations import Representations, read_vectors
 from diffretriever.files import filesystem_of
 from diffretriever.full_disk import room_at
 from diffretriever.index.checksums import as_stored
-from diffretriever.index.table import PassageIndex, changed_by_another, refused_if_changed, table_schema, table_uri
+from diffretriever.index.manifest import table_schema
+from diffretriever.index.table import PassageIndex, changed_by_another, refused_if_changed, table_uri
 from diffretriever.index.vectors import finite_rows, with_packed
 from diffretriever.index.writer import BlockWriter, Committer, WriterLock, beside
 from diffretriever.ragged import offsets_of

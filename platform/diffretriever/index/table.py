@@ -10,21 +10,18 @@ Legend: P passages of a fragment.
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from datetime import UTC, datetime, timedelta
-from importlib import metadata
+from datetime import timedelta
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import lance
 import numpy as np
 import pyarrow as pa
 from lance.commit import CommitConflictError
-from pydantic import ValidationError
 
 from diffretriever.collections.keys import KEY, KeySet, keys_of
 from diffretriever.encoders.representations import Representations, read_vectors
@@ -46,36 +43,19 @@ from diffretriever.index.damage import (
     unreachable,
     without_panics,
 )
+from diffretriever.index.manifest import manifest_in, table_schema
 from diffretriever.index.order import PassageOrder
 from diffretriever.index.vectors import columns_to_read, with_vectors
-from diffretriever.schemas.index import (
-    MANIFEST_FORMAT,
-    ROW_CHECKSUM,
-    IndexContents,
-    IndexManifest,
-    metadata_fields,
-    passage_schema,
-    representation_fields,
-)
-from diffretriever.schemas.installed import MISSING, names_installed, package_of
+from diffretriever.schemas.index import IndexContents, IndexManifest, representation_fields
 from diffretriever.schemas.places import plain_place
-from diffretriever.schemas.retriever import Bm25Retriever, NeuralRetriever
 
-if TYPE_CHECKING:
-    from diffretriever.encoders.base import Encoder
-
-_LOG = logging.getLogger(__name__)
-_LIBRARIES = ("tokenizers", "torch", "transformers")
-"""What token ids and vectors also depend on; noted in the manifest, not compared."""
 _TABLE = "passages.lance"
-_MANIFEST_KEY = b"diffretriever.manifest"
 _IDS_PER_LOOKUP = 1000
 _MOST_OF_A_SHARE = 1.1
 """What a shard may hold of an even share, to be given more."""
 _SHOWN = ("title", "text", "collection")
 _ROWS_AT_ONCE = 65536
 """Of columns that take few bytes."""
-_CHECKSUM_FIELD = pa.field(ROW_CHECKSUM, pa.uint32(), nullable=False)
 _THERE = "already exists"
 """In an error of Lance, which has no class of its own for it."""
 _CONFLICTS = ("commit conflict", "incompatible transaction")
@@ -525,74 +505,6 @@ def rows_written(addresses: np.ndarray) -> np.ndarray:
     return (addresses & 0xFFFFFFFF).astype(np.uint32)
 
 
-def manifest_of(encoder: Encoder) -> IndexManifest:
-    """Describe a loaded encoder, its `auto` precision replaced by the one that was used."""
-    config, facts = encoder.config, encoder.facts
-    resolved = config.model_copy(update={"backbone": config.backbone.model_copy(update={"dtype": facts.dtype})})
-    return IndexManifest(
-        retriever=resolved,
-        weights=facts.weights,
-        tokenizer=facts.tokenizer,
-        libraries={name: metadata.version(name) for name in (*_LIBRARIES, *_own_package(config))},
-        hidden_size=facts.hidden_size,
-        vocab_size=facts.vocab_size,
-        created=_now(),
-    )
-
-
-def _own_package(config: NeuralRetriever) -> list[str]:
-    return [package_of(config.method)] if names_installed(config.method) else []
-
-
-def bm25_manifest(config: Bm25Retriever) -> IndexManifest:
-    """Describe a BM25 index."""
-    return IndexManifest(retriever=config, created=_now())
-
-
-def check_same(index: IndexManifest, encoder: IndexManifest, uri: str) -> None:
-    """Raise `ValueError` naming the fields in which `encoder` differs from the one that made the index.
-
-    Of an index made before manifests named the tokenizer, a line in the log says that it is not compared.
-    """
-    if index.tokenizer is None and encoder.tokenizer is not None:
-        _LOG.warning("%s was made before indexes noted their tokenizer: it is searched as if by the same", uri)
-        encoder = encoder.model_copy(update={"tokenizer": None})
-    if index.fingerprint == encoder.fingerprint:
-        return
-    differing = index.differences(encoder)
-    if index.tokenizer != encoder.tokenizer and index.libraries != encoder.libraries:
-        # Another version may write the state of the same tokenizer in another way.
-        differing.append(f"versions of libraries: {index.libraries} != {encoder.libraries}")
-    raise ValueError(f"{uri} was made by another retriever (index != this one):\n  " + "\n  ".join(differing))
-
-
-def table_schema(manifest: IndexManifest) -> pa.Schema:
-    """Return the schema of an index's table, a checksum of each row included, with the manifest in its metadata."""
-    fields = [*passage_schema(manifest.hidden_size, manifest.codec), *metadata_fields(manifest.metadata or {})]
-    schema = pa.schema([*fields, _CHECKSUM_FIELD])
-    return schema.with_metadata({_MANIFEST_KEY: manifest.model_dump_json().encode()})
-
-
-def manifest_in(dataset: Any, uri: str) -> IndexManifest:
-    """Return the manifest of a Lance dataset; raises `ValueError` as `PassageIndex.open` says."""
-    text = (dataset.schema.metadata or {}).get(_MANIFEST_KEY)
-    if text is None:
-        raise ValueError(f"{table_uri(uri)} is a Lance table, but not one that this project made")
-    try:
-        manifest = IndexManifest.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        if first["type"] == MISSING:
-            raise ValueError(f"{uri}: {first['msg']}") from None
-        raise ValueError(
-            f"the manifest of {uri} cannot be read ({'.'.join(map(str, first['loc']))}: {first['msg']}): upgrade if a "
-            f"newer version made it; if it is damaged, restore {table_uri(uri)}/_versions from a copy"
-        ) from error
-    if manifest.format > MANIFEST_FORMAT:
-        raise ValueError(f"{uri} has layout {manifest.format}; this version reads up to {MANIFEST_FORMAT}: upgrade")
-    return manifest
-
-
 def table_uri(uri: str) -> str:
     """Return where the Lance table of the index at `uri` lies."""
     return f"{plain_place(uri).rstrip('/')}/{_TABLE}"
@@ -636,7 +548,3 @@ def changed_by_another(uri: str) -> ValueError:
         f"another process changed {uri} while this job was writing; nothing of it is lost: "
         "run the same command again to go on"
     )
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -24,14 +24,8 @@ from diffretriever.collections import Passage
 from diffretriever.index.checksums import as_stored, deletion_files, note_deletions
 from diffretriever.index.damage import unreachable
 from diffretriever.index.lease import Lease
-from diffretriever.index.table import (
-    PassageIndex,
-    changed_by_another,
-    ids_filter,
-    manifest_in,
-    refused_if_changed,
-    table_uri,
-)
+from diffretriever.index.manifest import manifest_in
+from diffretriever.index.table import PassageIndex, changed_by_another, ids_filter, refused_if_changed, table_uri
 from diffretriever.index.vectors import refuse_to_write, with_packed
 from diffretriever.schemas.index import TEXT_SCHEMA, metadata_fields
 from diffretriever.schemas.metadata import Columns

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from diffretriever.front.index import Index
 from diffretriever.front.retriever import Retriever
-from diffretriever.index.table import bm25_manifest, manifest_of
+from diffretriever.index.manifest import bm25_manifest, manifest_of
 from diffretriever.presets import in_tag, system_name
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.mode import Mode, lists_of, parse_mode, unweighted

@@ -23,7 +23,8 @@ from diffretriever.collections import Collection, Query, Run, open_collection, r
 from diffretriever.encoders.representations import Representations
 from diffretriever.files import json_digest, write_text
 from diffretriever.index.filters import condition_of
-from diffretriever.index.table import IndexPart, PassageIndex, check_same, split_fragments
+from diffretriever.index.manifest import check_same
+from diffretriever.index.table import IndexPart, PassageIndex, split_fragments
 from diffretriever.ledger import Ledger
 from diffretriever.pipelines.cluster import EncoderPool, ray_session, size_pool
 from diffretriever.pipelines.encoders import QUERIES_PER_BLOCK, describe_encoder, encode_queries, query_block

@@ -32,7 +32,8 @@ from diffretriever.collections.metadata import WithMetadata
 from diffretriever.collections.quarantine import own_file, refuse_other_files
 from diffretriever.collections.scanning import ScannedPart
 from diffretriever.files import is_local, write_text
-from diffretriever.index.table import PassageIndex, bm25_manifest, check_same
+from diffretriever.index.manifest import bm25_manifest, check_same
+from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import named
 from diffretriever.index.writer import Committer, WriterLock
 from diffretriever.pipelines.accelerate import accelerate_index

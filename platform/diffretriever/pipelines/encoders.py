@@ -181,7 +181,7 @@ def describing_encoder(retriever: NeuralRetriever, pool: EncoderPool) -> Callabl
 @ray.remote
 def _describe(retriever_json: str, device: str) -> str:
     from diffretriever.encoders import load_encoder
-    from diffretriever.index.table import manifest_of
+    from diffretriever.index.manifest import manifest_of
 
     retriever = with_commits(retriever_from(retriever_json))
     return manifest_of(load_encoder(retriever, device)).model_dump_json()

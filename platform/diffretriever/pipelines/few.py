@@ -101,7 +101,7 @@ class EncoderHere:
         """
         from diffretriever.encoders import load_encoder
         from diffretriever.encoders.room import chosen_tokens
-        from diffretriever.index.table import manifest_of
+        from diffretriever.index.manifest import manifest_of
 
         wanted = self._config.tokens_per_batch
         if self.encoder is None:

@@ -7,7 +7,8 @@ from diffretriever.encoders import load_encoder
 from diffretriever.evaluation.evaluate import with_measures
 from diffretriever.evaluation.measures import evaluate
 from diffretriever.evaluation.report import Evaluation, write_evaluation
-from diffretriever.index.table import PassageIndex, check_same, manifest_of
+from diffretriever.index.manifest import check_same, manifest_of
+from diffretriever.index.table import PassageIndex
 from diffretriever.presets import system_name
 from diffretriever.schemas.evaluate import EvaluateJob
 from diffretriever.schemas.retriever import is_neural

@@ -55,7 +55,7 @@ def encoder_of(index: PassageIndex, options: SearchOptions | DescribeJob, encode
         encoder: the same, where it is loaded already.
     """
     from diffretriever.encoders import load_encoder
-    from diffretriever.index.table import check_same, manifest_of
+    from diffretriever.index.manifest import check_same, manifest_of
     from diffretriever.presets import with_places
 
     retriever = index.manifest.retriever

@@ -13,7 +13,8 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.preparer import Preparer
 from diffretriever.encoders.representations import Representations
 from diffretriever.index.filters import FilterError, collection_filter, condition_of
-from diffretriever.index.table import PassageIndex, check_same, manifest_of
+from diffretriever.index.manifest import check_same, manifest_of
+from diffretriever.index.table import PassageIndex
 from diffretriever.presets import with_places
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.mode import Mode, unweighted

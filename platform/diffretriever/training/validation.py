@@ -10,7 +10,8 @@ from diffretriever.collections.base import BadRecord, Passage
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.evaluation.evaluate import search_queries
 from diffretriever.evaluation.measures import EvaluationResult, evaluate
-from diffretriever.index.table import PassageIndex, manifest_of
+from diffretriever.index.manifest import manifest_of
+from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import BlockWriter, Committer, beside, text_table
 from diffretriever.schemas.evaluate import EvaluateJob
 from diffretriever.search.neural import NeuralSearcher

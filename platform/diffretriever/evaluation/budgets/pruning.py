@@ -23,7 +23,8 @@ from diffretriever.evaluation.budgets.sweeps import SweptSplit, open_splits
 from diffretriever.evaluation.formats.tables import Interval
 from diffretriever.evaluation.measures import evaluate
 from diffretriever.evaluation.statistics import bootstrap_interval, holm, t_test_p
-from diffretriever.index.table import PassageIndex, check_same, manifest_of
+from diffretriever.index.manifest import check_same, manifest_of
+from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import finite_rows
 from diffretriever.presets import with_places
 from diffretriever.progress import track
