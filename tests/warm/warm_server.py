@@ -15,6 +15,7 @@ import atexit
 import contextlib
 import ctypes
 import gc
+import inspect
 import json
 import os
 import random
@@ -140,6 +141,21 @@ def serve(address: str) -> dict[str, Any] | None:
     return None
 
 
+def _use_once() -> None:
+    """Have libraries do what they do at their first use, as long as it starts no thread.
+
+    numba loads its tables of types and functions, and transformers makes its patterns of tensors' names.
+    """
+    import_module("numba").njit(lambda number: number)(1)
+    import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("bert")
+    _note_files()
+
+
+def _note_files() -> None:
+    """Have Python note which file each module is of, for which pydantic asks: it does where it is asked for another."""
+    inspect.getmodule(compile("", "nowhere", "exec"))
+
+
 def _settings(request: dict[str, Any]) -> Settings | None:
     """Return those of Ray that count from its import on; None for a program that is to import it itself."""
     if request["arguments"][0].endswith(Path(__file__).name):
@@ -157,6 +173,7 @@ def _import_with(settings: Settings) -> None:
     with contextlib.redirect_stdout(sys.stderr):
         for name in RAY_OF_WORKERS if "RAY_JOB_ID" in os.environ else RAY:
             import_module(name)
+    _note_files()
     gc.freeze()
 
 
@@ -287,6 +304,7 @@ if __name__ == "__main__":
     with contextlib.redirect_stdout(sys.stderr):
         for name in PRELOADED:
             import_module(name)
+        _use_once()
     # Nothing of Lance runs before a fork.
     warnings.filterwarnings("ignore", "lance is not fork-safe")
     gc.freeze()

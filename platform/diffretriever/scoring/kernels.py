@@ -242,13 +242,6 @@ def encode(vectors_NH: np.ndarray, codes_NH: np.ndarray, scales_N: np.ndarray, e
         errors_N[n] = np.float32(np.sqrt(squared) * 1.000001)
 
 
-def to_float32(stored_NH: np.ndarray) -> np.ndarray:
-    """Return float32 [N, H] of float16 [N, H]."""
-    out_NH = np.empty(stored_NH.shape, np.float32)
-    widen(stored_NH.view(np.uint16), out_NH.view(np.uint32))
-    return out_NH
-
-
 @njit(nogil=True, cache=True)
 def widen(halves_NH: np.ndarray, out_NH: np.ndarray) -> None:
     """Write the bits of the singles that equal the halves; uint16 and uint32 [N, H]."""

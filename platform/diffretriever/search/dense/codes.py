@@ -35,7 +35,7 @@ from diffretriever.index.vectors import finite_rows
 from diffretriever.ragged import offsets_of
 from diffretriever.schemas.accelerate import Beside
 from diffretriever.scoring.hits import NO_NUMBER
-from diffretriever.scoring.kernels import encode, to_float32
+from diffretriever.scoring.kernels import encode
 from diffretriever.scoring.maxsim import Codes
 
 FORMAT = 2
@@ -237,7 +237,7 @@ CODES = FileKind("codes", FORMAT, FragmentCodes.open)
 def _encode_batch(batch: pa.RecordBatch, files: Iterable[str]) -> dict[str, np.ndarray]:
     """Return what of a batch's passages goes into some files."""
     stored_NH, offsets = read_vectors(batch)
-    vectors_NH = to_float32(stored_NH)
+    vectors_NH = stored_NH.astype(np.float32)
     counts_P = np.diff(offsets)
     mean_codes, mean_scales, _ = quantise(
         _reduce(np.add, vectors_NH, offsets) / np.maximum(counts_P, 1).astype(np.float32)[:, None]

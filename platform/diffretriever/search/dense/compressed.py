@@ -22,7 +22,6 @@ from diffretriever.ragged import rows_of
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import NO_NUMBER, Hits, TopK
-from diffretriever.scoring.kernels import to_float32
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.packed import PackedSegment, open_packed
@@ -100,7 +99,7 @@ class CompressedScan(DenseSearch):
         self.rescored += len(needed_P)
         rows_N, needed_offsets = rows_of(block.offsets, needed_P)
         decoded_NH = self._codec.decode(block.packed_NW[rows_N]).astype(np.float16)
-        passages = Vectors(to_float32(decoded_NH), needed_offsets)
+        passages = Vectors(decoded_NH.astype(np.float32), needed_offsets)
         rows = [np.searchsorted(needed_P, chosen_C) for chosen_C in chosen]
         add_exact(asked, passages, block.numbers_P[needed_P], rows, best)
 

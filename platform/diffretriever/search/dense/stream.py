@@ -20,7 +20,6 @@ from diffretriever.schemas.mode import Way
 from diffretriever.schemas.retriever import is_neural
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hits, TopK
-from diffretriever.scoring.kernels import to_float32
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest, maxsim
 from diffretriever.search.dense.base import DenseSearch
 
@@ -76,7 +75,7 @@ class StreamingScan(DenseSearch):
         device_query_MH = torch.from_numpy(asked.vectors_MH).to(self._device)
         for batch in batches:
             stored_NH, offsets = read_vectors(batch)
-            passages = Vectors(to_float32(stored_NH), offsets)
+            passages = Vectors(stored_NH.astype(np.float32), offsets)
             length = longest(passages.vectors_MH)
             if not np.isfinite(length):
                 refuse_rows(self.uri, batch)
