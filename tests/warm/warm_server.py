@@ -103,7 +103,7 @@ _READ_WHEN_USED = {
     "RAY_RUNTIME_ENV_HOOK",
     "RAY_TMPDIR",
 }
-"""All but RAY_RAYLET_PID, of which `_import_with` takes care."""
+"""Settings that no import takes up, but for RAY_RAYLET_PID, of which `_import_with` takes care."""
 _MOST_BYTES = 1 << 20
 Settings: TypeAlias = tuple[tuple[str, str], ...]
 
