@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -61,7 +63,7 @@ def test_a_backbone_without_a_mask_token_is_refused(folder_of: FolderOf) -> None
         load_preparer(config)
 
 
-def test_preparing_needs_no_weights(encoder: Encoder) -> None:
+def test_preparing_needs_no_weights(encoder: Encoder, encoded: Callable[[Encoder], Representations]) -> None:
     prepared = load_preparer(encoder.config).prepare_queries(TEXTS)
     assert [text.input_ids.tolist() for text in prepared] == sequences(encoder, list(TEXTS))
-    assert_identical(encoder.encode(prepared), encoder.encode_queries(TEXTS))
+    assert_identical(encoder.encode(prepared), encoded(encoder))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -16,9 +19,15 @@ from tests.encoders.encoder_cases import TEXTS, assert_identical
 N = len(TEXTS)
 
 
+@pytest.fixture(scope="module")
+def with_budgets() -> Callable[[Encoder], Representations]:
+    """TEXTS as an encoder encodes them with one to three slots, once."""
+    return cache(lambda encoder: encoder.encode_queries(TEXTS, [1 + row % 3 for row in range(N)]))
+
+
 @pytest.fixture
-def found(encoder: Encoder) -> Representations:
-    return encoder.encode_queries(TEXTS, [1 + row % 3 for row in range(N)])
+def found(encoder: Encoder, with_budgets: Callable[[Encoder], Representations]) -> Representations:
+    return with_budgets(encoder)
 
 
 def test_arrow_holds_every_bit(found: Representations) -> None:
