@@ -13,9 +13,8 @@ from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.pooled import PooledEncoder
-from diffretriever.encoders.representations import Representations
 from diffretriever.schemas.retriever import BackboneConfig, MaskedRetriever, PooledRetriever
-from tests.encoders.encoder_cases import CASES, MASKED, TEXTS, FolderOf, Make, load_case
+from tests.encoders.encoder_cases import CASES, MASKED, FolderOf, Make, load_case
 from tests.encoders.example_package import install
 
 
@@ -38,12 +37,6 @@ def encoder_of(folder_of: FolderOf, own_package: Path) -> Callable[[str], Encode
 def encoder(request: pytest.FixtureRequest, encoder_of: Callable[[str], Encoder]) -> Encoder:
     """Every encoder in turn."""
     return encoder_of(request.param)
-
-
-@pytest.fixture(scope="session")
-def encoded() -> Callable[[Encoder], Representations]:
-    """TEXTS as an encoder of the fixtures above encodes queries, once: not to be changed."""
-    return cache(lambda encoder: encoder.encode_queries(TEXTS))
 
 
 @pytest.fixture(params=MASKED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -119,6 +120,12 @@ def load_case(case: str, folder_of: FolderOf) -> Encoder:
     if isinstance(encoder, MaskedEncoder) and encoder.config.readout != "states":
         attach_slot_layers(encoder.backbone.model, readout_layers(encoder.facts.hidden_size))
     return encoder
+
+
+@cache
+def encoded(encoder: Encoder, budgets: tuple[int, ...] | None = None) -> Representations:
+    """TEXTS as an encoder encodes queries, once for all tests: neither it nor the encoder is to be changed."""
+    return encoder.encode_queries(TEXTS, budgets)
 
 
 def readout_layers(hidden_size: int) -> SlotLayers:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
@@ -13,7 +11,7 @@ from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.representations import Representations
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.retriever import BackboneConfig, MaskedRetriever
-from tests.encoders.encoder_cases import TEXTS, FolderOf, Make, assert_close, assert_identical, sequences
+from tests.encoders.encoder_cases import TEXTS, FolderOf, Make, assert_close, assert_identical, encoded, sequences
 
 BUDGETS = [1, 4, 2, 7, 1, 3, 5, 2]
 
@@ -63,7 +61,7 @@ def test_a_backbone_without_a_mask_token_is_refused(folder_of: FolderOf) -> None
         load_preparer(config)
 
 
-def test_preparing_needs_no_weights(encoder: Encoder, encoded: Callable[[Encoder], Representations]) -> None:
+def test_preparing_needs_no_weights(encoder: Encoder) -> None:
     prepared = load_preparer(encoder.config).prepare_queries(TEXTS)
     assert [text.input_ids.tolist() for text in prepared] == sequences(encoder, list(TEXTS))
     assert_identical(encoder.encode(prepared), encoded(encoder))

@@ -6,7 +6,6 @@ Legend: M slots of all texts, H hidden size.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
 
 import numpy as np
 import pytest
@@ -14,12 +13,10 @@ import pytest
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.representations import Representations
-from tests.encoders.encoder_cases import PACKED, TEXTS, assert_close, assert_identical, impacts
-
-Encoded: TypeAlias = Callable[[Encoder], Representations]
+from tests.encoders.encoder_cases import PACKED, TEXTS, assert_close, assert_identical, encoded, impacts
 
 
-def test_a_text_does_not_depend_on_its_batch(encoder: Encoder, encoded: Encoded) -> None:
+def test_a_text_does_not_depend_on_its_batch(encoder: Encoder) -> None:
     alone = [encoder.encode_queries([text]) for text in TEXTS]
     assert_close(encoded(encoder), Representations.concatenate(alone))
 
@@ -32,7 +29,7 @@ def test_a_passage_does_not_depend_on_its_batch(encoder: Encoder) -> None:
 
 
 @pytest.mark.parametrize("case", PACKED)
-def test_packed_texts_equal_padded_ones(case: str, encoder_of: Callable[[str], Encoder], encoded: Encoded) -> None:
+def test_packed_texts_equal_padded_ones(case: str, encoder_of: Callable[[str], Encoder]) -> None:
     packed, padded = encoder_of(case), encoder_of(PACKED[case])
     assert packed.is_packed
     assert not padded.is_packed
@@ -41,21 +38,19 @@ def test_packed_texts_equal_padded_ones(case: str, encoder_of: Callable[[str], E
     assert_close(packed.encode_queries(TEXTS, budgets), padded.encode_queries(TEXTS, budgets))
 
 
-def test_results_come_in_the_order_of_the_texts(encoder: Encoder, encoded: Encoded) -> None:
+def test_results_come_in_the_order_of_the_texts(encoder: Encoder) -> None:
     order = np.random.default_rng(0).permutation(len(TEXTS))
     shuffled = encoder.encode_queries([TEXTS[i] for i in order])
     assert_close(shuffled, encoded(encoder).take(order))
 
 
-def test_a_second_call_gives_the_same_bits(encoder: Encoder, encoded: Encoded) -> None:
+def test_a_second_call_gives_the_same_bits(encoder: Encoder) -> None:
     first = encoded(encoder)
     assert_identical(encoder.encode_queries(TEXTS), first)
 
 
 @pytest.mark.parametrize("tokens", [1, 150])
-def test_the_size_of_batches_does_not_matter(
-    encoder: Encoder, encoded: Encoded, tokens: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_size_of_batches_does_not_matter(encoder: Encoder, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = encoded(encoder)
     monkeypatch.setattr(encoder, "tokens_per_batch", tokens)
     prepared = encoder.preparer.prepare_queries(TEXTS)
@@ -85,7 +80,7 @@ def test_shapes_and_types(encoder: Encoder) -> None:
     assert found.impact_weights.dtype == np.float32
 
 
-def test_vectors_have_unit_norm(encoder: Encoder, encoded: Encoded) -> None:
+def test_vectors_have_unit_norm(encoder: Encoder) -> None:
     vectors_MH = encoded(encoder).vectors_MH.astype(np.float32)
     np.testing.assert_allclose(np.linalg.norm(vectors_MH, axis=1), 1, atol=1e-3)
 
@@ -95,7 +90,7 @@ def test_different_texts_have_different_vectors(encoder: Encoder) -> None:
     assert np.abs(first.vectors_MH[0] - second.vectors_MH[0]).max() > 1e-2
 
 
-def test_impacts_are_sorted_positive_and_the_texts_own(encoder: Encoder, encoded: Encoded) -> None:
+def test_impacts_are_sorted_positive_and_the_texts_own(encoder: Encoder) -> None:
     found = encoded(encoder)
     for row, text in enumerate(encoder.preparer.prepare_queries(TEXTS)):
         ids, weights = impacts(found, row)
@@ -105,7 +100,7 @@ def test_impacts_are_sorted_positive_and_the_texts_own(encoder: Encoder, encoded
     assert (len(found.impact_ids) > 0) == ("sparse" in encoder.modes)
 
 
-def test_slot_tokens_are_content_words_of_the_text(masked: MaskedEncoder, encoded: Encoded) -> None:
+def test_slot_tokens_are_content_words_of_the_text(masked: MaskedEncoder) -> None:
     found = encoded(masked)
     for row, text in enumerate(masked.preparer.prepare_queries(TEXTS)):
         own = set(found.slot_tokens[found.offsets[row] : found.offsets[row + 1]].tolist())

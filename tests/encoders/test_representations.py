@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -14,20 +11,14 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.preparer import PREPARED_SCHEMA, PreparedText
 from diffretriever.encoders.representations import Representations, read_impacts, read_vectors
 from diffretriever.schemas.index import representation_fields
-from tests.encoders.encoder_cases import TEXTS, assert_identical
+from tests.encoders.encoder_cases import TEXTS, assert_identical, encoded
 
 N = len(TEXTS)
 
 
-@pytest.fixture(scope="module")
-def with_budgets() -> Callable[[Encoder], Representations]:
-    """TEXTS as an encoder encodes them with one to three slots, once."""
-    return cache(lambda encoder: encoder.encode_queries(TEXTS, [1 + row % 3 for row in range(N)]))
-
-
 @pytest.fixture
-def found(encoder: Encoder, with_budgets: Callable[[Encoder], Representations]) -> Representations:
-    return with_budgets(encoder)
+def found(encoder: Encoder) -> Representations:
+    return encoded(encoder, tuple(1 + row % 3 for row in range(N)))
 
 
 def test_arrow_holds_every_bit(found: Representations) -> None:
