@@ -78,7 +78,7 @@ RAY_OF_WORKERS = (
     # Ray wants it at its end.
     "ray.dag.compiled_dag_node",
 )
-"""For workers, whose settings name a job."""
+"""For workers, whose settings name a job: one that imported Ray without its job's name would wait for ever."""
 RAY = (
     *RAY_OF_WORKERS,
     "ray.autoscaler._private.monitor",

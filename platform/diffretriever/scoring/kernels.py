@@ -1,8 +1,8 @@
 """The inner loops of dense scores: fp16 to fp32, 8-bit codes and their products, and exact MaxSim.
 
-Vectors are stored as halves and scored as singles, and widening rounds nothing; these loops do it many times faster
-than numpy. In the loops over codes, numba widens int32 to int64 unless every step is cast back, and only 32-bit
-products become the multiply-and-add instructions that make 8-bit codes fast.
+Vectors are stored as halves and scored as singles, and widening rounds nothing; exact MaxSim widens a few at a time, in
+the processor's cache. In the loops over codes, numba widens int32 to int64 unless every step is cast back, and only
+32-bit products become the multiply-and-add instructions that make 8-bit codes fast.
 
 Legend: N vectors of all passages, P passages, Q queries, M query vectors, H hidden size, C chosen passages, T passages
 widened together.
