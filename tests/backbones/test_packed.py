@@ -219,6 +219,22 @@ def test_attention_text_by_text(window: tuple[int, int], key_heads: int) -> None
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (5, 5)])
+@torch.inference_mode()
+def test_attention_in_bfloat16(window: tuple[int, int]) -> None:
+    """By products, where a processor computes in bfloat16 and texts are as long as these."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.tensor([90, 90, 71, 3])
+    query_TND, key_TND, value_TND = torch.randn(3, int(lengths.sum()), 4, 8, generator=generator).bfloat16()
+    spans = Spans.of(lengths, CPU)
+    part = Part(slice(0, len(query_TND)), spans, spans, None, window)
+    found = packed.attend_text_by_text(part, query_TND, key_TND, value_TND, None, 0.0)
+    offsets = (spans.offsets_E, spans.offsets_E, spans.longest, spans.longest)
+    expected = naive(query_TND.float(), key_TND.float(), value_TND.float(), *offsets, window_size=window)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), expected, atol=0.03, rtol=0.02)
+
+
 @pytest.mark.parametrize("nested", [False, True])
 @torch.inference_mode()
 def test_what_torchs_kernel_is_given(

@@ -19,7 +19,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from diffretriever.backbones.blocked import block_weights
 from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields
-from diffretriever.backbones.device import moved, resolve_attention
+from diffretriever.backbones.device import keep_freed_memory, moved, resolve_attention
 from diffretriever.backbones.directions import as_states
 from diffretriever.backbones.graphs import PassGraphs, Shape
 from diffretriever.backbones.inputs import PassInputs, check_inputs, whole_steps
@@ -170,11 +170,13 @@ class Backbone(ABC):
         return nested_mask(column_L.expand(real_BL.shape), real_BL, self.dtype)
 
     def freeze(self) -> None:
-        """Get ready for passes without gradients: on a CPU weights are put in blocks; see `blocked`.
+        """Get ready for passes without gradients: on a CPU weights are put in blocks, and freed memory is kept.
 
-        States stay the same bit for bit.
+        States stay the same bit for bit. See `blocked` and `device.keep_freed_memory`.
         """
         block_weights(self)
+        if self.device.type == "cpu":
+            keep_freed_memory()
 
     def compile_layers(self, backend: str | Callable[..., Any] = "inductor") -> None:
         """Compile the layers: norms, rotary positions and activations then take few kernels. Not for training.

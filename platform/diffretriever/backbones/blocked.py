@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from diffretriever.backbones.device import computes_bfloat16
+
 if TYPE_CHECKING:
     from diffretriever.backbones.base import Backbone
 
-_OPERATORS = ("_reorder_linear_weight", "_linear_pointwise", "_is_mkldnn_bf16_supported")
+_OPERATORS = ("_reorder_linear_weight", "_linear_pointwise")
 
 
 def block_weights(backbone: Backbone) -> None:
@@ -37,9 +39,8 @@ def block_weights(backbone: Backbone) -> None:
 
 
 def _has_operators() -> bool:
-    found = torch.ops.mkldnn
-    is_there = torch.backends.mkldnn.is_available() and all(hasattr(found, name) for name in _OPERATORS)
-    return is_there and platform.machine() in ("x86_64", "AMD64") and bool(found._is_mkldnn_bf16_supported())  # noqa: SLF001
+    has_all = all(hasattr(torch.ops.mkldnn, name) for name in _OPERATORS)
+    return has_all and platform.machine() in ("x86_64", "AMD64") and computes_bfloat16()
 
 
 def _is_plain(module: nn.Module) -> bool:

@@ -24,7 +24,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from diffretriever.backbones.device import has_varlen_kernel, moved
+from diffretriever.backbones.device import computes_bfloat16, has_varlen_kernel, moved
 
 KERNEL = "diffretriever_packed"
 """transformers' name of this attention."""
@@ -361,9 +361,9 @@ def attend_text_by_text(
 
 
 def _takes_products(query_TND: Tensor, key_MGD: Tensor, dropout: float) -> bool:
-    """Whether two matrix products are faster than torch's kernel: on a CPU in bfloat16, for heads of few dimensions."""
+    """Whether two matrix products are faster than torch's kernel: on a CPU that computes in bfloat16."""
     is_plain = dropout == 0 and query_TND.shape[1] == key_MGD.shape[1] and not torch.is_grad_enabled()
-    return is_plain and query_TND.device.type == "cpu" and query_TND.dtype == torch.bfloat16
+    return is_plain and query_TND.device.type == "cpu" and query_TND.dtype == torch.bfloat16 and computes_bfloat16()
 
 
 def _by_products(
@@ -382,7 +382,9 @@ def _by_products(
         scores_NQK = torch.bmm(scaled_BNQD[text], key_BNKD[text].mT)
         if attn_mask is not None:
             scores_NQK.masked_fill_(~attn_mask, -torch.inf)
-        torch.bmm(scores_NQK.softmax(-1), value_BNKD[text], out=attended_BNQD[text])
+        # oneDNN's takes .4 to .9 of the time of torch's own, least where keys are no multiple of 32.
+        weights_NQK = scores_NQK.to_mkldnn().softmax(-1).to_dense()
+        torch.bmm(weights_NQK, value_BNKD[text], out=attended_BNQD[text])
     return attended_BNQD
 
 
