@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from diffretriever.backbones.blocked import block_weights
@@ -82,7 +83,7 @@ class Backbone(ABC):
         self._is_compiled = False
         self.adapts_slots_only = False
         """Whether an adapter changes the states of slots alone."""
-        self._slot_rows_M: Tensor | None = None
+        self._slot_rows: slice | Tensor | None = None
         self._graphs: PassGraphs | None = None
 
     @classmethod
@@ -218,23 +219,30 @@ class Backbone(ABC):
         # A head of its own reads slots alone.
         for layer in self.model.base_model.modules():
             if hasattr(layer, "lora_B"):
-                layer.forward = partial(self._adapted, layer)
+                # Looked up once: a query asks all matrices for them, which takes longer than the products do.
+                parts = (layer.lora_dropout, layer.lora_A, layer.lora_B, layer.scaling)
+                layer.forward = partial(self._adapted, layer, *(part["default"] for part in parts))
 
     def _check_whole_adapter(self, what: str) -> None:
         if self.adapts_slots_only:
             raise ValueError(f"passes of an adapter that changes slots alone (adapter_on: slots) cannot be {what}")
 
-    def _adapted(self, layer: Any, inputs_BLI: Tensor) -> Tensor:
+    def _adapted(
+        self, layer: Any, dropout: nn.Module, down: nn.Linear, up: nn.Linear, scaling: float, inputs_BLI: Tensor
+    ) -> Tensor:
         """Return what PEFT's layer does at slots, and the layer under it everywhere else."""
         given_BLO: Tensor = layer.base_layer(inputs_BLI)
-        if self._slot_rows_M is None:
+        rows = self._slot_rows
+        if rows is None:
             return given_BLO
         given_TO = given_BLO.flatten(0, 1)
-        read_MI = layer.lora_dropout["default"](inputs_BLI.flatten(0, 1)[self._slot_rows_M].float())
-        change_MO = layer.lora_B["default"](layer.lora_A["default"](read_MI))
+        read_MI = inputs_BLI.flatten(0, 1)[rows].float()
+        if layer.training:
+            read_MI = dropout(read_MI)
+        change_MO = linear(linear(read_MI, down.weight), up.weight)
         # The sum is rounded once.
-        adapted_MO = torch.add(given_TO[self._slot_rows_M], change_MO, alpha=layer.scaling["default"])
-        return given_TO.index_copy_(0, self._slot_rows_M, adapted_MO.to(given_TO.dtype)).view_as(given_BLO)
+        given_TO[rows] = torch.add(given_TO[rows], change_MO, alpha=scaling).to(given_TO.dtype)
+        return given_TO.view_as(given_BLO)
 
     @property
     def recorded_shapes(self) -> list[Shape]:
@@ -267,10 +275,13 @@ class Backbone(ABC):
         projection: nn.Module | None = self.model.get_output_embeddings()
         if projection is not None:
             return projection
+        self._tied.weight = self.model.get_input_embeddings().weight
+        return self._tied
+
+    @cached_property
+    def _tied(self) -> nn.Linear:
         with torch.device("meta"):
-            tied = nn.Linear(self.hidden_size, self.vocab_size, bias=False)
-        tied.weight = self.model.get_input_embeddings().weight
-        return tied
+            return nn.Linear(self.hidden_size, self.vocab_size, bias=False)
 
     @property
     @abstractmethod
@@ -425,11 +436,19 @@ class Backbone(ABC):
         """Return the final states; `attention` is what the module is told of who sees whom."""
         inputs = self._inputs(ids_BL, slots_BL)
         if self.adapts_slots_only:
-            rows_M = None if slots_BL is None else (slots_BL.flatten() >= 0).nonzero()[:, 0]
-            self._slot_rows_M = None if rows_M is None else moved(rows_M, self.device)
+            self._slot_rows = None if slots_BL is None else self._rows_of(slots_BL)
         output = self.model.base_model(**inputs, position_ids=position_ids_BL, use_cache=False, **attention)
         hidden_BLH: Tensor = output.last_hidden_state
         return hidden_BLH
+
+    def _rows_of(self, slots_BL: Tensor) -> slice | Tensor:
+        """Return which tokens are slots: a slice where they stand together, as nested ones of a row do."""
+        rows_M = (slots_BL.flatten() >= 0).nonzero()[:, 0]
+        if slots_BL.device.type == "cpu" and len(rows_M):
+            first, last = int(rows_M[0]), int(rows_M[-1])
+            if last - first + 1 == len(rows_M):
+                return slice(first, last + 1)
+        return moved(rows_M, self.device)
 
     def _run_in_two(
         self, ids_1T: Tensor, slots_1T: Tensor, position_ids_1T: Tensor, layout: Layout, first_slot: int
