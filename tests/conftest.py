@@ -120,8 +120,8 @@ RAY_SETTINGS = {
     # Where Ray's own processes are too late, all of it starts again: not after an hour.
     "RAY_raylet_start_wait_time_s": "60",
     "RAY_gcs_rpc_server_connect_timeout_s": "600",
-    # A worker that died before it was known is waited for as long, then replaced.
-    "RAY_worker_register_timeout_seconds": "300",
+    # A worker that died before it was known is waited for as long, then replaced: forks are known within seconds.
+    "RAY_worker_register_timeout_seconds": "120",
     "RAY_agent_register_timeout_ms": "2000000",
     "RAY_health_check_timeout_ms": "2000000",
     "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "3600",

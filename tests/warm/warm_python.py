@@ -38,6 +38,8 @@ def warm_python() -> Iterator[dict[str, str]]:
         python = os.environ.get(_FIRST, sys.executable)
         command = [python, str(_HERE / "warm_server.py"), str(place / "server")]
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        # Arrow would start a thread, which may hold a lock when the server forks.
+        environment["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as server:
             assert server.stdin is not None
             assert server.stdout is not None
