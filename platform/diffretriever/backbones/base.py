@@ -219,7 +219,7 @@ class Backbone(ABC):
         # A head of its own reads slots alone.
         for layer in self.model.base_model.modules():
             if hasattr(layer, "lora_B"):
-                # Looked up once: a query asks all matrices for them, which takes longer than the products do.
+                # Looked up once: a query asks every matrix for them.
                 parts = (layer.lora_dropout, layer.lora_A, layer.lora_B, layer.scaling)
                 layer.forward = partial(self._adapted, layer, *(part["default"] for part in parts))
 
