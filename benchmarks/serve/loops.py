@@ -67,7 +67,8 @@ def in_process(index: str, queries: list[str], seconds: float, threads: int) -> 
 
     torch.set_num_threads(threads)
     searcher = open_searcher(index)
-    assert isinstance(searcher, NeuralSearcher), "BM25 encodes nothing"
+    if not isinstance(searcher, NeuralSearcher):
+        raise ValueError(f"{index} was made without an encoder: there is none to serve")
     mode = searcher.default_mode
     encode, encoding = searcher.encoder.encode_queries, []
 

@@ -444,10 +444,8 @@ class Backbone(ABC):
     def _rows_of(self, slots_BL: Tensor) -> slice | Tensor:
         """Return which tokens are slots: a slice where they stand together, as nested ones of a row do."""
         rows_M = (slots_BL.flatten() >= 0).nonzero()[:, 0]
-        if slots_BL.device.type == "cpu" and len(rows_M):
-            first, last = int(rows_M[0]), int(rows_M[-1])
-            if last - first + 1 == len(rows_M):
-                return slice(first, last + 1)
+        if len(rows_M) and rows_M[-1] - rows_M[0] == len(rows_M) - 1:
+            return slice(int(rows_M[0]), int(rows_M[-1]) + 1)
         return moved(rows_M, self.device)
 
     def _run_in_two(
