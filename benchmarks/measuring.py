@@ -36,6 +36,10 @@ class Benchmark(JobConfig):
     def report(self, about: dict[str, str], text: str, **figures: Any) -> None:
         """Print what `header` said and then `text`; write the former and the figures as JSON if asked to."""
         print_report(about, text)
+        self.write(about, **figures)
+
+    def write(self, about: dict[str, str], **figures: Any) -> None:
+        """Write what `header` said and the figures as JSON if asked to."""
         if self.output is not None:
             content = {**about, "settings": self.model_dump(mode="json"), **figures}
             self.output.parent.mkdir(parents=True, exist_ok=True)

@@ -55,7 +55,7 @@ def test_the_whole_but_training(
         rows = results[f"encoding, {family}"]
         assert [row["form"] for row in rows] == list(_FORMS)
         assert all(row["passages/s"] > 0 and 0 < row["utilisation"] < 1 for row in rows)
-    assert len(results["one query"]) == 4
+    assert len(results["queries"]) == 5
     assert [row["name"] for row in results["encode job"]] == ["the encoder alone", "the job", "ratio"]
     assert len(results["search"]) == 2
     assert "dense bfloat16 products reach" in capsys.readouterr().out

@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from subprocess import CalledProcessError
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeAlias
 
 from pydantic import PositiveFloat, PositiveInt
 
 from benchmarks.gpu.models import Family, Size, retriever_of
-from benchmarks.measuring import Benchmark, header, in_child, run
+from benchmarks.measuring import Benchmark, header, in_child, print_report, run
 from diffretriever.schemas.training import Recipe
 
 Part: TypeAlias = Literal["equality", "encoding", "queries", "job", "training", "search"]
@@ -60,7 +61,7 @@ class GpuBenchmark(Benchmark):
     passages: PositiveInt = 4096
     """For `job`."""
     queries: PositiveInt = 40
-    """For `queries`."""
+    """For `queries`, as many batches of 32, too."""
     steps: PositiveInt = 2
     """For `training`, after one that is not measured."""
     minutes: PositiveFloat = 8
@@ -68,24 +69,37 @@ class GpuBenchmark(Benchmark):
 
 
 def main(config: GpuBenchmark) -> None:
-    """Measure part by part, print a table for each, write JSON if asked to."""
+    """Measure part by part, print the table of each as it ends, write JSON if asked to.
+
+    Raises:
+        SystemExit: a part failed; the others are measured.
+    """
     started = time.monotonic()
     about = header()
     facts = in_child(_LOOPS, "device_facts", device=config.device)
+    reached = f"dense bfloat16 products reach {facts['reached TFLOP/s']:.1f} TFLOP/s"
+    print_report(about, f"{facts['device']}, models: {config.size}; {reached}\n{GOALS}")
     results: dict[str, Rows] = {}
     left_out: list[str] = []
+    failed: list[str] = []
     with TemporaryDirectory(dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None) as folder:
         for name, measure in _measurements(config, Path(folder), facts["reached TFLOP/s"]):
             if time.monotonic() - started > 60 * config.minutes:
                 left_out.append(name)
                 continue
-            results[name] = measure()
+            try:
+                results[name] = measure()
+            except CalledProcessError:
+                failed.append(name)
+                continue
+            print(f"\n{name}\n\n{_table(results[name])}", flush=True)
+            config.write(about, facts=facts, results=results)
             sys.stderr.write(f"{name}: {time.monotonic() - started:.0f} s since the start\n")
-    reached = f"dense bfloat16 products reach {facts['reached TFLOP/s']:.1f} TFLOP/s"
-    text = [f"{facts['device']}, models: {config.size}; {reached}"]
-    text += [f"{name}\n\n{_table(rows)}\n" for name, rows in results.items()]
-    text += [f"left out, the minutes were over: {', '.join(left_out)}"] if left_out else []
-    config.report(about, "\n".join([*text, GOALS]), facts=facts, results=results, left_out=left_out)
+    config.write(about, facts=facts, results=results, left_out=left_out, failed=failed)
+    if left_out:
+        print(f"\nleft out, the minutes were over: {', '.join(left_out)}")
+    if failed:
+        raise SystemExit(f"failed, see above: {', '.join(failed)}")
 
 
 def _measurements(config: GpuBenchmark, folder: Path, reached: float) -> Iterator[tuple[str, Callable[[], Rows]]]:
@@ -105,7 +119,11 @@ def _measurements(config: GpuBenchmark, folder: Path, reached: float) -> Iterato
         elif part == "equality":
             yield "equality: least cosine of two vectors of a text", lambda: in_child(_LOOPS, "equality", device=device)
         elif part == "queries":
-            yield "one query", lambda: in_child(_LOOPS, "queries", size=size, device=device, asked=config.queries)
+            compiled = "compiled" in config.forms
+            yield (
+                "queries",
+                partial(in_child, _LOOPS, "queries", size=size, device=device, asked=config.queries, compiled=compiled),
+            )
         elif part == "job":
             yield "encode job", lambda: _job(config, folder)
         elif part == "training":

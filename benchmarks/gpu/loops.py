@@ -34,6 +34,8 @@ _BUDGET = 16_384
 """Tokens of a batch."""
 _PLAIN_ROWS = 64
 """Texts of a batch of the plainest loop."""
+_TOGETHER = 32
+"""Queries of a batch, as a server's clients fill one."""
 _SEARCHED_QUERIES = (1, 64)
 _SEARCHED_SLOTS, _SEARCHED_BEST = 4, 100
 _MB = 1e6
@@ -185,8 +187,15 @@ def job(folder: str, device: str, passages: int, words: int, slots: int) -> Figu
     }
 
 
-def queries(size: Size, device: str, asked: int) -> list[Figures]:
-    """Return the milliseconds of encoding one query: slots, plainly and by recorded passes, and PromptReps' tokens."""
+def queries(size: Size, device: str, asked: int, *, compiled: bool) -> list[Figures]:
+    """Return the milliseconds of encoding queries: slots, plainly and by recorded passes, and PromptReps' tokens.
+
+    Args:
+        size: of the models.
+        device: `auto`, `cpu` or `cuda`.
+        asked: how many queries, or batches of them.
+        compiled: whether slots are measured with compiled layers too, recorded.
+    """
     found: list[Figures] = []
     with TemporaryDirectory() as folder:
         backbone = made("dream", size, Path(folder) / "dream", device)
@@ -194,6 +203,12 @@ def queries(size: Size, device: str, asked: int) -> list[Figures]:
         found.append({"name": "DiffRetriever, Dream, K_q = 4", **_milliseconds(encoder, asked)})
         encoder.record_passes()
         found.append({"name": "the same, recorded", **_milliseconds(encoder, asked)})
+        together = f"the same, {_TOGETHER} at a time"
+        found.append({"name": together, **_milliseconds(encoder, asked, together=_TOGETHER)})
+        if compiled:
+            encoder.compile_layers()
+            encoder.record_passes()
+            found.append({"name": "the same, compiled and recorded", **_milliseconds(encoder, asked)})
         del backbone, encoder
         backbone = made("qwen2", size, Path(folder) / "qwen2", device)
         for tokens in (4, 20):
@@ -204,16 +219,18 @@ def queries(size: Size, device: str, asked: int) -> list[Figures]:
     return found
 
 
-def _milliseconds(encoder: BackboneEncoder, asked: int) -> Figures:
-    texts = written_texts(asked, 8)
-    for text in texts:
-        encoder.encode_queries([text])
+def _milliseconds(encoder: BackboneEncoder, asked: int, together: int = 1) -> Figures:
+    texts = written_texts(asked * together, 8)
+    batches = [texts[start : start + together] for start in range(0, len(texts), together)]
+    for batch in batches:
+        encoder.encode_queries(batch)
     times = []
-    for text in texts:
+    for batch in batches:
         start = time.perf_counter()
-        encoder.encode_queries([text])
+        encoder.encode_queries(batch)
         times.append(1e3 * (time.perf_counter() - start))
-    return {"p50 ms": statistics.median(times), "p95 ms": float(np.quantile(times, 0.95))}
+    median = statistics.median(times)
+    return {"p50 ms": median, "p95 ms": float(np.quantile(times, 0.95)), "queries/s": 1e3 * together / median}
 
 
 def search(device: str, shapes: list[tuple[int, int, int]]) -> list[Figures]:
