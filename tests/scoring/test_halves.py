@@ -10,7 +10,7 @@ import torch
 
 from diffretriever.scoring import halves
 from diffretriever.scoring.halves import DeviceCodes, HalfQueries
-from diffretriever.scoring.maxsim import Codes
+from diffretriever.scoring.maxsim import FP32_ROUNDING, Codes
 
 CPU = torch.device("cpu")
 
@@ -54,4 +54,5 @@ def test_queries_of_halves_lose_nothing() -> None:
     query_MH = (query_MH / np.linalg.norm(query_MH, axis=1, keepdims=True)).astype(np.float16)
     queries = HalfQueries(query_MH, np.array([0, 3]), CPU)
     lengths_M = np.linalg.norm(query_MH.astype(np.float32), axis=1)
-    assert queries._errors_Q1.item() == pytest.approx(halves.HALF_ROUNDING * lengths_M.mean(), rel=1e-6)
+    relative = 64 * halves.ADDITION + FP32_ROUNDING
+    assert queries._errors_Q1.item() == pytest.approx(relative * lengths_M.mean(), rel=1e-6)

@@ -1,9 +1,9 @@
 """Mean MaxSim of many queries with 8-bit codes that lie in a device's memory, by products of halves, with a bound.
 
-GPUs multiply halves many times faster than singles and add the products up as singles. Codes times their scale are
-rounded to halves, and so are query vectors, divided by a power of two so that they are no longer than 1. What is lost
-is bounded by the Cauchy-Schwarz inequality, as of the codes themselves (`scoring.maxsim`), so that exact scores of what
-can be among the best still give what a full scan gives.
+GPUs multiply halves many times faster than singles and add the products up as singles. Codes are halves as they are,
+and their scales multiply the products. Query vectors are divided by a power of two, so that they are no longer than 1,
+and rounded to halves. What is lost is bounded by the Cauchy-Schwarz inequality, as of the codes themselves
+(`scoring.maxsim`), so that exact scores of what can be among the best still give what a full scan gives.
 
 Legend: Q queries, P passages, M vectors of all queries together, N vectors of all passages together, H hidden size.
 """
@@ -18,15 +18,13 @@ import torch
 from torch import Tensor
 
 from diffretriever.ragged import runs
-from diffretriever.scoring.maxsim import Codes, best_of_each, sum_per_query
+from diffretriever.scoring.maxsim import FP32_ROUNDING, Codes, best_of_each, sum_per_query
 
-HALF_ROUNDING = 2.0**-10
-"""Most by which a sum of products of halves is wrong, relative to the lengths of both vectors: 2^-11 for rounding the
-passage's to halves, and as much for the order of up to 8,192 additions, even where what is added is cut off, not
-rounded, at 24 bits."""
-_SMALLEST_HALF = 2.0**-24
-_CELLS = 1 << 25
-"""Numbers of decoded vectors and of products held at once: 128 MiB of fp32."""
+ADDITION = 2.0**-23
+"""Most by which an addition of products of halves is wrong, relative to the lengths of both vectors, even where what is
+added is cut off, not rounded, at 24 bits."""
+_CELLS = 1 << 26
+"""Numbers of decoded vectors and of products held at once: 128 MiB of halves."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class DeviceCodes:
         codes_NH: int8.
         scales_N: float32, value of a step of each vector's codes.
         offsets: int64 [P + 1] on the host; passage i owns vectors offsets[i] to offsets[i + 1].
-        errors_P: float32, the most that codes and halves take from a vector of the passage, in length.
+        errors_P: float32, the most that rounding to codes took from a vector of the passage, in length.
         norms_P: float32, length of its longest vector.
     """
 
@@ -57,8 +55,6 @@ class DeviceCodes:
             norms_P: float32, length of its longest vector.
             device: where to.
         """
-        # Below the normal range a half is wrong by its smallest step, however short the vector.
-        errors_P = errors_P + np.float32(np.sqrt(codes.codes_NH.shape[1]) * _SMALLEST_HALF)
         return cls(
             _copied(codes.codes_NH, device),
             _copied(codes.scales_N, device),
@@ -70,11 +66,17 @@ class DeviceCodes:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def decoded(self, passages: slice) -> tuple[Tensor, Tensor]:
-        """Return the vectors of a run of passages, float16 [N, H], and int64 [P] on the host, how many each has."""
+    def products(self, passages: slice, halves_HM: Tensor) -> tuple[Tensor, Tensor]:
+        """Return float32 [N, M], products of the vectors of a run of passages, and int64 [P] on the host, their counts.
+
+        Args:
+            passages: the run.
+            halves_HM: float16, what they are multiplied with.
+        """
         own = self.offsets[passages.start : passages.stop + 1]
         rows = slice(int(own[0]), int(own[-1]))
-        return (self.codes_NH[rows] * self.scales_N[rows, None]).half(), torch.from_numpy(np.diff(own))
+        products_NM = _products(self.codes_NH[rows], halves_HM).mul_(self.scales_N[rows, None])
+        return products_NM, torch.from_numpy(np.diff(own))
 
 
 class HalfQueries:
@@ -96,7 +98,8 @@ class HalfQueries:
         halves_MH = (vectors_MH / scales_M[:, None]).astype(np.float16)
         lost_M = np.linalg.norm(vectors_MH - halves_MH.astype(np.float32) * scales_M[:, None], axis=1)
         norms_Q = np.add.reduceat(norms_M, offsets[:-1]) / counts_Q
-        errors_Q = np.add.reduceat(lost_M, offsets[:-1]) / counts_Q + HALF_ROUNDING * norms_Q
+        relative = vectors_MH.shape[1] * ADDITION + FP32_ROUNDING
+        errors_Q = np.add.reduceat(lost_M, offsets[:-1]) / counts_Q + relative * norms_Q
         self._counts = torch.from_numpy(counts_Q)
         self._counts_Q = self._counts.to(device)
         self._halves_HM = _copied(halves_MH, device).T.contiguous()
@@ -111,8 +114,8 @@ class HalfQueries:
         """Return float32 [Q, P]: approximate mean MaxSim; -inf for passages without vectors."""
         scores_QP = torch.empty(len(self), len(codes), device=codes.scales_N.device)
         for passages in runs(codes.offsets, _CELLS // sum(self._halves_HM.shape)):
-            halves_NH, counts = codes.decoded(passages)
-            best_PM = best_of_each(_products(halves_NH, self._halves_HM), counts) * self._scales_M
+            products_NM, counts = codes.products(passages, self._halves_HM)
+            best_PM = best_of_each(products_NM, counts) * self._scales_M
             scores_QP[:, passages] = (sum_per_query(best_PM, self._counts) / self._counts_Q).T
         return scores_QP
 
@@ -121,11 +124,11 @@ class HalfQueries:
         return self._norms_Q1 * codes.errors_P + self._errors_Q1 * (codes.norms_P + codes.errors_P)
 
 
-def _products(left_NH: Tensor, right_HM: Tensor) -> Tensor:
-    """Return float32 [N, M]: products of halves, added up as singles."""
-    if left_NH.device.type == "cuda":
-        return torch.mm(left_NH, right_HM, out_dtype=torch.float32)
-    return left_NH.float() @ right_HM.float()
+def _products(codes_NH: Tensor, right_HM: Tensor) -> Tensor:
+    """Return float32 [N, M]: products of codes, int8, with halves, added up as singles."""
+    if codes_NH.device.type == "cuda":
+        return torch.mm(codes_NH.half(), right_HM, out_dtype=torch.float32)
+    return codes_NH.float() @ right_HM.float()
 
 
 def _copied(values: np.ndarray, device: torch.device) -> Tensor:
