@@ -182,8 +182,8 @@ class RayConfig(ModelOptions):
     device has no memory for as many goes on with half of them."""
     compiled: bool = False
     """Compile the layers of a masked, pooled or tokens retriever's model (torch.compile): fewer and larger kernels. It
-    needs a C compiler, takes minutes in each encoder, and pays off on GPUs, for many passages; vectors stay the same up
-    to rounding."""
+    needs a C compiler, takes half a minute in each encoder, and pays off on GPUs, for many passages; vectors stay the
+    same up to rounding."""
     autoscale: bool = False
     """The cluster can add machines: fit the pool into what it can become, and grow it from 1 to `encoders` as they
     come."""

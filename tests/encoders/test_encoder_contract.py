@@ -131,3 +131,9 @@ def test_texts_without_words_have_vectors_and_no_impacts(encoder: Encoder) -> No
 def test_titles_and_texts_are_pairs(encoder: Encoder) -> None:
     with pytest.raises(ValueError, match="longer"):
         encoder.encode_passages(["one"], ["a", "b"])
+
+
+def test_what_cannot_be_recorded_says_so(encoder: Encoder) -> None:
+    if not encoder.can_record:
+        with pytest.raises(ValueError, match="recorded"):
+            encoder.record_passes()

@@ -87,6 +87,7 @@ def test_who_cannot_be_compiled_or_recorded(folder_of: FolderOf) -> None:
         encoder.compile_layers()
     with pytest.raises(ValueError, match=r"generated .*: only passes over whole texts .* can be recorded"):
         encoder.record_passes()
+    assert not encoder.can_record
 
 
 def test_compiling_is_the_default_backend(make_masked: Make[MaskedEncoder], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,7 +183,7 @@ class Backbone(ABC):
         """Compile the layers: norms, rotary positions and activations then take few kernels. Not for training.
 
         All layers have one code, so one graph serves all; it takes any number of texts and tokens. The first passes
-        take minutes. States stay the same up to the rounding of sums.
+        take half a minute. States stay the same up to the rounding of sums.
 
         Args:
             backend: of torch.compile.
@@ -196,6 +196,11 @@ class Backbone(ABC):
             if isinstance(module, GradientCheckpointingLayer):
                 module.compile(dynamic=True, backend=backend)
         self._is_compiled = True
+
+    @property
+    def can_record(self) -> bool:
+        """Whether `record_passes` is for this backbone."""
+        return not self.adapts_slots_only and self._kernel != "flash_attention_2"
 
     def record_passes(self) -> None:
         """Record passes over few tokens for replay, in inference mode; see `graphs`. What they are made of stays as is.

@@ -232,6 +232,11 @@ class Encoder(ABC):
             f"{self.config.title}: only methods that read whole texts by a backbone of ours can be compiled"
         )
 
+    @property
+    def can_record(self) -> bool:
+        """Whether `record_passes` is for this encoder."""
+        return False
+
     def record_passes(self) -> None:
         """Record passes over few tokens for replay, such as those of single queries; see `Backbone.record_passes`.
 
@@ -300,6 +305,11 @@ class BackboneEncoder(Encoder):
         if not self.reads_whole_texts:
             super().compile_layers()
         self.backbone.compile_layers()
+
+    @property
+    def can_record(self) -> bool:
+        """See the base class."""
+        return self.reads_whole_texts and self.backbone.can_record
 
     def record_passes(self) -> None:
         """See the base class."""

@@ -274,13 +274,14 @@ def open_encoder(config: ServeConfig, index: PassageIndex, device: str) -> Encod
     """Load the encoder that made the index onto `device`.
 
     Raises:
-        ValueError: the backbone found is not the one that made it; the message names what differs. Or its passes are to
-            be recorded and cannot be.
+        ValueError: the backbone found is not the one that made it; the message names what differs. Or `recorded`
+            asks for what cannot be recorded.
     """
     trust_code(config.trust_code)
     encoder = load_encoder(_retriever(config, index), device)
     check_same(index.manifest, manifest_of(encoder), index.uri)
-    if config.recorded:
+    gains = encoder.facts.device.type == "cuda" and encoder.can_record
+    if gains if config.recorded is None else config.recorded:
         encoder.record_passes()
     return encoder
 
