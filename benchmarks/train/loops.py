@@ -108,7 +108,9 @@ def plain(setting: dict[str, Any]) -> Run:
     preparer = load_preparer(with_training_lengths(retriever, wanted.recipe))
     batches = Batches(data_of(wanted), preparer, wanted.recipe, _ALONE)
     items = items_of(batches, 1 + wanted.recipe.hard_negatives)
-    encoder = load_encoder(retriever, wanted.device)
+    # Not packed: its texts are padded.
+    padded = retriever.backbone.model_copy(update={"attention": "sdpa"})
+    encoder = load_encoder(retriever.model_copy(update={"backbone": padded}), wanted.device)
     assert isinstance(encoder, MaskedEncoder)
     clock = Clock(encoder.facts.device)
     losses = train_plainly(encoder, items, wanted.recipe, clock)

@@ -141,3 +141,29 @@ def test_what_was_not_trained_is_refused(folder_of: FolderOf, tmp_path: Path) ->
     save_file(tensors, file)
     with pytest.raises(ValueError, match="not finite"):
         check_trained(tmp_path / "start", 0)
+
+
+def test_under_bfloat16_its_products_are_too(folder_of: FolderOf) -> None:
+    found, expected = (_states_and_gradients(folder_of("dream"), as_peft_does=each) for each in (False, True))
+    assert found.keys() == expected.keys()
+    assert len(found) == 1 + 2 * 14
+    for name, tensor in found.items():
+        assert tensor.dtype == (torch.bfloat16 if name == "states" else torch.float32)
+        likeness = torch.cosine_similarity(tensor.flatten().float(), expected[name].flatten().float(), dim=0)
+        assert likeness > 0.998, name
+
+
+def _states_and_gradients(folder: Path, *, as_peft_does: bool) -> dict[str, Tensor]:
+    backbone = load_backbone(folder, device="cpu", dtype="bfloat16")
+    attach_lora(backbone, quick_recipe())
+    torch.manual_seed(0)
+    parameters = trainable_parameters(backbone)
+    for parameter in parameters.values():
+        parameter.data.normal_(std=0.1)
+    for layer in backbone.model.modules():
+        if as_peft_does and hasattr(layer, "lora_B"):
+            del layer.forward
+    states = backbone.forward(BATCH.ids_BL, BATCH.mask_BL, BATCH.last_B1, torch.tensor([], dtype=torch.long)).hidden
+    states.float().pow(3).sum().backward()
+    gradients = {name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
+    return {"states": states.detach(), **gradients}

@@ -39,8 +39,8 @@ def resolve_device(device: str = "auto") -> torch.device:
 
     From then on this process computes fp32 products in fp32, whatever its environment set before. The bounds of exact
     search hold for nothing less. What else multiplies fp32 on a GPU would gain little from TF32, its faster form: a
-    backbone is float32 there to be compared with a CPU's, else bfloat16, which is faster still; LoRA's matrices, of a
-    few columns, and the products of a training's loss are small. So there is no option for it.
+    backbone is float32 there to be compared with a CPU's, else bfloat16, which is faster still; the products of a
+    training's loss are small. So there is no option for it.
 
     Raises:
         ValueError: Another name, a GPU that this process does not see, or one whose fp32 products are rounded.

@@ -2,15 +2,19 @@
 
 The same functional set on every family: the attention's four projections and the feed-forward ones (paper §4.1), never
 the output head unless asked for (reference §8 D4).
+
+Legend: B texts, L length, T tokens of all texts, I inputs and O outputs of a matrix, R rank.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from peft import LoraConfig, inject_adapter_in_model
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from diffretriever.backbones import Backbone
 from diffretriever.backbones.slot_layers import MODULE, SlotLayers, attach_slot_layers
@@ -24,7 +28,8 @@ def attach_lora(
 ) -> LoraConfig:
     """Put a new adapter on a backbone in place, freeze everything else, and return its config.
 
-    A and B are float32 whatever the weights are. B, the token head and the readout's R start as zero, so nothing
+    A and B are float32 whatever the weights are; under weights of fewer bits they are rounded in each pass, as by the
+    authors' DeepSpeed configuration (reference §5.4). B, the token head and the readout's R start as zero, so nothing
     changes yet; slot embeddings start as random as the backbone's input embeddings are, for what starts alike stays
     alike for long.
 
@@ -50,12 +55,37 @@ def attach_lora(
         attach_slot_layers(backbone.model, layers)
     for parameter in trainable_parameters(backbone).values():
         parameter.data = parameter.data.float()
+    if backbone.dtype != torch.float32:
+        _multiply_as_weights_do(backbone)
     if recipe.gradient_checkpointing:
         backbone.model.activation_checkpointing_enable({"use_reentrant": False})
         # Needed by the older, reentrant kind only.
         backbone.model.disable_input_require_grads()
     backbone.model.eval()
     return config
+
+
+def _multiply_as_weights_do(backbone: Backbone) -> None:
+    """Have the adapter's products be of the precision of the weights.
+
+    PEFT's are of float32, to which it takes all inputs and outputs of a matrix: on a GPU that moves more bytes than the
+    layer's own products do.
+    """
+    for layer in backbone.model.modules():
+        if hasattr(layer, "lora_B"):
+            parts = (layer.lora_dropout, layer.lora_A, layer.lora_B, layer.scaling)
+            layer.forward = partial(_adapted, layer.base_layer, *(part["default"] for part in parts))
+
+
+def _adapted(
+    base: nn.Linear, dropout: nn.Module, down: nn.Linear, up: nn.Linear, scaling: float, inputs_BLI: Tensor
+) -> Tensor:
+    """Return what PEFT's layer does, [B, L, O], in the precision of its inputs."""
+    dtype = inputs_BLI.dtype
+    given_BLO: Tensor = base(inputs_BLI)
+    low_TR = scaling * linear(dropout(inputs_BLI), down.weight.to(dtype)).flatten(0, -2)
+    given_BLO.flatten(0, -2).addmm_(low_TR, up.weight.to(dtype).T)
+    return given_BLO
 
 
 def _new_slot_layers(
