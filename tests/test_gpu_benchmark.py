@@ -33,7 +33,7 @@ def test_the_whole_but_training(
     config = GpuBenchmark(
         device="cpu",
         size="tiny",
-        parts=("equality", "encoding", "queries", "job", "search"),
+        parts=("equality", "encoding", "queries", "job", "search", "profile"),
         backbones=("dream", "qwen2"),
         forms=_FORMS,
         lengths=(20,),
@@ -58,6 +58,9 @@ def test_the_whole_but_training(
     assert len(results["queries"]) == 5
     assert [row["name"] for row in results["encode job"]] == ["the encoder alone", "the job", "ratio"]
     assert len(results["search"]) == 2
+    wholes = [row["what"] for row in results["profile"] if row["where"] == "all"]
+    assert wholes == ["a query by PromptReps", "a query by slots", "passages, packed"]
+    assert any(row["name"] == "aten::addmm" for row in results["profile"])
     assert "dense bfloat16 products reach" in capsys.readouterr().out
 
 

@@ -21,7 +21,7 @@ from benchmarks.gpu.models import Family, Size, retriever_of
 from benchmarks.measuring import Benchmark, header, in_child, print_report, run
 from diffretriever.schemas.training import Recipe
 
-Part: TypeAlias = Literal["equality", "encoding", "queries", "job", "training", "search"]
+Part: TypeAlias = Literal["equality", "encoding", "queries", "job", "training", "search", "profile"]
 Form: TypeAlias = Literal["padded", "similar", "packed", "compiled", "float8"]
 Rows: TypeAlias = list[dict[str, Any]]
 
@@ -46,7 +46,7 @@ class GpuBenchmark(Benchmark):
     """Where."""
     size: Size = "published"
     """Of the models: those of 7 and 8 billion parameters, or ones that a CPU computes in milliseconds."""
-    parts: tuple[Part, ...] = ("equality", "encoding", "queries", "job", "training", "search")
+    parts: tuple[Part, ...] = ("equality", "encoding", "queries", "job", "training", "search", "profile")
     """What is measured, in this order."""
     backbones: tuple[Family, ...] = ("dream", "llada", "qwen2", "llama3")
     """For `encoding`; the other parts take Dream, and Qwen2.5 for PromptReps."""
@@ -104,7 +104,7 @@ def main(config: GpuBenchmark) -> None:
 
 def _measurements(config: GpuBenchmark, folder: Path, reached: float) -> Iterator[tuple[str, Callable[[], Rows]]]:
     """Yield what each measurement is called, and what makes it; products reach so many TFLOP/s."""
-    device, size = config.device, config.size
+    device, size, compiled = config.device, config.size, "compiled" in config.forms
 
     def encoding(family: str) -> Rows:
         return in_child(
@@ -119,7 +119,6 @@ def _measurements(config: GpuBenchmark, folder: Path, reached: float) -> Iterato
         elif part == "equality":
             yield "equality: least cosine of two vectors of a text", lambda: in_child(_LOOPS, "equality", device=device)
         elif part == "queries":
-            compiled = "compiled" in config.forms
             yield (
                 "queries",
                 partial(in_child, _LOOPS, "queries", size=size, device=device, asked=config.queries, compiled=compiled),
@@ -128,6 +127,8 @@ def _measurements(config: GpuBenchmark, folder: Path, reached: float) -> Iterato
             yield "encode job", lambda: _job(config, folder)
         elif part == "training":
             yield "training", lambda: _training(config, folder, reached)
+        elif part == "profile":
+            yield "profile", lambda: in_child(_LOOPS, "profile", size=size, device=device, compiled=compiled)
         else:
             yield "search", lambda: in_child(_LOOPS, "search", device=device, shapes=_SHAPES[size])
 

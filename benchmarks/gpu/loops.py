@@ -10,12 +10,14 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
+from torch import profiler as torch_profiler
 
 from benchmarks.gpu.models import Size, encoder_over, made, retriever_of, texts_of, written_texts
 from benchmarks.measuring import serve_child
@@ -38,6 +40,8 @@ _TOGETHER = 32
 """Queries of a batch, as a server's clients fill one."""
 _SEARCHED_QUERIES = (1, 64)
 _SEARCHED_SLOTS, _SEARCHED_BEST = 4, 100
+_PROFILED_PASSAGES: dict[Size, int] = {"published": 64, "tiny": 2}
+_PROFILED_ROWS, _PROFILED_NAME = 12, 80
 _MB = 1e6
 
 
@@ -233,6 +237,58 @@ def _milliseconds(encoder: BackboneEncoder, asked: int, together: int = 1) -> Fi
     return {"p50 ms": median, "p95 ms": float(np.quantile(times, 0.95)), "queries/s": 1e3 * together / median}
 
 
+def profile(size: Size, device: str, *, compiled: bool) -> list[Figures]:
+    """Return where the time goes of a query by slots, one by PromptReps' tokens, and batches of passages.
+
+    Each has a row for the whole, by the clock and by what its kernels take, and rows for the operations that take most
+    of the host's time and of the device's.
+
+    Args:
+        size: of the models.
+        device: `auto`, `cpu` or `cuda`.
+        compiled: whether passages are measured with compiled layers too, and with these in 8 bits.
+    """
+    found: list[Figures] = []
+    with TemporaryDirectory() as folder:
+        query, passages = written_texts(1, 8), written_texts(_PROFILED_PASSAGES[size], 150)
+        backbone = made("qwen2", size, Path(folder) / "qwen2", device)
+        generated = encoder_over(backbone, retriever_of("generated", Path(folder) / "qwen2", max_tokens=4, stop="cap"))
+        found += _profiled("a query by PromptReps", partial(generated.encode_queries, query))
+        del backbone, generated
+        backbone = made("dream", size, Path(folder) / "dream", device)
+        masked = encoder_over(backbone, retriever_of("masked", Path(folder) / "dream", budget="q4p16"))
+        found += _profiled("a query by slots", partial(masked.encode_queries, query))
+        for form in ("packed", "compiled", "float8") if compiled else ("packed",):
+            FORMS[form](backbone)
+            masked = encoder_over(backbone, masked.config)
+            titles = [""] * len(passages)
+            found += _profiled(f"passages, {form}", partial(masked.encode_passages, titles, passages))
+    return found
+
+
+def _profiled(what: str, work: Callable[[], object]) -> list[Figures]:
+    # The first passes set up what stays.
+    for _ in range(2):
+        work()
+    start = time.perf_counter()
+    work()
+    wall_ms = 1e3 * (time.perf_counter() - start)
+    with torch_profiler.profile() as profiled:
+        work()
+    events = profiled.key_averages()
+    kernels = [event for event in events if event.device_type.name == "CUDA"]
+    of_kernels = sum(event.self_device_time_total for event in kernels) / 1e3
+    rows: list[Figures] = [
+        {"what": what, "where": "all", "name": "", "calls": "", "ms": wall_ms, "kernels ms": of_kernels}
+    ]
+    host = [event for event in events if event.device_type.name == "CPU"]
+    for where, of, spent in (("device", kernels, "self_device_time_total"), ("host", host, "self_cpu_time_total")):
+        for event in sorted(of, key=attrgetter(spent), reverse=True)[:_PROFILED_ROWS]:
+            name, milliseconds = event.key[:_PROFILED_NAME], getattr(event, spent) / 1e3
+            rows.append({"what": what, "where": where, "name": name, "calls": event.count, "ms": milliseconds})
+    return rows
+
+
 def search(device: str, shapes: list[tuple[int, int, int]]) -> list[Figures]:
     """Return the milliseconds that a query takes to be scored against codes in the device's memory, best 100 chosen.
 
@@ -333,4 +389,6 @@ def device_facts(device: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    serve_child({f.__name__: f for f in (device_facts, encoding, checkpoint, bare, job, queries, search, equality)})
+    serve_child(
+        {f.__name__: f for f in (device_facts, encoding, checkpoint, bare, job, queries, profile, search, equality)}
+    )
