@@ -94,6 +94,6 @@ def test_what_crosses_our_house_crosses_few_files() -> None:
     crossed = crossed_files(ROOT)
     assert {what: len(files) for what, files in crossed.items()} == {
         "a passage": 35,
-        "an exact dense query": 7,
+        "an exact dense query": 6,
         "a request": 39,
     }

@@ -175,7 +175,7 @@ class Backbone(ABC):
 
         States stay the same bit for bit. See `blocked` and `device.keep_freed_memory`.
         """
-        block_weights(self)
+        block_weights(self.model.base_model)
         if self.device.type == "cpu":
             keep_freed_memory()
 

@@ -10,32 +10,30 @@ Legend: I inputs and O outputs of a linear map.
 from __future__ import annotations
 
 import platform
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from diffretriever.backbones.device import computes_bfloat16
-
-if TYPE_CHECKING:
-    from diffretriever.backbones.base import Backbone
 
 _OPERATORS = ("_reorder_linear_weight", "_linear_pointwise")
 
 
-def block_weights(backbone: Backbone) -> None:
+def block_weights(model: PreTrainedModel) -> None:
     """Put weights in blocks in place where that was measured to gain: bfloat16 on an x86 processor that multiplies it.
 
     Args:
-        backbone: with its adapter, merged or beside the weights, whose own matrices stay as they are.
+        model: a backbone's without its head, with its adapter, merged or beside the weights, whose own matrices stay as
+            they are.
     """
-    if backbone.device.type != "cpu" or backbone.dtype != torch.bfloat16 or not _has_operators():
+    if model.device.type != "cpu" or model.dtype != torch.bfloat16 or not _has_operators():
         return
-    plain = [name for name, module in backbone.model.base_model.named_modules() if _is_plain(module)]
+    plain = [name for name, module in model.named_modules() if _is_plain(module)]
     # One after the other, so that memory never holds all weights twice.
     for name in plain:
-        linear = backbone.model.base_model.get_submodule(name)
-        backbone.model.base_model.set_submodule(name, BlockedLinear(linear))
+        model.set_submodule(name, BlockedLinear(model.get_submodule(name)))
 
 
 def _has_operators() -> bool:

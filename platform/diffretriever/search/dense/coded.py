@@ -99,6 +99,8 @@ class CodedScan(DenseSearch):
         if self._resident is not None and not self._resident.fits:
             # Each round would copy the codes anew.
             at_once = len(queries)
+        if len(queries) <= at_once:
+            return self._search(queries, k)
         starts = range(0, len(queries), at_once)
         rounds = [np.arange(start, min(len(queries), start + at_once)) for start in starts]
         return Hits.joined([self._search(queries.take(rows), k) for rows in rounds])
@@ -231,6 +233,8 @@ class CodedPassages:
             return int(first_C.sum() + rest_C.sum())
 
         count = len(shortlists)
+        if count == 1:
+            return score(0)
         threads = min(torch.get_num_threads(), count)
         if threads <= 1:
             return sum(track(map(score, range(count)), "dense search", "queries", count))
