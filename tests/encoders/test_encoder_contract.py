@@ -13,7 +13,17 @@ import pytest
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.representations import Representations
-from tests.encoders.encoder_cases import PACKED, TEXTS, assert_close, assert_identical, encoded, impacts
+from tests.encoders.encoder_cases import (
+    CASES,
+    PACKED,
+    TEXTS,
+    FolderOf,
+    assert_close,
+    assert_identical,
+    encoded,
+    impacts,
+    load_case,
+)
 
 
 def test_a_text_does_not_depend_on_its_batch(encoder: Encoder) -> None:
@@ -133,7 +143,13 @@ def test_titles_and_texts_are_pairs(encoder: Encoder) -> None:
         encoder.encode_passages(["one"], ["a", "b"])
 
 
-def test_what_cannot_be_recorded_says_so(encoder: Encoder) -> None:
-    if not encoder.can_record:
-        with pytest.raises(ValueError, match="recorded"):
-            encoder.record_passes()
+@pytest.mark.parametrize("case", [case for case in CASES if "-compiled" not in case])
+@pytest.mark.usefixtures("own_package")
+def test_recorded_passes_change_nothing(case: str, encoder_of: Callable[[str], Encoder], folder_of: FolderOf) -> None:
+    recorded = load_case(case, folder_of)
+    if recorded.can_record:
+        recorded.record_passes()
+        assert_close(recorded.encode_queries(TEXTS), encoded(encoder_of(case)))
+        return
+    with pytest.raises(ValueError, match="recorded"):
+        recorded.record_passes()
