@@ -280,8 +280,10 @@ def open_encoder(config: ServeConfig, index: PassageIndex, device: str) -> Encod
     trust_code(config.trust_code)
     encoder = load_encoder(_retriever(config, index), device)
     check_same(index.manifest, manifest_of(encoder), index.uri)
-    gains = encoder.facts.device.type == "cuda" and encoder.can_record
-    if gains if config.recorded is None else config.recorded:
+    recorded = config.recorded
+    if recorded is None:
+        recorded = encoder.facts.device.type == "cuda" and encoder.can_record
+    if recorded:
         encoder.record_passes()
     return encoder
 

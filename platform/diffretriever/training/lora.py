@@ -84,7 +84,8 @@ def _adapted(
     dtype = inputs_BLI.dtype
     given_BLO: Tensor = base(inputs_BLI)
     low_TR = scaling * linear(dropout(inputs_BLI), down.weight.to(dtype)).flatten(0, -2)
-    given_BLO.flatten(0, -2).addmm_(low_TR, up.weight.to(dtype).T)
+    # A view, never a copy: what is added to it is added to what is returned.
+    given_BLO.view(-1, given_BLO.shape[-1]).addmm_(low_TR, up.weight.to(dtype).T)
     return given_BLO
 
 
