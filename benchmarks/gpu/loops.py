@@ -268,18 +268,14 @@ def profile(size: Size, device: str, *, compiled: bool) -> list[Figures]:
 
 def _profiled(what: str, work: Callable[[], object]) -> list[Figures]:
     # The first passes set up what stays.
-    for _ in range(2):
-        work()
-    start = time.perf_counter()
-    work()
-    wall_ms = 1e3 * (time.perf_counter() - start)
+    *_, seconds = _times(work, repeats=2)
     with torch_profiler.profile() as profiled:
         work()
     events = profiled.key_averages()
     kernels = [event for event in events if event.device_type.name == "CUDA"]
     of_kernels = sum(event.self_device_time_total for event in kernels) / 1e3
     rows: list[Figures] = [
-        {"what": what, "where": "all", "name": "", "calls": "", "ms": wall_ms, "kernels ms": of_kernels}
+        {"what": what, "where": "all", "name": "", "calls": "", "ms": 1e3 * seconds, "kernels ms": of_kernels}
     ]
     host = [event for event in events if event.device_type.name == "CPU"]
     for where, of, spent in (("device", kernels, "self_device_time_total"), ("host", host, "self_cpu_time_total")):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property, partial
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -35,6 +35,8 @@ TEXTS_APART = 128
 
 For fewer, a second look at the weights takes longer than the adapter's products for texts (measured on a CPU).
 """
+Adapted: TypeAlias = Callable[[Any, nn.Module, nn.Linear, nn.Linear, float, Tensor], Tensor]
+"""PEFT's layer, its dropout, A, B and scaling, and inputs [B, L, I] → [B, L, O]."""
 
 
 class BackboneOutput(NamedTuple):
@@ -222,11 +224,7 @@ class Backbone(ABC):
         """
         self.adapts_slots_only = True
         # A head of its own reads slots alone.
-        for layer in self.model.base_model.modules():
-            if hasattr(layer, "lora_B"):
-                # Looked up once: a query asks every matrix for them.
-                parts = (layer.lora_dropout, layer.lora_A, layer.lora_B, layer.scaling)
-                layer.forward = partial(self._adapted, layer, *(part["default"] for part in parts))
+        compute_adapted_by(self._adapted, self.model.base_model)
 
     def _check_whole_adapter(self, what: str) -> None:
         if self.adapts_slots_only:
@@ -485,6 +483,16 @@ class Backbone(ABC):
             logits_BPV: Tensor = self.output_projection(states_BPH)
             return logits_BPV
         return chosen_logits(self.output_projection, states_BPH, moved(token_ids, self.device, torch.long))
+
+
+def compute_adapted_by(adapted: Adapted, model: nn.Module) -> None:
+    """Have every matrix of a model that LoRA adapts be computed by `adapted`, in place of PEFT's own code."""
+    layer: Any
+    for layer in model.modules():
+        if hasattr(layer, "lora_B"):
+            # Looked up once: a query asks every matrix for them.
+            parts = (layer.lora_dropout, layer.lora_A, layer.lora_B, layer.scaling)
+            layer.forward = partial(adapted, layer, *(part["default"] for part in parts))
 
 
 def chosen_logits(projection: nn.Module, states_BPH: Tensor, token_ids: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ ADDITION = 2.0**-23
 """Most by which an addition of products of halves is wrong, relative to the lengths of both vectors, even where what is
 added is cut off, not rounded, at 24 bits."""
 _CELLS = 1 << 26
-"""Numbers of decoded vectors and of products held at once: 128 MiB of halves."""
+"""Codes as halves, and products, held at once: 128 MiB of halves."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ Legend: B texts, L length, T tokens of all texts, I inputs and O outputs of a ma
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from diffretriever.backbones import Backbone
+from diffretriever.backbones.base import compute_adapted_by
 from diffretriever.backbones.slot_layers import MODULE, SlotLayers, attach_slot_layers
 from diffretriever.schemas.retriever import Readout
 from diffretriever.schemas.training import Recipe
@@ -56,7 +56,7 @@ def attach_lora(
     for parameter in trainable_parameters(backbone).values():
         parameter.data = parameter.data.float()
     if backbone.dtype != torch.float32:
-        _multiply_as_weights_do(backbone)
+        compute_adapted_by(_adapted, backbone.model)
     if recipe.gradient_checkpointing:
         backbone.model.activation_checkpointing_enable({"use_reentrant": False})
         # Needed by the older, reentrant kind only.
@@ -65,24 +65,16 @@ def attach_lora(
     return config
 
 
-def _multiply_as_weights_do(backbone: Backbone) -> None:
-    """Have the adapter's products be of the precision of the weights.
+def _adapted(
+    layer: Any, dropout: nn.Module, down: nn.Linear, up: nn.Linear, scaling: float, inputs_BLI: Tensor
+) -> Tensor:
+    """Return what PEFT's layer does, [B, L, O], by products of the precision of its inputs.
 
     PEFT's are of float32, to which it takes all inputs and outputs of a matrix: on a GPU that moves more bytes than the
     layer's own products do.
     """
-    for layer in backbone.model.modules():
-        if hasattr(layer, "lora_B"):
-            parts = (layer.lora_dropout, layer.lora_A, layer.lora_B, layer.scaling)
-            layer.forward = partial(_adapted, layer.base_layer, *(part["default"] for part in parts))
-
-
-def _adapted(
-    base: nn.Linear, dropout: nn.Module, down: nn.Linear, up: nn.Linear, scaling: float, inputs_BLI: Tensor
-) -> Tensor:
-    """Return what PEFT's layer does, [B, L, O], in the precision of its inputs."""
     dtype = inputs_BLI.dtype
-    given_BLO: Tensor = base(inputs_BLI)
+    given_BLO: Tensor = layer.base_layer(inputs_BLI)
     low_TR = scaling * linear(dropout(inputs_BLI), down.weight.to(dtype)).flatten(0, -2)
     # A view, never a copy: what is added to it is added to what is returned.
     given_BLO.view(-1, given_BLO.shape[-1]).addmm_(low_TR, up.weight.to(dtype).T)

@@ -234,6 +234,7 @@ class CodedPassages:
 
         count = len(shortlists)
         if count == 1:
+            # It is over before its progress could be told.
             return score(0)
         threads = min(torch.get_num_threads(), count)
         if threads <= 1:
