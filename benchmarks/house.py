@@ -185,14 +185,12 @@ def _random_retriever(folder: Path) -> Any:
 def _encoding(folder: Path, retriever: Any, uris: list[str]) -> Callable[[], object]:
     """Return what encodes a collection into the next of these indexes, by the stages that an encode job has."""
     from diffretriever.collections import open_collection, scan
+    from diffretriever.collections.keys import PassageSelection
     from diffretriever.encoders import load_encoder
     from diffretriever.index.manifest import manifest_of
     from diffretriever.index.table import PassageIndex
-    from diffretriever.pipelines.choosing import PassageSelection
+    from diffretriever.pipelines.blocks import EncodeBlocks, EncoderStart, passage_blocks, prepare_blocks
     from diffretriever.pipelines.encode import committed
-    from diffretriever.pipelines.encoders import EncoderStart
-    from diffretriever.pipelines.stages import EncodeBlocks, prepare_blocks
-    from diffretriever.pipelines.streams import passage_blocks
     from diffretriever.schemas.encode import EncodeJob
 
     corpus = folder / "corpus.jsonl"

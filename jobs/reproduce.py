@@ -13,7 +13,7 @@ from diffretriever.schemas.reproduce import ReproduceJob
 
 def main(config: ReproduceJob) -> None:
     """List what can be run, or run it, print what was measured and say where the report is."""
-    from diffretriever.reproduction.exhibits.paper import exhibit_listing, write_paper
+    from diffretriever.reproduction.exhibits import exhibit_listing, write_paper
     from diffretriever.reproduction.plan import make_plan
     from diffretriever.reproduction.report import listing, make_report, terminal_table, write_report
     from diffretriever.reproduction.runner import run_plan

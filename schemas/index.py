@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -54,6 +54,12 @@ class IndexManifest(Model):
     def decodes(self) -> bool:
         """Whether the stored vectors are codes only, to be decoded."""
         return self.codec is not None and not self.codec.keeps_vectors
+
+    def stored_columns(self, wanted: Sequence[str]) -> list[str]:
+        """Return the table's columns that `wanted` are made of: `codes` in place of `reps` where those are decoded."""
+        if not self.decodes:
+            return list(wanted)
+        return list(dict.fromkeys("codes" if name == "reps" else name for name in wanted))
 
     @property
     def title(self) -> str:

@@ -22,8 +22,8 @@ from ray.serve.handle import DeploymentHandle
 
 from diffretriever.consent import trusted_sources
 from diffretriever.encoders.preparer import PreparedText
-from diffretriever.encoders.representations import Representations
 from diffretriever.files import is_local
+from diffretriever.representations import Representations
 from diffretriever.schemas.serve import PartState, Reading
 from diffretriever.schemas.serve_config import ReplicaConfig, ServeConfig
 from diffretriever.search.batch import to_table

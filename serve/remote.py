@@ -11,7 +11,7 @@ import pyarrow as pa
 from ray.serve.handle import DeploymentHandle
 
 from diffretriever.encoders.preparer import PreparedText
-from diffretriever.encoders.representations import Representations
+from diffretriever.representations import Representations
 from diffretriever.schemas.mode import ListName
 from diffretriever.schemas.serve import PartState, Reading, SearchResponse
 from diffretriever.search.batch import merge, to_hits

@@ -19,7 +19,7 @@ LEVELS = {
     "full_disk": -1,
     "files": 0,
     "progress": 0,
-    "ragged": 0,
+    "representations": 0,
     "consent": 1,
     "scoring": 1,
     "presets": 1,

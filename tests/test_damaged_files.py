@@ -32,7 +32,7 @@ from diffretriever.backbones.slot_layers import SLOTS_FILE
 from diffretriever.budgets.selectors import load_artefact
 from diffretriever.codecs import load_codec, train_codec
 from diffretriever.collections import Run, open_collection, read_run, scan, write_run
-from diffretriever.collections.files import read_queries
+from diffretriever.collections.base import read_queries
 from diffretriever.collections.quarantine import refuse_other_files
 from diffretriever.collections.trec import read_qrels
 from diffretriever.encoders.library_files import _read_modules
@@ -42,13 +42,12 @@ from diffretriever.evaluation.budgets.sweeps import read_queries as read_swept_q
 from diffretriever.evaluation.report import write_evaluation
 from diffretriever.ledger import Ledger
 from diffretriever.pipelines.mining import _finished
-from diffretriever.pipelines.streams import get_table, put_table
 from diffretriever.pipelines.sweep import _refuse_another
 from diffretriever.presets import load_retriever, read_selection
 from diffretriever.random_models.adapters import write_random_adapter
 from diffretriever.random_models.checkpoints import write_random_checkpoint
 from diffretriever.reproduction.exhibits.analyses import read_analysis
-from diffretriever.reproduction.exhibits.latencies import read_latencies
+from diffretriever.reproduction.exhibits.base import read_latencies
 from diffretriever.reproduction.exhibits.query_features import _values
 from diffretriever.reproduction.report import read_results
 from diffretriever.schemas.budget import Budget
@@ -156,7 +155,7 @@ def _identity(folder: Path) -> Path:
 
 
 def _table_entry(folder: Path) -> Path:
-    put_table(Ledger(folder), "entry.arrow", pa.table({"numbers": np.arange(100)}))
+    Ledger(folder).put_table("entry.arrow", pa.table({"numbers": np.arange(100)}))
     return folder / "entry.arrow"
 
 
@@ -323,7 +322,7 @@ KINDS = {
     "codec": Kind(_codec, load_codec, is_text=False),
     "entry of a ledger": Kind(_entry, lambda file: Ledger(file.parent).get_json("entry")),
     "identity of a ledger": Kind(_identity, lambda file: Ledger(file.parent, {"job": 1})),
-    "table in a ledger": Kind(_table_entry, lambda file: get_table(Ledger(file.parent), file.name), is_text=False),
+    "table in a ledger": Kind(_table_entry, lambda file: Ledger(file.parent).get_table(file.name), is_text=False),
     "run": Kind(_run, read_run),
     "run, compressed": Kind(_zipped("run.trec.gz", "q1 Q0 d1 1 1.5 x\n"), read_run, is_text=False),
     "qrels": Kind(_text("test.tsv", "query-id\tcorpus-id\tscore\nq1\td1\t1\n"), read_qrels),
@@ -585,26 +584,25 @@ TRIED: dict[str, tuple[str, ...]] = {
     ),
     "files.py": ("report",),
     "index/compaction.py": (_OURS,),
-    "index/damage.py": ("index/test_damage.py",),
-    "index/checksums.py": ("index/test_deletions.py",),
+    "index/damage.py": ("index/test_damage.py", "index/test_deletions.py"),
     "index/lease.py": ("[what cannot be read counts as the note of one that has just ended]",),
     "index/manifest.py": ("index/test_damage.py",),
     "index/mapped_files.py": ("search/test_fragment_files.py",),
     "index/rewrite.py": (_OURS,),
     "index/writer.py": (_OURS,),
-    "ledger.py": ("entry of a ledger", "identity of a ledger"),
+    "ledger.py": ("entry of a ledger", "identity of a ledger", "table in a ledger"),
     "pipelines/batch_search.py": (_OURS,),
     "pipelines/compress.py": (_OURS,),
-    "pipelines/encoders.py": (_OURS,),
-    "pipelines/machines.py": ("[the cluster's own config, which Ray has read]",),
+    "pipelines/blocks.py": (_OURS,),
+    "pipelines/cluster.py": ("[the cluster's own config, which Ray has read]",),
     "pipelines/mining.py": ("mined negatives",),
-    "pipelines/streams.py": ("table in a ledger",),
+    "pipelines/streams.py": (_OURS,),
     "pipelines/sweep.py": ("job of a sweep",),
     "pipelines/training_data.py": (_OURS,),
     "presets.py": ("preset", "selection of a budget"),
     "reproduction/exhibits/analyses.py": ("analysis of budgets",),
     "reproduction/exhibits/hyperparameters.py": ("[data of this package]",),
-    "reproduction/exhibits/latencies.py": ("latencies",),
+    "reproduction/exhibits/base.py": ("latencies",),
     "reproduction/exhibits/prompts.py": ("[data of this package]",),
     "reproduction/exhibits/published.py": ("[data of this package]",),
     "reproduction/exhibits/query_features.py": ("values of an analysis",),

@@ -31,7 +31,7 @@ def main(config: ContentWordsJob) -> None:
     """Print the table."""
     from diffretriever.backbones.vocabulary import load_tokenizer_json
     from diffretriever.collections import open_collection
-    from diffretriever.collections.base import Passage
+    from diffretriever.collections.records import Passage
 
     tokenizer = load_tokenizer_json(config.tokenizer)
     rows: list[list[Cell]] = []
@@ -50,7 +50,7 @@ def kept(tokenizer: Any, texts: Iterable[str]) -> Iterator[list[Cell]]:
 
     A word counts once in every text that has it.
     """
-    from diffretriever.encoders.framing import ContentWords, content_words
+    from diffretriever.encoders.preparer import ContentWords, content_words
 
     words_of = [content_words(text) for text in texts]
     total = sum(map(len, words_of))

@@ -17,7 +17,7 @@ from pydantic import PositiveInt
 
 from benchmarks.latency.__main__ import LatencyBenchmark
 from benchmarks.latency.__main__ import main as measure_latencies
-from diffretriever.reproduction.checkpoints import FAMILIES
+from diffretriever.reproduction.sizes import FAMILIES
 from diffretriever.schemas.analyse import AnalyseBudgetsJob
 from diffretriever.schemas.reproduce import ReproduceJob
 from diffretriever.schemas.settings import JobConfig
@@ -87,7 +87,7 @@ def run_paper(
     Returns:
         The reproduction's job.
     """
-    from diffretriever.reproduction.exhibits.paper import write_paper
+    from diffretriever.reproduction.exhibits import write_paper
     from diffretriever.reproduction.plan import make_plan
     from diffretriever.reproduction.report import write_report
     from diffretriever.reproduction.runner import run_plan

@@ -20,7 +20,7 @@ MODULES = (
     "diffretriever.codecs.base",
     "diffretriever.collections.base",
     "diffretriever.encoders.base",
-    "diffretriever.encoders.representations",
+    "diffretriever.representations",
     "diffretriever.evaluation.measures",
     "diffretriever.rerank.base",
     "diffretriever.scoring",

@@ -32,7 +32,7 @@ class SampleCollection(JobConfig):
 def main(config: SampleCollection) -> None:
     """Write the folder and say what is in it."""
     from diffretriever.collections import open_collection
-    from diffretriever.collections.base import Passage
+    from diffretriever.collections.records import Passage
     from diffretriever.files import whole_folder
 
     collection = open_collection(config.collection)

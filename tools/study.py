@@ -35,7 +35,7 @@ from tools import ROOT
 
 if TYPE_CHECKING:
     from diffretriever.encoders.base import BackboneEncoder
-    from diffretriever.encoders.representations import Representations
+    from diffretriever.representations import Representations
     from diffretriever.training.data.training_set import TrainingSet
     from diffretriever.training.validation import Validator
 

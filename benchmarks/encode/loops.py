@@ -21,17 +21,16 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from benchmarks.measuring import Sample, peak_mb, serve_child, watched
 from diffretriever.backbones.base import BackboneOutput, pad_right
-from diffretriever.backbones.blocked import BlockedLinear
 from diffretriever.backbones.source import resolve_source
+from diffretriever.backbones.weights import BlockedLinear
 from diffretriever.collections import Passage, open_collection
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.readout import unit_float16
-from diffretriever.encoders.representations import Representations
 from diffretriever.presets import load_retriever
-from diffretriever.ragged import offsets_of
+from diffretriever.representations import Representations, offsets_of
 from diffretriever.schemas.retriever import MaskedRetriever, PooledRetriever
 from diffretriever.scoring.sparse import impact_matrix
 
@@ -94,7 +93,7 @@ def checks(collection: str, retriever: str) -> dict[str, float]:
     One process counts both, so that a busy machine changes neither.
     """
     from diffretriever.front.index import Index
-    from diffretriever.index import checksums, vectors, writer
+    from diffretriever.index import damage, writer
 
     spent = {"finite": 0.0, "checksums": 0.0}
 
@@ -110,8 +109,8 @@ def checks(collection: str, retriever: str) -> dict[str, float]:
 
     with (
         TemporaryDirectory() as folder,
-        mock.patch.object(writer, "refuse_to_write", counted("finite", vectors.refuse_to_write)),
-        mock.patch.object(checksums, "row_checksums", counted("checksums", checksums.row_checksums)),
+        mock.patch.object(writer, "refuse_to_write", counted("finite", damage.refuse_to_write)),
+        mock.patch.object(damage, "row_checksums", counted("checksums", damage.row_checksums)),
     ):
         start = time.process_time()
         Index.create(f"{folder}/index", collection, retriever=retriever, on_ray=False)

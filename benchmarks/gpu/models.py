@@ -16,10 +16,9 @@ from diffretriever.encoders.generated import GeneratedEncoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.pooled import PooledEncoder
 from diffretriever.encoders.preparer import PreparedText
-from diffretriever.random_models.checkpoints import FAMILIES
+from diffretriever.random_models.checkpoints import FAMILIES, SENTENCES_AND_WORDS, build_tokenizer
 from diffretriever.random_models.on_device import random_backbone
-from diffretriever.random_models.tokenizers import SENTENCES_AND_WORDS, build_tokenizer
-from diffretriever.reproduction import checkpoints as published
+from diffretriever.reproduction import sizes as published
 from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, BackboneRetriever
 
 Size: TypeAlias = Literal["published", "tiny"]
@@ -40,7 +39,7 @@ def sizes_of(family: str, size: Size) -> Sizes:
     """Return the sizes of the paper's model of a family, or those of one that a CPU computes in milliseconds."""
     if size == "published":
         sources = {family: source for source, family in published.FAMILIES.items()}
-        return published.size_of(sources[family])
+        return published.sizes_of(sources[family])
     of_family = family_class(FAMILIES[family]).published
     vocab = build_tokenizer(of_family).get_vocab_size()
     return Sizes(64, 2, 4, 2 if of_family.grouped_heads else 4, 128, vocab, of_family.positions)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import DirectoryPath, Field, PositiveInt
 
@@ -20,6 +20,7 @@ from benchmarks.measuring import Benchmark, header, in_child, run
 COLUMNS = ("what", "method", "backbone", "representations", "x", "ms")
 if TYPE_CHECKING:
     from diffretriever.evaluation.formats.tables import Cell
+    from diffretriever.schemas.latencies import Line
 
 _QUERY_TOKENS = 32
 
@@ -70,19 +71,23 @@ class LatencyBenchmark(Benchmark):
 def main(config: LatencyBenchmark) -> None:
     """Measure every system, print a table, write JSON if asked to."""
     from diffretriever.evaluation.formats.tables import format_table
+    from diffretriever.schemas.latencies import Latencies
 
     about = header()
     with TemporaryDirectory() as temporary:
         lines = [line for system in SYSTEMS for line in _lines(system, config, Path(temporary))]
     rows: list[list[Cell]] = []
     for line in lines:
-        rows += [[*(str(line[name]) for name in COLUMNS[:4]), point["x"], point["ms"]] for point in line["points"]]
+        rows += [[*(str(getattr(line, name)) for name in COLUMNS[:4]), point.x, point.ms] for point in line.points]
     own = f"own checkpoints of {', '.join(config.backbones)}" if config.backbones else "small random models"
-    latencies = {"device": f"{_device_name(config.device)}, {own}", "query_tokens": _QUERY_TOKENS, "lines": lines}
-    config.report(about, format_table(rows, COLUMNS), latencies=latencies)
+    device = f"{_device_name(config.device)}, {own}"
+    latencies = Latencies(device=device, query_tokens=_QUERY_TOKENS, lines=tuple(lines))
+    config.report(about, format_table(rows, COLUMNS), latencies=latencies.model_dump(mode="json"))
 
 
-def _lines(system: System, config: LatencyBenchmark, folder: Path) -> Iterator[dict[str, Any]]:
+def _lines(system: System, config: LatencyBenchmark, folder: Path) -> Iterator[Line]:
+    from diffretriever.schemas.latencies import Line
+
     backbone = config.backbones.get(system.backbone) or _random(system, config, folder / system.family)
     values = json.loads((backbone / "config.json").read_text("utf-8"))
     hidden_size = values.get("hidden_size") or values["d_model"]
@@ -94,7 +99,7 @@ def _lines(system: System, config: LatencyBenchmark, folder: Path) -> Iterator[d
     )  # fmt: skip
     sys.stderr.write(f"{system.method} {system.backbone} {system.representations}: done\n")
     for what, line in points.items():
-        yield {**about, "what": what, "points": line}
+        yield Line.model_validate({**about, "what": what, "points": line})
 
 
 def _random(system: System, config: LatencyBenchmark, folder: Path) -> Path:

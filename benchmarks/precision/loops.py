@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from benchmarks.measuring import serve_child
 from benchmarks.precision.__main__ import MEASURE, SPLIT
-from diffretriever.encoders.representations import Representations
 from diffretriever.front.evaluation import evaluate
 from diffretriever.front.index import Index
 from diffretriever.front.retriever import Retriever
 from diffretriever.index.table import PassageIndex
 from diffretriever.presets import load_retriever
+from diffretriever.representations import Representations
 from diffretriever.schemas.index import representation_fields
 from diffretriever.schemas.retriever import Dtype, is_neural
 

@@ -19,8 +19,8 @@ from pydantic import TypeAdapter
 from benchmarks.measuring import peak_mb, serve_child
 from benchmarks.search.figures import Built, Candidates, CountedWords, Timed
 from benchmarks.search.vectors import SAMPLE_SEED, AnyVectors, Vectors, made_up_texts, name
-from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
+from diffretriever.representations import Representations
 from diffretriever.schemas.accelerate import Beside
 from diffretriever.schemas.mode import ListName
 from diffretriever.schemas.search import SearchOptions
@@ -28,8 +28,7 @@ from diffretriever.scoring.fusion import FUSION_DEPTH, ranked
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.bm25 import Bm25Search, keep_bm25
 from diffretriever.search.dense.base import DenseSearch
-from diffretriever.search.dense.calibrate import choose_count, counts_to_try
-from diffretriever.search.dense.candidates import PROPOSERS, CandidateSearch
+from diffretriever.search.dense.candidates import PROPOSERS, CandidateSearch, choose_count, counts_to_try
 from diffretriever.search.dense.coded import CodedPassages, CodedScan
 from diffretriever.search.dense.codes import build_codes, open_segments
 from diffretriever.search.dense.stream import StreamingScan

@@ -19,9 +19,9 @@ from pydantic import Field
 
 from benchmarks.search.arrays import Arrays
 from diffretriever.collections import Passage
-from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.representations import Representations
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import MaskedRetriever

@@ -16,11 +16,10 @@ _PER_PART = 200_000
 def selection(passages: int) -> list[float]:
     """Return the figures of one size; a key is a passage of the corpus or of the index."""
     from diffretriever.collections import open_collection
-    from diffretriever.collections.base import Part
-    from diffretriever.collections.keys import KEY, KeySet, keys_of
+    from diffretriever.collections.keys import KEY, KeySet, PassageSelection, keys_of
     from diffretriever.collections.pydoc import PYDOC
+    from diffretriever.collections.records import Part
     from diffretriever.collections.scanning import PartScan, scan
-    from diffretriever.pipelines.choosing import PassageSelection
     from diffretriever.schemas.encode import EncodeJob
 
     # Its text is not read: the parts are made up.

@@ -15,9 +15,9 @@ from benchmarks.measuring import peak_mb, serve_child, watched
 from benchmarks.sparse.figures import Alone, Built, Latencies
 from benchmarks.sparse.segments import BATCH, MadeUpImpacts, mapped_bytes, measure, resident_bytes
 from diffretriever.artefacts.artefact import bytes_in
-from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, write_block
+from diffretriever.representations import Representations
 from diffretriever.schemas.index import TEXT_SCHEMA, IndexManifest
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.schemas.search import SearchOptions

@@ -16,11 +16,11 @@ import torch
 
 from diffretriever.codecs import train_codec
 from diffretriever.collections import Run
-from diffretriever.encoders.representations import Representations, read_vectors
 from diffretriever.evaluation.measures import EvaluationResult, evaluate
 from diffretriever.evaluation.statistics import paired_p
 from diffretriever.index.rewrite import sample_of
 from diffretriever.index.table import PassageIndex
+from diffretriever.representations import Representations, read_vectors
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.codec import CodecConfig
 from diffretriever.schemas.search import SearchOptions

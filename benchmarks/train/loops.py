@@ -38,11 +38,11 @@ from diffretriever.encoders.preparer import PreparedText
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.schemas.training import Recipe
+from diffretriever.training.adapters import lora_config
 from diffretriever.training.batches import Batches
 from diffretriever.training.data.examples import Group, passage_key
 from diffretriever.training.data.seeds import seed_torch
 from diffretriever.training.gather import Workers
-from diffretriever.training.lora import lora_config
 from diffretriever.training.session import describe_training, open_session
 from diffretriever.training.trainable import with_training_lengths
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from diffretriever.files import AnyPlace, is_file, read_bytes, remove, understood, write_bytes
 from diffretriever.schemas.base import differing_fields
 from diffretriever.schemas.places import plain_place
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 IDENTITY_FILE = "identity"
 """Entry that says which job a ledger belongs to."""
@@ -80,6 +83,27 @@ class Ledger:
     def clear(self) -> None:
         """Delete the folder with all that is in it, if it is there: the job is done."""
         remove(self._place)
+
+    def put_table(self, name: str, table: pa.Table) -> None:
+        """Put a table, compressed; the entry is an Arrow file."""
+        import pyarrow as pa
+        from pyarrow import feather
+
+        sink = pa.BufferOutputStream()
+        feather.write_feather(table, sink, compression="lz4")
+        self.put(name, sink.getvalue())
+
+    def get_table(self, name: str) -> pa.Table:
+        """Return a table that `put_table` put and that must be there; raises `ValueError` if it is damaged."""
+        import pyarrow as pa
+        from pyarrow import feather
+
+        data = self.get(name)
+        if data is None:
+            place = self.place(name)
+            raise ValueError(f"{place} was put there and cannot be read any more: give the same command again")
+        with understood(self.place(name), "remove it, and its work is done again"):
+            return feather.read_table(pa.BufferReader(data))
 
     def _claim(self, identity: dict[str, Any]) -> None:
         # It is put before any other entry: where there is none, there is nothing of another job.

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from diffretriever.backbones import Backbone, load_backbone
-from diffretriever.backbones import blocked as under_test
-from diffretriever.backbones.blocked import BlockedLinear
+from diffretriever.backbones import weights as under_test
 from diffretriever.backbones.flops import forward_flops
+from diffretriever.backbones.weights import BlockedLinear
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.presets import load_retriever

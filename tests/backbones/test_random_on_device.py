@@ -10,9 +10,8 @@ import torch
 from diffretriever.backbones import load_backbone
 from diffretriever.backbones.loader import family_class
 from diffretriever.backbones.published import Sizes
-from diffretriever.random_models.checkpoints import FAMILIES
+from diffretriever.random_models.checkpoints import FAMILIES, build_tokenizer
 from diffretriever.random_models.on_device import random_backbone, write_checkpoint
-from diffretriever.random_models.tokenizers import build_tokenizer
 from tests.backbones.helpers import hidden, pad, texts
 
 

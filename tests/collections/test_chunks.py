@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from diffretriever.collections import BadRecord, Collection, Passage, open_collection, scan, set_aside
+from diffretriever.collections.base import FileCollection
 from diffretriever.collections.chunks import ChunkedCollection
-from diffretriever.collections.files import FileCollection
 from diffretriever.pipelines.chunking import count_words
 
 PARAGRAPHS = [f"Paragraph {i} is about roses. They are {i} years old." for i in range(6)]
@@ -56,7 +56,7 @@ def test_chunks_hold_all_and_fit(documents: Path) -> None:
 def test_parts_are_as_of_the_whole(documents: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     collection = chunks(documents)
     whole = scan(collection, "quarantine", tmp_path / "bad.jsonl")
-    monkeypatch.setattr("diffretriever.collections.files._PART_BYTES", 100)
+    monkeypatch.setattr("diffretriever.collections.base._PART_BYTES", 100)
     parts = scan(collection, "quarantine", tmp_path / "bad.jsonl")
     assert len(parts.parts) > 3
     assert list(parts.kept(collection)) == list(whole.kept(collection))

@@ -14,7 +14,7 @@ import pytest
 
 from diffretriever.collections import Passage, Query, open_collection, scan
 from diffretriever.collections import beir as datasets
-from diffretriever.collections.files import read_queries
+from diffretriever.collections.base import read_queries
 from diffretriever.files import cache_dir
 
 

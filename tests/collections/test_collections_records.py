@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diffretriever.collections import BadRecord, Collection, Passage, open_collection
-from diffretriever.collections.base import WHOLE
-from diffretriever.collections.records import MAX_PASSAGE_BYTES, TextFile, read_lines
+from diffretriever.collections.records import MAX_PASSAGE_BYTES, WHOLE, TextFile, read_lines
 
 Corpus = Callable[[bytes], Collection]
 

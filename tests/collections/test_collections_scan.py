@@ -23,9 +23,9 @@ from diffretriever.collections import (
     open_collection,
     scan,
 )
-from diffretriever.collections.base import WHOLE
-from diffretriever.collections.files import FileCollection
+from diffretriever.collections.base import FileCollection
 from diffretriever.collections.keys import passage_key
+from diffretriever.collections.records import WHOLE
 from diffretriever.collections.scanning import Choice, PartScan, scan_part
 
 Corpus = Callable[[bytes], Collection]

@@ -18,8 +18,8 @@ import pytest
 from pyarrow import feather, parquet
 
 from diffretriever.collections import BadInputError, BadRecord, Collection, Passage, open_collection, scan
+from diffretriever.collections.base import FileCollection
 from diffretriever.collections.documents import as_collection
-from diffretriever.collections.files import FileCollection
 from diffretriever.collections.metadata import WithMetadata
 from diffretriever.collections.scanning import PartScan, scan_part
 from diffretriever.schemas.encode import EncodeJob

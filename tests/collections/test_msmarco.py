@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from diffretriever.collections import Collection, Passage, Query, Run, open_collection
-from diffretriever.collections.customs import own_measure
+from diffretriever.collections.base import own_measure
 from diffretriever.evaluation.measures import evaluate, measures_of
 
 FILES = {

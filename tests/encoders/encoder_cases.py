@@ -15,8 +15,8 @@ from diffretriever.backbones.slot_layers import SlotLayers, attach_slot_layers
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import BackboneEncoder, Encoder
 from diffretriever.encoders.masked import MaskedEncoder
-from diffretriever.encoders.representations import Representations
 from diffretriever.presets import load_retriever
+from diffretriever.representations import Representations
 from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, Bm25Retriever, NeuralRetriever
 from tests.encoders.example_package import METHOD
 

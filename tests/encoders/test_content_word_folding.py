@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from diffretriever.encoders.framing import ContentWords
+from diffretriever.encoders.preparer import ContentWords
 from diffretriever.schemas.retriever import ContentWordsConfig
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from diffretriever.encoders.framing import ContentWords, stop_words
+from diffretriever.encoders.preparer import ContentWords, stop_words
 from diffretriever.schemas.retriever import ContentWordsConfig
 from tools.content_words import kept
 

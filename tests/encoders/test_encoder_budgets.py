@@ -8,7 +8,7 @@ import pytest
 from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.masked import MaskedEncoder
-from diffretriever.encoders.representations import Representations
+from diffretriever.representations import Representations
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.retriever import BackboneConfig, MaskedRetriever
 from tests.encoders.encoder_cases import TEXTS, FolderOf, Make, assert_close, assert_identical, encoded, sequences

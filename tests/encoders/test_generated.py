@@ -16,7 +16,7 @@ import torch
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders import preparer as prepared
 from diffretriever.encoders.generated import GeneratedEncoder
-from diffretriever.encoders.representations import Representations
+from diffretriever.representations import Representations
 from diffretriever.schemas.retriever import BackboneConfig, ContentWordsConfig, GeneratedRetriever
 from tests.encoders.encoder_cases import TEXTS, FolderOf, Make, assert_close, assert_identical, impacts
 

@@ -12,9 +12,8 @@ import pytest
 from diffretriever.backbones import Vocabulary, load_vocabulary
 from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.encoders import preparer as prepared
-from diffretriever.encoders.framing import SYSTEM
 from diffretriever.encoders.generated import closing_tokens, cut_tokens
-from diffretriever.encoders.preparer import Preparer
+from diffretriever.encoders.preparer import SYSTEM, Preparer
 from diffretriever.schemas.retriever import BackboneConfig, GeneratedRetriever, PromptConfig, TextConfig
 from tests.encoders.encoder_cases import HUGE, TEXTS, FolderOf, assert_close
 

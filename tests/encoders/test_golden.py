@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from diffretriever.encoders import load_encoder
-from diffretriever.encoders.representations import Representations
 from diffretriever.random_models.checkpoints import write_random_checkpoint
+from diffretriever.representations import Representations
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.retriever import BackboneConfig, MaskedRetriever, NeuralRetriever, PooledRetriever
 

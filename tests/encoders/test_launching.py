@@ -12,10 +12,9 @@ import psutil
 import pytest
 import torch
 
-from diffretriever.backbones.device import moved, peak_memory
-from diffretriever.encoders import launching
+from diffretriever.backbones.device import Launcher, moved, peak_memory, to_host
+from diffretriever.encoders import base
 from diffretriever.encoders.base import Encoder
-from diffretriever.encoders.launching import Launcher, to_host
 from tests.encoders.encoder_cases import TEXTS, assert_identical
 
 CPU = torch.device("cpu")
@@ -118,7 +117,7 @@ def test_of_many_texts_early_ones_are_finished_on_the_way(
     encoder, texts = encoder_of("masked-llada"), TEXTS * 4
     monkeypatch.setattr(encoder, "tokens_per_batch", 1)
     expected = encoder.encode_queries(texts)
-    monkeypatch.setattr(launching, "_MOST_UNFINISHED", 5)
+    monkeypatch.setattr(base, "_MOST_UNFINISHED", 5)
     finish = encoder.launch(encoder.preparer.prepare_queries(texts))
     unfinished = finish.__self__._launched  # type: ignore[attr-defined]
     assert len(unfinished) == 5

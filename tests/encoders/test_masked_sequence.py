@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from diffretriever.encoders.framing import SYSTEM
 from diffretriever.encoders.masked import MaskedEncoder
+from diffretriever.encoders.preparer import SYSTEM
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.retriever import PromptConfig
 from tests.encoders.encoder_cases import Make, sequences

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from diffretriever.encoders.masked import MaskedEncoder
-from diffretriever.encoders.representations import Representations
+from diffretriever.representations import Representations
 from diffretriever.schemas.budget import Budget
 from tests.encoders.encoder_cases import TEXTS, Make, assert_close, assert_identical, impacts
 

@@ -14,11 +14,11 @@ import torch
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.encoders.masked import MaskedEncoder
-from diffretriever.encoders.representations import Representations
 from diffretriever.front.index import Index
 from diffretriever.front.retriever import Retriever
 from diffretriever.index.manifest import check_same, manifest_of
 from diffretriever.presets import load_retriever
+from diffretriever.representations import Representations
 from diffretriever.schemas.retriever import BackboneConfig, GeneratedRetriever, LibraryRetriever, MaskedRetriever
 from tests.encoders.encoder_cases import HUGE, TEXTS, WORDS, FolderOf, Make, assert_close
 

@@ -10,8 +10,8 @@ import yaml
 from benchmarks.precision import loops
 from benchmarks.precision.__main__ import PrecisionBenchmark, _cosines, _write_part
 from diffretriever.collections import open_collection
-from diffretriever.collections.base import Passage, Query
 from diffretriever.collections.beir import write_beir_folder
+from diffretriever.collections.records import Passage, Query
 from tests.encoders.encoder_cases import WORDS, FolderOf
 
 

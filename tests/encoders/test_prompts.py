@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from diffretriever.encoders.framing import SYSTEM, build_prompt, frame
+from diffretriever.encoders.preparer import SYSTEM, build_prompt, frame
 from diffretriever.schemas.retriever import PromptConfig, Side
 
 

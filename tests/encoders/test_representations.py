@@ -9,7 +9,7 @@ import pytest
 from diffretriever.encoders import preparer as prepared
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.preparer import PREPARED_SCHEMA, PreparedText
-from diffretriever.encoders.representations import Representations, read_impacts, read_vectors
+from diffretriever.representations import Representations, read_impacts, read_vectors
 from diffretriever.schemas.index import representation_fields
 from tests.encoders.encoder_cases import TEXTS, assert_identical, encoded
 

@@ -13,7 +13,7 @@ import pytest
 from diffretriever.encoders import load_encoder
 from diffretriever.index.manifest import check_same, manifest_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.pipelines.encoders import EncoderStart, load_in_actor
+from diffretriever.pipelines.blocks import EncoderStart, load_in_actor
 from diffretriever.presets import load_retriever
 from diffretriever.random_models.checkpoints import write_random_checkpoint
 from diffretriever.schemas.index import IndexManifest

@@ -16,10 +16,10 @@ from diffretriever.encoders import load_encoder
 from diffretriever.encoders.pooled import PooledEncoder
 from diffretriever.encoders.preparer import from_arrow, to_arrow
 from diffretriever.encoders.readout import unit
-from diffretriever.encoders.representations import Representations, not_finite
 from diffretriever.encoders.tokens import TokensEncoder, clustered
 from diffretriever.encoders.trained_for import trained_fields
 from diffretriever.presets import load_retriever
+from diffretriever.representations import Representations, not_finite
 from diffretriever.schemas.retriever import BackboneConfig, TextConfig, TokensRetriever
 from tests.encoders.encoder_cases import HUGE, TEXTS, FolderOf, Make
 

@@ -13,8 +13,7 @@ import diffretriever as dr
 from diffretriever.collections import Run, write_qrels, write_run
 from diffretriever.evaluation.comparison import better_than, compare_runs, draw_differences, lettered_table
 from diffretriever.evaluation.evaluate import evaluate_job
-from diffretriever.evaluation.measures import EvaluationResult
-from diffretriever.evaluation.overlap import warnings_of
+from diffretriever.evaluation.measures import EvaluationResult, warnings_of
 from diffretriever.files import write_text
 from diffretriever.schemas.evaluate import CompareJob, EvaluateJob, Overlap, Test
 from tests.reproduction.tex import faults

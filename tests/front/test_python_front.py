@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import diffretriever as dr
-from diffretriever.encoders.representations import Representations
 from diffretriever.front import index as front_index
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines import encode
 from diffretriever.pipelines.encode import encode_collection
+from diffretriever.representations import Representations
 from diffretriever.schemas.encode import EncodeJob
 from tests.pipelines.corpora import line, write_corpus
 

@@ -8,11 +8,11 @@ import torch
 
 from diffretriever.codecs import train_codec
 from diffretriever.collections import Passage
-from diffretriever.encoders.representations import Representations, read_vectors
 from diffretriever.index.rewrite import parts_of, replace_all, sample_of, write_part
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_place
 from diffretriever.index.writer import Committer, write_block
+from diffretriever.representations import Representations, read_vectors
 from diffretriever.schemas.codec import CodecConfig, StoredCodec
 from diffretriever.schemas.index import IndexManifest, passage_schema
 from diffretriever.schemas.retriever import MaskedRetriever

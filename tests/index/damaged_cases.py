@@ -10,9 +10,9 @@ from unittest.mock import patch
 import numpy as np
 
 from diffretriever.collections import Passage
-from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.representations import Representations
 from tests.index.compressed_cases import manifest, representations
 
 NUMBERS = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf}

@@ -14,8 +14,8 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from diffretriever.collections import Passage
-from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
+from diffretriever.representations import Representations
 from diffretriever.schemas.index import IndexManifest, passage_schema
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.scoring.hits import Hit

@@ -10,7 +10,7 @@ import pytest
 from pyarrow import ipc
 
 from diffretriever.files import write_text
-from diffretriever.index import checksums
+from diffretriever.index import damage
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.inspect import Verification
 from diffretriever.search.inspection import inspect
@@ -113,10 +113,10 @@ def test_checksums_are_joined_and_go_with_their_files(folder: Path) -> None:
 
 def test_processes_join_checksums_at_the_same_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One has listed the files when another joins them."""
-    listed = checksums._records(str(folder))
+    listed = damage._records(str(folder))
     PassageIndex.open(str(folder)).forget_versions()
     (joined,) = records(folder)
-    monkeypatch.setattr(checksums, "_records", lambda _: listed)
+    monkeypatch.setattr(damage, "_records", lambda _: listed)
     PassageIndex.open(str(folder)).forget_versions()
     monkeypatch.undo()
     assert joined in records(folder)

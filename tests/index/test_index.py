@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from diffretriever.collections import Passage
-from diffretriever.encoders.representations import Representations
 from diffretriever.index import compaction
 from diffretriever.index.manifest import check_same
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import BlockWriter, Committer, WriterLock, beside, text_table, write_block
+from diffretriever.representations import Representations
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import BackboneConfig, MaskedRetriever, PooledRetriever, TextConfig
 

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from diffretriever.codecs import load_codec
-from diffretriever.encoders.representations import read_vectors
 from diffretriever.index.table import IndexPart, PassageIndex, ids_filter
 from diffretriever.index.vectors import codec_place, read_packed
+from diffretriever.representations import read_vectors
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.search.dense import open_dense
-from diffretriever.search.dense.compressed import CompressedScan
-from diffretriever.search.dense.packed import build_fragment_packed, open_packed
+from diffretriever.search.dense.compressed import CompressedScan, build_fragment_packed, open_packed
 from diffretriever.search.dense.stream import StreamingScan
 from tests.index.compressed_cases import (
     CPU,

@@ -11,17 +11,17 @@ import pyarrow as pa
 import pytest
 
 from diffretriever.codecs import load_codec
-from diffretriever.encoders.representations import read_vectors
 from diffretriever.index import planning as storage
 from diffretriever.index.history import column_bytes, history
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_place, read_packed
 from diffretriever.index.writer import Committer, write_block
+from diffretriever.representations import read_vectors
 from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import build_codes
-from diffretriever.search.dense.packed import PACKED
+from diffretriever.search.dense.compressed import PACKED
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
 from tests.index.compressed_cases import (

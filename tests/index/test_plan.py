@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from diffretriever.collections import Passage
-from diffretriever.encoders.representations import Representations
 from diffretriever.index import planning
 from diffretriever.index.planning import HIDDEN_SIZES, SAMPLE, count, index_bytes, make_plan, measure, page, scan_rate
 from diffretriever.presets import load_retriever
+from diffretriever.representations import Representations
 from diffretriever.schemas.plan import PlanJob
 from diffretriever.schemas.retriever import is_neural
 

@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 
 from diffretriever.collections import Passage
-from diffretriever.encoders.launching import BatchCost, Encoded
+from diffretriever.encoders.base import BatchCost, Encoded
 from diffretriever.encoders.preparer import NO_IDS, PreparedText, to_arrow
-from diffretriever.encoders.representations import Representations, not_finite, rows_not_finite
 from diffretriever.index.rewrite import write_pruned
 from diffretriever.index.writer import Committer, beside, text_table, write_block
-from diffretriever.pipelines.encoders import EncoderStart
-from diffretriever.pipelines.stages import EncodeBlocks
-from diffretriever.pipelines.streams import pack
+from diffretriever.pipelines.blocks import EncodeBlocks, EncoderStart, pack
+from diffretriever.representations import Representations, not_finite, rows_not_finite
 from tests.index.compressed_cases import compressed, fill, representations
 from tests.index.damaged_cases import NUMBERS, damaged, damaged_index
 
@@ -98,7 +96,7 @@ def test_the_encode_job_leaves_them_out_and_says_so(
         bad = damaged(bad, text, number, where)
     budgets = {index.uri: 3 for index in indexes}
     with (
-        patch("diffretriever.pipelines.encoders.load_in_actor"),
+        patch("diffretriever.pipelines.blocks.load_in_actor"),
         patch.object(EncodeBlocks, "_launched", return_value=lambda: Encoded([sound, bad], BatchCost(1, 1, 0.0))),
     ):
         stage = EncodeBlocks(EncoderStart("", "", "cpu", 1), budgets)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from diffretriever.collections import Passage
-from diffretriever.encoders.representations import Representations
 from diffretriever.index import planning as storage
 from diffretriever.index.planning import make_plan
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.representations import Representations
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.plan import PlanJob
 from diffretriever.schemas.retriever import MaskedRetriever

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from diffretriever.encoders.representations import Representations
+from diffretriever.representations import Representations
 from diffretriever.schemas.sweep import SweepJob, SweepMode
 from diffretriever.scoring.hits import Hit, Hits
 from diffretriever.search.dense.stream import StreamingScan

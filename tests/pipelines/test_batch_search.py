@@ -13,10 +13,8 @@ import pytest
 from diffretriever.collections import read_run
 from diffretriever.index.table import PassageIndex
 from diffretriever.ledger import Ledger
-from diffretriever.pipelines import batch_search
 from diffretriever.pipelines.batch_search import search_batch
 from diffretriever.pipelines.encode import encode_collection
-from diffretriever.pipelines.streams import put_table
 from diffretriever.schemas.encode import EncodeJob
 from diffretriever.schemas.search import BatchSearchJob, SearchOptions
 from diffretriever.search import open_searcher
@@ -90,7 +88,7 @@ def test_the_runs_are_those_of_one_search(job: BatchSearchJob) -> None:
 
 
 def test_a_job_cut_off_goes_on(job: BatchSearchJob) -> None:
-    put, written = put_table, list[str]()
+    put, written = Ledger.put_table, list[str]()
 
     def dying(ledger: Ledger, name: str, table: pa.Table) -> None:
         if len(written) == 12:
@@ -98,7 +96,7 @@ def test_a_job_cut_off_goes_on(job: BatchSearchJob) -> None:
         written.append(name)
         put(ledger, name, table)
 
-    with patch.object(batch_search, "put_table", dying), pytest.raises(KeyboardInterrupt):
+    with patch.object(Ledger, "put_table", dying), pytest.raises(KeyboardInterrupt):
         search_batch(job)
     assert not list(local(job.output).glob("*.trec"))
     summary = search_batch(job)

@@ -17,12 +17,12 @@ import torch
 from diffretriever.collections import Passage
 from diffretriever.encoders.base import Encoder, ModelFacts
 from diffretriever.encoders.preparer import NO_IDS, PreparedText, Preparer, to_arrow
-from diffretriever.encoders.representations import Representations
 from diffretriever.index.writer import BlockWriter, Committer, beside, text_table
 from diffretriever.pipelines import encode
+from diffretriever.pipelines.blocks import RECEIPT_SCHEMA, DeviceUse, EncodeBlocks, pack
 from diffretriever.pipelines.cluster import EncoderPool
-from diffretriever.pipelines.stages import RECEIPT_SCHEMA, DeviceUse, EncodeBlocks
-from diffretriever.pipelines.streams import actor_options, blocks_at_once, blocks_of, dataset_of, pack
+from diffretriever.pipelines.streams import actor_options, blocks_at_once, blocks_of, dataset_of
+from diffretriever.representations import Representations
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.schemas.settings import RayConfig
 from tests.index.compressed_cases import HIDDEN, fill, representations

@@ -69,7 +69,7 @@ def test_encode_again_append_and_replace(tmp_path: Path, make_job: JobMaker) -> 
 
 
 def test_a_large_file_is_read_in_parts(tmp_path: Path, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffretriever.collections.files._PART_BYTES", 500)
+    monkeypatch.setattr("diffretriever.collections.base._PART_BYTES", 500)
 
     def typed(number: int, text: str | None = None) -> str:
         """Of the last parts alone are numbers that are no integers."""

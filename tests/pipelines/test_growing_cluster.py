@@ -22,11 +22,20 @@ import ray
 from ray._private.services import get_node_ip_address
 from ray.autoscaler._private.kuberay.autoscaling_config import _generate_legacy_autoscaling_config_fields
 
-from diffretriever.pipelines.choosing import MachinesAhead
-from diffretriever.pipelines.cluster import DEVICE_VARIABLE, EncoderPool, cpus_here, ray_session
+from diffretriever.pipelines.blocks import pack
+from diffretriever.pipelines.cluster import (
+    DEVICE_VARIABLE,
+    EncoderPool,
+    Kind,
+    Machines,
+    MachinesAhead,
+    Share,
+    cpus_here,
+    ray_session,
+    see_machines,
+)
 from diffretriever.pipelines.encode import encode_collection
-from diffretriever.pipelines.machines import Kind, Machines, Share, see_machines
-from diffretriever.pipelines.streams import blocks_of, pack, read_blocks
+from diffretriever.pipelines.streams import blocks_of, read_blocks
 from tests.pipelines.corpora import JobMaker, line, write_corpus
 from tests.ports import free_port
 

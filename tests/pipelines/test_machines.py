@@ -10,9 +10,8 @@ import pytest
 import yaml
 from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 
-from diffretriever.pipelines import machines
-from diffretriever.pipelines.cluster import EncoderPool, size_pool
-from diffretriever.pipelines.machines import Kind, Machines, Share, kinds_in
+from diffretriever.pipelines import cluster
+from diffretriever.pipelines.cluster import EncoderPool, Kind, Machines, Share, kinds_in, size_pool
 from diffretriever.schemas.retriever import BackboneConfig, Bm25Retriever, MaskedRetriever, RetrieverConfig
 from diffretriever.schemas.settings import RayConfig
 
@@ -119,10 +118,10 @@ def test_kinds_that_say_nothing_of_themselves() -> None:
 def test_kuberay_is_asked_in_its_pods(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("RAY_CLUSTER_NAME", "diffretriever")
-    assert machines._autoscaler_config() is None
+    assert cluster._autoscaler_config() is None
     (tmp_path / "namespace").write_text("here\n")
-    monkeypatch.setattr(machines, "_NAMESPACE", tmp_path / "namespace")
+    monkeypatch.setattr(cluster, "_NAMESPACE", tmp_path / "namespace")
     with patch("ray.autoscaler._private.kuberay.autoscaling_config.AutoscalingConfigProducer") as producer:
         producer.return_value.return_value = {"max_workers": 3}
-        assert machines._autoscaler_config() == {"max_workers": 3}
+        assert cluster._autoscaler_config() == {"max_workers": 3}
     producer.assert_called_once_with("diffretriever", "here")

@@ -12,11 +12,11 @@ import yaml
 from fastapi.testclient import TestClient
 
 from diffretriever.encoders.base import Encoder
-from diffretriever.encoders.representations import read_vectors
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines import encode
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.sweep import sweep_budgets
+from diffretriever.representations import read_vectors
 from diffretriever.schemas.accelerate import AccelerateJob, ProposerName
 from diffretriever.schemas.encode import EncodeJob
 from diffretriever.schemas.search import SearchOptions

@@ -11,12 +11,10 @@ import pytest
 from pyarrow import parquet
 
 from diffretriever.evaluation.formats import FORMATS, Section
-from diffretriever.evaluation.formats.grid import Grid, placed
+from diffretriever.evaluation.formats.base import Grid, placed
 from diffretriever.evaluation.formats.tables import points
-from diffretriever.reproduction.exhibits import EXHIBITS, Exhibit, Findings
+from diffretriever.reproduction.exhibits import EXHIBITS, Exhibit, Findings, asked_for
 from diffretriever.reproduction.exhibits.hyperparameters import code_values, published_hyperparameters
-from diffretriever.reproduction.exhibits.latencies import Latencies
-from diffretriever.reproduction.exhibits.paper import asked_for
 from diffretriever.reproduction.exhibits.prompts import alternatives, published_prompts, used_prompts
 from diffretriever.reproduction.exhibits.published import published_score
 from diffretriever.reproduction.exhibits.statements import CHECKS, checked, statements
@@ -24,6 +22,7 @@ from diffretriever.reproduction.plan import make_plan
 from diffretriever.reproduction.report import make_report
 from diffretriever.reproduction.tables import BEIR7, load_table
 from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.latencies import Latencies
 from tests.reproduction.cases import JobMaker
 from tests.reproduction.tex import faults
 

@@ -8,7 +8,7 @@ import pytest
 
 from diffretriever.reproduction.hours import RowNeeds, best_order, hours_page, needs_of
 from diffretriever.reproduction.plan import make_plan
-from diffretriever.reproduction.storage import PASSAGES
+from diffretriever.reproduction.sizes import PASSAGES
 from diffretriever.reproduction.tables import BEIR7
 from diffretriever.schemas.reproduce import ReproduceJob
 from tests.reproduction.cases import JobMaker

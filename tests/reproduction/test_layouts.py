@@ -8,14 +8,13 @@ from collections.abc import Callable
 import pytest
 
 from diffretriever.evaluation.formats import FORMATS
-from diffretriever.evaluation.formats.base import Format, Section
-from diffretriever.evaluation.formats.grid import Grid, GridCell, GridRow, placed
+from diffretriever.evaluation.formats.base import Format, Grid, GridCell, GridRow, Section, placed
 from diffretriever.reproduction.layouts import layout_of
 from diffretriever.reproduction.layouts.compression import size_text
 from diffretriever.reproduction.layouts.marks import Marking, MarkRule, check_marks, marks_of_ours
 from diffretriever.reproduction.layouts.systems import SystemsLayout
 from diffretriever.reproduction.report import PairedTest, ReproducedCell, ReproducedRow, ReproducedTable
-from diffretriever.reproduction.storage import PASSAGES, index_size
+from diffretriever.reproduction.sizes import PASSAGES, index_size
 from diffretriever.reproduction.tables import MINI, PAPER_TABLES, load_table
 from diffretriever.schemas.reproduce import PublishedTable
 from tests.reproduction.tex import faults

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from diffretriever.files import read_text
-from diffretriever.reproduction.exhibits import EXHIBITS
-from diffretriever.reproduction.exhibits.paper import exhibit_listing, write_paper
+from diffretriever.reproduction.exhibits import EXHIBITS, exhibit_listing, write_paper
 from diffretriever.reproduction.plan import Task, make_plan
 from diffretriever.reproduction.report import make_report
 from diffretriever.reproduction.tables import load_table

@@ -10,17 +10,16 @@ import torch
 
 from diffretriever.collections import Passage, open_collection, read_run
 from diffretriever.encoders import load_encoder
-from diffretriever.encoders.representations import Representations
 from diffretriever.index.manifest import manifest_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.presets import load_retriever
-from diffretriever.reproduction.pooled_search import evaluate_pooled_slots
+from diffretriever.representations import Representations
 from diffretriever.reproduction.report import read_results
+from diffretriever.reproduction.runner import evaluate_pooled_slots
 from diffretriever.schemas.evaluate import EvaluateJob
 from diffretriever.schemas.retriever import MaskedRetriever
-from diffretriever.scoring.maxsim import maxsim
-from diffretriever.scoring.pooled_slots import mean_slots, pooled_slot_scores
+from diffretriever.scoring.maxsim import maxsim, mean_slots, pooled_slot_scores
 
 H = 8
 

@@ -22,11 +22,11 @@ from diffretriever.evaluation import report as evaluation_report
 from diffretriever.evaluation import statistics
 from diffretriever.evaluation.budgets.report import SECTIONS
 from diffretriever.files import read_bytes, read_text
-from diffretriever.reproduction.checkpoints import FAMILIES
 from diffretriever.reproduction.exhibits import EXHIBITS, Exhibit, Findings
 from diffretriever.reproduction.exhibits.statements import checked
 from diffretriever.reproduction.plan import Plan, make_plan
 from diffretriever.reproduction.report import make_report
+from diffretriever.reproduction.sizes import FAMILIES
 from diffretriever.reproduction.tables import BEIR7, load_table
 from diffretriever.schemas.reproduce import ReproduceJob
 from tests.reproduction.tex import faults

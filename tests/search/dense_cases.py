@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
+from diffretriever.representations import Representations
 from diffretriever.schemas.accelerate import Beside, CandidateSettings, ProposerName
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hits

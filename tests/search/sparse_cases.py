@@ -9,9 +9,9 @@ from typing import TypeAlias
 import numpy as np
 
 from diffretriever.collections import Passage
-from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.representations import Representations
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import MaskedRetriever, PooledRetriever
 from diffretriever.scoring.hits import Hit

@@ -9,20 +9,21 @@ import numpy as np
 import pytest
 
 from diffretriever.encoders.base import Encoder
-from diffretriever.encoders.representations import Representations
 from diffretriever.index.manifest import manifest_of
 from diffretriever.index.table import PassageIndex
+from diffretriever.representations import Representations
 from diffretriever.schemas.accelerate import AccelerateJob, ProposerName
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense.base import DenseSearch
-from diffretriever.search.dense.calibrate import (
+from diffretriever.search.dense.candidates import (
+    PROPOSERS,
+    CandidateSearch,
     choose_count,
     counts_to_try,
     recall_at,
     sample_queries,
     wanted_numbers,
 )
-from diffretriever.search.dense.candidates import PROPOSERS, CandidateSearch
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import build_codes, open_segments
 from diffretriever.search.dense.mean import MeanProposer

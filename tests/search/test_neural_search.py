@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from diffretriever.encoders.base import Encoder
-from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
+from diffretriever.representations import Representations
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.fusion import ranked
 from diffretriever.search import open_searcher

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from diffretriever.encoders.base import Encoder
-from diffretriever.encoders.representations import Representations
 from diffretriever.index.planning import Shape, search_memory
 from diffretriever.index.table import PassageIndex
+from diffretriever.representations import Representations
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.halves import DeviceCodes
 from diffretriever.search.dense import open_dense, resident

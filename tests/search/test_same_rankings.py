@@ -21,10 +21,10 @@ import pytest
 import torch
 
 from diffretriever.collections import Passage
-from diffretriever.encoders.representations import Representations
 from diffretriever.index.filters import condition_of
 from diffretriever.index.table import IndexPart, PassageIndex, split_fragments
 from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.representations import Representations
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.metadata import Columns, Scalar
 from diffretriever.schemas.mode import ListName, Mode, lists_of

@@ -13,10 +13,10 @@ import pytest
 
 from diffretriever.artefacts.artefact import Artefact, folders_in
 from diffretriever.encoders.base import Encoder
-from diffretriever.encoders.representations import Representations
 from diffretriever.index.mapped_files import _opened
 from diffretriever.index.table import PassageIndex, shard_fragments
 from diffretriever.index.writer import Committer, text_table, write_block
+from diffretriever.representations import Representations
 from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hits

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from diffretriever.encoders.base import Encoder
-from diffretriever.encoders.representations import read_vectors
 from diffretriever.index.manifest import bm25_manifest, manifest_of
 from diffretriever.index.table import PassageIndex
+from diffretriever.representations import read_vectors
 from diffretriever.schemas.describe import DescribeJob, Example
 from diffretriever.schemas.retriever import Bm25Retriever, LibraryRetriever
 from diffretriever.schemas.search import SearchOptions

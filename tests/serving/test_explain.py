@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diffretriever.encoders.base import Encoder
-from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
+from diffretriever.representations import Representations
 from diffretriever.schemas.serve import SearchResponse, Word
 from diffretriever.search import open_searcher
 from diffretriever.search.explain import explain, parts_of_each, slot_words, terms

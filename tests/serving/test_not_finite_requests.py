@@ -12,8 +12,8 @@ from fastapi.testclient import TestClient
 
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.preparer import PreparedText
-from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
+from diffretriever.representations import Representations
 from diffretriever.serving.api import make_api
 from diffretriever.serving.guard import Keys
 from tests.serving.serving_cases import local_service

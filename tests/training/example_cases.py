@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from diffretriever.collections.base import Passage
+from diffretriever.collections.records import Passage
 from diffretriever.schemas.training_data import PrepareTrainingJob
 from diffretriever.training.data.examples import Checked, Example
 from diffretriever.training.data.preparation import checked_blocks, open_inputs, write_training_set

@@ -17,8 +17,8 @@ from diffretriever.index.vectors import codec_of
 from diffretriever.schemas.codec import CodecConfig
 from diffretriever.schemas.retriever import BackboneRetriever
 from diffretriever.schemas.training import Recipe, TrainJob
+from diffretriever.training.adapters import adapter_tensors, trainable_parameters
 from diffretriever.training.compression import CODEC_FILE, stored_vectors, through_codec
-from diffretriever.training.lora import adapter_tensors, trainable_parameters
 from diffretriever.training.trainable import TextVectors, with_training_lengths
 from tests.index import compressed_cases
 from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of

@@ -17,8 +17,8 @@ import torch.distributed as dist
 
 from diffretriever.schemas.retriever import BackboneRetriever
 from diffretriever.schemas.training import Recipe
+from diffretriever.training.adapters import adapter_tensors, trainable_parameters
 from diffretriever.training.gather import Workers
-from diffretriever.training.lora import adapter_tensors, trainable_parameters
 from diffretriever.training.session import Session
 from tests.training.trainer_cases import (
     WORKERS,

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from diffretriever.collections.base import Passage
-from diffretriever.collections.records import RefusedError
+from diffretriever.collections.records import Passage, RefusedError
 from diffretriever.training.data.examples import (
     Example,
     example_digest,

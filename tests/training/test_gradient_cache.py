@@ -11,10 +11,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from diffretriever.schemas.retriever import BackboneRetriever
+from diffretriever.training.adapters import trainable_parameters
 from diffretriever.training.batches import Part
 from diffretriever.training.data.seeds import seed_torch
 from diffretriever.training.gather import Workers
-from diffretriever.training.lora import trainable_parameters
 from diffretriever.training.objective import objective
 from diffretriever.training.session import Session
 from diffretriever.training.trainable import join

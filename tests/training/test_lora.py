@@ -15,10 +15,10 @@ from diffretriever import backbones
 from diffretriever.backbones import Backbone, load_backbone
 from diffretriever.backbones.loader import family_class
 from diffretriever.schemas.training import MANIFEST_FILE, Recipe, TrainingManifest
-from diffretriever.training.adapters import check_trained
-from diffretriever.training.lora import (
+from diffretriever.training.adapters import (
     adapter_tensors,
     attach_lora,
+    check_trained,
     expected_parameters,
     lora_config,
     trainable_parameters,

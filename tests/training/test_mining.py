@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from diffretriever.collections.base import Passage
+from diffretriever.collections.records import Passage
 from diffretriever.index.manifest import bm25_manifest
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, text_table, write_block

@@ -17,7 +17,7 @@ from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.schemas.retriever import ContentWordsConfig
-from diffretriever.training.lora import trainable_parameters
+from diffretriever.training.adapters import trainable_parameters
 from diffretriever.training.trainable import TrainableEncoder
 from tests.encoders.test_multi_step import confidence_of, count_of
 from tests.training.test_trainable import TEXTS, changed, load

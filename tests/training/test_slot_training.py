@@ -16,7 +16,7 @@ from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.retriever import PromptConfig, Readout
 from diffretriever.schemas.training import Recipe
-from diffretriever.training.lora import expected_parameters, trainable_parameters
+from diffretriever.training.adapters import expected_parameters, trainable_parameters
 from diffretriever.training.session import check_trainable
 from tests.encoders.encoder_cases import PARTS
 from tests.training.test_trainable import TEXTS, assert_same, changed, load

@@ -11,7 +11,7 @@ import torch
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.encoders.preparer import PreparedText
-from diffretriever.training.lora import attach_lora, trainable_parameters
+from diffretriever.training.adapters import attach_lora, trainable_parameters
 from diffretriever.training.trainable import TextVectors, TrainableEncoder
 from tests.training.trainer_cases import CASES, WORDS, FolderOf, config_of, quick_recipe
 

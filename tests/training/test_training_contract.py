@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from diffretriever.training.lora import expected_parameters, trainable_parameters
+from diffretriever.training.adapters import expected_parameters, trainable_parameters
 from tests.training.trainer_cases import CASES, FolderOf, config_of, quick_recipe, session_of
 
 

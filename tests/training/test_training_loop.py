@@ -14,9 +14,9 @@ import torch
 from diffretriever.backbones.flops import Matrices, reached_flops
 from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.schemas.training import Recipe
+from diffretriever.training.adapters import adapter_tensors, trainable_parameters
 from diffretriever.training.engine import open_engine
 from diffretriever.training.gather import Workers
-from diffretriever.training.lora import adapter_tensors, trainable_parameters
 from diffretriever.training.session import check_trainable
 from diffretriever.training.trainable import with_training_lengths
 from tests.training.trainer_cases import FolderOf, ListedData, config_of, quick_recipe, run, session_of

@@ -12,8 +12,8 @@ import torch
 from diffretriever.encoders import load_encoder
 from diffretriever.random_models.adapters import write_random_adapter
 from diffretriever.schemas.retriever import BackboneRetriever
+from diffretriever.training.adapters import adapter_tensors
 from diffretriever.training.data.training_set import TrainingSet
-from diffretriever.training.lora import adapter_tensors
 from diffretriever.training.session import describe_training
 from tests.training.made_up_collection import write_training_data
 from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of

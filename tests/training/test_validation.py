@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from diffretriever.collections import open_collection
-from diffretriever.collections.base import Passage
+from diffretriever.collections.records import Passage
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.evaluation.evaluate import evaluate_job
@@ -16,7 +16,7 @@ from diffretriever.index.manifest import manifest_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.schemas.evaluate import EvaluateJob
-from diffretriever.training.lora import trainable_parameters
+from diffretriever.training.adapters import trainable_parameters
 from diffretriever.training.validation import MEASURE, Validator
 from tests.training.made_up_collection import write_collection
 from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, session_of

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.multiprocessing.spawn import start_processes
 
-from diffretriever.collections.base import Passage
+from diffretriever.collections.records import Passage
 from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, BackboneRetriever
 from diffretriever.schemas.training import Recipe
 from diffretriever.training.data.examples import Group, text_key

@@ -17,7 +17,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from diffretriever.backbones import load_vocabulary
 from diffretriever.encoders.base import Encoder, ModelFacts
 from diffretriever.encoders.preparer import NO_IDS, PreparedText, Preparer
-from diffretriever.encoders.representations import Representations
+from diffretriever.representations import Representations
 from diffretriever.schemas.retriever import BackboneConfig, InstalledRetriever, Side
 
 

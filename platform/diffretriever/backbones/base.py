@@ -2,7 +2,8 @@
 
 Only logits that are asked for are computed: in a vocabulary of 150,000 all of them cost more than the slots do.
 
-Legend: B batch, L padded length, P positions read in a row, H hidden size, V vocabulary, T chosen tokens, M vectors.
+Legend: B batch, L padded length, P positions read in a row, H hidden size, V vocabulary, T chosen tokens, M vectors,
+N dimensions that the final norm does not switch off.
 """
 
 from __future__ import annotations
@@ -18,23 +19,24 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from diffretriever.backbones.blocked import block_weights
 from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields
 from diffretriever.backbones.device import keep_freed_memory, moved, resolve_attention
-from diffretriever.backbones.directions import as_states
 from diffretriever.backbones.graphs import PassGraphs, Shape
 from diffretriever.backbones.inputs import PassInputs, check_inputs, whole_steps
 from diffretriever.backbones.packed import KERNEL, Layout, PackedBatch
 from diffretriever.backbones.published import Published
 from diffretriever.backbones.slot_layers import MODULE, SlotLayers
 from diffretriever.backbones.vocabulary import Vocabulary
-from diffretriever.backbones.weights import load_model
+from diffretriever.backbones.weights import block_weights, load_model
 
 TEXTS_APART = 128
 """Tokens of a row from which on texts run before their slots, where an adapter changes these alone.
 
 For fewer, a second look at the weights takes longer than the adapter's products for texts (measured on a CPU).
 """
+_SWITCHED_OFF = 1e-3
+"""Relative to the norm's largest weight. What z is in a dimension with less, no state tells: it counts there as it does
+in the others, on average. MiniLM has 3 such dimensions of 384."""
 Adapted: TypeAlias = Callable[[Any, nn.Module, nn.Linear, nn.Linear, float, Tensor], Tensor]
 """PEFT's layer, its dropout, A, B and scaling, and inputs [B, L, I] → [B, L, O]."""
 
@@ -534,3 +536,27 @@ def pad_right(rows: Sequence[np.ndarray], fill: int) -> tuple[torch.Tensor, torc
     if width:
         ids_BL[mask_BL.bool()] = torch.from_numpy(np.concatenate(rows)).long()
     return ids_BL, mask_BL
+
+
+def as_states(directions_MH: Tensor, weight_H: Tensor, bias_H: Tensor | None) -> Tensor:
+    """Return float32 [M, H]: each direction of a final state with the length that a state has there.
+
+    A norm leaves its states on an ellipsoid: state = weight · z + bias with |z|² = H, for RMSNorm and LayerNorm alike.
+    So the length that a stored unit vector has lost follows from the weights of the norm, up to the rounding of the
+    vector and the norm's epsilon. The mean of several states lies within the ellipsoid, and is made longer than it was.
+
+    Args:
+        directions_MH: floating, of any length; 0 stays 0.
+        weight_H: of the norm.
+        bias_H: of the norm; None for one without.
+    """
+    weight_H = weight_H.float()
+    is_on_H = weight_H.abs() > _SWITCHED_OFF * weight_H.abs().max()
+    ray_MN = directions_MH.float()[:, is_on_H] / weight_H[is_on_H]
+    centre_N = torch.zeros_like(ray_MN[0]) if bias_H is None else bias_H.float()[is_on_H] / weight_H[is_on_H]
+    # |length · ray - centre|² = N; of the two lengths the one that goes along the ray, not against it.
+    square_M = ray_MN.square().sum(1).clamp(min=torch.finfo(torch.float32).tiny)
+    along_M = ray_MN @ centre_N
+    outside = centre_N.square().sum() - len(centre_N)
+    length_M = (along_M + (along_M.square() - square_M * outside).clamp(min=0).sqrt()) / square_M
+    return directions_MH.float() * length_M[:, None]

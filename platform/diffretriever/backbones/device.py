@@ -1,4 +1,9 @@
-"""Device, precision and attention kernel: decided once, when a backbone is loaded."""
+"""A device: which, in what precision and by which attention kernel a backbone runs there, and the work it is given.
+
+The former is decided once, when a backbone is loaded. One batch is launched at a time, whichever thread it is of, and
+finished without the device. On a GPU a launch returns at once: passes and copies are queued, and an event says when
+their results are there. On a CPU a launch computes.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +14,18 @@ import os
 import re
 import resource
 import sys
+import threading
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import torch
 
 from diffretriever.schemas.retriever import TRAINABLE_METHODS
+
+T = TypeVar("T")
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 FLOAT8 = "float8"
@@ -159,6 +169,72 @@ def moved(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None 
     # From other memory than pinned one a copy waits until the GPU has done all that was asked of it before. What was
     # expanded cannot be pinned: several of its elements are one.
     return tensor.to(dtype or tensor.dtype).contiguous().pin_memory().to(device, non_blocking=True)
+
+
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor on the CPU; a GPU's values are in it once what was launched is waited for, and not before."""
+    if tensor.device.type == "cpu":
+        return tensor
+    # To other memory than pinned one nothing is copied while the host goes on.
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
+
+
+class Launched(Generic[T]):
+    """A batch that was given to a device."""
+
+    def __init__(self, finish: Callable[[], T], wait: Callable[[], float]) -> None:
+        """Know the batch.
+
+        Args:
+            finish: makes something of the device's results, without the device.
+            wait: waits for them; returns the seconds in which the device worked on the batch alone.
+        """
+        self._finish, self._wait = finish, wait
+
+    def result(self) -> tuple[T, float]:
+        """Wait for the device; return what is made of its results, and its seconds."""
+        seconds = self._wait()
+        return self._finish(), seconds
+
+
+class Launcher:
+    """Gives batches to a device, so that no two of them are in its memory at once, nor their seconds counted twice."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._lock = threading.Lock()
+
+    def launch(self, begin: Callable[[], Callable[[], T]]) -> Launched[T]:
+        """Give the device a batch, when it is this thread's turn.
+
+        Args:
+            begin: has the device compute, by `to_host` at the end; returns what makes something of the results.
+
+        Raises:
+            torch.OutOfMemoryError: there is no memory for the batch.
+        """
+        with self._lock:
+            return self._on_gpu(begin) if self._device.type == "cuda" else self._on_cpu(begin)
+
+    def _on_cpu(self, begin: Callable[[], Callable[[], T]]) -> Launched[T]:
+        start = time.perf_counter()
+        finish = begin()
+        seconds = time.perf_counter() - start
+        return Launched(finish, lambda: seconds)
+
+    def _on_gpu(self, begin: Callable[[], Callable[[], T]]) -> Launched[T]:
+        stream = torch.cuda.current_stream(self._device)
+        # A thread that waits for such an event sleeps; others would spin.
+        started, ended = (torch.cuda.Event(enable_timing=True, blocking=True) for _ in range(2))
+        started.record(stream)
+        finish = begin()
+        ended.record(stream)
+
+        def wait() -> float:
+            ended.synchronize()
+            return float(started.elapsed_time(ended)) / 1000
+
+        return Launched(finish, wait)
 
 
 def peak_memory(device: torch.device) -> int:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from diffretriever.encoders.framing import stop_words
+from diffretriever.encoders.preparer import stop_words
 from diffretriever.schemas.base import suggest
 
 _WORD = re.compile(r"[^\W_]+")

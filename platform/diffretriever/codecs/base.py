@@ -18,7 +18,7 @@ import safetensors.numpy
 
 from diffretriever.codecs.kernels import best_of_passages
 from diffretriever.files import write_bytes
-from diffretriever.ragged import runs
+from diffretriever.representations import runs
 from diffretriever.schemas.codec import Bits, CodecConfig, Family
 
 Products: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]

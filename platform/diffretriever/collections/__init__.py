@@ -9,19 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diffretriever.collections import beir, irds, msmarco
-from diffretriever.collections.base import (
-    BadInputError,
-    BadRecord,
-    Collection,
-    Passage,
-    Qrels,
-    Query,
-)
+from diffretriever.collections.base import Collection, FileCollection, read_queries
 from diffretriever.collections.beir import FOLDERS, open_dataset
 from diffretriever.collections.documents import checked_fields
-from diffretriever.collections.files import FileCollection, read_queries
 from diffretriever.collections.pydoc import PYDOC, open_pydoc
-from diffretriever.collections.records import TextFile, find_file
+from diffretriever.collections.records import BadInputError, BadRecord, Passage, Qrels, Query, TextFile, find_file
 from diffretriever.collections.tables import READERS, TableCollection, is_table
 from diffretriever.collections.texts import READERS as TEXTS
 from diffretriever.collections.texts import is_text, open_text_file, open_texts_folder

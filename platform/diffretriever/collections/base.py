@@ -1,105 +1,65 @@
-"""What a collection is: passages to index, queries and relevance judgements to evaluate with."""
+"""What a collection is: passages to index, queries and relevance judgements to evaluate with, most often in files.
+
+Published results of public collections are made in ways of their own: a measure, and what is left out, by its name.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import date
 from pathlib import Path
-from typing import Any
 
-from diffretriever.collections.customs import excludes_self
-from diffretriever.schemas.metadata import Scalar
+from diffretriever.collections.records import (
+    MAX_PASSAGE_BYTES,
+    WHOLE,
+    BadRecord,
+    Part,
+    Passage,
+    Qrels,
+    Query,
+    Reading,
+    TextFile,
+    judge,
+    passage_from_json,
+    passage_from_tsv,
+    query_from_json,
+    query_from_tsv,
+    read_lines,
+)
+from diffretriever.collections.trec import read_qrels_file
+from diffretriever.files import file_size, files_in
 from diffretriever.schemas.places import StorePath
 
-_SEPARATOR = "\x1f"
-
-Qrels = dict[str, dict[str, int]]
-"""Query id → passage id → relevance."""
-
-
-class BadInputError(ValueError):
-    """Records of a collection cannot be used; the message lists the first ones and says how to go on."""
+_PART_BYTES = 64 << 20
+_EXCLUDING_SELF = frozenset({"arguana", "quora"})
+_MSMARCO = "msmarco"
+_DOCUMENTS = "document"
+_JUDGED_ONCE = ("train", "dev")
+"""MS MARCO's queries with one answer; those of TREC have graded judgements."""
 
 
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """A text to retrieve. The id is without whitespace; title or text may be blank, not both."""
+def excludes_self(collection: str) -> bool:
+    """Return whether a query's own document (same id) is left out, as BEIR does: its ArguAna and Quora.
 
-    id: str
-    title: str
-    text: str
-    metadata: Mapping[str, Scalar] = field(default_factory=dict, hash=False)
-    """What an index keeps of the record's further fields, in the types of its columns."""
-    further: Mapping[str, Any] = field(default_factory=dict, hash=False, compare=False, repr=False)
-    """All of the record's further fields, as they were read."""
-
-    @property
-    def digest(self) -> bytes:
-        """BLAKE2b-128 of title, unit separator and text, then of metadata: equal ones mean an unchanged passage."""
-        contents = f"{self.title}{_SEPARATOR}{self.text}"
-        # Only then may the same contents be another title and text.
-        person = str(len(self.title)).encode() if contents.count(_SEPARATOR) > 1 else b""
-        of_texts = hashlib.blake2b(contents.encode(), digest_size=16, person=person).digest()
-        if not self.metadata:
-            return of_texts
-        values = json.dumps(self.metadata, sort_keys=True, default=date.isoformat)
-        return hashlib.blake2b(of_texts + values.encode(), digest_size=16).digest()
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """A text to search with."""
-
-    id: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class BadRecord:
-    """A record that cannot be used: where it is, why, and how it begins.
-
-    `line` counts from 1, `raw` is at most 200 characters. `reason` is `kind` or `kind: detail`.
+    There queries are passages. Elsewhere equal ids are a coincidence: Cranfield numbers both from 1.
     """
-
-    file: str
-    line: int
-    reason: str
-    raw: str
-
-    @property
-    def kind(self) -> str:
-        """The reason without its detail, to count by."""
-        return self.reason.partition(":")[0]
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.reason}"
+    return collection.lower() in _EXCLUDING_SELF
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A stretch of a collection that can be read by itself: bytes of its file, up to the end where `end` is None."""
-
-    start: int = 0
-    end: int | None = None
+def own_measure(collection: str, split: str) -> str:
+    """Return the measure that results are published in (paper §4): MRR@10 for MS MARCO's own queries, else nDCG@10."""
+    is_judged_once = collection.lower().startswith(_MSMARCO) and split.startswith(_JUDGED_ONCE)
+    return "MRR@10" if is_judged_once else "nDCG@10"
 
 
-WHOLE = Part()
+def least_relevance(collection: str, split: str) -> int:
+    """Return the lowest grade that is relevant to a measure without grades.
 
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """The records of a part."""
-
-    file: str
-    """Where they are, as shown to a user."""
-    records: Iterator[tuple[int, Passage | BadRecord]]
-    """In order, each with its line, counted from 1 at the start of the part."""
-    count_lines: Callable[[], int]
-    """How many lines the part has, once all records have been read; also blank ones."""
+    TREC counts MS MARCO's passages from grade 2 on, its documents from 1 on as everywhere.
+    """
+    is_of_passages = collection.lower().startswith(_MSMARCO) and _DOCUMENTS not in collection.lower()
+    return 2 if is_of_passages and not split.startswith(_JUDGED_ONCE) else 1
 
 
 class Collection(ABC):
@@ -220,3 +180,127 @@ class UnjudgedCollection(Collection):
     def qrels(self, split: str) -> Qrels:
         """Raise `ValueError`: there are none."""
         raise ValueError(f"'{self.place()}' has documents and no judgements, so no split '{split}'")
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The files of one split; several splits may share their queries' file."""
+
+    queries: TextFile
+    qrels: TextFile
+
+
+@dataclass(frozen=True, slots=True)
+class FileCollection(Collection):
+    """Files named `.jsonl` hold JSON objects, others tab-separated columns; each may be `.gz`."""
+
+    name: str
+    corpus: TextFile
+    split_files: dict[str, Split]
+    lacking: dict[str, str] = field(default_factory=dict)
+    """Split that its files could be but are not all there → which are not, as a sentence."""
+
+    def records(self) -> Iterator[Passage | BadRecord]:
+        """Stream the corpus file in its own order."""
+        return (record for _, record in self.read(WHOLE).records)
+
+    def parts(self, part_bytes: int | None = None) -> list[Part]:
+        """Return parts of equal size; compressed data can only be read from the start."""
+        part_bytes = part_bytes or _PART_BYTES
+        size = file_size(self.corpus.path)
+        if size <= part_bytes or self.corpus.name.endswith(".gz"):
+            return [WHOLE]
+        starts = range(0, size, part_bytes)
+        return [Part(start, min(start + part_bytes, size)) for start in starts]
+
+    def read(self, part: Part) -> Reading:
+        """Stream the lines of the corpus file that begin in a part."""
+        parse = passage_from_json if _is_json(self.corpus) else passage_from_tsv
+        lines = read_lines(self.corpus, MAX_PASSAGE_BYTES, part)
+        records = ((line.number, judge(line, self.corpus, parse)) for line in lines)
+        return Reading(self.corpus.shown, records, lambda: lines.count)
+
+    def splits(self) -> list[str]:
+        """Return the splits found when the collection was opened."""
+        return sorted(self.split_files)
+
+    def queries(self, split: str) -> list[Query]:
+        """Return the split's judged queries; a judged query without a text is an error as well."""
+        qrels = self.qrels(split)
+        file = self._split(split).queries
+        queries = [query for query in read_queries_file(file) if query.id in qrels]
+        missing = qrels.keys() - {query.id for query in queries}
+        if missing:
+            example = min(missing)
+            raise ValueError(
+                f"{file.shown}: {len(missing)} queries judged in split '{split}' are not here, "
+                f"for example '{example}'. Add them, or remove their judgements."
+            )
+        return queries
+
+    def qrels(self, split: str) -> Qrels:
+        """Return the split's judgements."""
+        return read_qrels_file(self._split(split).qrels)
+
+    def source_state(self) -> str:
+        """Return name, size and modification time of the corpus file."""
+        return self.corpus.state()
+
+    def why_not(self, split: str) -> str:
+        """Return which of the split's files are not there, and the splits that are."""
+        why = f": {self.lacking[split]}" if split in self.lacking else ""
+        return f"{why}{Collection.why_not(self, split)}"
+
+    def inputs(self) -> list[Path | StorePath]:
+        """Return the corpus file and those of all splits."""
+        judged = [file.path for split in self.split_files.values() for file in (split.queries, split.qrels)]
+        return [self.corpus.path, *judged]
+
+    def place(self) -> str:
+        """Return the corpus file's URI, or its path, absolute and without links; the name where it is a download.
+
+        A file in a zip lies below the zip, wherever it was unpacked.
+        """
+        if isinstance(self.corpus.path, StorePath):
+            return str(self.corpus.path)
+        shown = Path(self.corpus.shown).expanduser().absolute()
+        return str(shown.resolve()) if any(path.is_file() for path in (shown, *shown.parents)) else self.name
+
+    def _split(self, split: str) -> Split:
+        if split in self.split_files:
+            return self.split_files[split]
+        raise ValueError(f"collection '{self.name}' has no split '{split}'{self.why_not(split)}")
+
+
+def _is_json(file: TextFile) -> bool:
+    return file.name.removesuffix(".gz").endswith(".jsonl")
+
+
+def splits_in(folder: Path | StorePath, begin: str = "") -> list[str]:
+    """Return what stands between `begin` and `.tsv` or `.tsv.gz` in the names of a folder's files, sorted."""
+    names = {info.base_name.removesuffix(".gz") for info in files_in(folder)}
+    found = (name for name in names if name.startswith(begin) and name.endswith(".tsv"))
+    return sorted(name.removeprefix(begin).removesuffix(".tsv") for name in found)
+
+
+def read_queries(path: Path | StorePath) -> list[Query]:
+    """Read a queries file: `.jsonl` objects or `id<TAB>text` lines, either may be `.gz`.
+
+    Raises:
+        ValueError: a line is no query, or an id comes twice; the message names the line.
+    """
+    return list(read_queries_file(TextFile.at(path)))
+
+
+def read_queries_file(file: TextFile) -> Iterator[Query]:
+    """Stream what `read_queries` reads."""
+    parse = query_from_json if _is_json(file) else query_from_tsv
+    lines: dict[str, int] = {}
+    for line in read_lines(file, MAX_PASSAGE_BYTES):
+        query = judge(line, file, parse)
+        if isinstance(query, BadRecord):
+            raise ValueError(str(query))
+        first = lines.setdefault(query.id, line.number)
+        if first != line.number:
+            raise ValueError(f"{file.shown}:{line.number}: duplicate query id '{query.id}', first on line {first}")
+        yield query

@@ -18,9 +18,8 @@ from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 from urllib.request import urlopen
 
-from diffretriever.collections.base import Passage, Qrels, Query
-from diffretriever.collections.files import FileCollection, Split, splits_in
-from diffretriever.collections.records import find_file
+from diffretriever.collections.base import FileCollection, Split, splits_in
+from diffretriever.collections.records import Passage, Qrels, Query, find_file
 from diffretriever.files import cache_dir, locked, whole_file, whole_folder
 from diffretriever.schemas.places import StorePath
 

@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from diffretriever.collections.base import BadRecord, Collection, CollectionOver, Part, Passage, Reading
+from diffretriever.collections.base import Collection, CollectionOver
+from diffretriever.collections.records import BadRecord, Part, Passage, Reading
 
 CHUNK_ID = re.compile(r"#[0-9]+$")
 """What the id of a chunk has after its document's."""

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from diffretriever.collections.base import BadRecord, Collection, Passage, UnjudgedCollection
+from diffretriever.collections.base import Collection, UnjudgedCollection
 from diffretriever.collections.records import (
     ID_FIELDS,
     TEXT_FIELDS,
+    BadRecord,
+    Passage,
     RefusedError,
     checked_passage,
     first_present,

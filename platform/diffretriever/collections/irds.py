@@ -15,9 +15,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from diffretriever.collections.base import Passage, Qrels, Query
+from diffretriever.collections.base import FileCollection
 from diffretriever.collections.beir import CORPUS, open_beir_folder, remove_abandoned, write_beir_folder
-from diffretriever.collections.files import FileCollection
+from diffretriever.collections.records import Passage, Qrels, Query
 from diffretriever.files import cache_dir, file_digest, locked, whole_folder
 from diffretriever.progress import track
 from diffretriever.schemas.base import suggest

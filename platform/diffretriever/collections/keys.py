@@ -1,18 +1,25 @@
-"""Sixteen bytes for a passage, and the sets by which millions of passages are compared in little memory.
+"""Sixteen bytes for a passage: by them millions of passages are compared in little memory, and chosen to be encoded.
 
 The first ten bytes of a key are a hash of the id, the last six one of title and text. That two of a billion ids share a
 hash has a chance of one in two million, that a changed text keeps its own one in 280 trillion.
 
-Legend: N keys.
+Legend: N keys, I indexes.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Self
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from diffretriever.collections.records import Passage
+from diffretriever.schemas.encode import EncodeJob
 
 KEY = np.dtype("S16")
 """Keys compare as bytes; never read one as a Python value, which would lose NULs at its end."""
@@ -21,6 +28,7 @@ _ID_BYTES = 10
 _TEXT_BYTES = 6
 # Keys are sorted by shares, for a sort takes as much again as what is sorted.
 _SHARES = 16
+_CONFLICTS_NAMED = 5
 
 
 def passage_key(passage_id: str, digest: bytes) -> bytes:
@@ -112,3 +120,83 @@ def _bytes_of(keys_N: np.ndarray) -> np.ndarray:
 
 def _ids(keys_N: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(_bytes_of(keys_N)[:, :_ID_BYTES]).reshape(-1).view(f"S{_ID_BYTES}")
+
+
+@dataclass
+class PassageSelection:
+    """Decides on each passage of a collection: it is encoded if any of the indexes lacks it."""
+
+    job: EncodeJob
+    present: Sequence[KeySet]
+    """What each index holds."""
+    already_there: int = 0
+    skipped: int = 0
+    replaced: int = 0
+    conflicts: int = 0
+    first_conflicts: list[int] = field(default_factory=list)
+    """Which of all passages that were asked about."""
+    asked: int = 0
+    keys: list[np.ndarray] = field(default_factory=list)
+    """Those that were asked about, kept for a job that syncs."""
+
+    def __call__(self, keys_N: np.ndarray) -> np.ndarray:
+        """Return bool [N]: which passages to encode; and count them all."""
+        has_id_IN, same_IN = (
+            np.array(each) for each in zip(*(held.compare(keys_N) for held in self.present), strict=True)
+        )
+        changed_N = (has_id_IN & ~same_IN).any(0)
+        missing_N: np.ndarray = np.logical_not(same_IN.all(0))
+        self.already_there += int((~missing_N).sum())
+        n_changed = int(changed_N.sum())
+        if self.job.on_existing == "replace":
+            self.replaced += n_changed
+            wanted_N = missing_N
+        else:
+            wanted_N = missing_N & ~changed_N
+            self.skipped += n_changed if self.job.on_existing == "skip" else 0
+        if self.job.on_existing == "error":
+            self.conflicts += n_changed
+            room = _CONFLICTS_NAMED - len(self.first_conflicts)
+            self.first_conflicts += (np.flatnonzero(changed_N)[:room] + self.asked).tolist()
+        self.asked += len(keys_N)
+        if self.job.sync:
+            self.keys.append(keys_N)
+        return wanted_N
+
+    def gone(self, rows: Iterable[pa.RecordBatch], collection: str) -> list[str]:
+        """Return the ids that an index holds of a collection and that were not asked about.
+
+        Args:
+            rows: of the index, with `id` and `collection`.
+            collection: its name.
+        """
+        asked = KeySet(np.concatenate([np.zeros(0, KEY), *self.keys]))
+        held = (
+            batch.filter(pc.equal(batch.column("collection"), collection)).column("id").to_pylist() for batch in rows
+        )
+        return [
+            passage_id
+            for ids in held
+            for passage_id, is_there in zip(ids, asked.has_ids(ids).tolist(), strict=True)
+            if not is_there
+        ]
+
+    def count_held(self, ids: Sequence[str]) -> int:
+        """Return how many of some passages any index held, with whatever text."""
+        return int(np.array([held.has_ids(ids) for held in self.present]).any(0).sum())
+
+    def refuse_conflicts(self, asked: Iterator[Passage]) -> None:
+        """Raise `ValueError` if passages changed and the job does not say what to do with them.
+
+        Args:
+            asked: the passages that were asked about, in order.
+        """
+        if self.conflicts == 0:
+            return
+        wanted = set(self.first_conflicts)
+        ids = [passage.id for number, passage in enumerate(islice(asked, max(wanted) + 1)) if number in wanted]
+        names = ", ".join(f"'{i}'" for i in ids) + (", …" if self.conflicts > _CONFLICTS_NAMED else "")
+        raise ValueError(
+            f"{self.conflicts} passages are in {self.job.index} with another text or other metadata ({names}): say "
+            "--on-existing replace to replace such passages, or --on-existing skip to leave them as they are"
+        )

@@ -17,8 +17,8 @@ from decimal import Decimal
 from operator import ne
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from diffretriever.collections.base import BadRecord, Collection, CollectionOver, Part, Passage, Reading
-from diffretriever.collections.records import RefusedError, Untyped
+from diffretriever.collections.base import Collection, CollectionOver
+from diffretriever.collections.records import BadRecord, Part, Passage, Reading, RefusedError, Untyped
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.metadata import Columns, ColumnType, Scalar, check_column_name
 

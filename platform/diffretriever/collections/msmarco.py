@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from diffretriever.collections.files import FileCollection, Split, splits_in
+from diffretriever.collections.base import FileCollection, Split, splits_in
 from diffretriever.collections.records import find_file
 from diffretriever.files import is_file
 from diffretriever.schemas.places import StorePath

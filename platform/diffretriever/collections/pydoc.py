@@ -19,10 +19,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from diffretriever.collections.base import Passage, Query
+from diffretriever.collections.base import FileCollection
 from diffretriever.collections.beir import CORPUS, open_beir_folder, write_beir_folder
-from diffretriever.collections.files import FileCollection
-from diffretriever.collections.records import RefusedError, checked_passage
+from diffretriever.collections.records import Passage, Query, RefusedError, checked_passage
 from diffretriever.files import cache_dir, whole_folder
 
 PYDOC = "pydoc"

@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from diffretriever.collections.base import BadRecord, Collection
+from diffretriever.collections.base import Collection
+from diffretriever.collections.records import BadRecord
 from diffretriever.files import exists, is_file, locked, open_input, whole_file
 from diffretriever.schemas.places import StorePath
 

@@ -1,20 +1,21 @@
-"""The records of corpus and query files: lines read in bounded memory, plain or gzip, and what makes each usable."""
+"""Records: passages, queries, bad ones, and files of them: lines read in bounded memory, and what makes each usable."""
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import re
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from diffretriever.collections.base import WHOLE, BadRecord, Part, Passage, Query
 from diffretriever.files import file_state, is_file, open_input
-from diffretriever.schemas.metadata import NOT_METADATA
+from diffretriever.schemas.metadata import NOT_METADATA, Scalar
 from diffretriever.schemas.places import StorePath
 
 MAX_PASSAGE_BYTES = 1_000_000
@@ -33,6 +34,91 @@ _TYPE_NAMES = {bool: "a boolean", int: "an integer", float: "a number", str: "a 
 T = TypeVar("T")
 BOM = b"\xef\xbb\xbf"
 _SKIP_BYTES = 1 << 16
+_SEPARATOR = "\x1f"
+
+Qrels = dict[str, dict[str, int]]
+"""Query id → passage id → relevance."""
+
+
+class BadInputError(ValueError):
+    """Records of a collection cannot be used; the message lists the first ones and says how to go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A text to retrieve. The id is without whitespace; title or text may be blank, not both."""
+
+    id: str
+    title: str
+    text: str
+    metadata: Mapping[str, Scalar] = field(default_factory=dict, hash=False)
+    """What an index keeps of the record's further fields, in the types of its columns."""
+    further: Mapping[str, Any] = field(default_factory=dict, hash=False, compare=False, repr=False)
+    """All of the record's further fields, as they were read."""
+
+    @property
+    def digest(self) -> bytes:
+        """BLAKE2b-128 of title, unit separator and text, then of metadata: equal ones mean an unchanged passage."""
+        contents = f"{self.title}{_SEPARATOR}{self.text}"
+        # Only then may the same contents be another title and text.
+        person = str(len(self.title)).encode() if contents.count(_SEPARATOR) > 1 else b""
+        of_texts = hashlib.blake2b(contents.encode(), digest_size=16, person=person).digest()
+        if not self.metadata:
+            return of_texts
+        values = json.dumps(self.metadata, sort_keys=True, default=date.isoformat)
+        return hashlib.blake2b(of_texts + values.encode(), digest_size=16).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A text to search with."""
+
+    id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecord:
+    """A record that cannot be used: where it is, why, and how it begins.
+
+    `line` counts from 1, `raw` is at most 200 characters. `reason` is `kind` or `kind: detail`.
+    """
+
+    file: str
+    line: int
+    reason: str
+    raw: str
+
+    @property
+    def kind(self) -> str:
+        """The reason without its detail, to count by."""
+        return self.reason.partition(":")[0]
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stretch of a collection that can be read by itself: bytes of its file, up to the end where `end` is None."""
+
+    start: int = 0
+    end: int | None = None
+
+
+WHOLE = Part()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The records of a part."""
+
+    file: str
+    """Where they are, as shown to a user."""
+    records: Iterator[tuple[int, Passage | BadRecord]]
+    """In order, each with its line, counted from 1 at the start of the part."""
+    count_lines: Callable[[], int]
+    """How many lines the part has, once all records have been read; also blank ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,11 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from diffretriever.collections.base import BadInputError, BadRecord, Collection, Part, Passage
+from diffretriever.collections.base import Collection
 from diffretriever.collections.keys import KEY, passage_key, repeated_ids
 from diffretriever.collections.metadata import Kinds, WithMetadata
 from diffretriever.collections.quarantine import quarantined
+from diffretriever.collections.records import BadInputError, BadRecord, Part, Passage
 from diffretriever.schemas.metadata import Columns
 from diffretriever.schemas.places import StorePath
 

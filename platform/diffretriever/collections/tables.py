@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from diffretriever.collections.base import BadRecord, Passage, UnjudgedCollection
+from diffretriever.collections.base import UnjudgedCollection
 from diffretriever.collections.documents import flat_columns, passages_of, rows_of_batch
 from diffretriever.collections.records import (
     ID_FIELDS,
     MAX_PASSAGE_BYTES,
     TEXT_FIELDS,
+    BadRecord,
+    Passage,
     RefusedError,
     TextFile,
     Untyped,

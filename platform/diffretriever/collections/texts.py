@@ -19,8 +19,17 @@ from urllib.parse import quote
 
 import yaml
 
-from diffretriever.collections.base import BadRecord, Passage, UnjudgedCollection
-from diffretriever.collections.records import BOM, Line, RefusedError, checked_passage, decode, further_of
+from diffretriever.collections.base import UnjudgedCollection
+from diffretriever.collections.records import (
+    BOM,
+    BadRecord,
+    Line,
+    Passage,
+    RefusedError,
+    checked_passage,
+    decode,
+    further_of,
+)
 from diffretriever.files import files_in, filesystem_of, open_input
 from diffretriever.schemas.places import StorePath
 

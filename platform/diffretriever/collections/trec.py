@@ -7,8 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from diffretriever.collections.base import Qrels
-from diffretriever.collections.records import MAX_PASSAGE_BYTES, RefusedError, TextFile, check_id, decode, read_lines
+from diffretriever.collections.records import (
+    MAX_PASSAGE_BYTES,
+    Qrels,
+    RefusedError,
+    TextFile,
+    check_id,
+    decode,
+    read_lines,
+)
 from diffretriever.files import whole_file
 from diffretriever.schemas.places import StorePath
 

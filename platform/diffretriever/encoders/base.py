@@ -9,24 +9,24 @@ M vectors that are read, m those read at once.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
+import torch
 
-from diffretriever.encoders.launching import BatchCost, Encoded, Encoding, Launched, Launcher
+from diffretriever.backbones.device import Launched, Launcher
 from diffretriever.encoders.preparer import PreparedText, Preparer
-from diffretriever.encoders.representations import Representations, refuse_queries
 from diffretriever.progress import Progress
+from diffretriever.representations import Representations, refuse_queries
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.retriever import BackboneRetriever, NeuralRetriever
 from diffretriever.schemas.serve import READ_WORDS, Reading
 
 if TYPE_CHECKING:
-    import torch
-
     from diffretriever.backbones import Backbone, Vocabulary
     from diffretriever.encoders.reading import VectorReader
     from diffretriever.encoders.readout import ContentIds
@@ -41,6 +41,9 @@ _TOKENS_PER_BATCH_CPU = 2048
 _READ_AT_ONCE = 128
 # Rows times the longest row, of texts that run without pads, in budgets of a batch.
 _MOST_PADDED = 2
+# Beyond as many texts, results are finished while the device works on later ones. A block of the encode job has fewer:
+# its results are finished while the device works on the next block.
+_MOST_UNFINISHED = 1024
 # Texts of a group have at least this share of the longest one's tokens.
 _SIMILAR = 0.8
 
@@ -84,6 +87,70 @@ class TextStates(NamedTuple):
     """floating, on the device, of the ids `content.gathered_BG`."""
     tokens: TokenStates | None = None
     """Of the text itself, where an encoder of slots was told to keep them."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCost:
+    """What texts took that were encoded by one call."""
+
+    tokens: int
+    """Real tokens, prompt and slots included."""
+    padded_tokens: int
+    """The same with padding; equal where texts are packed."""
+    device_seconds: float
+    """In which the device worked on them alone."""
+
+
+class Encoded(NamedTuple):
+    """Texts that a device is done with."""
+
+    parts: list[Representations]
+    """All texts, in their order: once, or once for each of several budgets."""
+    cost: BatchCost
+
+
+class Encoding:
+    """Texts of which a device has been given batches."""
+
+    def __init__(self) -> None:
+        self._tokens = self._padded_tokens = 0
+        self._batches: list[np.ndarray] = []
+        self._launched: deque[Launched[list[Representations]]] = deque()
+        self._results: list[tuple[list[Representations], float]] = []
+
+    def add(
+        self, texts_B: np.ndarray, launched: Launched[list[Representations]], tokens: int, padded_tokens: int
+    ) -> None:
+        """Take a batch that the device was given.
+
+        Args:
+            texts_B: numbers of its texts.
+            launched: what makes their representations, once or for each of several budgets.
+            tokens: all that its texts have.
+            padded_tokens: the same with padding.
+        """
+        self._batches.append(texts_B)
+        self._launched.append(launched)
+        self._tokens += tokens
+        self._padded_tokens += padded_tokens
+        while sum(map(len, self._batches[len(self._results) :])) > _MOST_UNFINISHED:
+            self._finish_oldest()
+
+    def finish(self) -> Encoded:
+        """Wait for the device, and return all texts, which must have been given to it; to be called once."""
+        while self._launched:
+            self._finish_oldest()
+        results, self._results = self._results, []
+        cost = BatchCost(self._tokens, self._padded_tokens, sum(seconds for _, seconds in results))
+        if len(self._batches) == len(self._batches[0]) == 1:
+            # A query alone, whose answer is waited for.
+            return Encoded(results[0][0], cost)
+        order_N = np.argsort(np.concatenate(self._batches), kind="stable")
+        parts = zip(*(made for made, _ in results), strict=True)
+        return Encoded([Representations.concatenate(part).take(order_N) for part in parts], cost)
+
+    def _finish_oldest(self) -> None:
+        self._results.append(self._launched.popleft().result())
 
 
 class Encoder(ABC):
@@ -133,15 +200,22 @@ class Encoder(ABC):
 
     def encode(self, texts: Sequence[PreparedText]) -> Representations:
         """Represent prepared texts, in their order, in batches filled by a token budget."""
-        return self.launch(texts)().parts[0]
+        with Progress("encoding", len(texts), unit="texts", quiet=True) as progress:
+            return self.launch(texts, progress.update)().parts[0]
 
-    def launch(self, texts: Sequence[PreparedText]) -> Callable[[], Encoded]:
+    def launch(
+        self, texts: Sequence[PreparedText], launched: Callable[[int], object] | None = None
+    ) -> Callable[[], Encoded]:
         """Give the device the batches that `encode` makes of prepared texts; return what waits for it, once.
+
+        Args:
+            texts: prepared.
+            launched: is told of how many texts the device was given, batch after batch.
 
         Raises:
             ValueError: the device has no memory for a single text.
         """
-        return self._in_batches(texts, self._begin_whole, 1)
+        return self._in_batches(texts, self._begin_whole, 1, launched)
 
     def _begin_whole(self, texts: Sequence[PreparedText]) -> Callable[[], list[Representations]]:
         finish = self.begin_batch(texts)
@@ -152,6 +226,7 @@ class Encoder(ABC):
         texts: Sequence[PreparedText],
         begin: Callable[[Sequence[PreparedText]], Callable[[], list[Representations]]],
         n_parts: int,
+        told: Callable[[int], object] | None = None,
     ) -> Callable[[], Encoded]:
         """Launch batches of the texts; return what waits for them.
 
@@ -161,6 +236,7 @@ class Encoder(ABC):
             texts: prepared.
             begin: begins with a batch of them; returns what makes so many parts of its results.
             n_parts: how many.
+            told: as `launched` of `launch`.
 
         Raises:
             ValueError: it has none for a single text.
@@ -170,18 +246,18 @@ class Encoder(ABC):
         lengths = np.array([len(text.input_ids) for text in texts])
         encoding = Encoding()
         waiting = self._batches(lengths)
-        with Progress("encoding", len(texts), unit="texts", quiet=True) as progress:
-            while waiting:
-                batch = waiting[0]
-                launched = _unless_out_of_memory(self._launcher, partial(begin, [texts[i] for i in batch]))
-                if launched is None:
-                    # Another thread may have found less room.
-                    self.tokens_per_batch = min(self.tokens_per_batch, self._smaller_budget(lengths[batch]))
-                    rest = np.concatenate(waiting)
-                    waiting = [rest[rows] for rows in self._batches(lengths[rest])]
-                    continue
-                encoding.add(waiting.pop(0), launched, int(lengths[batch].sum()), self._computed(lengths[batch]))
-                progress.update(len(batch))
+        while waiting:
+            batch = waiting[0]
+            launched = _unless_out_of_memory(self._launcher, partial(begin, [texts[i] for i in batch]))
+            if launched is None:
+                # Another thread may have found less room.
+                self.tokens_per_batch = min(self.tokens_per_batch, self._smaller_budget(lengths[batch]))
+                rest = np.concatenate(waiting)
+                waiting = [rest[rows] for rows in self._batches(lengths[rest])]
+                continue
+            encoding.add(waiting.pop(0), launched, int(lengths[batch].sum()), self._computed(lengths[batch]))
+            if told is not None:
+                told(len(batch))
         return encoding.finish
 
     def _batches(self, lengths: np.ndarray) -> list[np.ndarray]:
@@ -367,8 +443,6 @@ class BackboneEncoder(Encoder):
 
 def _unless_out_of_memory(launcher: Launcher, begin: Callable[[], Callable[[], T]]) -> Launched[T] | None:
     """Return a batch, launched; None if the device ran out of memory, which is then free again."""
-    import torch
-
     try:
         return launcher.launch(begin)
     except torch.OutOfMemoryError:

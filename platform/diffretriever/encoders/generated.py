@@ -21,10 +21,9 @@ from diffretriever.backbones.base import chosen_logits, pad_right
 from diffretriever.backbones.decoding import Decoder, Prefix
 from diffretriever.backbones.device import moved
 from diffretriever.encoders.base import BackboneEncoder, TextStates
-from diffretriever.encoders.framing import Following, PromptedPreparer
-from diffretriever.encoders.preparer import PreparedText
+from diffretriever.encoders.preparer import Following, PreparedText, PromptedPreparer
 from diffretriever.encoders.readout import content_ids, read_slots, represent
-from diffretriever.encoders.representations import Representations
+from diffretriever.representations import Representations
 from diffretriever.schemas.retriever import GeneratedRetriever, Side
 
 if TYPE_CHECKING:

@@ -15,14 +15,13 @@ import numpy as np
 import torch
 
 from diffretriever.backbones.base import pad_right
-from diffretriever.backbones.device import moved, resolve_attention, resolve_device, resolve_dtype
+from diffretriever.backbones.device import moved, resolve_attention, resolve_device, resolve_dtype, to_host
 from diffretriever.encoders.base import Encoder, ModelFacts
-from diffretriever.encoders.launching import to_host
 from diffretriever.encoders.library_files import LibraryFiles
 from diffretriever.encoders.library_preparer import TASKS, LibraryPreparer, TokenPreparer
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.readout import unit_float16
-from diffretriever.encoders.representations import Representations
+from diffretriever.representations import Representations
 from diffretriever.schemas.retriever import LibraryRetriever, TextConfig
 
 _SINGLE = "SentenceTransformer"

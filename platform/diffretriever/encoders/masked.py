@@ -21,12 +21,10 @@ import torch
 from diffretriever.backbones.base import pad_right
 from diffretriever.backbones.device import FLOAT8, moved
 from diffretriever.backbones.slot_layers import SlotLayers, parts_of
-from diffretriever.encoders.base import BackboneEncoder, TextStates, TokenStates
-from diffretriever.encoders.framing import Following, PromptedPreparer
-from diffretriever.encoders.launching import Encoded
-from diffretriever.encoders.preparer import PreparedText
+from diffretriever.encoders.base import BackboneEncoder, Encoded, TextStates, TokenStates
+from diffretriever.encoders.preparer import Following, PreparedText, PromptedPreparer
 from diffretriever.encoders.readout import SlotReadout, content_ids, read_slots, represent
-from diffretriever.encoders.representations import Representations
+from diffretriever.representations import Representations
 from diffretriever.schemas.retriever import BackboneRetriever, MaskedRetriever, Readout, Side
 
 if TYPE_CHECKING:

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from diffretriever.backbones.base import pad_right
+from diffretriever.backbones.device import to_host
 from diffretriever.backbones.slot_layers import mean_state
 from diffretriever.encoders.base import BackboneEncoder, TextStates
-from diffretriever.encoders.launching import to_host
-from diffretriever.encoders.prefixed import PrefixedPreparer
-from diffretriever.encoders.preparer import PreparedText
+from diffretriever.encoders.preparer import PrefixedPreparer, PreparedText
 from diffretriever.encoders.readout import unit_float16
-from diffretriever.encoders.representations import Representations
+from diffretriever.representations import Representations
 from diffretriever.schemas.retriever import PooledRetriever
 
 if TYPE_CHECKING:

@@ -1,23 +1,46 @@
 """The CPU half of an encoder: texts to `PreparedText` values, ready for a forward pass, with no weights.
 
+Methods with a retrieval prompt frame a text with it; the prompt and its variants are those of paper Table 1. Content
+words are the vocabulary entries that a text's sparse representation may use (paper §3.3). Methods without a prompt put
+a prefix and special tokens around a text.
+
 Legend: L tokens of a sequence, T content ids of a text, K vectors of a text.
 """
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from diffretriever.schemas.retriever import Bm25Retriever, Side, TextConfig
+from diffretriever.schemas.retriever import (
+    Bm25Retriever,
+    ContentWordsConfig,
+    PrefixedRetriever,
+    PromptConfig,
+    PromptedRetriever,
+    Side,
+    TextConfig,
+)
 
 if TYPE_CHECKING:
     from diffretriever.backbones import Vocabulary
 
+
+SYSTEM = "You are an AI assistant that can understand human language."
+_NUMBER_NAMES = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_COUNTED_WORDS = re.compile(rf"\b(?:{'|'.join(_NUMBER_NAMES)}) words?\b")
+# Stands for the text while a chat template is rendered.
+_SENTINEL = "\ue000"
+_WORD = re.compile(r"[^\W_]+")
+_MOST_WORDS_KEPT = 1_000_000
 NO_IDS = np.zeros(0, np.int32)
 PREPARED_SCHEMA = pa.schema(
     [
@@ -142,3 +165,237 @@ def join_title(title: str, text: str, config: TextConfig | Bm25Retriever) -> str
         return text
     separator = {"space": " ", "period-space": ". "}[config.title_join]
     return separator.join(part for part in (title, text) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Texts before and after the passage or query, and the start of the assistant's answer."""
+
+    before: str
+    after: str
+    assistant: str
+
+
+def build_prompt(config: PromptConfig, side: Side, slots: int) -> Prompt:
+    """Return the prompt for one side and `slots` = K slots; `bare` has no prompt and is a `ValueError` here.
+
+    Source: paper Table 1; the switches `colon` and `rewrite_numbers` are the authors' code.
+    """
+    if config.variant == "bare":
+        raise ValueError("the bare variant frames a text with no prompt")
+    variant = config.variant
+    if variant == "paper":
+        variant = "one" if slots == 1 else "few"
+    amount = {"one": "one word", "few": "a few words", "three": "three words"}[variant]
+    noun = "word is" if variant == "one" else "words are"
+    ending = " and split them by space" if variant == "three" else ""
+    after = f'". Use {amount} to represent the {side} in a retrieval task. Make sure your {noun} in lowercase{ending}.'
+    assistant = f'The {noun}{":" if config.colon else ""} "'
+    if config.rewrite_numbers and slots > 1:
+        after, assistant = _count_words(after, slots), _count_words(assistant, slots)
+    return Prompt(before=f'{side.capitalize()}: "', after=after, assistant=assistant)
+
+
+def _count_words(text: str, slots: int) -> str:
+    count = _NUMBER_NAMES[slots - 1] if slots <= len(_NUMBER_NAMES) else str(slots)
+    return _COUNTED_WORDS.sub(f"{count} words", text).replace("word is", "words are")
+
+
+def frame(prompt: Prompt, tokenizer: Any, opening: str = "") -> tuple[str, str]:
+    """Return the text left and right of the framed text, through the tokenizer's chat template if it has one.
+
+    Without a template the plain form is used: `opening` (a [CLS] or a begin-of-sequence token), the system
+    message, the user's message and the assistant's start, a line each.
+    """
+    if not getattr(tokenizer, "chat_template", None):
+        return f"{opening}{SYSTEM}\n{prompt.before}", f"{prompt.after}\n{prompt.assistant}"
+    messages = [
+        {"role": "system", "content": SYSTEM},
+        {"role": "user", "content": f"{prompt.before}{_SENTINEL}{prompt.after}"},
+    ]
+    rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    left, found, right = rendered.partition(_SENTINEL)
+    if not found:
+        raise ValueError("the tokenizer's chat template drops the user's message: check chat_template")
+    return left, right + prompt.assistant
+
+
+class PromptedPreparer(Preparer):
+    """Frames a text with the retrieval prompt and finds its content ids.
+
+    A method says what follows the prompt (`_following`) and how the parts become one sequence (`_place`).
+    """
+
+    config: PromptedRetriever
+
+    def __init__(self, vocabulary: Vocabulary, config: PromptedRetriever) -> None:
+        super().__init__(vocabulary, config.text)
+        self.config = config
+        self._content_words = ContentWords(vocabulary.tokenizer, config.content_words)
+        self._frames: dict[tuple[Side, int], tuple[list[int], list[int]]] = {}
+
+    def prepare(self, texts: Sequence[str], side: Side, slots: Sequence[int]) -> list[PreparedText]:
+        """Prepare `texts`; only the text is ever truncated.
+
+        Raises:
+            ValueError: prompt, and what follows it, leave no room for a text.
+        """
+        limits = [self._text_limit(side, k) for k in slots]
+        rows = self.vocabulary.tokenise(texts, limits)
+        cut = [row[:limit] for row, limit in zip(rows, limits, strict=True)]
+        return [self._place(text, row, side, k) for text, row, k in zip(texts, cut, slots, strict=True)]
+
+    def frame_ids(self, side: Side, slots: int) -> tuple[list[int], list[int]]:
+        """Return the token ids left and right of a text of one side and one number of slots."""
+        key = (side, slots)
+        if key not in self._frames:
+            self._frames[key] = self._build_frame(side, slots)
+        return self._frames[key]
+
+    @abstractmethod
+    def _following(self, slots: int) -> Following:
+        """What follows the prompt of a text with `slots` slots."""
+
+    @abstractmethod
+    def _place(self, text: str, row: list[int], side: Side, slots: int) -> PreparedText:
+        """Put together the sequence of `text`, whose token ids, cut to its limit, are `row`."""
+
+    def _text_limit(self, side: Side, slots: int) -> int:
+        """Most tokens of a text: what the config allows, or what the model has room for, if that is less."""
+        framing = sum(len(part) for part in self.frame_ids(side, slots))
+        following = self._following(slots)
+        limit = self._limit(side) - (framing if self.text.length_semantics == "total" else 0)
+        room = self.vocabulary.max_length - framing - following.tokens
+        if min(limit, room) < 1:
+            raise ValueError(
+                f"no room for the text: the prompt takes {framing} tokens, {following.description} follow, "
+                f"the {side} limit is {self._limit(side)}, the model's {self.vocabulary.max_length}. "
+                f"Raise the limit, or take {following.remedy} or a shorter prompt."
+            )
+        return min(limit, room)
+
+    def _build_frame(self, side: Side, slots: int) -> tuple[list[int], list[int]]:
+        tokenizer = self.vocabulary.tokenizer
+        opening = tokenizer.cls_token or tokenizer.bos_token or ""
+        if self.config.prompt.variant == "bare":
+            left, right = opening, ""
+        else:
+            left, right = frame(build_prompt(self.config.prompt, side, slots), tokenizer, opening)
+        # The two sides are tokenised apart from the text, so that no subword crosses its borders.
+        return self._ids(left), self._ids(right)
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self.vocabulary.tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
+
+
+class Following(NamedTuple):
+    """The tokens that come after the prompt: room is kept for them."""
+
+    tokens: int
+    description: str
+    """What they are, such as `4 slots and 3 tail tokens`: part of an error message."""
+    remedy: str
+    """What makes them fewer, such as `a smaller budget`."""
+
+
+def content_words(text: str) -> set[str]:
+    """Return the lower-cased runs of letters and digits in a text that are no stop words."""
+    return set(_WORD.findall(text.lower())) - stop_words()
+
+
+class ContentWords:
+    """Maps a text to the token ids of its content words.
+
+    A content word is a lower-cased run of letters and digits that is no stop word. By default only words that are
+    one vocabulary entry count: the paper removes subword fragments.
+    """
+
+    def __init__(self, tokenizer: Any, config: ContentWordsConfig) -> None:
+        self._tokenizer = tokenizer
+        self._config = config
+        self._known: dict[str, tuple[tuple[int, int], ...]] = {}
+
+    def __call__(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return `ids` and `variants`, int32 of equal length, ids ascending and distinct.
+
+        The weight of `ids[i]` is the larger of the weights of `ids[i]` and `variants[i]`, which differ only where
+        the word has another form with a leading space and `fold_space_variants` is on.
+        """
+        pairs: dict[int, int] = {}
+        for word in content_words(text):
+            for own, variant in self._pairs(word):
+                # A word that is also a fragment of another keeps its variant, whichever of them comes first.
+                pairs[own] = variant if variant != own else pairs.get(own, own)
+        ids = np.fromiter(sorted(pairs), dtype=np.int32, count=len(pairs))
+        return ids, np.fromiter((pairs[i] for i in ids.tolist()), dtype=np.int32, count=len(pairs))
+
+    def _pairs(self, word: str) -> tuple[tuple[int, int], ...]:
+        if word not in self._known:
+            if len(self._known) > _MOST_WORDS_KEPT:
+                self._known.clear()
+            self._known[word] = self._look_up(word)
+        return self._known[word]
+
+    def _look_up(self, word: str) -> tuple[tuple[int, int], ...]:
+        ids = self._encode(word)
+        unknown = getattr(self._tokenizer, "unk_token_id", None)
+        spaced = self._encode(f" {word}") if self._config.fold_space_variants else []
+        if len(spaced) == 1 and spaced[0] != unknown:
+            return ((ids[0] if len(ids) == 1 and ids[0] != unknown else spaced[0], spaced[0]),)
+        if not self._config.subwords and len(ids) != 1:
+            return ()
+        return tuple((i, i) for i in ids if i != unknown)
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+@cache
+def stop_words() -> frozenset[str]:
+    """Return the shipped English stop words, lower case."""
+    lines = files(__package__).joinpath("stopwords.txt").read_text("utf-8").splitlines()
+    return frozenset(word for line in lines if not line.startswith("#") for word in line.split())
+
+
+class PrefixedPreparer(Preparer):
+    """The tokenizer's own form of prefix and text, special tokens included."""
+
+    def __init__(self, vocabulary: Vocabulary, config: PrefixedRetriever) -> None:
+        super().__init__(vocabulary, config.text)
+        self.config = config
+        self._end: list[int] = []
+        if config.append_eos:
+            if vocabulary.eos_token_id is None:
+                raise ValueError("append_eos: this backbone has no end-of-sequence token")
+            self._end = [vocabulary.eos_token_id]
+
+    def default_slots(self, side: Side) -> int:
+        """Return 0: these texts have no slots."""
+        return 0
+
+    def prepare(self, texts: Sequence[str], side: Side, slots: Sequence[int]) -> list[PreparedText]:
+        """Tokenise; `length_semantics: total` counts prefix and special tokens, `text` does not.
+
+        Raises:
+            ValueError: prefix and special tokens leave no room for a text.
+        """
+        prefix = self.config.query_prefix if side == "query" else self.config.passage_prefix
+        # The space that ends a prefix becomes part of the text's first word.
+        (framed,) = self.vocabulary.tokenise([prefix.rstrip()], [self.vocabulary.max_length], special=True)
+        framing = len(framed) + len(self._end)
+        limit = self._limit(side) + (framing if self.text.length_semantics == "text" else 0)
+        limit = min(limit, self.vocabulary.max_length)
+        if limit <= framing:
+            raise ValueError(
+                f"no room for the text: prefix and special tokens take {framing} of {limit} tokens. "
+                f"Raise the {side} limit."
+            )
+        limits = [limit - len(self._end)] * len(texts)
+        rows = self.vocabulary.tokenise([prefix + text for text in texts], limits, special=True)
+        # A tokenizer without special tokens makes nothing of an empty text: a pad then stands for it, as every text
+        # has a vector.
+        nothing = [self.vocabulary.pad_token_id]
+        ids = [row + self._end or nothing for row in rows]
+        counts = [len(row) + len(self._end) for row in rows]
+        most = self.default_slots(side)
+        return [PreparedText(np.array(i, np.int32), most, NO_IDS, NO_IDS, n) for i, n in zip(ids, counts, strict=True)]

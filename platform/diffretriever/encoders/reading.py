@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from diffretriever.backbones.device import moved
-from diffretriever.encoders.launching import to_host
+from diffretriever.backbones.device import moved, to_host
 from diffretriever.schemas.serve import Reading, ReadWord
 
 if TYPE_CHECKING:

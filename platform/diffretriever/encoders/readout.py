@@ -1,26 +1,26 @@
 """What a pass of the model says, as representations: unit vectors of states, impacts of logits (paper Eq. 3).
 
 Legend: B texts of a batch, L padded length, K most slots of the batch, H hidden size, M vectors of all texts, T most
-content ids of the batch, G ids whose logits are needed: T, or 2T where variants with a leading space count.
+content ids of the batch (in `keep_topk`: impacts of a text), G ids whose logits are needed: T, or 2T where variants
+with a leading space count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 
 from diffretriever.backbones.base import pad_right
-from diffretriever.backbones.device import moved
+from diffretriever.backbones.device import moved, to_host
 from diffretriever.backbones.slot_layers import SlotLayers
-from diffretriever.encoders.launching import to_host
 from diffretriever.encoders.preparer import PreparedText
-from diffretriever.encoders.representations import Representations
-from diffretriever.ragged import offsets_of
+from diffretriever.representations import Representations, offsets_of
 from diffretriever.schemas.retriever import PromptedRetriever
-from diffretriever.scoring.sparse import keep_topk, log_relu, max_pool, quantise
+
+Rounding: TypeAlias = Literal["none", "trunc100", "round100"]
 
 
 def unit(vectors: torch.Tensor) -> torch.Tensor:
@@ -76,6 +76,24 @@ def content_ids(
     return ContentIds(ids_BT, mask_BT.bool(), gathered_BG, None if weights_V is None else weights_V[ids_BT])
 
 
+def log_relu(logits: torch.Tensor) -> torch.Tensor:
+    """Return log(1 + max(0, logit)), any shape: the activation of Eq. 3 of the paper, arXiv 2605.07210."""
+    return torch.log1p(torch.relu(logits))
+
+
+def max_pool(weights_BKT: torch.Tensor, valid_BK: torch.Tensor) -> torch.Tensor:
+    """Return each token's largest weight over the valid slots: the pooling of Eq. 3, arXiv 2605.07210.
+
+    Args:
+        weights_BKT: floating, at least 0 (what `log_relu` returns).
+        valid_BK: bool; slots that a text does not have are False. A text without valid slots gets zeros.
+
+    Returns:
+        [B, T] of the dtype of `weights_BKT`.
+    """
+    return weights_BKT.masked_fill(~valid_BK[:, :, None], 0).amax(dim=1)
+
+
 def pooled_impacts(logits_BKT: torch.Tensor, valid_BK: torch.Tensor, weights_BT: torch.Tensor | None) -> torch.Tensor:
     """Return log(1 + ReLU) max-pooled over slots (paper Eq. 3) and multiplied with `ContentIds.weights_BT`, [B, T]."""
     pooled_BT = max_pool(log_relu(logits_BKT), valid_BK)
@@ -98,7 +116,7 @@ class SlotReadout(NamedTuple):
 def read_slots(
     hidden_BKH: torch.Tensor, valid_BK: torch.Tensor, content: ContentIds, logits_BKG: torch.Tensor
 ) -> SlotReadout:
-    """Normalise, round and fold on the device, and begin to copy what is left to the CPU; see `launching.to_host`.
+    """Normalise, round and fold on the device, and begin to copy what is left to the CPU; see `device.to_host`.
 
     Args:
         hidden_BKH: floating, on the device.
@@ -160,3 +178,33 @@ def _strongest_words(content: ContentIds, logits_BKT: torch.Tensor) -> torch.Ten
     best_BK = logits_BKT.masked_fill(~content.mask_BT[:, None, :], -torch.inf).argmax(-1)
     tokens_BK = content.ids_BT.gather(1, best_BK)
     return torch.where(content.mask_BT.any(1)[:, None], tokens_BK, -1).int()
+
+
+def quantise(weights: np.ndarray, rounding: Rounding) -> np.ndarray:
+    """Return float32 weights of the same shape: as they are (paper), or in hundredths (the authors' code).
+
+    `trunc100` multiplies by 100 and cuts, `round100` multiplies by 100 and rounds half to even. Weights below
+    one hundredth may become 0; dropping them is the caller's business.
+    """
+    weights = np.asarray(weights, dtype=np.float32)
+    if rounding == "none":
+        return weights
+    hundredths = weights * np.float32(100)
+    return np.trunc(hundredths) if rounding == "trunc100" else np.rint(hundredths)
+
+
+def keep_topk(ids_T: np.ndarray, weights_T: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the k heaviest impacts of one text, still sorted by id; of equal weights the smaller id stays.
+
+    NaN counts as heaviest, so that it is not cut and overlooked.
+
+    Args:
+        ids_T: integers [T], ascending.
+        weights_T: floating [T].
+        k: at least 1; a text with fewer impacts is returned unchanged.
+    """
+    if len(ids_T) <= k:
+        return ids_T, weights_T
+    heaviest = np.argsort(-np.where(np.isnan(weights_T), np.inf, weights_T), kind="stable")[:k]
+    kept = np.sort(heaviest)
+    return ids_T[kept], weights_T[kept]

@@ -22,11 +22,17 @@ from diffretriever.collections import Collection, Qrels, Run, open_collection, r
 from diffretriever.evaluation.evaluate import refuse_index_of_others, search_queries
 from diffretriever.evaluation.figures import BASE, BLUE, INK, RED, panel_figure, png, quiet
 from diffretriever.evaluation.formats import FORMATS, Command, Picture, Section
-from diffretriever.evaluation.formats.grid import Grid, GridCell, GridRow
+from diffretriever.evaluation.formats.base import Grid, GridCell, GridRow
 from diffretriever.evaluation.formats.tables import format_table, level_with_interval, points, signed
 from diffretriever.evaluation.fused import FinishedRuns, read_runs
-from diffretriever.evaluation.measures import EvaluationResult, evaluate, measures_of, parse_measures
-from diffretriever.evaluation.overlap import overlap_of, warnings_of
+from diffretriever.evaluation.measures import (
+    EvaluationResult,
+    evaluate,
+    measures_of,
+    overlap_of,
+    parse_measures,
+    warnings_of,
+)
 from diffretriever.evaluation.report import INTERVAL_NOTE, draw_measures, intervals_of, summary_of
 from diffretriever.evaluation.statistics import ALPHA, holm, randomisation_p_each, t_test_p
 from diffretriever.files import whole_file, write_bytes, write_text

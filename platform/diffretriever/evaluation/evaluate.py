@@ -21,8 +21,15 @@ from diffretriever.evaluation.fused import (
     compare,
     fusion_section,
 )
-from diffretriever.evaluation.measures import EvaluationResult, evaluate, measures_of, parse_measures
-from diffretriever.evaluation.overlap import overlap_of, relevant_in, warnings_of
+from diffretriever.evaluation.measures import (
+    EvaluationResult,
+    evaluate,
+    measures_of,
+    overlap_of,
+    parse_measures,
+    relevant_in,
+    warnings_of,
+)
 from diffretriever.evaluation.report import Evaluation, write_evaluation
 from diffretriever.files import read_text, remove, write_text
 from diffretriever.presets import in_tag, system_name

@@ -11,9 +11,8 @@ from diffretriever.evaluation.comparison import compared, lettered_table, means_
 from diffretriever.evaluation.formats.html import HtmlFormat
 from diffretriever.evaluation.formats.tables import Cell, format_table
 from diffretriever.evaluation.fused import FinishedRuns
-from diffretriever.evaluation.measures import EvaluationResult, measures_of, parse_measures
+from diffretriever.evaluation.measures import EvaluationResult, measures_of, parse_measures, relevant_in
 from diffretriever.evaluation.measures import evaluate as measure
-from diffretriever.evaluation.overlap import relevant_in
 from diffretriever.front.index import Index
 from diffretriever.schemas.evaluate import ComparisonReport, Test
 from diffretriever.schemas.fusion import Fusion

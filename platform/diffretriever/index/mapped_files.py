@@ -30,7 +30,7 @@ from diffretriever.artefacts.artefact import (
 )
 from diffretriever.artefacts.cache import HeldFolder
 from diffretriever.index.table import PassageIndex, fragment_key, rows_written
-from diffretriever.ragged import offsets_of
+from diffretriever.representations import offsets_of
 
 
 class FragmentFiles(Protocol):

@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from diffretriever.ragged import offsets_of
+from diffretriever.representations import offsets_of
 from diffretriever.scoring.hits import NO_NUMBER, Hits, Passages
 
 _MOST_ROWS = 2**31 - 1

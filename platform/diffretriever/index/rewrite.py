@@ -17,15 +17,14 @@ import numpy as np
 import pyarrow as pa
 from lance.fragment import FragmentMetadata, write_fragments
 
-from diffretriever.encoders.representations import Representations, read_vectors
 from diffretriever.files import filesystem_of
 from diffretriever.full_disk import room_at
-from diffretriever.index.checksums import as_stored
+from diffretriever.index.damage import as_stored, finite_rows
 from diffretriever.index.manifest import table_schema
 from diffretriever.index.table import PassageIndex, changed_by_another, refused_if_changed, table_uri
-from diffretriever.index.vectors import finite_rows, with_packed
+from diffretriever.index.vectors import with_packed
 from diffretriever.index.writer import BlockWriter, Committer, WriterLock, beside
-from diffretriever.ragged import offsets_of
+from diffretriever.representations import Representations, offsets_of, read_vectors
 from diffretriever.schemas.index import IndexManifest
 
 SAMPLE_SIZE = 1 << 17

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from copy import copy
 from datetime import timedelta
 from pathlib import PurePosixPath
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import lance
 import numpy as np
@@ -24,30 +24,30 @@ import pyarrow as pa
 from lance.commit import CommitConflictError
 
 from diffretriever.collections.keys import KEY, KeySet, keys_of
-from diffretriever.encoders.representations import Representations, read_vectors
 from diffretriever.full_disk import room_at
 from diffretriever.index import compaction
-from diffretriever.index.checksums import (
-    deletion_files,
-    forget_deletions,
-    note_deletions,
-    refuse_wrong_deletions,
-    wrong_deletions,
-)
 from diffretriever.index.damage import (
     NOT_FOUND,
+    deletion_files,
+    forget_deletions,
     manifests_of,
     not_opened,
+    note_deletions,
     open_data_files,
     readable,
+    refuse_wrong_deletions,
     unreachable,
     without_panics,
+    wrong_deletions,
 )
 from diffretriever.index.manifest import manifest_in, table_schema
 from diffretriever.index.order import PassageOrder
-from diffretriever.index.vectors import columns_to_read, with_vectors
+from diffretriever.index.vectors import with_vectors
+from diffretriever.representations import Representations, read_vectors
 from diffretriever.schemas.index import IndexContents, IndexManifest, representation_fields
 from diffretriever.schemas.places import plain_place
+
+T = TypeVar("T", pa.Table, pa.RecordBatch)
 
 _TABLE = "passages.lance"
 _IDS_PER_LOOKUP = 1000
@@ -167,10 +167,10 @@ class PassageIndex:
 
     def batches(self, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
         """Stream `columns` of all passages in table order; memory is bounded by a few batches."""
-        stored = columns_to_read(self.manifest, columns)
+        stored = self.manifest.stored_columns(columns)
         with self._readable():
             for batch in self.dataset.to_batches(columns=stored, batch_size=batch_size):
-                yield with_vectors(self.uri, self.manifest, batch, columns)
+                yield self._decoded(batch, columns)
 
     def addressed_batches(self, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
         """Stream as `batches` does, with `_rowaddr`: uint64, where in the table each passage lies."""
@@ -200,10 +200,14 @@ class PassageIndex:
     def _scan(
         self, columns: Sequence[str], batch_size: int, scanner: Callable[..., Any], **options: Any
     ) -> Iterator[pa.RecordBatch]:
-        stored = columns_to_read(self.manifest, columns)
+        stored = self.manifest.stored_columns(columns)
         with self._readable():
             for batch in scanner(columns=stored, batch_size=batch_size, with_row_address=True, **options).to_batches():
-                yield with_vectors(self.uri, self.manifest, batch, columns)
+                yield self._decoded(batch, columns)
+
+    def _decoded(self, rows: T, columns: Sequence[str]) -> T:
+        """Return stored rows with the columns that were asked for, vectors decoded where only codes are stored."""
+        return with_vectors(self.uri, self.manifest, rows, columns) if self.manifest.decodes else rows
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -223,8 +227,8 @@ class PassageIndex:
     def take(self, rows: np.ndarray, columns: Sequence[str]) -> pa.Table:
         """Return `columns` of the passages in `rows` (int64) of this version, in their order; nothing is looked for."""
         with self._readable():
-            taken = self.dataset.take(rows.tolist(), columns=columns_to_read(self.manifest, columns))
-        return with_vectors(self.uri, self.manifest, taken, columns)
+            taken = self.dataset.take(rows.tolist(), columns=self.manifest.stored_columns(columns))
+        return self._decoded(taken, columns)
 
     def vectors_of(self, numbers_C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the vectors of passages by their numbers (int32 [C]): float16 [N, H], and offsets, int64 [C + 1]."""
@@ -440,11 +444,11 @@ class IndexPart(PassageIndex):
 
     def batches(self, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
         """Stream `columns` of the part's passages."""
-        stored = columns_to_read(self.manifest, columns)
+        stored = self.manifest.stored_columns(columns)
         with self._readable():
             for fragment in self._fragments:
                 for batch in fragment.to_batches(columns=stored, batch_size=batch_size, filter=self._condition):
-                    yield with_vectors(self.uri, self.manifest, batch, columns)
+                    yield self._decoded(batch, columns)
 
 
 def _dataset(uri: str, version: int | None = None) -> Any:

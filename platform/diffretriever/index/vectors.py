@@ -1,22 +1,21 @@
-"""The stored vectors of a table, whether it holds them as they are (`reps`) or packed by a codec (`codes`).
+"""The vectors of a compressed index: packed by a codec (column `codes`), beside them as they were (`reps`) or alone.
 
 Where they are stored packed alone, the decoded vectors, rounded to fp16 like all others, are the stored vectors. A
-codec decodes each vector by itself, so every reader sees the same bits. Rows with NaN or infinity are refused before
-they are written, and wherever they are met in an index that has them.
+codec decodes each vector by itself, so every reader sees the same bits.
 
 Legend: N vectors of a batch, P passages, H hidden size, W bytes of a packed vector.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from diffretriever.encoders.representations import read_vectors, rows_not_finite
+from diffretriever.representations import read_vectors
 from diffretriever.schemas.index import IndexManifest, codes_field, representation_fields
 
 if TYPE_CHECKING:
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T", pa.Table, pa.RecordBatch)
-
-_NAMED = 5
-"""Passages that a message names."""
 
 
 def codec_place(uri: str, digest: str) -> str:
@@ -44,23 +40,16 @@ def codec_of(uri: str, manifest: IndexManifest) -> Codec:
     return _load(codec_place(uri, manifest.codec.digest), manifest.codec.digest)
 
 
-def columns_to_read(manifest: IndexManifest, wanted: Sequence[str]) -> list[str]:
-    """Return the columns of the table that `wanted` are made of: `codes` in place of `reps` where those are decoded."""
-    if not manifest.decodes:
-        return list(wanted)
-    return list(dict.fromkeys("codes" if name == "reps" else name for name in wanted))
-
-
 def with_vectors(uri: str, manifest: IndexManifest, rows: T, wanted: Sequence[str]) -> T:
-    """Return rows with the columns `wanted`, `reps` decoded where that must be, and further ones such as `_rowaddr`.
+    """Return rows with the columns `wanted`, `reps` decoded from `codes`, and further ones such as `_rowaddr`.
 
     Args:
         uri: of the index, beside which the codec lies.
-        manifest: says whether vectors are stored packed.
-        rows: with the columns of `columns_to_read`.
+        manifest: of an index whose vectors are stored packed alone.
+        rows: with the columns of `IndexManifest.stored_columns`.
         wanted: names of columns.
     """
-    if not manifest.decodes or "reps" not in wanted:
+    if "reps" not in wanted:
         return rows
     packed_NW, offsets = read_packed(rows)
     vectors_NH = codec_of(uri, manifest).decode(packed_NW).astype(np.float16)
@@ -72,9 +61,7 @@ def with_vectors(uri: str, manifest: IndexManifest, rows: T, wanted: Sequence[st
 
 
 def with_packed(uri: str, manifest: IndexManifest, rows: T) -> T:
-    """Return rows that have `reps` with these packed as well, in `codes`, where the index has a codec."""
-    if manifest.codec is None:
-        return rows
+    """Return rows that have `reps` with these packed as well, in `codes`, as the index has a codec."""
     codec = codec_of(uri, manifest)
     vectors_NH, offsets = read_vectors(rows)
     packed = _column(codes_field(codec.bytes_per_vector), codec.encode(vectors_NH), offsets)
@@ -113,48 +100,3 @@ def read_codec(place: str, digest: str) -> Codec:
     if codec.digest != digest:
         raise ValueError(f"{place} holds the codec {codec.digest}: restore the file that the index was written with")
     return codec
-
-
-class NotFiniteError(ValueError):
-    """Passages of an index hold NaN or infinity; the message names them."""
-
-
-def refuse_to_write(table: pa.Table) -> None:
-    """Raise ValueError for rows (with `id` and `collection`) whose vectors or impact weights are not finite."""
-    wrong = table.take(rows_not_finite(table))
-    if len(wrong):
-        ids, collections = wrong.column("id").to_pylist(), sorted(set(wrong.column("collection").to_pylist()))
-        raise ValueError(
-            f"{', '.join(collections)}: {named(ids)} would be stored with NaN or infinity, so none of its block is "
-            "written: look for damaged weights, encode in float32, or leave such passages out"
-        )
-
-
-def refuse_rows(uri: str, rows: pa.Table | pa.RecordBatch) -> None:
-    """Raise NotFiniteError if rows that are stored at `uri` (with `id`) have vectors or weights that are not finite."""
-    wrong = rows_not_finite(rows)
-    if len(wrong):
-        raise stored_not_finite(uri, rows.column("id").take(pa.array(wrong)).to_pylist())
-
-
-def finite_rows(uri: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Pass on what is read of the index at `uri`; raises as `refuse_rows`."""
-    for batch in batches:
-        refuse_rows(uri, batch)
-        yield batch
-
-
-def stored_not_finite(uri: str, ids: Sequence[str]) -> NotFiniteError:
-    """Return the error of whoever meets such passages in an index."""
-    return NotFiniteError(
-        f"{uri} holds NaN or infinity for {named(ids)}, and every ranking would be wrong: "
-        f"`python jobs/inspect_index.py --index {uri} --verify` names all such passages; delete them with "
-        "jobs/maintain_index.py, and encode the collection again to add them"
-    )
-
-
-def named(ids: Sequence[str]) -> str:
-    """Return the first few passages in words, and how many more there are."""
-    first = ", ".join(f"'{passage_id}'" for passage_id in ids[:_NAMED])
-    more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
-    return f"{'passage' if len(ids) == 1 else 'passages'} {first}{more}"

@@ -21,12 +21,11 @@ import pyarrow as pa
 from lance.fragment import FragmentMetadata, write_fragments
 
 from diffretriever.collections import Passage
-from diffretriever.index.checksums import as_stored, deletion_files, note_deletions
-from diffretriever.index.damage import unreachable
+from diffretriever.index.damage import as_stored, deletion_files, note_deletions, refuse_to_write, unreachable
 from diffretriever.index.lease import Lease
 from diffretriever.index.manifest import manifest_in
 from diffretriever.index.table import PassageIndex, changed_by_another, ids_filter, refused_if_changed, table_uri
-from diffretriever.index.vectors import refuse_to_write, with_packed
+from diffretriever.index.vectors import with_packed
 from diffretriever.schemas.index import TEXT_SCHEMA, metadata_fields
 from diffretriever.schemas.metadata import Columns
 from diffretriever.schemas.places import as_place
@@ -71,7 +70,9 @@ class BlockWriter:
         """
         refuse_to_write(table)
         schema = self._dataset.schema
-        table = as_stored(with_packed(self._uri, self._manifest, table), schema)
+        if self._manifest.codec is not None:
+            table = with_packed(self._uri, self._manifest, table)
+        table = as_stored(table, schema)
         try:
             fragments = write_fragments(table, self._dataset, schema=schema)
         except OSError as error:

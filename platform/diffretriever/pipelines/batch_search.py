@@ -20,18 +20,18 @@ import ray
 from ray.data import TaskPoolStrategy
 
 from diffretriever.collections import Collection, Query, Run, open_collection, read_queries, write_run
-from diffretriever.encoders.representations import Representations
 from diffretriever.files import json_digest, write_text
 from diffretriever.index.filters import condition_of
 from diffretriever.index.manifest import check_same
 from diffretriever.index.table import IndexPart, PassageIndex, split_fragments
 from diffretriever.ledger import Ledger
+from diffretriever.pipelines.blocks import QUERIES_PER_BLOCK, pack, query_block, unpack
 from diffretriever.pipelines.cluster import EncoderPool, ray_session, size_pool
-from diffretriever.pipelines.encoders import QUERIES_PER_BLOCK, describe_encoder, encode_queries, query_block
 from diffretriever.pipelines.few import EncoderHere, is_few_queries, torch_threads
-from diffretriever.pipelines.streams import ONE_BLOCK, blocks_of, dataset_of, get_table, pack, put_table, unpack
+from diffretriever.pipelines.streams import ONE_BLOCK, blocks_of, dataset_of, describe_encoder, encode_queries
 from diffretriever.presets import system_name, with_places
 from diffretriever.progress import Progress, track
+from diffretriever.representations import Representations
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.places import StorePath
@@ -170,14 +170,14 @@ class _BatchSearch:
             else:
                 encoded = encode_queries(missing, encoder, self._pool, self._job)
             for name, table in encoded:
-                put_table(self.ledger, name, table)
+                self.ledger.put_table(name, table)
                 progress.update(len(table))
 
     def search(self, start: int, stop: int) -> None:
         """Search for a round of queries: by texts here, by what is encoded in all parts, whose lists are merged."""
         if "bm25" in lists_for(self._job.modes) and not self.ledger.has(_list_name(start, "bm25")):
             hits = self._bm25.search([query.text for query in self._queries[start:stop]], list_depth(self._job))
-            put_table(self.ledger, _list_name(start, "bm25"), to_table(hits))
+            self.ledger.put_table(_list_name(start, "bm25"), to_table(hits))
         lists = encoded_lists_for(self._job.modes)
         if not lists:
             return
@@ -193,8 +193,8 @@ class _BatchSearch:
         if missing:
             self._search(start, stop, missing)
         for name in lists:
-            of_parts = [get_table(self.ledger, _list_name(start, name, part)) for part in self._parts]
-            put_table(self.ledger, _list_name(start, name), merge(of_parts, list_depth(self._job)))
+            of_parts = [self.ledger.get_table(_list_name(start, name, part)) for part in self._parts]
+            self.ledger.put_table(_list_name(start, name), merge(of_parts, list_depth(self._job)))
         for part in self._parts:
             self.ledger.remove(f"{start}/{part}")
 
@@ -204,12 +204,12 @@ class _BatchSearch:
         return found if self._condition is None else found.admitting(IndexPart.filtered(self._index, self._condition))
 
     def _search(self, start: int, stop: int, parts: dict[str, list[int]]) -> None:
-        blocks = [get_table(self.ledger, _block_name(first)) for first in range(start, stop, QUERIES_PER_BLOCK)]
+        blocks = [self.ledger.get_table(_block_name(first)) for first in range(start, stop, QUERIES_PER_BLOCK)]
         encoded = Representations.from_arrow(pa.concat_tables(blocks))
         lists = len(parts) * len(encoded_lists_for(self._job.modes))
         with Progress(f"queries {start + 1:,} to {stop:,}", lists, unit="lists", quiet=True) as progress:
             for part, name, table in self._searched(parts, encoded):
-                put_table(self.ledger, _list_name(start, name, part), table)
+                self.ledger.put_table(_list_name(start, name, part), table)
                 progress.update()
         self.searched += len(parts)
 
@@ -239,7 +239,7 @@ class _BatchSearch:
         depth = searched_depth(job.top_k, exclude_self=job.drops_self)
         for start, stop in self.rounds():
             ids = [query.id for query in self._queries[start:stop]]
-            tables = {name: get_table(self.ledger, _list_name(start, name)) for name in lists_for([mode])}
+            tables = {name: self.ledger.get_table(_list_name(start, name)) for name in lists_for([mode])}
             hits = ranked(mode, to_hits(tables, len(ids)), depth)
             yield Run(ids, kept_hits(ids, hits, job.top_k, exclude_self=job.drops_self))
 

@@ -27,31 +27,39 @@ from ray.data import ActorPoolStrategy, Dataset, TaskPoolStrategy
 
 from diffretriever.collections import Collection, ScanResult, open_collection, scan, set_aside
 from diffretriever.collections.chunks import ChunkedCollection
-from diffretriever.collections.keys import KeySet
+from diffretriever.collections.keys import KeySet, PassageSelection
 from diffretriever.collections.metadata import WithMetadata
 from diffretriever.collections.quarantine import own_file, refuse_other_files
 from diffretriever.collections.scanning import ScannedPart
 from diffretriever.files import is_local, write_text
+from diffretriever.index.damage import named
 from diffretriever.index.manifest import bm25_manifest, check_same
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.vectors import named
 from diffretriever.index.writer import Committer, WriterLock
 from diffretriever.pipelines.accelerate import accelerate_index
-from diffretriever.pipelines.choosing import MachinesAhead, PassageSelection, scan_parts
+from diffretriever.pipelines.blocks import (
+    MAX_ROWS,
+    DeviceUse,
+    EncodeBlocks,
+    EncoderStart,
+    StoreBlocks,
+    as_begun,
+    passage_blocks,
+    prepare_blocks,
+    prepared_blocks,
+    rows_per_block,
+)
 from diffretriever.pipelines.chunking import chunked
-from diffretriever.pipelines.cluster import PREPARE_CPUS, EncoderPool, ray_session, size_pool
+from diffretriever.pipelines.cluster import PREPARE_CPUS, EncoderPool, MachinesAhead, ray_session, size_pool
 from diffretriever.pipelines.compact import CompactionBeside, compact_index
-from diffretriever.pipelines.encoders import EncoderStart, as_begun, describing_encoder
 from diffretriever.pipelines.few import EncoderHere, is_few, torch_threads
-from diffretriever.pipelines.stages import DeviceUse, EncodeBlocks, StoreBlocks, prepare_blocks, prepared_blocks
 from diffretriever.pipelines.streams import (
     AS_ARROW,
-    MAX_ROWS,
     actor_options,
     blocks_at_once,
-    passage_blocks,
+    describing_encoder,
     read_blocks,
-    rows_per_block,
+    scan_parts,
     tables_of,
 )
 from diffretriever.presets import load_retriever
@@ -74,6 +82,7 @@ _COMMIT_EVERY_SECONDS = 2.0
 _COMMIT_SHARE = 0.02
 _ENCODERS_PER_PREPARER = 4
 _DELETED_AT_ONCE = 10_000
+_ROWS_AT_ONCE = 65_536
 _NOT_FINITE = "not finite"
 
 
@@ -196,7 +205,7 @@ def _delete_if_gone(
     """Delete what the collection no longer has, where the job says so; return how many passages that were."""
     deleted = 0
     for index in indexes if job.sync else ():
-        gone = selection.gone(index, collection.name)
+        gone = selection.gone(index.batches(["id", "collection"], _ROWS_AT_ONCE), collection.name)
         deleted = sum(index.delete(gone[at : at + _DELETED_AT_ONCE]) for at in range(0, len(gone), _DELETED_AT_ONCE))
     return deleted
 
@@ -355,7 +364,7 @@ def _read_part(collection: WithMetadata, part: ScannedPart, rows: int) -> Iterat
 def _receipts(
     blocks: Dataset, encoder: IndexManifest, indexes: Sequence[PassageIndex], pool: EncoderPool, config: RayConfig
 ) -> Iterator[dict[str, Any]]:
-    """Encode and write the blocks; yield a row of `stages.RECEIPT_SCHEMA` for each, as it is done, in no order.
+    """Encode and write the blocks; yield a row of `blocks.RECEIPT_SCHEMA` for each, as it is done, in no order.
 
     `encoder` is that of the first index; any others are of smaller budgets of its nested slots.
     """
@@ -438,7 +447,7 @@ def committed(
     """Commit blocks as they come, and yield their receipts; all of them are committed when the last one is yielded.
 
     Args:
-        receipts: rows of `stages.RECEIPT_SCHEMA`.
+        receipts: rows of `blocks.RECEIPT_SCHEMA`.
         indexes: where their blocks were written, in the order of each receipt's own.
         present: what each index held before. A new row replaces the old one in the same commit.
         joining: takes a step after each commit.

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from diffretriever.collections import Collection
+from diffretriever.pipelines.blocks import MAX_ROWS, QUERIES_PER_BLOCK, EncodeQueries, pack, unpack, with_commits
 from diffretriever.pipelines.cluster import DEVICE_VARIABLE, is_cluster_at_hand
-from diffretriever.pipelines.encoders import QUERIES_PER_BLOCK, EncodeQueries, with_commits
-from diffretriever.pipelines.streams import MAX_ROWS, pack, unpack
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import NeuralRetriever
 from diffretriever.schemas.settings import RayConfig
@@ -115,7 +114,7 @@ class EncoderHere:
         return manifest_of(self.encoder)
 
     def encode_queries(self, blocks: Mapping[str, pa.Table]) -> Iterator[tuple[str, pa.Table]]:
-        """Encode blocks of queries by the encoder that was described; see `pipelines.encoders.encode_queries`.
+        """Encode blocks of queries by the encoder that was described; see `pipelines.streams.encode_queries`.
 
         Args:
             blocks: name → `query_block`.

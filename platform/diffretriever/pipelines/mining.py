@@ -23,8 +23,8 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
 from diffretriever.ledger import Ledger
 from diffretriever.pipelines.batch_search import search_batch
+from diffretriever.pipelines.blocks import QUERIES_PER_BLOCK
 from diffretriever.pipelines.cluster import ray_session
-from diffretriever.pipelines.encoders import QUERIES_PER_BLOCK
 from diffretriever.pipelines.few import is_few_queries
 from diffretriever.progress import Progress
 from diffretriever.schemas.mode import Mode

@@ -1,90 +1,47 @@
-"""Blocks of rows on Ray Data: the unit of work, its way into a graph and out of it.
-
-A block of passages is encoded together, written together and committed together. Ray Data merges and splits its own
-blocks as it sees fit. A block of ours therefore travels as one row: its key and its table as Arrow IPC bytes, so that
-its boundaries and its key are the same in every attempt.
-"""
+"""Blocks on Ray: graphs of Ray Data that they go through, pools of encoder actors, a task for what comes before."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 import ray
-from pyarrow import feather
 from ray.data import ActorPoolStrategy, DataContext, Dataset, Datasource, ReadTask
 from ray.data.block import BlockMetadata
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from diffretriever.collections import Passage
-from diffretriever.files import understood
-from diffretriever.index.writer import text_table
-from diffretriever.ledger import Ledger
-from diffretriever.pipelines.cluster import READER_CPUS, EncoderPool, cpus_here, ended_with_ray, raise_mistake
-from diffretriever.schemas.metadata import Columns
-from diffretriever.schemas.retriever import RetrieverConfig
+from diffretriever.collections import Collection
+from diffretriever.collections.scanning import PartScan, scan_part
+from diffretriever.files import is_local
+from diffretriever.pipelines.blocks import EncodeQueries, EncoderStart, pack, retriever_from, unpack, with_commits
+from diffretriever.pipelines.cluster import (
+    READER_CPUS,
+    EncoderPool,
+    cpus_here,
+    ended_with_ray,
+    raise_mistake,
+    result_of,
+)
+from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.retriever import NeuralRetriever
+from diffretriever.schemas.settings import RayConfig
 
 AS_ARROW: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
 """For `map_batches`: rows as they come, as an Arrow table."""
 ONE_BLOCK: dict[str, Any] = {**AS_ARROW, "batch_size": 1}
 """Likewise, a packed block at a time: Ray Data takes nothing but a number where it is asked for GPUs."""
 
-_BLOCK_BYTES = 32 << 20
-# Fewer passages leave the encoder's batches unfilled; more lose much when a worker dies.
-_MIN_ROWS, MAX_ROWS = 32, 512
 _FAILED_STARTS = 8
 """Actors that may fail to start in a row, in all of a graph's pool."""
 _AT_ONCE_CPU, _AT_ONCE_GPU = 2, 3
 """Blocks of an encoder actor: one on the device, the others on their way there or to the store. A GPU is done with a
 block in about the time that a slow store takes to write it: there two may be written at once."""
-# About what a passage takes beside its vectors.
-_TEXT_BYTES = 4096
-
-
-def rows_per_block(retriever: RetrieverConfig, hidden_size: int | None) -> int:
-    """Return how many passages keep a block near 32 MB, from K_p and H; between 32 and 512."""
-    row_bytes = _TEXT_BYTES + retriever.max_vectors("passage") * (hidden_size or 0) * 2
-    return max(_MIN_ROWS, min(MAX_ROWS, _BLOCK_BYTES // row_bytes))
-
-
-def passage_blocks(
-    passages: Iterable[Passage], collection: str, rows: int, metadata: Columns | None = None
-) -> Iterator[pa.Table]:
-    """Yield passages of a collection, a packed block at a time.
-
-    Args:
-        passages: in order.
-        collection: what it is called.
-        rows: passages of a block.
-        metadata: columns of it; None: none.
-    """
-    passages = iter(passages)
-    while chunk := list(islice(passages, rows)):
-        yield pack(_block_key(chunk), text_table(chunk, collection, metadata))
-
-
-def _block_key(passages: Iterable[Passage]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for passage in passages:
-        digest.update(f"{passage.id}\x1f".encode() + passage.digest)
-    return digest.hexdigest()
-
-
-def pack(key: str, table: pa.Table) -> pa.Table:
-    """Return the one row that carries a block."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return pa.table({"key": [key], "block": pa.array([sink.getvalue().to_pybytes()], pa.large_binary())})
-
-
-def unpack(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """Yield key and table of each block in `rows`."""
-    for key, block in zip(rows.column("key").to_pylist(), rows.column("block"), strict=True):
-        yield key, pa.ipc.open_stream(block.as_buffer()).read_all()
+_SCAN_CPUS = 0.5
+# So that no more than these wait for an earlier one.
+_SCANS_AHEAD = 64
 
 
 def dataset_of(rows: Sequence[pa.Table]) -> Dataset:
@@ -141,6 +98,29 @@ class _Sources(Datasource):
         return None
 
 
+def scan_parts(collection: Collection, most_bad: int | None) -> Iterator[PartScan]:
+    """Scan the parts of a collection in Ray tasks, where its files are; a single part right here.
+
+    Args:
+        collection: whose parts.
+        most_bad: how many bad records of a part are shown, None for all.
+    """
+    parts = collection.parts()
+    if len(parts) == 1:
+        yield scan_part(collection, parts[0], most_bad)
+        return
+    options: dict[str, Any] = {"num_cpus": _SCAN_CPUS}
+    if is_local(collection.place()):
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        options = {"num_cpus": cpus_here(_SCAN_CPUS), "scheduling_strategy": here}
+    task = ray.remote(scan_part).options(**options)
+    left = iter(parts)
+    running = [task.remote(collection, part, most_bad) for part in islice(left, _SCANS_AHEAD)]
+    while running:
+        yield result_of(running.pop(0))
+        running += [task.remote(collection, part, most_bad) for part in islice(left, 1)]
+
+
 def blocks_at_once(pool: EncoderPool) -> int:
     """Return how many blocks an actor of the pool is to encode and write at once."""
     return _AT_ONCE_GPU if pool.gpus else _AT_ONCE_CPU
@@ -191,17 +171,54 @@ def blocks_of(dataset: Dataset) -> Iterator[tuple[str, pa.Table]]:
         yield from unpack(rows)
 
 
-def put_table(ledger: Ledger, name: str, table: pa.Table) -> None:
-    """Put a table into a ledger, compressed; the entry is an Arrow file."""
-    sink = pa.BufferOutputStream()
-    feather.write_feather(table, sink, compression="lz4")
-    ledger.put(name, sink.getvalue())
+def describe_encoder(retriever: NeuralRetriever, pool: EncoderPool) -> IndexManifest:
+    """Load the encoder in a Ray worker and return its manifest, in which revisions on the hub are commits.
+
+    Raises:
+        ValueError: it cannot be loaded, with the reason.
+    """
+    return describing_encoder(retriever, pool)()
 
 
-def get_table(ledger: Ledger, name: str) -> pa.Table:
-    """Return a table that `put_table` put and that must be there; raises `ValueError` if it is damaged."""
-    data = ledger.get(name)
-    if data is None:
-        raise ValueError(f"{ledger.place(name)} was put there and cannot be read any more: give the same command again")
-    with understood(ledger.place(name), "remove it, and its work is done again"):
-        return feather.read_table(pa.BufferReader(data))
+def describing_encoder(retriever: NeuralRetriever, pool: EncoderPool) -> Callable[[], IndexManifest]:
+    """Begin what `describe_encoder` does; return what waits for its end.
+
+    Who has no need of it any more leaves it to its end: Ray may abort a process that cancels a task which just ends.
+    """
+    options = _describe.options(num_cpus=pool.cpus, num_gpus=pool.gpus)
+    described = options.remote(retriever.model_dump_json(), pool.device)
+    return lambda: IndexManifest.model_validate_json(result_of(described))
+
+
+@ray.remote
+def _describe(retriever_json: str, device: str) -> str:
+    from diffretriever.encoders import load_encoder
+    from diffretriever.index.manifest import manifest_of
+
+    retriever = with_commits(retriever_from(retriever_json))
+    return manifest_of(load_encoder(retriever, device)).model_dump_json()
+
+
+def encode_queries(
+    blocks: Mapping[str, pa.Table], manifest: IndexManifest, pool: EncoderPool, config: RayConfig
+) -> Iterator[tuple[str, pa.Table]]:
+    """Encode blocks of queries; each actor loads the model once.
+
+    Args:
+        blocks: name → `query_block`.
+        manifest: the encoder, as `describe_encoder` gave it.
+        pool: how many actors there may be, and what each takes.
+        config: what each works with.
+
+    Yields:
+        The name of a block and its representations as a table, in no order.
+
+    Raises:
+        ValueError: an actor found other weights.
+    """
+    if not blocks:
+        return
+    constructor = {"start": EncoderStart.of(manifest, pool, config)}
+    rows = dataset_of([pack(name, block) for name, block in blocks.items()])
+    options = actor_options(pool, len(blocks))
+    yield from blocks_of(rows.map_batches(EncodeQueries, fn_constructor_kwargs=constructor, **options))

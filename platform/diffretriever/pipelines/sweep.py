@@ -25,7 +25,6 @@ import yaml
 from diffretriever.backbones.device import resolve_device
 from diffretriever.collections import Collection, Query, Run, open_collection, write_run
 from diffretriever.encoders import load_preparer
-from diffretriever.encoders.representations import Representations
 from diffretriever.evaluation.budgets.sweeps import (
     ENCODED_FOLDER,
     MANIFEST_FILE,
@@ -39,19 +38,14 @@ from diffretriever.files import is_file, json_digest, read_text, remove, underst
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
 from diffretriever.ledger import Ledger, refuse_another
+from diffretriever.pipelines.blocks import MAX_ROWS, QUERIES_PER_BLOCK, as_begun, query_block
 from diffretriever.pipelines.cluster import EncoderPool, ray_session, size_pool
 from diffretriever.pipelines.encode import encode_collection
-from diffretriever.pipelines.encoders import (
-    QUERIES_PER_BLOCK,
-    as_begun,
-    describe_encoder,
-    encode_queries,
-    query_block,
-)
 from diffretriever.pipelines.few import EncoderHere, is_few
-from diffretriever.pipelines.streams import MAX_ROWS, get_table, put_table
+from diffretriever.pipelines.streams import describe_encoder, encode_queries
 from diffretriever.presets import RETRIEVERS, load_retriever, system_name
 from diffretriever.progress import track
+from diffretriever.representations import Representations
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.encode import NO_METADATA, EncodeJob
@@ -264,7 +258,7 @@ class QueryStore:
 
     def read(self, split: str, budget: int) -> Representations:
         """Return the queries of a split, encoded with K_q = `budget`."""
-        return Representations.from_arrow(get_table(self._ledger, self._name(split, budget)))
+        return Representations.from_arrow(self._ledger.get_table(self._name(split, budget)))
 
     def encode(
         self,
@@ -306,7 +300,7 @@ class QueryStore:
     def _write(self, split: str, budget: int, table: pa.Table) -> None:
         for stale in encoded_files(self._folder / split / ENCODED_FOLDER, budget):
             remove(stale)
-        put_table(self._ledger, self._name(split, budget), table)
+        self._ledger.put_table(self._name(split, budget), table)
 
     def _name(self, split: str, budget: int) -> str:
         return f"{split}/{ENCODED_FOLDER}/q{budget}-{self._states[split]}.arrow"

@@ -20,8 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from diffretriever.collections import open_collection
 from diffretriever.files import filesystem_of, is_file
 from diffretriever.full_disk import full_disk
-from diffretriever.pipelines.cluster import ray_session, result_of
-from diffretriever.pipelines.machines import Share, check_room, see_machines
+from diffretriever.pipelines.cluster import Share, check_room, ray_session, result_of, see_machines
 from diffretriever.pipelines.training_data import prepare_training
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.places import StorePath, as_place

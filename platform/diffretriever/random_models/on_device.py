@@ -16,8 +16,14 @@ from diffretriever.backbones.checkpoint import Checkpoint, read_json
 from diffretriever.backbones.device import DTYPES, resolve_device
 from diffretriever.backbones.loader import family_class
 from diffretriever.backbones.published import Sizes
-from diffretriever.random_models.checkpoints import FAMILIES, is_norm_weight, write_config, write_weights
-from diffretriever.random_models.tokenizers import build_tokenizer, write_tokenizer
+from diffretriever.random_models.checkpoints import (
+    FAMILIES,
+    build_tokenizer,
+    is_norm_weight,
+    write_config,
+    write_tokenizer,
+    write_weights,
+)
 
 _SHARD_BYTES = 4 << 30
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from diffretriever.evaluation.formats.tables import Cell, format_table
 from diffretriever.index.planning import encoding_hours, index_bytes, text_bytes_of
 from diffretriever.presets import load_retriever
-from diffretriever.reproduction.checkpoints import FAMILIES, weight_bytes
 from diffretriever.reproduction.plan import DONE, READY, Plan, PlannedRow, Task
 from diffretriever.reproduction.protocols import set_up
-from diffretriever.reproduction.storage import PASSAGES
+from diffretriever.reproduction.sizes import FAMILIES, PASSAGES, weight_bytes
 from diffretriever.schemas.retriever import is_neural
 
 _PROMPT_AND_TEXT = 128

@@ -24,7 +24,7 @@ from diffretriever.files import is_file
 from diffretriever.ledger import Ledger
 from diffretriever.presets import load_retriever, with_places
 from diffretriever.reproduction.protocols import chosen, set_up, under
-from diffretriever.reproduction.storage import corpus_of
+from diffretriever.reproduction.sizes import corpus_of
 from diffretriever.reproduction.tables import AVERAGE, MINI, EvaluationSet, check_names, find_set, load_tables
 from diffretriever.schemas.base import flat_fields, suggest
 from diffretriever.schemas.places import StorePath

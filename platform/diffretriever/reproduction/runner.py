@@ -3,7 +3,9 @@
 Everything lies under the job's output folder. `indexes/KEY-COLLECTION` is an index; `finished.json` in it says that
 the encoding came to its end, and a job that was killed before goes on in it. `evaluations/PROTOCOL/KEY-SET-SPLIT` is a
 report like that of evaluate.py; tables that are not the paper's have no protocol. `indexes/KEY-COLLECTION-residual2` is
-an index compressed, whose evaluation lies in `…-compressed`.
+an index compressed, whose evaluation lies in `…-compressed`: its scores stand beside those of the index before, and so
+do the sizes of the vectors alone, as the paper has them: before, what zstd at level 3 leaves of them in bf16, which is
+how the authors store them (reference §2.5); after, the codes and the codec.
 """
 
 from __future__ import annotations
@@ -12,24 +14,43 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+import pyarrow as pa
+import torch
 import yaml
 
-from diffretriever.collections import open_collection
-from diffretriever.evaluation.evaluate import evaluate_job
-from diffretriever.files import is_file, write_text
+from diffretriever.collections import Run, open_collection, write_run
+from diffretriever.encoders import load_encoder
+from diffretriever.evaluation.evaluate import evaluate_job, with_measures
+from diffretriever.evaluation.measures import EvaluationResult, evaluate
+from diffretriever.evaluation.report import Evaluation, write_evaluation
+from diffretriever.files import file_size, is_file, write_text
+from diffretriever.index.manifest import check_same, manifest_of
+from diffretriever.index.rewrite import sample_of
+from diffretriever.index.table import PassageIndex
+from diffretriever.index.vectors import codec_place
 from diffretriever.ledger import Ledger
 from diffretriever.pipelines.cluster import ray_session
+from diffretriever.pipelines.compress import compress_index
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.few import is_few
-from diffretriever.reproduction.compressed import evaluate_compressed
+from diffretriever.presets import system_name
 from diffretriever.reproduction.plan import Plan, Task
-from diffretriever.reproduction.pooled_search import evaluate_pooled_slots
 from diffretriever.reproduction.report import read_results
+from diffretriever.schemas.compress import CompressJob
 from diffretriever.schemas.encode import NO_METADATA, EncodeJob
 from diffretriever.schemas.evaluate import EvaluateJob
 from diffretriever.schemas.places import StorePath
-from diffretriever.schemas.reproduce import COMPRESSED, UNCOMPRESSED, ReproduceJob
+from diffretriever.schemas.reproduce import COMPRESSED, STORAGE_FILE, UNCOMPRESSED, IndexStorage, ReproduceJob
+from diffretriever.schemas.retriever import is_neural
 from diffretriever.schemas.settings import RayConfig
+from diffretriever.search.dense.averaged import AveragedSlots
+
+CODEC = "residual2"
+"""The paper's: a centroid and two bits a dimension."""
+_ZSTD_LEVEL = 3
+_SAMPLE = 4096
+_BATCH_ROWS = 65536
+_BF16 = 2
 
 
 def run_plan(plan: Plan, job: ReproduceJob, command: str, log: Callable[[str], None]) -> dict[Path | StorePath, str]:
@@ -119,3 +140,95 @@ def _encode(task: Task, job: ReproduceJob) -> None:
         )
     )
     Ledger(task.index).put(task.summary.name, f"{summary.model_dump_json(indent=2)}\n".encode())
+
+
+def evaluate_pooled_slots(job: EvaluateJob, command: str) -> None:
+    """Do what `evaluate_job` does, by the inner product of averaged slots in place of MaxSim; dense scores only.
+
+    Raises:
+        ValueError: no such index, collection or split, an index without vectors, or the backbone found is not the one
+            that made the index.
+    """
+    assert job.collection is not None, "an evaluation of an index has a collection"
+    collection = open_collection(job.collection)
+    job = with_measures(job, collection.name)
+    queries, qrels = collection.queries(job.split), collection.qrels(job.split)
+    index = PassageIndex.open(job.index)
+    if not is_neural(index.manifest.retriever):
+        raise ValueError(f"{index.uri} is of the bm25 method: it has no slots to average")
+    encoder = load_encoder(index.manifest.retriever, job.device)
+    check_same(index.manifest, manifest_of(encoder), index.uri)
+    hits = AveragedSlots(index).search(encoder.encode_queries([query.text for query in queries]), job.top_k)
+    run = Run([query.id for query in queries], hits)
+    results = {"dense": evaluate(run, qrels, job.measures)}
+    write_run(job.output / "dense.trec", [run], f"{system_name(index.manifest)}.pooled-slots")
+    evaluation = Evaluation(
+        retriever=f"{index.manifest.title}, slots averaged",
+        command=command,
+        config={**job.model_dump(mode="json"), "retriever": index.manifest.retriever.model_dump(mode="json")},
+        collection=collection.name,
+        split=job.split,
+        fingerprint=index.manifest.fingerprint,
+        rows=len(index),
+        query_texts={query.id: query.text for query in queries},
+    )
+    write_evaluation(job.output, evaluation, results)
+
+
+def evaluate_compressed(
+    job: EvaluateJob, before: EvaluationResult, ray_address: str, command: str
+) -> dict[str, EvaluationResult]:
+    """Compress a copy of the job's index, evaluate its dense scores and write them beside those of the index itself.
+
+    The copy has files of its own for what is compressed alone; the index stays as it is.
+
+    Args:
+        job: of the index; its output folder gets the report of both, with `storage.json`.
+        before: dense scores of the index itself.
+        ray_address: of the cluster that compresses, where the index is of more than one part.
+        command: the command line.
+
+    Raises:
+        ValueError: as `compress_index` and `evaluate_job` do.
+    """
+    copy = compressed_place(job.index)
+    if not PassageIndex.exists(copy):
+        PassageIndex.open(job.index).clone(copy)
+    compress_index(CompressJob.model_validate({"index": copy, "codec": CODEC, "ray_address": ray_address}))
+    own = job.model_copy(update={"index": copy, "modes": (UNCOMPRESSED,), "output": job.output / COMPRESSED})
+    found = evaluate_job(own, command)[UNCOMPRESSED]
+    results = {UNCOMPRESSED: before, COMPRESSED: found}
+    index = PassageIndex.open(copy)
+    write_text(job.output / STORAGE_FILE, storage_of(PassageIndex.open(job.index), index).model_dump_json(indent=2))
+    evaluation = Evaluation(
+        retriever=index.manifest.title,
+        command=command,
+        config={**own.model_dump(mode="json"), "retriever": index.manifest.retriever.model_dump(mode="json")},
+        collection=job.collection,
+        split=job.split,
+        fingerprint=index.manifest.fingerprint,
+        rows=len(index),
+    )
+    write_evaluation(job.output, evaluation, results)
+    return results
+
+
+def compressed_place(index: str) -> str:
+    """Return where the compressed copy of an index lies: beside it."""
+    return f"{index.rstrip('/')}-{CODEC}"
+
+
+def storage_of(before: PassageIndex, after: PassageIndex) -> IndexStorage:
+    """Return the bytes of the vectors of an index and of its compressed copy."""
+    codec = after.manifest.codec
+    assert codec is not None, "the copy is compressed"
+    assert before.manifest.hidden_size is not None, "so the index has vectors"
+    batches = before.batches(["slot_tokens"], _BATCH_ROWS)
+    # Every vector has its slot word, and those are far smaller to read.
+    vectors = sum(len(batch.column("slot_tokens").flatten()) for batch in batches)
+    raw = vectors * before.manifest.hidden_size * _BF16
+    sample_SH, _ = sample_of(before, _SAMPLE)
+    data = torch.from_numpy(sample_SH).to(torch.bfloat16).view(torch.int16).numpy().tobytes()
+    share = len(pa.Codec("zstd", compression_level=_ZSTD_LEVEL).compress(data)) / len(data)
+    codes = vectors * codec.width + file_size(codec_place(after.uri, codec.digest))
+    return IndexStorage(vectors=vectors, raw=raw, zstd=round(share * raw), codes=codes)

@@ -20,8 +20,7 @@ from diffretriever.backbones import Backbone, Vocabulary, load_backbone
 from diffretriever.backbones.base import pad_right
 from diffretriever.collections import Passage
 from diffretriever.encoders.base import token_budget_batches, tokens_per_batch
-from diffretriever.encoders.framing import Prompt, frame
-from diffretriever.encoders.preparer import join_title
+from diffretriever.encoders.preparer import Prompt, frame, join_title
 from diffretriever.rerank.base import Reranker
 from diffretriever.schemas.rerank import LikelihoodReranker
 from diffretriever.schemas.retriever import TextConfig

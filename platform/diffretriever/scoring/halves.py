@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diffretriever.ragged import runs
+from diffretriever.representations import runs
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Codes, best_of_each, sum_per_query
 
 ADDITION = 2.0**-23

@@ -1,67 +1,14 @@
 """The sparse score: impacts of vocabulary entries (Eq. 3 of arXiv 2605.07210).
 
-Legend: B texts of a batch, K slots, T tokens of one text (in `impact_matrix`: impacts of all texts
-together), N texts, Q queries, P passages, V vocabulary.
+Legend: T impacts of all texts together, N texts, Q queries, P passages, V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
 
 import numpy as np
 import scipy.sparse
-import torch
-
-Rounding: TypeAlias = Literal["none", "trunc100", "round100"]
-
-
-def log_relu(logits: torch.Tensor) -> torch.Tensor:
-    """Return log(1 + max(0, logit)), any shape: the activation of Eq. 3 of the paper, arXiv 2605.07210."""
-    return torch.log1p(torch.relu(logits))
-
-
-def max_pool(weights_BKT: torch.Tensor, valid_BK: torch.Tensor) -> torch.Tensor:
-    """Return each token's largest weight over the valid slots: the pooling of Eq. 3, arXiv 2605.07210.
-
-    Args:
-        weights_BKT: floating, at least 0 (what `log_relu` returns).
-        valid_BK: bool; slots that a text does not have are False. A text without valid slots gets zeros.
-
-    Returns:
-        [B, T] of the dtype of `weights_BKT`.
-    """
-    return weights_BKT.masked_fill(~valid_BK[:, :, None], 0).amax(dim=1)
-
-
-def quantise(weights: np.ndarray, rounding: Rounding) -> np.ndarray:
-    """Return float32 weights of the same shape: as they are (paper), or in hundredths (the authors' code).
-
-    `trunc100` multiplies by 100 and cuts, `round100` multiplies by 100 and rounds half to even. Weights below
-    one hundredth may become 0; dropping them is the caller's business.
-    """
-    weights = np.asarray(weights, dtype=np.float32)
-    if rounding == "none":
-        return weights
-    hundredths = weights * np.float32(100)
-    return np.trunc(hundredths) if rounding == "trunc100" else np.rint(hundredths)
-
-
-def keep_topk(ids_T: np.ndarray, weights_T: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k heaviest impacts of one text, still sorted by id; of equal weights the smaller id stays.
-
-    NaN counts as heaviest, so that it is not cut and overlooked.
-
-    Args:
-        ids_T: integers [T], ascending.
-        weights_T: floating [T].
-        k: at least 1; a text with fewer impacts is returned unchanged.
-    """
-    if len(ids_T) <= k:
-        return ids_T, weights_T
-    heaviest = np.argsort(-np.where(np.isnan(weights_T), np.inf, weights_T), kind="stable")[:k]
-    kept = np.sort(heaviest)
-    return ids_T[kept], weights_T[kept]
 
 
 def impact_matrix(

@@ -13,29 +13,32 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from diffretriever.artefacts.artefact import Artefact, folders_in, headers_of, sizes_of_all
-from diffretriever.encoders.representations import Representations
 from diffretriever.files import is_local
 from diffretriever.index.mapped_files import FileKind, lacking
 from diffretriever.index.table import PassageIndex, fragment_key
 from diffretriever.progress import track
+from diffretriever.representations import Representations
 from diffretriever.schemas.accelerate import AccelerateJob, Beside, CandidateSettings, Kind, ProposerName
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.bm25 import keep_bm25
 from diffretriever.search.dense.base import DenseSearch
-from diffretriever.search.dense.calibrate import choose_count, counts_to_try, milliseconds, sample_queries
 from diffretriever.search.dense.candidates import (
     AUTO,
     PROPOSERS,
     CandidateSearch,
     calibrated,
+    choose_count,
     complete_candidates,
+    counts_to_try,
+    milliseconds,
+    sample_queries,
     write_settings,
 )
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import CODES, FragmentCodes, build_fragment_codes, open_segments
-from diffretriever.search.dense.packed import PACKED, build_fragment_packed
+from diffretriever.search.dense.compressed import PACKED, build_fragment_packed
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.neural import NeuralSearcher
 from diffretriever.search.sparse.postings import POSTINGS, build_fragment_postings, may_have_postings

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from diffretriever.backbones.device import resolve_device
-from diffretriever.encoders.representations import Representations
 from diffretriever.index.filters import condition_of
 from diffretriever.index.table import IndexPart, PassageIndex
+from diffretriever.representations import Representations
 from diffretriever.schemas.mode import ListName
 from diffretriever.schemas.search import BatchSearchJob
 from diffretriever.scoring.fusion import depth_for, encoded_lists_for

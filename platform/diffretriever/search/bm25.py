@@ -24,7 +24,7 @@ from diffretriever.encoders.preparer import join_title
 from diffretriever.full_disk import FullDiskError
 from diffretriever.index.table import IndexPart, PassageIndex
 from diffretriever.progress import Progress
-from diffretriever.ragged import offsets_of, within
+from diffretriever.representations import offsets_of, within
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.scoring.hits import NO_NUMBER, Hits, TopK

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diffretriever.encoders.preparer import Preparer, join_title
-from diffretriever.encoders.representations import Representations
+from diffretriever.representations import Representations
 from diffretriever.schemas.serve import Explanation, Reading, SlotMatch, TermMatch, Word
 
 NameWord = Callable[[int], str]

@@ -17,7 +17,7 @@ from diffretriever.search.accelerate import FILE_KINDS, kinds_of, sizes_of
 from diffretriever.search.bm25 import bm25_artefact, open_bm25
 from diffretriever.search.dense.candidates import PROPOSERS, read_settings
 from diffretriever.search.dense.codes import CODES
-from diffretriever.search.dense.packed import PACKED
+from diffretriever.search.dense.compressed import PACKED
 from diffretriever.search.sparse.postings import POSTINGS
 from diffretriever.search.verify import Problems, verify, verify_postings
 

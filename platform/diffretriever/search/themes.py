@@ -18,10 +18,10 @@ import numpy as np
 
 from diffretriever.codecs.codewords import nearest_centroids, spherical_centroids
 from diffretriever.encoders.base import Encoder
-from diffretriever.encoders.representations import read_vectors
+from diffretriever.index.damage import refuse_rows
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.vectors import refuse_rows
 from diffretriever.progress import Progress
+from diffretriever.representations import read_vectors
 from diffretriever.schemas.describe import DescribeJob, Example, IndexDescription, SlotDescription, SlotWord, Theme
 from diffretriever.schemas.serve import Reading
 

@@ -19,20 +19,18 @@ import pyarrow.compute as pc
 
 from diffretriever.artefacts.artefact import DamagedError
 from diffretriever.collections import Passage
-from diffretriever.encoders.representations import read_impacts, read_vectors
-from diffretriever.index.checksums import row_checksums
-from diffretriever.index.damage import lost_version, wrong_data_files
+from diffretriever.index.damage import lost_version, row_checksums, wrong_data_files
 from diffretriever.index.table import PassageIndex, rows_written, table_uri
 from diffretriever.index.vectors import codec_place, read_codec, read_packed, with_vectors
 from diffretriever.progress import track
-from diffretriever.ragged import any_of_each, offsets_of, rows_of
+from diffretriever.representations import any_of_each, offsets_of, read_impacts, read_vectors, rows_of
 from diffretriever.schemas.index import ROW_CHECKSUM, IndexContents, IndexManifest, metadata_fields, passage_schema
 from diffretriever.schemas.inspect import Problem, Verification
 from diffretriever.schemas.metadata import Columns, Scalar
 from diffretriever.schemas.retriever import is_neural
 from diffretriever.scoring.maxsim import Codes
 from diffretriever.search.dense.codes import FragmentCodes
-from diffretriever.search.dense.packed import FragmentPacked
+from diffretriever.search.dense.compressed import FragmentPacked
 from diffretriever.search.sparse.kernels import digest_impacts
 from diffretriever.search.sparse.postings import FragmentPostings
 
@@ -168,7 +166,8 @@ def _row_problems(
             yield from _mapped_problems(batch, packed)
     elif index.manifest.decodes:
         return
-    batch = with_vectors(index.uri, index.manifest, batch, [*batch.schema.names, "reps"])
+    if index.manifest.decodes:
+        batch = with_vectors(index.uri, index.manifest, batch, [*batch.schema.names, "reps"])
     yield from vector_problems(batch, index.manifest)
     if codes is not None:
         yield from code_problems(batch, codes)

@@ -18,8 +18,8 @@ import numpy as np
 from diffretriever.budgets.selectors import Selector
 from diffretriever.collections.records import RefusedError, checked_query
 from diffretriever.encoders.preparer import PreparedText, Preparer
-from diffretriever.encoders.representations import Representations, not_finite
 from diffretriever.index.table import PassageIndex
+from diffretriever.representations import Representations, not_finite
 from diffretriever.schemas.mode import EncodedList, ListName, Mode
 from diffretriever.schemas.retriever import has_slots
 from diffretriever.schemas.serve import (

@@ -19,7 +19,7 @@ import numpy as np
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.preparer import PreparedText
-from diffretriever.encoders.representations import Representations
+from diffretriever.representations import Representations
 from diffretriever.schemas.serve import PartState, SearchResponse
 from diffretriever.serving.answering import (
     Answering,

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from diffretriever.collections import Passage
 from diffretriever.collections.metadata import in_column
 from diffretriever.collections.records import RefusedError, checked_passage
-from diffretriever.encoders.representations import Representations, not_finite
 from diffretriever.full_disk import FullDiskError
+from diffretriever.index.damage import named
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.vectors import named
 from diffretriever.index.writer import Committer, WriterLock, beside, text_table, write_block
+from diffretriever.representations import Representations, not_finite
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.metadata import Columns

@@ -11,11 +11,11 @@ from diffretriever.consent import trust_code
 from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.preparer import Preparer
-from diffretriever.encoders.representations import Representations
 from diffretriever.index.filters import FilterError, collection_filter, condition_of
 from diffretriever.index.manifest import check_same, manifest_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.presets import with_places
+from diffretriever.representations import Representations
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.mode import Mode, unweighted
 from diffretriever.schemas.retriever import NeuralRetriever, RetrieverConfig

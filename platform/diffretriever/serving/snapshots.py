@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import torch
 
-from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import IndexPart, PassageIndex, shard_fragments
+from diffretriever.representations import Representations
 from diffretriever.schemas.metadata import Scalar
 from diffretriever.schemas.mode import EncodedList, ListName, Way
 from diffretriever.schemas.search import SearchOptions

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diffretriever.collections.base import Passage
+from diffretriever.collections.records import Passage
 from diffretriever.encoders.preparer import PreparedText, Preparer, join_title
 from diffretriever.schemas.retriever import Side
 from diffretriever.schemas.training import Recipe

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy, kl_div, log_softmax, mse_loss, softmax
 
-from diffretriever.ragged import offsets_of
+from diffretriever.representations import offsets_of
 from diffretriever.schemas.training import Recipe
 from diffretriever.scoring.maxsim import maxsim
 from diffretriever.training.trainable import Taught, TextVectors

@@ -29,13 +29,20 @@ from diffretriever.schemas.retriever import (
 )
 from diffretriever.schemas.training import OWN_TOKENS, Recipe, TrainingManifest, TrainJob
 from diffretriever.scoring.sparse import idf_roots
-from diffretriever.training.adapters import ADAPTER, StartingValues, describe_start, read_start, save_adapter
+from diffretriever.training.adapters import (
+    ADAPTER,
+    StartingValues,
+    attach_lora,
+    describe_start,
+    read_start,
+    save_adapter,
+    trainable_parameters,
+)
 from diffretriever.training.batches import Batches, TrainingData
 from diffretriever.training.data.examples import passage_key
 from diffretriever.training.engine import open_engine
 from diffretriever.training.gather import Workers
 from diffretriever.training.loop import Record, Trainer
-from diffretriever.training.lora import attach_lora, trainable_parameters
 from diffretriever.training.teacher import open_teacher, teacher_config
 from diffretriever.training.trainable import TrainableEncoder, with_training_lengths
 

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from diffretriever.collections import open_collection
-from diffretriever.collections.base import BadRecord, Passage
+from diffretriever.collections.records import BadRecord, Passage
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.evaluation.evaluate import search_queries
 from diffretriever.evaluation.measures import EvaluationResult, evaluate

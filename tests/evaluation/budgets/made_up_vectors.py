@@ -8,9 +8,9 @@ import numpy as np
 from pyarrow import feather
 
 from diffretriever.collections import Passage, Run, write_qrels, write_run
-from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.representations import Representations
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import MaskedRetriever

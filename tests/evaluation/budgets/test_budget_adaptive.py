@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from diffretriever.budgets.fit import fit
-from diffretriever.budgets.selectors import FixedSelector, RuleSelector
+from diffretriever.budgets.selectors import FixedSelector, RuleSelector, fit
 from diffretriever.evaluation.budgets.selector_report import QuerySet, across_folds, across_sets, as_given, joined
 from tests.evaluation.budgets.sweeps import BUDGETS, noise, outcomes
 

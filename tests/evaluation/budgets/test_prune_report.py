@@ -11,11 +11,11 @@ import pytest
 import scipy.stats
 
 from diffretriever.encoders.base import Encoder
-from diffretriever.encoders.representations import read_vectors
 from diffretriever.evaluation.budgets.pruning import PrunePoint, removal_order
 from diffretriever.evaluation.budgets.pruning_report import PruneReport, prune_slots, prune_table
 from diffretriever.evaluation.budgets.sweeps import Outcomes
 from diffretriever.index.table import PassageIndex
+from diffretriever.representations import read_vectors
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.prune import PruneSlotsJob
 from diffretriever.schemas.retriever import MaskedRetriever

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diffretriever.budgets.fit import fit
-from diffretriever.budgets.selectors import open_selector
+from diffretriever.budgets.selectors import fit, open_selector
 from diffretriever.evaluation.budgets.selector_report import fit_selector, selector_table
 from diffretriever.evaluation.budgets.sweeps import Outcomes, open_splits
 from diffretriever.schemas.selector import FitSelectorJob

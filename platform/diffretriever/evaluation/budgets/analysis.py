@@ -16,7 +16,7 @@ from typing import Self
 import numpy as np
 
 from diffretriever.collections import read_qrels, read_run
-from diffretriever.collections.customs import own_measure
+from diffretriever.collections.base import own_measure
 from diffretriever.evaluation.budgets.oracles import SIDES, Oracle, Side, oracle
 from diffretriever.evaluation.budgets.sweeps import (
     Outcomes,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from diffretriever.collections import Qrels, open_collection, read_run
-from diffretriever.collections.customs import own_measure
+from diffretriever.collections.base import own_measure
 from diffretriever.evaluation.budgets.sweeps import Outcomes, read_manifest, read_queries, write_outcomes
 from diffretriever.evaluation.formats.tables import Cell, format_table
 from diffretriever.evaluation.measures import evaluate

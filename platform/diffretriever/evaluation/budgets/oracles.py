@@ -25,7 +25,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from diffretriever.budgets.fit import folds
+from diffretriever.budgets.selectors import folds
 from diffretriever.evaluation.budgets.sweeps import Outcomes
 from diffretriever.schemas.budget import Budget
 

@@ -18,17 +18,16 @@ import pyarrow as pa
 import torch
 
 from diffretriever.collections import Qrels, Run, open_collection
-from diffretriever.encoders.representations import Representations, read_vectors
 from diffretriever.evaluation.budgets.sweeps import SweptSplit, open_splits
 from diffretriever.evaluation.formats.tables import Interval
 from diffretriever.evaluation.measures import evaluate
 from diffretriever.evaluation.statistics import bootstrap_interval, holm, t_test_p
+from diffretriever.index.damage import finite_rows
 from diffretriever.index.manifest import check_same, manifest_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.vectors import finite_rows
 from diffretriever.presets import with_places
 from diffretriever.progress import track
-from diffretriever.ragged import offsets_of
+from diffretriever.representations import Representations, offsets_of, read_vectors
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.prune import PruneSlotsJob

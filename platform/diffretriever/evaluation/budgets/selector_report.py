@@ -16,8 +16,7 @@ import numpy as np
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from diffretriever.budgets.features import FEATURES, check_names
-from diffretriever.budgets.fit import LinearModel, fit, folds
-from diffretriever.budgets.selectors import RuleSelector, Selector
+from diffretriever.budgets.selectors import LinearModel, RuleSelector, Selector, fit, folds
 from diffretriever.evaluation.budgets.oracles import oracle
 from diffretriever.evaluation.budgets.sweeps import Outcomes, SweptSplit, open_splits, query_features
 from diffretriever.evaluation.figures import BLUE, GREY, HEAD_INCHES, INK, MUTED, ORANGE, headed_figure, png, quiet

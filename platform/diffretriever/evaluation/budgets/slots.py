@@ -16,7 +16,6 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from diffretriever.collections import read_run
-from diffretriever.encoders.representations import read_vectors
 from diffretriever.evaluation.budgets.analysis import AnalysisData, AnalysisFacts, Section
 from diffretriever.evaluation.budgets.sweeps import SweptSplit
 from diffretriever.evaluation.figures import BLUE, INK, MUTED, RED, panel_figure, png, quiet
@@ -32,6 +31,7 @@ from diffretriever.evaluation.formats.tables import (
 from diffretriever.evaluation.statistics import bootstrap_interval
 from diffretriever.files import is_file
 from diffretriever.index.table import PassageIndex
+from diffretriever.representations import read_vectors
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import Budget
 

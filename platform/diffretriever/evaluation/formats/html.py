@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from diffretriever.evaluation.formats.base import Format, Picture, Section
-from diffretriever.evaluation.formats.grid import Grid, GridCell, GridRow, placed
+from diffretriever.evaluation.formats.base import Format, Grid, GridCell, GridRow, Picture, Section, placed
 from diffretriever.evaluation.formats.tables import signed
 
 _STYLE = """

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diffretriever.evaluation.formats.base import Format, Picture, Section
-from diffretriever.evaluation.formats.grid import Grid, GridCell, placed
+from diffretriever.evaluation.formats.base import Format, Grid, GridCell, Picture, Section, placed
 from diffretriever.evaluation.formats.tables import signed
 
 

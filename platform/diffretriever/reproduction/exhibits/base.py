@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from diffretriever.evaluation.formats.base import Block
-from diffretriever.files import is_file
+from diffretriever.files import is_file, read_text, understood
 from diffretriever.reproduction.exhibits.analyses import Analysis, read_analyses
-from diffretriever.reproduction.exhibits.latencies import Latencies, read_latencies
 from diffretriever.reproduction.plan import Plan
 from diffretriever.reproduction.report import ReproducedTable, ReproductionReport
+from diffretriever.schemas.latencies import Latencies
+from diffretriever.schemas.places import Place
 from diffretriever.schemas.reproduce import ReproduceJob
 
 
@@ -102,3 +104,9 @@ class Exhibit(ABC):
         """Return a paragraph on what ours lacks; none where it is whole."""
         reasons = self.lacks(findings)
         return [f"Ours lacks: {'; '.join(reasons)}."] if reasons else []
+
+
+def read_latencies(place: Place) -> Latencies:
+    """Return the latencies in a file of `benchmarks.latency`; raises as `files.understood` does."""
+    with understood(place, "make it by python -m benchmarks.latency"):
+        return Latencies.model_validate(json.loads(read_text(place))["latencies"])

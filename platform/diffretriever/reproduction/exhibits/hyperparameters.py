@@ -9,10 +9,10 @@ from itertools import zip_longest
 
 import yaml
 
-from diffretriever.evaluation.formats.grid import Grid, GridCell, GridRow, Rule
+from diffretriever.evaluation.formats.base import Grid, GridCell, GridRow, Rule
 from diffretriever.presets import load_retriever
-from diffretriever.reproduction.checkpoints import FAMILIES, parameters_of, published_of, shapes_of
 from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
+from diffretriever.reproduction.sizes import FAMILIES, parameters_of, published_of, shapes_of
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.reproduce import ReproduceJob
 from diffretriever.schemas.retriever import has_slots, is_neural

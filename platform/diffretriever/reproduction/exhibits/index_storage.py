@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from diffretriever.evaluation.formats.base import Picture
 from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
-from diffretriever.reproduction.storage import PASSAGES, corpus_of, index_size
+from diffretriever.reproduction.sizes import PASSAGES, corpus_of, index_size
 from diffretriever.reproduction.tables import BEIR7, load_table
 from diffretriever.schemas.reproduce import PublishedRow, ReproduceJob
 

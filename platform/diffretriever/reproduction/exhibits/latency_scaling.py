@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from diffretriever.evaluation.formats.base import Picture
 from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
-from diffretriever.reproduction.exhibits.latencies import Latencies, Point
 from diffretriever.reproduction.exhibits.latency_quality import latency_command
 from diffretriever.reproduction.exhibits.published import figure_facts
+from diffretriever.schemas.latencies import Latencies, Point
 from diffretriever.schemas.reproduce import ReproduceJob
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import get_args
 
 import yaml
 
-from diffretriever.encoders.framing import SYSTEM, Prompt, build_prompt
-from diffretriever.evaluation.formats.grid import Grid, GridCell, GridRow
+from diffretriever.encoders.preparer import SYSTEM, Prompt, build_prompt
+from diffretriever.evaluation.formats.base import Grid, GridCell, GridRow
 from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.schemas.reproduce import ReproduceJob
 from diffretriever.schemas.retriever import PromptConfig, Side

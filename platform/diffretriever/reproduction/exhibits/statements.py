@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 import yaml
 
-from diffretriever.evaluation.formats.grid import NO_VALUE, Grid, GridCell, GridRow
+from diffretriever.evaluation.formats.base import NO_VALUE, Grid, GridCell, GridRow
 from diffretriever.evaluation.formats.tables import points, signed
 from diffretriever.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.reproduction.exhibits.latency_quality import query_latency
@@ -18,7 +18,7 @@ from diffretriever.reproduction.exhibits.published import ANALYSES, BACKBONES
 from diffretriever.reproduction.exhibits.query_features import correlation
 from diffretriever.reproduction.layouts import layout_of
 from diffretriever.reproduction.layouts.marks import marks_of_ours
-from diffretriever.reproduction.storage import IndexSize, index_size, size_of
+from diffretriever.reproduction.sizes import IndexSize, index_size, size_of
 from diffretriever.reproduction.tables import AVERAGE, load_table
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.reproduce import ReproduceJob

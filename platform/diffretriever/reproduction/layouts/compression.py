@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from diffretriever.evaluation.formats.grid import NO_VALUE, Grid, GridCell, GridRow
+from diffretriever.evaluation.formats.base import NO_VALUE, Grid, GridCell, GridRow
 from diffretriever.evaluation.formats.tables import points
 from diffretriever.reproduction.layouts.marks import Marking, Place, marks_of_ours
 from diffretriever.reproduction.layouts.systems import View
 from diffretriever.reproduction.report import ReproducedRow, ReproducedTable
-from diffretriever.reproduction.storage import IndexSize, index_size
+from diffretriever.reproduction.sizes import IndexSize, index_size
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.reproduce import PublishedRow, PublishedTable
 

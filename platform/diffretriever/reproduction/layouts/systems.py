@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import Field
 
-from diffretriever.evaluation.formats.grid import NO_VALUE, Grid, GridCell, GridRow
+from diffretriever.evaluation.formats.base import NO_VALUE, Grid, GridCell, GridRow
 from diffretriever.evaluation.formats.tables import points
 from diffretriever.reproduction.layouts.marks import Marking, marks_of_ours
 from diffretriever.reproduction.report import ReproducedCell, ReproducedRow, ReproducedTable

@@ -1,6 +1,6 @@
 """Search by averaged slots: what late interaction is weighed against (paper §6.1).
 
-A text's score is the inner product of its mean vector with the query's; `scoring.pooled_slots` says what is averaged.
+A text's score is the inner product of its mean vector with the query's; `scoring.maxsim` says what is averaged.
 A mean is one vector, so this is MaxSim of one vector each, computed as in every other dense search: the scores of a
 query do not depend on the queries that it is searched with.
 
@@ -14,14 +14,13 @@ from typing import ClassVar, Self
 import numpy as np
 import torch
 
-from diffretriever.encoders.representations import Representations, read_vectors, refuse_queries
+from diffretriever.index.damage import finite_rows
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.vectors import finite_rows
+from diffretriever.representations import Representations, read_vectors, refuse_queries
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hits, TopK
-from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest
-from diffretriever.scoring.pooled_slots import mean_slots
+from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest, mean_slots
 from diffretriever.search.dense.base import DenseSearch
 
 _BATCH_ROWS = 4096

@@ -15,11 +15,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from diffretriever.encoders.representations import Representations, refuse_queries
+from diffretriever.index.damage import stored_not_finite
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.vectors import stored_not_finite
 from diffretriever.progress import track
-from diffretriever.ragged import offsets_of
+from diffretriever.representations import Representations, offsets_of, refuse_queries
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import NO_NUMBER, Hits, TopK

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from diffretriever.artefacts.artefact import Artefact
-from diffretriever.encoders.representations import read_vectors
+from diffretriever.index.damage import finite_rows
 from diffretriever.index.mapped_files import (
     FileKind,
     check_rows,
@@ -31,8 +31,7 @@ from diffretriever.index.mapped_files import (
     write_header,
 )
 from diffretriever.index.table import PassageIndex, rows_written
-from diffretriever.index.vectors import finite_rows
-from diffretriever.ragged import offsets_of
+from diffretriever.representations import offsets_of, read_vectors
 from diffretriever.schemas.accelerate import Beside
 from diffretriever.scoring.hits import NO_NUMBER
 from diffretriever.scoring.kernels import encode

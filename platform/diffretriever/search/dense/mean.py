@@ -11,8 +11,8 @@ from typing import ClassVar, Self
 import numpy as np
 
 from diffretriever.artefacts.artefact import Artefact
-from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
+from diffretriever.representations import Representations
 from diffretriever.schemas.accelerate import ProposerName
 from diffretriever.scoring.maxsim import CodedQueries
 from diffretriever.search.dense.codes import Segment

@@ -22,8 +22,7 @@ from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
 from diffretriever.codecs.codewords import nearest_centroids, spherical_centroids
-from diffretriever.encoders.representations import Representations
-from diffretriever.ragged import within
+from diffretriever.representations import Representations, within
 from diffretriever.schemas.accelerate import ProposerName
 from diffretriever.search.dense.codes import Segment
 from diffretriever.search.dense.proposer import KeepingProposer

@@ -15,9 +15,9 @@ import numpy as np
 
 from diffretriever.artefacts.artefact import Artefact, DamagedError, open_all_added, unless_damaged
 from diffretriever.artefacts.cache import HeldFolder
-from diffretriever.encoders.representations import Representations
 from diffretriever.index.table import PassageIndex
 from diffretriever.progress import track
+from diffretriever.representations import Representations
 from diffretriever.schemas.accelerate import ProposerName
 from diffretriever.search.dense.coded import CodedPassages
 from diffretriever.search.dense.codes import Segment

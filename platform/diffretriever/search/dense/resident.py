@@ -18,8 +18,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import torch
 
-from diffretriever.encoders.representations import Representations
-from diffretriever.ragged import offsets_of, runs
+from diffretriever.representations import Representations, offsets_of, runs
 from diffretriever.scoring.halves import DeviceCodes, HalfQueries
 from diffretriever.scoring.maxsim import Codes, Shortlist
 from diffretriever.search.dense.codes import Segment

@@ -18,8 +18,8 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from diffretriever.encoders.representations import Representations
 from diffretriever.index.mapped_files import numbers_in, read_header, write_arrays, write_header
+from diffretriever.representations import Representations
 from diffretriever.schemas.accelerate import ProposerName
 from diffretriever.scoring.maxsim import CodedQueries, Codes
 from diffretriever.scoring.sketches import (

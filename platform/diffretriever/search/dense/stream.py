@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from diffretriever.encoders.representations import Representations, read_vectors, refuse_queries
+from diffretriever.index.damage import refuse_rows
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.vectors import refuse_rows
 from diffretriever.progress import track
+from diffretriever.representations import Representations, read_vectors, refuse_queries
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.retriever import is_neural
 from diffretriever.schemas.search import SearchOptions

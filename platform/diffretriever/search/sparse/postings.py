@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from diffretriever.encoders.representations import Representations, read_impacts, refuse_queries
+from diffretriever.index.damage import NotFiniteError, finite_rows
 from diffretriever.index.mapped_files import (
     FileKind,
     check_rows,
@@ -31,9 +31,8 @@ from diffretriever.index.mapped_files import (
     write_header,
 )
 from diffretriever.index.table import PassageIndex, fragment_key, rows_written
-from diffretriever.index.vectors import NotFiniteError, finite_rows
 from diffretriever.progress import track
-from diffretriever.ragged import offsets_of
+from diffretriever.representations import Representations, offsets_of, read_impacts, refuse_queries
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import NO_NUMBER, Hits, TopK

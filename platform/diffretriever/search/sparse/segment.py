@@ -24,7 +24,7 @@ from pydantic import NonNegativeInt, PositiveInt, ValidationError
 
 from diffretriever.files import whole_folder
 from diffretriever.index.mapped_files import load_array
-from diffretriever.ragged import offsets_of
+from diffretriever.representations import offsets_of
 from diffretriever.schemas.base import Model
 from diffretriever.search.sparse.kernels import BLOCK_ROWS, digest_postings, place, tally
 

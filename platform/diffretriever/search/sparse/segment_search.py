@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from diffretriever.ragged import offsets_of
+from diffretriever.representations import offsets_of
 from diffretriever.search.sparse import kernels
 from diffretriever.search.sparse.segment import PostingsSegment, check_ids, check_weights, first_out_of_order
 

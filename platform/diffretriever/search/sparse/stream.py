@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
-from diffretriever.encoders.representations import Representations, read_impacts, refuse_queries
+from diffretriever.index.damage import finite_rows
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.vectors import finite_rows
 from diffretriever.progress import track
+from diffretriever.representations import Representations, read_impacts, refuse_queries
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hits, TopK

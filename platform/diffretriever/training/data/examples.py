@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diffretriever.collections import BadRecord, Collection
-from diffretriever.collections.base import Passage
 from diffretriever.collections.records import (
     ID_FIELDS,
     QUERY_ID_FIELDS,
     TEXT_FIELDS,
+    Passage,
     RefusedError,
     checked_passage,
     checked_query,

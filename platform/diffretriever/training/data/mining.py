@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from diffretriever.collections.base import Passage
+from diffretriever.collections.records import Passage
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.training_data import MineNegativesJob
 from diffretriever.scoring.hits import Hit

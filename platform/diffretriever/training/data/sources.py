@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from diffretriever.collections import BadRecord, Collection, Passage, Qrels, Query, open_collection
-from diffretriever.collections.files import FileCollection
+from diffretriever.collections.base import FileCollection
 from diffretriever.collections.pydoc import PYDOC, passages_and_summaries
 from diffretriever.collections.records import Line, RefusedError, TextFile, decode, find_file, read_lines
 from diffretriever.files import cache_dir, file_state, files_in, is_file, is_folder, open_input, whole_file

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from diffretriever.collections.base import Passage
+from diffretriever.collections.records import Passage
 from diffretriever.files import AnyPlace, cache_dir, exists, locked, open_input, read_model, whole_folder
 from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.schemas.training_data import TRAINING_SET_FORMAT, TrainingSetManifest

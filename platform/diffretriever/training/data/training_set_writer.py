@@ -23,9 +23,9 @@ import pyarrow as pa
 from numba import njit
 
 from diffretriever import __version__
-from diffretriever.collections.base import BadRecord, Passage
+from diffretriever.collections.records import BadRecord, Passage
 from diffretriever.files import write_text
-from diffretriever.ragged import offsets_of
+from diffretriever.representations import offsets_of
 from diffretriever.schemas.training_data import (
     EXAMPLES_SCHEMA,
     PASSAGES_SCHEMA,

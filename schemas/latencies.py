@@ -1,15 +1,12 @@
-"""Latencies that were measured: the file that `python -m benchmarks.latency` writes."""
+"""Latencies that were measured: what `python -m benchmarks.latency` writes and the paper's figures read."""
 
 from __future__ import annotations
 
-import json
 from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
-from diffretriever.files import read_text, understood
 from diffretriever.schemas.base import Model
-from diffretriever.schemas.places import Place
 
 
 class Point(Model):
@@ -67,9 +64,3 @@ class Latencies(Model):
         wanted = what, method, backbone, representations
         found = (line for line in self.lines if (line.what, line.method, line.backbone, line.representations) == wanted)
         return list(next((line.points for line in found), ()))
-
-
-def read_latencies(place: Place) -> Latencies:
-    """Return the latencies in a file of `benchmarks.latency`; raises as `files.understood` does."""
-    with understood(place, "make it by python -m benchmarks.latency"):
-        return Latencies.model_validate(json.loads(read_text(place))["latencies"])
