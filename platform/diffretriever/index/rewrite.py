@@ -87,7 +87,8 @@ def _coded(
     batch_rows = max(1, _BATCH_BYTES // _row_bytes(index.manifest))
     scanner = fragment.scanner(columns=columns, offset=part.first, limit=part.rows, batch_size=batch_rows)
     for batch in finite_rows(index.uri, scanner.to_batches()):
-        yield as_stored(with_packed(index.uri, manifest, batch), schema)
+        rows = batch if manifest.codec is None else with_packed(index.uri, manifest, batch)
+        yield as_stored(rows, schema)
 
 
 def _row_bytes(manifest: IndexManifest) -> int:
