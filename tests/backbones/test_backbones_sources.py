@@ -124,6 +124,21 @@ def test_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
         device.resolve_dtype("int4", cpu)
 
 
+def test_without_bfloat16_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product takes half a second there, and the probe took as long as all else that a job begins with."""
+
+    def timed(_: torch.dtype) -> float:
+        pytest.fail("the processor has no instructions for bfloat16")
+
+    monkeypatch.setattr(device, "computes_bfloat16", lambda: False)
+    monkeypatch.setattr(device, "_gemm_seconds", timed)
+    device._bf16_speedup.cache_clear()
+    try:
+        assert device.resolve_dtype("auto", torch.device("cpu")) == torch.float32
+    finally:
+        device._bf16_speedup.cache_clear()
+
+
 def test_attention_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     assert device.resolve_attention("auto", cpu, torch.bfloat16, packs=True) == "packed"
