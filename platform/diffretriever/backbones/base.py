@@ -177,7 +177,7 @@ class Backbone(ABC):
     def freeze(self) -> None:
         """Get ready for passes without gradients: on a CPU weights are put in blocks, and freed memory is kept.
 
-        States stay the same bit for bit. See `blocked` and `device.keep_freed_memory`.
+        States stay the same bit for bit. See `weights.block_weights` and `device.keep_freed_memory`.
         """
         block_weights(self.model.base_model)
         if self.device.type == "cpu":

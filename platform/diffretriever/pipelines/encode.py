@@ -2,10 +2,12 @@
 
 The way of a passage is the order of this file: the job chooses what to encode, while machines come and the encoder is
 loaded for the first time; one task reads it in blocks; tasks tokenise each block; encoder actors encode and write it as
-fragments that nobody sees yet, and return a receipt (these two are in `stages`); the driver commits what receipts name,
-every two seconds.
-Committed fragments are joined to larger ones on the way. Few passages go the same way in one process, without Ray. At
-the end the index gets what makes its searches fast.
+fragments that nobody sees yet, and return a receipt (these two are in `blocks`); the driver commits what receipts name,
+every two seconds. Committed fragments are joined to larger ones on the way. Few passages go the same way in one
+process, without Ray. At the end the index gets what makes its searches fast.
+
+Encoding begins after the scan that chooses, for one bad record may end the job; and a scan takes so little beside
+encoding that no more is to be gained: docs/decisions.md has the figures.
 """
 
 from __future__ import annotations
