@@ -204,18 +204,18 @@ class Encoder(ABC):
             return self.launch(texts, progress.update)().parts[0]
 
     def launch(
-        self, texts: Sequence[PreparedText], launched: Callable[[int], object] | None = None
+        self, texts: Sequence[PreparedText], told: Callable[[int], object] | None = None
     ) -> Callable[[], Encoded]:
         """Give the device the batches that `encode` makes of prepared texts; return what waits for it, once.
 
         Args:
             texts: prepared.
-            launched: is told of how many texts the device was given, batch after batch.
+            told: is told of how many texts the device was given, batch after batch.
 
         Raises:
             ValueError: the device has no memory for a single text.
         """
-        return self._in_batches(texts, self._begin_whole, 1, launched)
+        return self._in_batches(texts, self._begin_whole, 1, told)
 
     def _begin_whole(self, texts: Sequence[PreparedText]) -> Callable[[], list[Representations]]:
         finish = self.begin_batch(texts)
@@ -236,7 +236,7 @@ class Encoder(ABC):
             texts: prepared.
             begin: begins with a batch of them; returns what makes so many parts of its results.
             n_parts: how many.
-            told: as `launched` of `launch`.
+            told: as of `launch`.
 
         Raises:
             ValueError: it has none for a single text.

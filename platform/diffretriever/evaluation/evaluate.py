@@ -89,20 +89,11 @@ def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
     budgets = [choice.budget for choice in choices] if chooser else None
     runs = search_queries(searcher, queries, job, budgets)
     results = {mode: evaluate(run, qrels, job.measures) for mode, run in track(runs.items(), "measuring", "runs")}
-    manifest = searcher.index.manifest
-    system = job.tag or system_name(manifest, chooser.selector.name if chooser else job.query_budget)
+    system = job.tag or system_name(searcher.index.manifest, chooser.selector.name if chooser else job.query_budget)
     for mode, run in track(runs.items(), "writing runs", "runs"):
         write_run(job.output / f"{mode}.trec", [run], f"{system}.{mode}")
-    evaluation = Evaluation(
-        retriever=manifest.title,
-        command=command,
-        config={**job.model_dump(mode="json"), "retriever": manifest.retriever.model_dump(mode="json")},
-        collection=collection.name,
-        split=job.split,
-        fingerprint=manifest.fingerprint,
-        rows=len(searcher.index),
-        query_texts={query.id: query.text for query in queries},
-    )
+    texts_by_id = {query.id: query.text for query in queries}
+    evaluation = Evaluation.of_index(searcher.index, job, command, collection.name, texts_by_id)
     _write(job, evaluation, results)
     if chooser:
         assert isinstance(searcher, NeuralSearcher), "others have no budget to choose"

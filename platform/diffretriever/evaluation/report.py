@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 from matplotlib.axes import Axes
@@ -17,8 +17,11 @@ from diffretriever.evaluation.formats.tables import Cell, Interval, command_bloc
 from diffretriever.evaluation.measures import EvaluationResult
 from diffretriever.evaluation.statistics import bootstrap_interval
 from diffretriever.files import whole_file, write_bytes, write_text
-from diffretriever.schemas.evaluate import EvaluationReport
+from diffretriever.schemas.evaluate import EvaluateJob, EvaluationReport
 from diffretriever.schemas.places import StorePath
+
+if TYPE_CHECKING:
+    from diffretriever.index.table import PassageIndex
 
 INTERVAL_NOTE = "with bootstrap 95% intervals (1,000 resamples)"
 _EXTREMES = 5
@@ -53,6 +56,36 @@ class Evaluation:
     fingerprint: str | None = None
     rows: int | None = None
     query_texts: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_index(
+        cls,
+        index: PassageIndex,
+        job: EvaluateJob,
+        command: str,
+        collection: str | None,
+        query_texts: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Return what is told where a job evaluates the rankings of an index.
+
+        Args:
+            index: the version that was searched.
+            job: resolved.
+            command: the command line.
+            collection: whose queries were asked.
+            query_texts: as above.
+        """
+        manifest = index.manifest
+        return cls(
+            retriever=manifest.title,
+            command=command,
+            config={**job.model_dump(mode="json"), "retriever": manifest.retriever.model_dump(mode="json")},
+            collection=collection,
+            split=job.split,
+            fingerprint=manifest.fingerprint,
+            rows=len(index),
+            query_texts=query_texts or {},
+        )
 
 
 def write_evaluation(

@@ -19,11 +19,10 @@ from lance.fragment import FragmentMetadata, write_fragments
 
 from diffretriever.files import filesystem_of
 from diffretriever.full_disk import room_at
-from diffretriever.index.damage import as_stored, finite_rows
+from diffretriever.index.damage import finite_rows
 from diffretriever.index.manifest import table_schema
 from diffretriever.index.table import PassageIndex, changed_by_another, refused_if_changed, table_uri
-from diffretriever.index.vectors import with_packed
-from diffretriever.index.writer import BlockWriter, Committer, WriterLock, beside
+from diffretriever.index.writer import BlockWriter, Committer, WriterLock, beside, stored_rows
 from diffretriever.representations import Representations, offsets_of, read_vectors
 from diffretriever.schemas.index import IndexManifest
 
@@ -87,8 +86,7 @@ def _coded(
     batch_rows = max(1, _BATCH_BYTES // _row_bytes(index.manifest))
     scanner = fragment.scanner(columns=columns, offset=part.first, limit=part.rows, batch_size=batch_rows)
     for batch in finite_rows(index.uri, scanner.to_batches()):
-        rows = batch if manifest.codec is None else with_packed(index.uri, manifest, batch)
-        yield as_stored(rows, schema)
+        yield stored_rows(index.uri, manifest, batch, schema)
 
 
 def _row_bytes(manifest: IndexManifest) -> int:

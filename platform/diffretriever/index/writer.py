@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import lance
 import pyarrow as pa
@@ -26,9 +26,11 @@ from diffretriever.index.lease import Lease
 from diffretriever.index.manifest import manifest_in
 from diffretriever.index.table import PassageIndex, changed_by_another, ids_filter, refused_if_changed, table_uri
 from diffretriever.index.vectors import with_packed
-from diffretriever.schemas.index import TEXT_SCHEMA, metadata_fields
+from diffretriever.schemas.index import TEXT_SCHEMA, IndexManifest, metadata_fields
 from diffretriever.schemas.metadata import Columns
 from diffretriever.schemas.places import as_place
+
+T = TypeVar("T", pa.Table, pa.RecordBatch)
 
 APPENDED, REPLACED = "appended", "replaced"
 """What a commit's message says it did."""
@@ -70,14 +72,24 @@ class BlockWriter:
         """
         refuse_to_write(table)
         schema = self._dataset.schema
-        if self._manifest.codec is not None:
-            table = with_packed(self._uri, self._manifest, table)
-        table = as_stored(table, schema)
+        table = stored_rows(self._uri, self._manifest, table, schema)
         try:
             fragments = write_fragments(table, self._dataset, schema=schema)
         except OSError as error:
             raise unreachable(self._uri, error) from error
         return json.dumps([fragment.to_json() for fragment in fragments])
+
+
+def stored_rows(uri: str, manifest: IndexManifest, rows: T, schema: pa.Schema) -> T:
+    """Return rows as a table stores them: vectors packed where it has a codec, and checksums.
+
+    Args:
+        uri: of the index.
+        manifest: of the table.
+        rows: with `reps`, where the index has vectors.
+        schema: of the table.
+    """
+    return as_stored(rows if manifest.codec is None else with_packed(uri, manifest, rows), schema)
 
 
 def text_table(

@@ -96,7 +96,7 @@ def _word_pieces(special: tuple[str, ...]) -> Tokenizer:
     return tokenizer
 
 
-FAMILIES = {path.partition(":")[0].rpartition(".")[2]: path for path in backbones.FAMILIES.values()}
+FAMILIES = backbones.BY_FILE
 """A family, by the name of its file → the class, as "module:class"."""
 
 

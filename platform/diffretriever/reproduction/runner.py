@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -36,6 +37,7 @@ from diffretriever.pipelines.few import is_few
 from diffretriever.presets import system_name
 from diffretriever.reproduction.plan import Plan, Task
 from diffretriever.reproduction.report import read_results
+from diffretriever.reproduction.sizes import BF16, CODEC
 from diffretriever.schemas.compress import CompressJob
 from diffretriever.schemas.encode import NO_METADATA, EncodeJob
 from diffretriever.schemas.evaluate import EvaluateJob
@@ -45,12 +47,9 @@ from diffretriever.schemas.retriever import is_neural
 from diffretriever.schemas.settings import RayConfig
 from diffretriever.search.dense.averaged import AveragedSlots
 
-CODEC = "residual2"
-"""The paper's: a centroid and two bits a dimension."""
 _ZSTD_LEVEL = 3
 _SAMPLE = 4096
 _BATCH_ROWS = 65536
-_BF16 = 2
 
 
 def run_plan(plan: Plan, job: ReproduceJob, command: str, log: Callable[[str], None]) -> dict[Path | StorePath, str]:
@@ -162,17 +161,9 @@ def evaluate_pooled_slots(job: EvaluateJob, command: str) -> None:
     run = Run([query.id for query in queries], hits)
     results = {"dense": evaluate(run, qrels, job.measures)}
     write_run(job.output / "dense.trec", [run], f"{system_name(index.manifest)}.pooled-slots")
-    evaluation = Evaluation(
-        retriever=f"{index.manifest.title}, slots averaged",
-        command=command,
-        config={**job.model_dump(mode="json"), "retriever": index.manifest.retriever.model_dump(mode="json")},
-        collection=collection.name,
-        split=job.split,
-        fingerprint=index.manifest.fingerprint,
-        rows=len(index),
-        query_texts={query.id: query.text for query in queries},
-    )
-    write_evaluation(job.output, evaluation, results)
+    texts = {query.id: query.text for query in queries}
+    evaluation = Evaluation.of_index(index, job, command, collection.name, texts)
+    write_evaluation(job.output, replace(evaluation, retriever=f"{evaluation.retriever}, slots averaged"), results)
 
 
 def evaluate_compressed(
@@ -200,16 +191,7 @@ def evaluate_compressed(
     results = {UNCOMPRESSED: before, COMPRESSED: found}
     index = PassageIndex.open(copy)
     write_text(job.output / STORAGE_FILE, storage_of(PassageIndex.open(job.index), index).model_dump_json(indent=2))
-    evaluation = Evaluation(
-        retriever=index.manifest.title,
-        command=command,
-        config={**own.model_dump(mode="json"), "retriever": index.manifest.retriever.model_dump(mode="json")},
-        collection=job.collection,
-        split=job.split,
-        fingerprint=index.manifest.fingerprint,
-        rows=len(index),
-    )
-    write_evaluation(job.output, evaluation, results)
+    write_evaluation(job.output, Evaluation.of_index(index, own, command, job.collection), results)
     return results
 
 
@@ -226,7 +208,7 @@ def storage_of(before: PassageIndex, after: PassageIndex) -> IndexStorage:
     batches = before.batches(["slot_tokens"], _BATCH_ROWS)
     # Every vector has its slot word, and those are far smaller to read.
     vectors = sum(len(batch.column("slot_tokens").flatten()) for batch in batches)
-    raw = vectors * before.manifest.hidden_size * _BF16
+    raw = vectors * before.manifest.hidden_size * BF16
     sample_SH, _ = sample_of(before, _SAMPLE)
     data = torch.from_numpy(sample_SH).to(torch.bfloat16).view(torch.int16).numpy().tobytes()
     share = len(pa.Codec("zstd", compression_level=_ZSTD_LEVEL).compress(data)) / len(data)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from importlib import import_module
 
 from diffretriever import backbones
 from diffretriever.backbones.published import Published, Shapes, Sizes
@@ -25,8 +24,8 @@ _SIZES = {
 }
 FAMILIES = {_DREAM: "dream", _LLADA: "llada", _LLAMA3: "llama3", _QWEN: "qwen2"}
 """What the presets name → the file of its family in `backbones`."""
-_CLASSES = {path.partition(":")[0].rpartition(".")[2]: path for path in backbones.FAMILIES.values()}
-_BF16 = 2
+BF16 = 2
+"""Bytes of a number."""
 PASSAGES = {
     "msmarco": 8_841_823,
     "nq": 2_681_468,
@@ -40,15 +39,15 @@ PASSAGES = {
 """Passages of each corpus: MS MARCO's own, the others as BEIR counts them."""
 
 _ON_MSMARCO = ("msmarco-dev", "dl19", "dl20")
-_CODEC = "residual2"
+CODEC = "residual2"
 """The paper's: a centroid and two bits a dimension."""
 
 
 def published_of(source: str) -> Published:
     """Return how checkpoints of the family of one of `FAMILIES` look."""
-    module, name = _CLASSES[FAMILIES[source]].split(":")
-    published: Published = getattr(import_module(module), name).published
-    return published
+    from diffretriever.backbones.loader import family_class
+
+    return family_class(backbones.BY_FILE[FAMILIES[source]]).published
 
 
 def shapes_of(source: str) -> Shapes:
@@ -68,7 +67,7 @@ def parameters_of(source: str) -> int:
 
 def weight_bytes(source: str) -> int:
     """Return the bytes of the weights of one of `FAMILIES` in bf16, as they are published."""
-    return _BF16 * parameters_of(source)
+    return BF16 * parameters_of(source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,5 +108,5 @@ def size_of(corpus: str, hidden_size: int, vectors: int) -> IndexSize:
     if corpus not in PASSAGES:
         raise ValueError(f"no corpus {corpus}: only {', '.join(PASSAGES)}")
     count = PASSAGES[corpus] * vectors
-    raw = count * hidden_size * _BF16
-    return IndexSize(raw, raw * ZSTD_SHARE, storage_bytes(CodecConfig.parse(_CODEC), hidden_size, count))
+    raw = count * hidden_size * BF16
+    return IndexSize(raw, raw * ZSTD_SHARE, storage_bytes(CodecConfig.parse(CODEC), hidden_size, count))

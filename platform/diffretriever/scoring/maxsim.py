@@ -73,9 +73,7 @@ def maxsim(
     Raises:
         ValueError: the two sides have different hidden sizes.
     """
-    if query_vectors_MH.shape[1] != passage_vectors_NH.shape[1]:
-        sizes = f"{query_vectors_MH.shape[1]} and {passage_vectors_NH.shape[1]}"
-        raise ValueError(f"queries and passages have vectors of {sizes} dimensions: encode both with one retriever")
+    _refuse_other_sizes(query_vectors_MH, passage_vectors_NH)
     query_counts = _counts(query_offsets, len(query_vectors_MH))
     passage_counts = _counts(passage_offsets, len(passage_vectors_NH))
     dtype = torch.float32 if score_dtype == "float32" else torch.bfloat16
@@ -90,6 +88,12 @@ def maxsim(
         scores_PQ = scores_PQ / query_counts.clamp(min=1).to(scores_PQ.device)
     empty_P1 = (passage_counts == 0).to(scores_PQ.device)[:, None]
     return scores_PQ.masked_fill(empty_P1, -torch.inf).T.contiguous()
+
+
+def _refuse_other_sizes(query_vectors_MH: torch.Tensor, passage_vectors_NH: torch.Tensor) -> None:
+    if query_vectors_MH.shape[1] != passage_vectors_NH.shape[1]:
+        sizes = f"{query_vectors_MH.shape[1]} and {passage_vectors_NH.shape[1]}"
+        raise ValueError(f"queries and passages have vectors of {sizes} dimensions: encode both with one retriever")
 
 
 def _counts(offsets: np.ndarray, n_vectors: int) -> torch.Tensor:
@@ -370,9 +374,7 @@ def pooled_slot_scores(
     Raises:
         ValueError: the two sides have different hidden sizes.
     """
-    if query_vectors_MH.shape[1] != passage_vectors_NH.shape[1]:
-        sizes = f"{query_vectors_MH.shape[1]} and {passage_vectors_NH.shape[1]}"
-        raise ValueError(f"queries and passages have vectors of {sizes} dimensions: encode both with one retriever")
+    _refuse_other_sizes(query_vectors_MH, passage_vectors_NH)
     scores_QP = mean_slots(query_vectors_MH, query_offsets) @ mean_slots(passage_vectors_NH, passage_offsets).T
     empty_P = torch.from_numpy(np.diff(passage_offsets) == 0).to(scores_QP.device)
     return scores_QP.masked_fill(empty_P[None, :], -torch.inf)
@@ -385,10 +387,8 @@ def mean_slots(vectors_NH: torch.Tensor, offsets: np.ndarray) -> torch.Tensor:
         vectors_NH: [N, H] of any floating dtype; text i owns rows offsets[i] to offsets[i + 1].
         offsets: int64 [T + 1], on the host.
     """
-    counts = np.diff(offsets)
-    assert offsets[0] == 0, "offsets start at 0"
-    assert offsets[-1] == len(vectors_NH), "offsets end at the number of vectors"
-    owner_N = torch.from_numpy(np.repeat(np.arange(len(counts)), counts)).to(vectors_NH.device)
+    counts = _counts(offsets, len(vectors_NH))
+    owner_N = torch.arange(len(counts)).repeat_interleave(counts).to(vectors_NH.device)
     vectors_NH = vectors_NH.float()
     sums_TH = vectors_NH.new_zeros(len(counts), vectors_NH.shape[1]).index_add(0, owner_N, vectors_NH)
     used_N = vectors_NH.any(dim=1).float()
