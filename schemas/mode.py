@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from decimal import Decimal
+from functools import lru_cache
 from itertools import combinations
 from typing import Annotated, Literal, TypeAlias, get_args
 
@@ -67,7 +68,8 @@ def _written(weight: float) -> str:
     return f"{Decimal(repr(weight)).normalize():f}"
 
 
-def _parsed(text: str) -> tuple[dict[str, float], bool]:
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> tuple[Mapping[str, float], bool]:
     """Return list → weight, and whether any weight is written."""
     terms = [_TERM.fullmatch(term) for term in (_HYBRID_SUM if text == _HYBRID else text).split("+")]
     weights = {term["list"]: float(term["weight"] or 1) for term in terms if term is not None}

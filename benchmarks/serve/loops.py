@@ -81,7 +81,7 @@ def in_process(index: str, queries: list[str], seconds: float, threads: int) -> 
 
     def ask(query: str) -> None:
         hits = searcher.search([query], k=10, modes=[mode])[mode]
-        searcher.index.take(hits.rows(), ["title", "text", "collection"])
+        searcher.index.shown(hits.rows())
 
     for query in queries[:WARM_UP]:
         ask(query)

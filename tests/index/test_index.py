@@ -194,6 +194,40 @@ def test_representations_survive_the_table(index: PassageIndex) -> None:
         np.testing.assert_array_equal(getattr(stored, name), getattr(written, name))
 
 
+def test_what_answers_show_is_the_same_once_it_stays_in_memory(index: PassageIndex) -> None:
+    add(index, ["a", "b"], text="one")
+    add(index, ["c", "d"], text="two")
+    index.delete(["b"])
+    before = [index.shown(np.array(rows, np.int64)) for rows in ([0, 2], [1], [])]
+    assert [[row["text"] for row in rows] for rows in before] == [["one", "two"], ["two"], []]
+    with patch.object(PassageIndex, "take", side_effect=AssertionError("read again")):
+        assert [index.shown(np.array(rows, np.int64)) for rows in ([0, 2], [1], [])] == before
+    add(index, ["e"], text="three")
+    assert [row["text"] for row in index.shown(np.arange(4))] == ["one", "two", "two", "three"], "of the version"
+
+
+def test_large_collections_do_not_stay_in_memory(index: PassageIndex) -> None:
+    add(index, ["a", "b"])
+    with patch("diffretriever.index.table._HELD_BYTES", 10):
+        assert index.shown(np.array([0, 1])) == index.shown(np.array([0, 1]))
+        with (
+            patch.object(PassageIndex, "take", side_effect=ValueError("read again")),
+            pytest.raises(ValueError, match="read again"),
+        ):
+            index.shown(np.array([0]))
+
+
+def test_a_damaged_file_leaves_answers_from_the_others(index: PassageIndex) -> None:
+    add(index, ["a"])
+    add(index, ["b"], text="two")
+    index = PassageIndex.open(index.uri)
+    first, _ = index.fragments()
+    (Path(index.uri) / "passages.lance" / "data" / first.data_files()[0].path).write_bytes(b"x" * 5000)
+    with patch("diffretriever.index.table.open_data_files"):
+        for _ in range(2):
+            assert [row["text"] for row in index.shown(np.array([1]))] == ["two"]
+
+
 def test_missing_index_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no index at .*encode_beir"):
         PassageIndex.open(str(tmp_path))

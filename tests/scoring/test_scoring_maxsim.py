@@ -1,13 +1,16 @@
-from typing import get_args
+from itertools import pairwise
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba import njit
 
+from diffretriever.scoring import kernels
 from diffretriever.scoring import maxsim as module
-from diffretriever.scoring.maxsim import Reduction, exact_scores, exact_stored_scores, maxsim
+from diffretriever.scoring.maxsim import FP32_ROUNDING, Reduction, exact_scores, maxsim
 
 
 def offsets_of(counts: list[int]) -> np.ndarray:
@@ -134,12 +137,30 @@ def test_legacy_precision_of_ragged_texts() -> None:
 
 
 @pytest.mark.parametrize("hidden_size", [1, 64, 100, 384, 3584])
-def test_stored_vectors_have_the_scores_of_widened_ones(hidden_size: int) -> None:
+def test_a_pair_has_one_score_in_any_company_and_nearly_that_of_widened_vectors(hidden_size: int) -> None:
     rng = np.random.default_rng(hidden_size)
     offsets = np.cumsum([0, *rng.integers(0, 9, 40)])
     stored_NH = rng.standard_normal((offsets[-1], hidden_size)).astype(np.float16)
     query_MH = rng.standard_normal((5, hidden_size)).astype(np.float32)
     chosen_C = np.flatnonzero(rng.random(40) < 0.7)
-    expected_C = exact_scores(query_MH, stored_NH.astype(np.float32), offsets, chosen_C)
-    assert np.isneginf(expected_C).any(), "one of the passages has no vectors"
-    np.testing.assert_array_equal(exact_stored_scores(query_MH, stored_NH, offsets, chosen_C), expected_C)
+    scores_C = exact_scores(query_MH, stored_NH, offsets, chosen_C)
+    assert np.isneginf(scores_C).any(), "one of the passages has no vectors"
+    alone = [
+        exact_scores(query_MH, stored_NH[a:b], np.array([0, b - a]), np.array([0]))[0] for a, b in pairwise(offsets)
+    ]
+    np.testing.assert_array_equal(scores_C, np.array(alone)[chosen_C])
+    widened_C = exact_scores(query_MH, stored_NH.astype(np.float32), offsets, chosen_C)
+    np.testing.assert_allclose(scores_C, widened_C, rtol=0, atol=FP32_ROUNDING * hidden_size)
+
+
+@pytest.mark.parametrize("widened", [kernels._widened, kernels._by_arithmetic])
+def test_all_halves_are_widened(widened: Any) -> None:
+    @njit
+    def widen(halves: np.ndarray, singles: np.ndarray) -> None:
+        for i in range(len(halves)):
+            singles[i] = widened(halves[i])
+
+    halves = np.arange(1 << 16).astype(np.uint16)
+    singles = np.empty(len(halves), np.float32)
+    widen(halves, singles)
+    np.testing.assert_array_equal(singles, halves.view(np.float16).astype(np.float32))

@@ -12,8 +12,9 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import Any, Self, TypeVar
@@ -54,6 +55,10 @@ _IDS_PER_LOOKUP = 1000
 _MOST_OF_A_SHARE = 1.1
 """What a shard may hold of an even share, to be given more."""
 _SHOWN = ("title", "text", "collection")
+_HELD_BYTES = 32 << 20
+"""Of what answers show of a version's passages: so much stays in memory."""
+_PAYS = 0.02
+"""Share of the passages: to read so many, one answer at a time, takes as long as to read all at once."""
 _ROWS_AT_ONCE = 65536
 """Of columns that take few bytes."""
 _THERE = "already exists"
@@ -73,6 +78,7 @@ class PassageIndex:
         self.dataset = dataset
         self.manifest = manifest
         self._orders: dict[int, PassageOrder] = {}
+        self._texts: dict[int, _Texts] = {}
         self._opened: int | None = None
         """Version whose data files have been opened."""
 
@@ -154,7 +160,7 @@ class PassageIndex:
         """Move to the latest version."""
         self.dataset = lance.dataset(table_uri(self.uri))
         self.manifest = manifest_in(self.dataset, self.uri)
-        self._orders = {}
+        self._orders, self._texts = {}, {}
 
     def versions(self) -> Iterator[PassageIndex]:
         """Yield every version that is kept, oldest first."""
@@ -239,10 +245,25 @@ class PassageIndex:
     def shown(self, rows: np.ndarray) -> list[dict[str, Any]]:
         """Return what answers show of the passages in `rows` (int64): `title`, `text`, `collection` and `metadata`.
 
-        Metadata are the values of all its columns by name, None where a passage has none.
+        Metadata are the values of all its columns by name, None where a passage has none. Of a small collection, all of
+        it stays in memory after some answers.
         """
-        taken = self.take(rows, [*_SHOWN, *(self.manifest.metadata or {})])
+        columns = [*_SHOWN, *(self.manifest.metadata or {})]
+        texts = self._texts.get(self.version) or self._texts.setdefault(self.version, _Texts(len(self)))
+        if texts.held is None:
+            taken = self.take(rows, columns)
+            texts.note(taken)
+            if texts.are_worth_holding:
+                self._hold(texts, columns)
+        else:
+            taken = texts.held.take(rows)
         return [self._with_metadata(row) for row in taken.to_pylist()]
+
+    def _hold(self, texts: _Texts, columns: Sequence[str]) -> None:
+        texts.was_tried = True
+        # Where some file is damaged, answers from the others are given as before.
+        with suppress(ValueError), self._readable():
+            texts.held = self.dataset.to_table(columns).combine_chunks()
 
     def _with_metadata(self, row: dict[str, Any]) -> dict[str, Any]:
         metadata = {name: row.pop(name) for name in self.manifest.metadata or {}}
@@ -379,6 +400,32 @@ class PassageIndex:
             deleted_rows=sum(fragment.num_deletions for fragment in fragments),
             bytes=sum(file.file_size_bytes or 0 for fragment in fragments for file in fragment.data_files()),
         )
+
+
+@dataclass
+class _Texts:
+    """What answers show of a version's passages."""
+
+    passages: int
+    read: int = 0
+    """Passages, one answer at a time."""
+    bytes: int = 0
+    """Of those."""
+    held: pa.Table | None = None
+    """Of all passages, in the order of the table."""
+    was_tried: bool = False
+    """Whether they were to be held, which a damaged file can prevent."""
+
+    def note(self, taken: pa.Table) -> None:
+        """Count what was read for an answer."""
+        self.read += len(taken)
+        self.bytes += taken.nbytes
+
+    @property
+    def are_worth_holding(self) -> bool:
+        """Whether all of them together take little memory, and about as long to read as the answers so far."""
+        is_time = self.read > _PAYS * self.passages and not self.was_tried
+        return is_time and self.bytes / self.read * self.passages <= _HELD_BYTES
 
 
 class IndexPart(PassageIndex):

@@ -65,18 +65,18 @@ def _weighted(lists: Sequence[Hits], weights: Sequence[float], k: int, depth: in
     cut = [hits.first(depth) for hits in lists]
     floors = [_floors(hits, depth) for hits in cut]
     values = [
-        weight * (hits.scores_F - np.repeat(floor_Q, np.diff(hits.offsets)))
+        weight * (hits.scores_F - np.repeat(floor_Q, hits.counts_Q))
         for weight, hits, floor_Q in zip(weights, cut, floors, strict=True)
     ]
     best = _best_sums(cut, values, k)
     everywhere_Q = np.sum([weight * floor_Q for weight, floor_Q in zip(weights, floors, strict=True)], axis=0)
-    return replace(best, scores_F=best.scores_F + np.repeat(everywhere_Q, np.diff(best.offsets)))
+    return replace(best, scores_F=best.scores_F + np.repeat(everywhere_Q, best.counts_Q))
 
 
 def _floors(hits: Hits, depth: int) -> np.ndarray:
     """Return float64 [Q]: the scores of passages that the lists lack."""
     floor_Q = np.zeros(len(hits))
-    is_full_Q = np.diff(hits.offsets) == depth
+    is_full_Q = hits.counts_Q == depth
     floor_Q[is_full_Q] = hits.scores_F[hits.offsets[1:][is_full_Q] - 1]
     return floor_Q
 
@@ -128,7 +128,7 @@ def _best_sums(lists: Sequence[Hits], values: Sequence[np.ndarray], k: int) -> H
         numbers_C = np.concatenate([hits.numbers_F[each] for hits, each in zip(lists, own, strict=True)])
         if len(numbers_C):
             values_C = np.concatenate([values_F[each] for values_F, each in zip(values, own, strict=True)])
-            best.add_for(query, *_sums(numbers_C, values_C, len(lists)))
+            best.add_for(query, *_sums(numbers_C, values_C))
     return best.results()
 
 
@@ -148,9 +148,8 @@ def _linear(hits: Hits) -> np.ndarray:
 
 
 def _above_lowest(hits: Hits, spreads_of: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
-    counts_Q = np.diff(hits.offsets)
-    filled_Q = counts_Q > 0
-    starts, ends, counts = hits.offsets[:-1][filled_Q], hits.offsets[1:][filled_Q], counts_Q[filled_Q]
+    filled_Q = hits.counts_Q > 0
+    starts, ends, counts = hits.offsets[:-1][filled_Q], hits.offsets[1:][filled_Q], hits.counts_Q[filled_Q]
     # Scores that are not finite give NaN, which is refused when passages are ranked.
     with np.errstate(invalid="ignore", over="ignore"):
         spreads = np.maximum(spreads_of(hits.scores_F, starts, ends), _NARROWEST_SPREAD)
@@ -171,7 +170,7 @@ def _deviations(scores_F: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> n
 
 def _reciprocal_rank(hits: Hits) -> np.ndarray:
     """Return float64 [F]: 1 / (60 + rank), ranks from 1."""
-    ranks_F = np.arange(1, len(hits.numbers_F) + 1) - np.repeat(hits.offsets[:-1], np.diff(hits.offsets))
+    ranks_F = np.arange(1, len(hits.numbers_F) + 1) - np.repeat(hits.offsets[:-1], hits.counts_Q)
     return 1.0 / (RANK_CONSTANT + ranks_F)
 
 
@@ -183,10 +182,11 @@ _COUNTED: dict[Fusion, Callable[[Hits], np.ndarray]] = {
 }
 
 
-def _sums(numbers_C: np.ndarray, values_C: np.ndarray, n_lists: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sum of the values of each passage, at most `n_lists` of them, and the passages' numbers."""
-    # Two numbers have the same sum in any order; more are added in the order of the lists.
-    order = np.argsort(numbers_C, kind=None if n_lists <= 2 else "stable")
+def _sums(numbers_C: np.ndarray, values_C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sum of the values of each passage, added in their order, and the passages' numbers."""
+    order = np.argsort(numbers_C)
     ordered_C = numbers_C[order]
     is_first_C = np.concatenate([[True], ordered_C[1:] != ordered_C[:-1]])
-    return np.bincount(np.cumsum(is_first_C) - 1, values_C[order]), ordered_C[is_first_C]
+    places_C = np.empty(len(order), np.int64)
+    places_C[order] = np.cumsum(is_first_C) - 1
+    return np.bincount(places_C, values_C), ordered_C[is_first_C]

@@ -103,7 +103,7 @@ class Hits(Sequence[list[Hit]]):
             return first
         return cls(
             first.passages,
-            offsets_of(np.concatenate([np.diff(part.offsets) for part in parts])),
+            offsets_of(np.concatenate([part.counts_Q for part in parts])),
             np.concatenate([part.numbers_F for part in parts]),
             np.concatenate([part.scores_F for part in parts]),
         )
@@ -154,6 +154,12 @@ class Hits(Sequence[list[Hit]]):
 
     __hash__ = None  # type: ignore[assignment]
 
+    @property
+    def counts_Q(self) -> np.ndarray:  # noqa: N802 (an array)
+        """int64 [Q], the number of hits of each query."""
+        counts_Q: np.ndarray = self.offsets[1:] - self.offsets[:-1]
+        return counts_Q
+
     def ids(self) -> pa.LargeStringArray:
         """Return the id of every hit, [F]."""
         return self.passages.ids.take(pa.array(self.numbers_F))
@@ -174,21 +180,20 @@ class Hits(Sequence[list[Hit]]):
 
     def queries(self) -> np.ndarray:
         """Return the number of the query of every hit, int64 [F]."""
-        return np.repeat(np.arange(len(self)), np.diff(self.offsets))
+        return np.repeat(np.arange(len(self)), self.counts_Q)
 
     def first(self, k: int) -> Hits:
         """Return the first k hits of each query."""
-        counts_Q = np.diff(self.offsets)
-        if counts_Q.max(initial=0) <= k:
+        if self.counts_Q.max(initial=0) <= k:
             return self
-        return self._where(np.arange(len(self.numbers_F)) - np.repeat(self.offsets[:-1], counts_Q) < k)
+        return self._where(np.arange(len(self.numbers_F)) - np.repeat(self.offsets[:-1], self.counts_Q) < k)
 
     def without(self, ids: Sequence[str]) -> Hits:
         """Return the hits without each query's passage of this id, Q of them; such a passage need not be there."""
         distinct = list(dict.fromkeys(ids))
         known = dict(zip(distinct, self.passages.numbers_of(distinct).tolist(), strict=True))
         own_Q = np.array([known[each] for each in ids], np.int32)
-        return self._where(self.numbers_F != np.repeat(own_Q, np.diff(self.offsets)))
+        return self._where(self.numbers_F != np.repeat(own_Q, self.counts_Q))
 
     def of_queries(self, places_Q: np.ndarray) -> Hits:
         """Return the hits of the queries in these places (integers), in this order; none where a place is below 0."""

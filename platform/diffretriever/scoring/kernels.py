@@ -1,25 +1,26 @@
 """The inner loops of dense scores: fp16 to fp32, 8-bit codes and their products, and exact MaxSim.
 
-Vectors are stored as halves and scored as singles, and widening rounds nothing; exact MaxSim widens a few at a time, in
-the processor's cache. In the loops over codes, numba widens int32 to int64 unless every step is cast back, and only
+Vectors are stored as halves and scored as singles, and widening rounds nothing; exact MaxSim widens them in the
+processor's registers. In the loops over codes, numba widens int32 to int64 unless every step is cast back, and only
 32-bit products become the multiply-and-add instructions that make 8-bit codes fast.
 
-Legend: N vectors of all passages, P passages, Q queries, M query vectors, H hidden size, C chosen passages, T passages
-widened together.
+Legend: N vectors of all passages, P passages, Q queries, M query vectors, H hidden size, C chosen passages.
 """
 
 from __future__ import annotations
 
 import functools
+import platform
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
+from llvmlite import binding, ir
+from numba import njit, types
+from numba.extending import intrinsic, overload
 
 _MOST_NEGATIVE = np.float32(-np.inf)
 _ZERO = np.int32(0)
-_WIDENED = 1 << 14
-"""Numbers of vectors widened at once, 64 KiB of fp32: they stay in the processor's cache."""
 _SHORT = 1024
 """Of longer vectors, four of a query and a row of codes do not fit into the fastest cache together."""
 
@@ -29,6 +30,47 @@ _SIGN = np.uint32(0x8000)
 _REST = np.uint32(0x7FFF)
 _NOT_FINITE = np.uint32(0x7C00 << 13)
 _NOT_FINITE_SINGLE = np.uint32(0x7F800000)
+
+
+def _converts_halves() -> bool:
+    """Return whether this processor has an instruction for it: a compiler without one calls a function not there."""
+    is_arm = platform.machine().lower() in {"aarch64", "arm64"}
+    return is_arm or bool(binding.get_host_cpu_features().get("f16c"))
+
+
+@intrinsic
+def _by_instruction(_: Any, __: Any) -> Any:
+    """Return the single that equals a half, given by its bits, uint16."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
+
+    return types.float32(types.uint16), generate
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _by_arithmetic(half: np.uint16) -> np.float32:
+    """Return what `_by_instruction` does, on any processor."""
+    bits = np.uint32(half)
+    rest = np.uint32((bits & _REST) << np.uint32(13))
+    scaled = np.float32(rest.view(np.float32) * _EXPONENTS).view(np.uint32)
+    if rest >= _NOT_FINITE:
+        scaled = np.uint32(rest | _NOT_FINITE_SINGLE)
+    return np.uint32(scaled | ((bits & _SIGN) << np.uint32(16))).view(np.float32)
+
+
+_widened = _by_instruction if _converts_halves() else _by_arithmetic
+
+
+def _single(number: np.float32 | np.uint16) -> np.float32:
+    """Return a number as a single: one already, or the bits of a half. For compiled code alone."""
+    raise NotImplementedError
+
+
+@overload(_single, inline="always", strict=False)
+def _single_of(number: Any) -> Callable[[Any], Any]:
+    # Numba takes functions alone here, and an intrinsic is none.
+    return (lambda number: number) if number == types.float32 else (lambda number: _widened(number))  # noqa: PLW0108
 
 
 def scan(
@@ -167,7 +209,7 @@ def exact(
     Unlike a matrix product, whose last bits depend on its shape, this gives a pair the same score in any company.
 
     Args:
-        vectors_NH: float32 [N, H].
+        vectors_NH: [N, H], float32, or uint16 that are the bits of float16. The last bits of a score may depend on it.
         offsets: int64 [P + 1].
         chosen_C: int64 [C], passages to score.
         query_MH: float32 [M, H], at least one row.
@@ -181,39 +223,10 @@ def exact(
             for n in range(begin, end):
                 product = np.float32(0)
                 for h in range(query_MH.shape[1]):
-                    product += vectors_NH[n, h] * query_MH[m, h]
+                    product += _single(vectors_NH[n, h]) * query_MH[m, h]
                 best = max(best, product)
             total += best
         out_C[c] = total / np.float32(query_MH.shape[0])
-
-
-@njit(nogil=True, cache=True)
-def exact_stored(
-    halves_NH: np.ndarray, offsets: np.ndarray, chosen_C: np.ndarray, query_MH: np.ndarray, out_C: np.ndarray
-) -> None:
-    """Write what `exact` does, bit for bit, of vectors as they are stored: a few passages are widened at a time.
-
-    Args:
-        halves_NH: uint16 [N, H], the bits of float16.
-        offsets: int64 [P + 1].
-        chosen_C: int64 [C], passages to score.
-        query_MH: float32 [M, H], at least one row.
-        out_C: float32 [C], overwritten; -inf for a passage without vectors.
-    """
-    hidden_size = halves_NH.shape[1]
-    longest = 1
-    for c in range(chosen_C.shape[0]):
-        longest = max(longest, offsets[chosen_C[c] + 1] - offsets[chosen_C[c]])
-    together = max(1, _WIDENED // (longest * hidden_size))
-    rows_NH = np.empty((together * longest, hidden_size), np.float32)
-    own_offsets, all_T = np.zeros(together + 1, np.int64), np.arange(together)
-    for start in range(0, chosen_C.shape[0], together):
-        count = min(together, chosen_C.shape[0] - start)
-        for t in range(count):
-            begin, end = offsets[chosen_C[start + t]], offsets[chosen_C[start + t] + 1]
-            own_offsets[t + 1] = own_offsets[t] + end - begin
-            widen(halves_NH[begin:end], rows_NH[own_offsets[t] : own_offsets[t + 1]].view(np.uint32))
-        exact(rows_NH, own_offsets, all_T[:count], query_MH, out_C[start : start + count])
 
 
 @njit(nogil=True, cache=True)
@@ -240,21 +253,3 @@ def encode(vectors_NH: np.ndarray, codes_NH: np.ndarray, scales_N: np.ndarray, e
             squared += gap * gap
         scales_N[n] = scale
         errors_N[n] = np.float32(np.sqrt(squared) * 1.000001)
-
-
-@njit(nogil=True, cache=True)
-def widen(halves_NH: np.ndarray, out_NH: np.ndarray) -> None:
-    """Write the bits of the singles that equal the halves; uint16 and uint32 [N, H]."""
-    for n in range(halves_NH.shape[0]):
-        for h in range(halves_NH.shape[1]):
-            out_NH[n, h] = _single(halves_NH[n, h])
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _single(half: np.uint16) -> np.uint32:
-    bits = np.uint32(half)
-    rest = np.uint32((bits & _REST) << np.uint32(13))
-    scaled = np.float32(rest.view(np.float32) * _EXPONENTS).view(np.uint32)
-    if rest >= _NOT_FINITE:
-        scaled = np.uint32(rest | _NOT_FINITE_SINGLE)
-    return np.uint32(scaled | ((bits & _SIGN) << np.uint32(16)))

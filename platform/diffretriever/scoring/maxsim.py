@@ -143,7 +143,7 @@ class Vectors(NamedTuple):
     """The vectors of several texts."""
 
     vectors_MH: np.ndarray
-    """float32 [M, H]."""
+    """[M, H], float32, or float16 as they are stored."""
     offsets: np.ndarray
     """int64 [texts + 1]; text i owns rows offsets[i] to offsets[i + 1]."""
 
@@ -179,8 +179,8 @@ def add_exact(
     """Score each query's contenders exactly into `best`.
 
     Args:
-        queries: Q of them.
-        passages: P of them.
+        queries: Q of them, float32.
+        passages: P of them, as they are stored: of others the last bits may differ.
         numbers_P: int32 [P], their numbers.
         chosen: for each query int64 [C], as `contenders` returns them.
         best: takes the scores.
@@ -222,28 +222,13 @@ def exact_scores(query_MH: np.ndarray, vectors_NH: np.ndarray, offsets: np.ndarr
 
     Args:
         query_MH: float32 [M, H], at least one vector.
-        vectors_NH: float32 [N, H].
+        vectors_NH: [N, H], float16 as they are stored, or float32: the same scores but for their last bits.
         offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1]; without any it scores -inf.
         chosen_C: int64 [C].
     """
     scores_C = np.empty(len(chosen_C), np.float32)
-    kernels.exact(vectors_NH, offsets, chosen_C, query_MH, scores_C)
-    return scores_C
-
-
-def exact_stored_scores(
-    query_MH: np.ndarray, stored_NH: np.ndarray, offsets: np.ndarray, chosen_C: np.ndarray
-) -> np.ndarray:
-    """Return what `exact_scores` does, for vectors as they are stored.
-
-    Args:
-        query_MH: float32 [M, H], at least one vector.
-        stored_NH: float16 [N, H].
-        offsets: int64 [P + 1].
-        chosen_C: int64 [C].
-    """
-    scores_C = np.empty(len(chosen_C), np.float32)
-    kernels.exact_stored(stored_NH.view(np.uint16), offsets, chosen_C, query_MH, scores_C)
+    numbers_NH = vectors_NH.view(np.uint16) if vectors_NH.dtype == np.float16 else vectors_NH
+    kernels.exact(numbers_NH, offsets, chosen_C, query_MH, scores_C)
     return scores_C
 
 

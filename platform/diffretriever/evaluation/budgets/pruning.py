@@ -305,19 +305,19 @@ def search_kept(
 
     Args:
         queries: encoded.
-        vectors_NH: float32 [N, H], those that are left.
+        vectors_NH: float16 [N, H], those that are left.
         offsets: int64 [P + 1], into those; a passage without any is not found.
         passage_ids: P ids.
         k: at least 1.
     """
     known, numbers_P = Passages.numbered(pa.array(passage_ids, pa.large_string()))
-    passages, stored_NH = Vectors(vectors_NH, offsets), torch.from_numpy(vectors_NH)
-    relative_error = FP32_ROUNDING * longest(vectors_NH)
+    passages, widened_NH = Vectors(vectors_NH, offsets), torch.from_numpy(vectors_NH.astype(np.float32))
+    relative_error = FP32_ROUNDING * longest(widened_NH.numpy())
     parts: list[Hits] = []
     for start in range(0, len(queries), _QUERIES_AT_ONCE):
         part = queries.take(np.arange(start, min(start + _QUERIES_AT_ONCE, len(queries))))
         asked, best = Vectors(part.vectors_MH.astype(np.float32), part.offsets), TopK(len(part), k, known)
-        scores_QP = maxsim(torch.from_numpy(asked.vectors_MH), asked.offsets, stored_NH, offsets).numpy()
+        scores_QP = maxsim(torch.from_numpy(asked.vectors_MH), asked.offsets, widened_NH, offsets).numpy()
         add_exact(asked, passages, numbers_P, contenders(asked, scores_QP, relative_error, best), best)
         parts.append(best.results())
     return Hits.joined(parts)
@@ -390,7 +390,7 @@ def curve_points(source: PruneSource, keep: tuple[int, ...], measure: str) -> It
 def _measured(source: PruneSource, keep: tuple[int, ...], measure: str) -> dict[tuple[PruneRule, int], _Measured]:
     found = {}
     for key, kept_N in track(_ways(source, keep), "pruning", "ways"):
-        vectors_NH = source.vectors_NH[kept_N].astype(np.float32)
+        vectors_NH = source.vectors_NH[kept_N]
         found[key] = _Measured(
             int(kept_N.sum()), _values(source, vectors_NH, kept_offsets(source.offsets, kept_N), measure)
         )

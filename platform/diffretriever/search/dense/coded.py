@@ -22,7 +22,7 @@ from diffretriever.representations import Representations, offsets_of, refuse_qu
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import NO_NUMBER, Hits, TopK
-from diffretriever.scoring.maxsim import CodedQueries, Shortlist, can_be_best, exact_stored_scores
+from diffretriever.scoring.maxsim import CodedQueries, Shortlist, can_be_best, exact_scores
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.codes import Segment, open_segments
 from diffretriever.search.dense.resident import ResidentCodes, resident_codes
@@ -92,7 +92,7 @@ class CodedScan(DenseSearch):
         if not len(queries):
             return TopK(0, k, self.stream.order.passages).results()
         if k >= _LARGE_SHARE * len(self._passages) and len(queries) >= _MANY:
-            # Each query would widen so many vectors for itself; the scan of the table widens all of them once.
+            # Each query would read so many vectors for itself; the scan of the table reads all of them once.
             return self.stream.search(queries, k)
         at_once = self._queries_at_once
         if self._resident is not None and not self._resident.fits:
@@ -248,14 +248,12 @@ class CodedPassages:
             if slots is None or slots.copy_NH is None:
                 in_table.append(numbers_C)
                 continue
-            scores_C = exact_stored_scores(own_MH, slots.copy_NH, slots.vectors.offsets, rows_C)
+            scores_C = exact_scores(own_MH, slots.copy_NH, slots.vectors.offsets, rows_C)
             best.add_for(query, scores_C, numbers_C)
         if in_table:
             # Of all segments at once: Lance takes nearly as long for the rows of one.
             numbers_C = np.concatenate(in_table)
-            scores_C = exact_stored_scores(
-                own_MH, *self.segments[0].index.vectors_of(numbers_C), np.arange(len(numbers_C))
-            )
+            scores_C = exact_scores(own_MH, *self.segments[0].index.vectors_of(numbers_C), np.arange(len(numbers_C)))
             best.add_for(query, scores_C, numbers_C)
 
     def split(self, chosen_C: np.ndarray) -> Iterator[tuple[Segment, np.ndarray]]:

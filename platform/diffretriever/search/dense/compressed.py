@@ -200,9 +200,8 @@ class CompressedScan(DenseSearch):
         self.rescored += len(needed_P)
         rows_N, needed_offsets = rows_of(block.offsets, needed_P)
         decoded_NH = self._codec.decode(block.packed_NW[rows_N]).astype(np.float16)
-        passages = Vectors(decoded_NH.astype(np.float32), needed_offsets)
         rows = [np.searchsorted(needed_P, chosen_C) for chosen_C in chosen]
-        add_exact(asked, passages, block.numbers_P[needed_P], rows, best)
+        add_exact(asked, Vectors(decoded_NH, needed_offsets), block.numbers_P[needed_P], rows, best)
 
 
 class _Block(NamedTuple):

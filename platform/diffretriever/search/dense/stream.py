@@ -85,7 +85,7 @@ class StreamingScan(DenseSearch):
                 best.add(scores_QP, numbers_P)
                 continue
             chosen = contenders(asked, scores_QP, FP32_ROUNDING * length, best)
-            add_exact(asked, passages, numbers_P, chosen, best)
+            add_exact(asked, Vectors(stored_NH, offsets), numbers_P, chosen, best)
 
     def batch_rows(self, queries: Representations) -> int:
         """Passages scored at once, from the memory that their vectors and products take."""
