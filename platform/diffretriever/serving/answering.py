@@ -375,15 +375,18 @@ def _rank(searched: Searched) -> Ranking:
 
 def _scores_in(found: Hits, best: Hits) -> list[float | None]:
     """Return the score in the list `found` of every hit of the same queries' `best`."""
-    if not len(found.numbers_F):
-        return [None] * len(best.numbers_F)
     width = len(found.passages)
-    keys_F = found.queries() * width + found.numbers_F
     wanted_F = best.queries() * width + best.numbers_F
-    order = np.argsort(keys_F)
-    places_F = order[np.minimum(np.searchsorted(keys_F, wanted_F, sorter=order), len(order) - 1)]
-    pairs = zip(found.scores_F[places_F].tolist(), (keys_F[places_F] == wanted_F).tolist(), strict=True)
-    return [score if is_there else None for score, is_there in pairs]
+    scores: list[float | None] = [None] * len(wanted_F)
+    if not scores:
+        return scores
+    keys_F = found.queries() * width + found.numbers_F
+    # Of the two, the one that is put in order is the short one.
+    order = np.argsort(wanted_F)
+    places_F = order[np.minimum(np.searchsorted(wanted_F, keys_F, sorter=order), len(order) - 1)]
+    for hit in np.flatnonzero(wanted_F[places_F] == keys_F).tolist():
+        scores[places_F[hit]] = float(found.scores_F[hit])
+    return scores
 
 
 def with_bm25(request: CheckedRequest, planned: Sequence[PlannedQuery], found: Found) -> Found:

@@ -72,6 +72,7 @@ class View:
         self.version = Version.of(index)
         self._rows = len(index)
         self._committed = _committed(index)
+        self._fingerprint = index.manifest.fingerprint
         self.checked = time.monotonic()
         self.candidates: int | None = None
         self._bm25: dict[str | None, asyncio.Future[Bm25Search]] = {}
@@ -110,7 +111,7 @@ class View:
             name=self.index.uri.rstrip("/").rpartition("/")[2],
             version=self.version.number,
             rows=self._rows,
-            fingerprint=self.index.manifest.fingerprint,
+            fingerprint=self._fingerprint,
             committed=self._committed,
             checked_seconds_ago=round(time.monotonic() - self.checked, 3),
         )
