@@ -95,5 +95,5 @@ def test_what_crosses_our_house_crosses_few_files() -> None:
     assert {what: len(files) for what, files in crossed.items()} == {
         "a passage": 24,
         "an exact dense query": 5,
-        "a request": 35,
+        "a request": 34,
     }

@@ -10,7 +10,8 @@ import pytest
 from diffretriever.collections import Passage
 from diffretriever.index.filters import MAX_CHARS, FilterError, collection_filter, condition_of
 from diffretriever.index.manifest import bm25_manifest
-from diffretriever.index.table import IndexPart, PassageIndex
+from diffretriever.index.parts import IndexPart
+from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.schemas.metadata import Columns
 from diffretriever.schemas.retriever import Bm25Retriever

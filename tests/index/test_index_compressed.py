@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from diffretriever.codecs import load_codec
-from diffretriever.index.table import IndexPart, PassageIndex, ids_filter
+from diffretriever.index.parts import IndexPart
+from diffretriever.index.table import PassageIndex, ids_filter
 from diffretriever.index.vectors import codec_place, read_packed
 from diffretriever.representations import read_vectors
 from diffretriever.schemas.search import SearchOptions

@@ -9,7 +9,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from diffretriever.index.table import PassageIndex, shard_fragments
+from diffretriever.index.parts import shard_fragments
+from diffretriever.index.table import PassageIndex
 
 
 @dataclass(frozen=True)

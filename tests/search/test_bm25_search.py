@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from diffretriever.collections import Passage
 from diffretriever.index.filters import collection_filter
 from diffretriever.index.manifest import bm25_manifest
-from diffretriever.index.table import IndexPart, PassageIndex
+from diffretriever.index.parts import IndexPart
+from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.scoring.hits import Hit

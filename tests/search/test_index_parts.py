@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from diffretriever.encoders.base import Encoder
-from diffretriever.index.table import IndexPart, PassageIndex, split_fragments
+from diffretriever.index.parts import IndexPart, split_fragments
+from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.batch import merge, to_hits, to_table

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from diffretriever.encoders.base import Encoder
-from diffretriever.index.table import IndexPart, PassageIndex, ids_filter
+from diffretriever.index.parts import IndexPart
+from diffretriever.index.table import PassageIndex, ids_filter
 from diffretriever.schemas.accelerate import AccelerateJob, Beside, FormerProposerName, ProposerName
 from diffretriever.scoring.maxsim import maxsim
 from diffretriever.search.accelerate import accelerate

@@ -22,7 +22,8 @@ import torch
 
 from diffretriever.collections import Passage
 from diffretriever.index.filters import condition_of
-from diffretriever.index.table import IndexPart, PassageIndex, split_fragments
+from diffretriever.index.parts import IndexPart, split_fragments
+from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.representations import Representations
 from diffretriever.schemas.index import IndexManifest

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.search.vectors import MadeUpVectors
-from diffretriever.index.table import IndexPart, PassageIndex, ids_filter
+from diffretriever.index.parts import IndexPart
+from diffretriever.index.table import PassageIndex, ids_filter
 from diffretriever.scoring.maxsim import Codes
 from diffretriever.search.dense.codes import build_codes, open_segments, quantise
 from diffretriever.search.dense.sketch import MeanSketches, SketchProposer

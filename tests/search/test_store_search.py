@@ -14,7 +14,8 @@ import pytest
 from diffretriever.artefacts.artefact import Artefact, folders_in
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.mapped_files import _opened
-from diffretriever.index.table import PassageIndex, shard_fragments
+from diffretriever.index.parts import shard_fragments
+from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.representations import Representations
 from diffretriever.schemas.accelerate import AccelerateJob

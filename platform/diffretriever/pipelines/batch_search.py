@@ -23,7 +23,8 @@ from diffretriever.collections import Collection, Query, Run, open_collection, r
 from diffretriever.files import json_digest, write_text
 from diffretriever.index.filters import condition_of
 from diffretriever.index.manifest import check_same
-from diffretriever.index.table import IndexPart, PassageIndex, split_fragments
+from diffretriever.index.parts import IndexPart, split_fragments
+from diffretriever.index.table import PassageIndex
 from diffretriever.ledger import Ledger
 from diffretriever.pipelines.blocks import QUERIES_PER_BLOCK, pack, query_block, unpack
 from diffretriever.pipelines.cluster import EncoderPool, ray_session, size_pool

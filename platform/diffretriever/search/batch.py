@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from diffretriever.backbones.device import resolve_device
 from diffretriever.index.filters import condition_of
-from diffretriever.index.table import IndexPart, PassageIndex
+from diffretriever.index.parts import IndexPart
+from diffretriever.index.table import PassageIndex
 from diffretriever.representations import Representations
 from diffretriever.schemas.mode import ListName
 from diffretriever.schemas.search import BatchSearchJob

@@ -22,7 +22,8 @@ import Stemmer
 from diffretriever.artefacts.artefact import Artefact, DamagedError, folders_in
 from diffretriever.encoders.preparer import join_title
 from diffretriever.full_disk import FullDiskError
-from diffretriever.index.table import IndexPart, PassageIndex
+from diffretriever.index.parts import IndexPart
+from diffretriever.index.table import PassageIndex
 from diffretriever.progress import Progress
 from diffretriever.representations import offsets_of, within
 from diffretriever.schemas.mode import Mode

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from diffretriever.encoders.base import Encoder
-from diffretriever.index.table import IndexPart, PassageIndex
+from diffretriever.index.parts import IndexPart
+from diffretriever.index.table import PassageIndex
 from diffretriever.representations import Representations
 from diffretriever.schemas.mode import EncodedList, ListName, Mode
 from diffretriever.schemas.search import SearchOptions

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import torch
 
-from diffretriever.index.table import IndexPart, PassageIndex, shard_fragments
+from diffretriever.index.parts import IndexPart, shard_fragments
+from diffretriever.index.table import PassageIndex
 from diffretriever.representations import Representations
 from diffretriever.schemas.metadata import Scalar
 from diffretriever.schemas.mode import EncodedList, ListName, Way
