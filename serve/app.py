@@ -26,6 +26,7 @@ from diffretriever.files import is_local
 from diffretriever.representations import Representations
 from diffretriever.schemas.serve import PartState, Reading
 from diffretriever.schemas.serve_config import ReplicaConfig, ServeConfig
+from diffretriever.scoring.hits import Hits
 from diffretriever.search.batch import to_table
 from diffretriever.serve.metrics import RayMetrics, exposition
 from diffretriever.serve.remote import RemoteBackend
@@ -83,7 +84,11 @@ class Shard:
     async def find(self, queries: Representations, spec: SearchSpec) -> dict[str, pa.Table]:
         """Search for the queries of one request; a table of `to_table` for each list."""
         found = await self._find(queries, spec)
-        return {name: to_table(hits, with_rows=True) for name, hits in found.items()}
+        tables: dict[str, pa.Table] = {}
+        for name, hits in found.items():
+            assert isinstance(hits, Hits), "what is merged with that of other shards is exact"
+            tables[name] = to_table(hits, with_rows=True)
+        return tables
 
     async def open(self, version: Version) -> None:
         """Open a version beside those in use."""

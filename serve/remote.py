@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -100,7 +101,8 @@ class RemoteBackend:
         Raises:
             UnavailableError: fewer than are needed answered.
         """
-        answers = await self._ask_shards("find", queries, spec)
+        # What is merged is exact.
+        answers = await self._ask_shards("find", queries, replace(spec, bounds=False))
         parts = list(answers.values())
         merged: dict[ListName, pa.Table] = {
             name: merge([part[name] for part in parts], spec.depth) for name in spec.lists

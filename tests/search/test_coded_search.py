@@ -15,6 +15,7 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.accelerate import AccelerateJob, Beside
 from diffretriever.scoring.halves import DeviceCodes, HalfQueries
+from diffretriever.scoring.hits import BoundedHits
 from diffretriever.scoring.maxsim import CodedQueries, Codes, maxsim
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense.coded import CodedScan
@@ -46,6 +47,9 @@ def test_the_same_passages_with_the_same_scores(
     assert isinstance(search, CodedScan)
     assert_same_hits(search.search(queries, k), streamed(own_index, queries, k))
     assert_same_hits(opened(own_index, memory_mb=1).search(queries, k), streamed(own_index, queries, k))
+    within = search.search_bounds(queries, k)
+    assert isinstance(within, BoundedHits) == (k < len(own_index))
+    assert_same_hits(within.exact() if isinstance(within, BoundedHits) else within, streamed(own_index, queries, k))
 
 
 @pytest.mark.parametrize("threads", [2, 9])

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from diffretriever.representations import offsets_of
-from diffretriever.scoring.hits import NO_NUMBER, Hits, Passages
+from diffretriever.scoring.hits import NO_NUMBER, BoundedHits, Hits, Passages
 
 _MOST_ROWS = 2**31 - 1
 
@@ -81,6 +81,13 @@ class PassageOrder:
     def renumbered(self, hits: Hits) -> Hits:
         """Return hits of the same version, whoever numbered them, with the numbers of this order of all passages."""
         return Hits(self.passages, hits.offsets, self.by_row[hits.rows()], hits.scores_F)
+
+    def renumbered_bounds(self, hits: BoundedHits) -> BoundedHits:
+        """As `renumbered`, of lists within bounds."""
+        rows_P = hits.passages.rows_P
+        assert rows_P is not None, "the lists come from an index"
+        lists = [each.numbered(self.by_row[rows_P[each.numbers_C]]) for each in hits.lists]
+        return replace(hits, passages=self.passages, lists=lists)
 
     def numbers(self, addresses_C: np.ndarray) -> np.ndarray:
         """Return the numbers of the passages at these addresses (`_rowaddr`, uint64 [C]), int32 [C]."""

@@ -1,24 +1,32 @@
 """The scores that an index is ranked by: the lists each takes, and how several are fused (Eq. 4 of arXiv 2605.07210).
 
-Legend: Q queries, F passages found for all queries together, C those of one query in any of its lists.
+Legend: Q queries, F passages found for all queries together, C those of one query in one list, U those in any list.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from functools import reduce
+from typing import Any
 
 import numpy as np
 
 from diffretriever.schemas.fusion import Fusion
 from diffretriever.schemas.mode import EncodedList, ListName, Mode, lists_of, weights_of
-from diffretriever.scoring.hits import Hits, TopK
+from diffretriever.scoring.hits import BoundedHits, BoundedList, Hits, TopK, kth_largest
 
 FUSION_DEPTH = 1000
 """Passages of each list that take part in a fused score."""
 
 RANK_CONSTANT = 60
 """What is added to ranks before their reciprocals are taken (Cormack et al. 2009)."""
+
+_FEW = 0.1
+"""Of the passages of a list."""
+
+_LACKING = -1
+"""In the place of a passage's place in a list that it is not in."""
 
 _NARROWEST_SPREAD = 1e-9
 """Lists whose scores differ by less count as one score (all 0); the authors' code has the same bound."""
@@ -42,7 +50,12 @@ def depth_for(modes: Iterable[Mode], k: int, depth: int = FUSION_DEPTH) -> int:
     return max(k, depth) if any(len(lists_of(mode)) > 1 for mode in modes) else k
 
 
-def ranked(mode: Mode, lists: Mapping[ListName, Hits], k: int, depth: int = FUSION_DEPTH) -> Hits:
+def takes_bounds(modes: Iterable[Mode], k: int, depth: int = FUSION_DEPTH) -> bool:
+    """Return whether dense scores within bounds are enough to find the best `k`, and few of them need be exact then."""
+    return k <= _FEW * depth and all(len(lists_of(mode)) > 1 for mode in modes if "dense" in lists_of(mode))
+
+
+def ranked(mode: Mode, lists: Mapping[ListName, Hits | BoundedHits], k: int, depth: int = FUSION_DEPTH) -> Hits:
     """Return each query's best `k` passages by one mode: of one list, or of the sum of several.
 
     Without weights the sum is the equal one of min-max scores (Eq. 4), with weights that of the scores as they are. A
@@ -51,26 +64,47 @@ def ranked(mode: Mode, lists: Mapping[ListName, Hits], k: int, depth: int = FUSI
 
     Args:
         mode: the score.
-        lists: at least those of `lists_for`, each of `depth_for` passages a query if there are so many.
+        lists: at least those of `lists_for`, each of `depth_for` passages a query if there are so many. The first of a
+            sum may be within bounds, of `depth` passages.
         k: passages kept.
         depth: passages of each list that take part in a sum.
     """
-    own, weights = [lists[name] for name in lists_of(mode)], weights_of(mode)
-    if len(own) == 1:
-        return own[0].first(k)
-    return fused(own, k, depth=depth) if weights is None else _weighted(own, weights, k, depth)
+    first, *rest = (lists[name] for name in lists_of(mode))
+    others = [hits for hits in rest if isinstance(hits, Hits)]
+    assert len(others) == len(rest), "the first list alone can be within bounds"
+    weights = weights_of(mode)
+    if isinstance(first, Hits):
+        return _ranked_sums([first, *others], weights, k, depth) if others else first.first(k)
+    cut = [hits.first(depth) for hits in others]
+
+    def ranked_within(query: int) -> Hits:
+        own = [hits[query : query + 1] for hits in cut]
+        return _ranked_within(first[query : query + 1], own, weights, k, depth)
+
+    return Hits.joined(first.map(ranked_within))
 
 
-def _weighted(lists: Sequence[Hits], weights: Sequence[float], k: int, depth: int) -> Hits:
+def _ranked_within(
+    bounded: BoundedHits, others: Sequence[Hits], weights: Sequence[float] | None, k: int, depth: int
+) -> Hits:
+    """Rank the passages of one query."""
+    (own,) = bounded.lists
+    assert own.depth == depth, "bounds are of as many passages as take part"
+    found = _SumWithin(own, others, weights).best(k)
+    if found is None:
+        return _ranked_sums([bounded.exact(), *others], weights, k, depth)
+    best = TopK(1, k, bounded.passages)
+    best.add_for(0, *found)
+    return best.results()
+
+
+def _ranked_sums(lists: Sequence[Hits], weights: Sequence[float] | None, k: int, depth: int) -> Hits:
+    if weights is None:
+        return fused(lists, k, depth=depth)
     cut = [hits.first(depth) for hits in lists]
-    floors = [_floors(hits, depth) for hits in cut]
-    values = [
-        weight * (hits.scores_F - np.repeat(floor_Q, hits.counts_Q))
-        for weight, hits, floor_Q in zip(weights, cut, floors, strict=True)
-    ]
-    best = _best_sums(cut, values, k)
-    everywhere_Q = np.sum([weight * floor_Q for weight, floor_Q in zip(weights, floors, strict=True)], axis=0)
-    return replace(best, scores_F=best.scores_F + np.repeat(everywhere_Q, best.counts_Q))
+    values = [weight * hits.scores_F for weight, hits in zip(weights, cut, strict=True)]
+    lacking = [weight * _floors(hits, depth) for weight, hits in zip(weights, cut, strict=True)]
+    return _best_sums(cut, values, lacking, k)
 
 
 def _floors(hits: Hits, depth: int) -> np.ndarray:
@@ -79,6 +113,77 @@ def _floors(hits: Hits, depth: int) -> np.ndarray:
     is_full_Q = hits.counts_Q == depth
     floor_Q[is_full_Q] = hits.scores_F[hits.offsets[1:][is_full_Q] - 1]
     return floor_Q
+
+
+class _SumWithin:
+    """One query's sums, of a list within bounds and of others, none longer than it: of U passages, fewer and fewer."""
+
+    def __init__(self, bounded: BoundedList, others: Sequence[Hits], weights: Sequence[float] | None) -> None:
+        """`weights` are of all lists; without them min-max scores are summed."""
+        self._bounded = bounded
+        self._numbers_U, (places_C, *places) = _union([bounded.numbers_C, *(hits.numbers_F for hits in others)])
+        self._own_U = np.full(len(self._numbers_U), _LACKING)
+        self._own_U[places_C] = np.arange(len(places_C))
+        if weights is None:
+            self._factor, self._lowest = 1 / (1 + len(others)), bounded.settle_last()
+            self._spread = max(bounded.settle_first() - self._lowest, _NARROWEST_SPREAD)
+            values = [self._factor * _min_max(hits) for hits in others]
+            self._lacking = [0.0] * len(others)
+        else:
+            self._factor, self._lowest, self._spread = weights[0], 0.0, 1.0
+            values = [weight * hits.scores_F for weight, hits in zip(weights[1:], others, strict=True)]
+            floors = [float(_floors(hits, bounded.depth)[0]) for hits in others]
+            self._lacking = [weight * floor for weight, floor in zip(weights[1:], floors, strict=True)]
+        columns = zip(places, values, self._lacking, strict=True)
+        self._others = [_filled(len(self._numbers_U), *each) for each in columns]
+
+    def best(self, k: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the sums and the numbers of passages with the best k among them.
+
+        None where passages that are in none of the lists come into question, which bounds do not tell from others.
+        """
+        if len(self._numbers_U) <= k:
+            return None
+        self._keep_contenders(k)
+        # What the most promising score rules out most of the others.
+        _, most_U = self._bounds()
+        self._settle(most_U >= kth_largest(most_U, min(2 * k, len(most_U))))
+        self._keep_contenders(k)
+        self._settle(np.ones(len(self._own_U), bool))
+        least_U, most_U = self._bounds()
+        if (least_U < most_U).any():
+            # Some count what the last passage of the list does.
+            self._bounded.settle_last()
+            self._keep_contenders(k)
+            _, most_U = self._bounds()
+        _, last = self._bounded.last()
+        of_none = reduce(operator.add, self._lacking, self._counted(last))
+        return (most_U, self._numbers_U) if kth_largest(most_U, k) > of_none else None
+
+    def _keep_contenders(self, k: int) -> None:
+        """Leave out what cannot be among the best k, at least so many."""
+        least_U, most_U = self._bounds()
+        kept_U = most_U >= kth_largest(least_U, k)
+        self._numbers_U, self._own_U = self._numbers_U[kept_U], self._own_U[kept_U]
+        self._others = [values_U[kept_U] for values_U in self._others]
+
+    def _settle(self, wanted_U: np.ndarray) -> None:
+        wanted_C = np.zeros(len(self._bounded.numbers_C), bool)
+        wanted_C[self._own_U[wanted_U & (self._own_U != _LACKING)]] = True
+        self._bounded.settle(wanted_C)
+
+    def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return float64 [U]: the least and the most that each sum can be."""
+        least, most = self._bounded.last()
+        return self._sums(self._bounded.least_C, least), self._sums(self._bounded.most_C, most)
+
+    def _sums(self, scores_C: np.ndarray, last: float) -> np.ndarray:
+        # What is not in the list counts as its last passage does.
+        scores_U = np.where(self._own_U == _LACKING, last, np.maximum(scores_C[self._own_U], last))
+        return reduce(np.add, self._others, self._counted(scores_U))
+
+    def _counted(self, scores: Any) -> Any:
+        return self._factor * ((scores - self._lowest) / self._spread)
 
 
 def fused(
@@ -116,20 +221,49 @@ def fused(
     shares = np.array([1.0] * len(lists) if weights is None else weights)
     cut = [hits.first(depth) for hits in lists]
     values = [share * _COUNTED[by](hits) for share, hits in zip(shares / shares.sum(), cut, strict=True)]
-    return _best_sums(cut, values, k)
+    return _best_sums(cut, values, [np.zeros(len(first))] * len(lists), k)
 
 
-def _best_sums(lists: Sequence[Hits], values: Sequence[np.ndarray], k: int) -> Hits:
-    """Return each query's `k` passages with the largest sums of what they count in the lists, `values` float64 [F]."""
+def _best_sums(lists: Sequence[Hits], values: Sequence[np.ndarray], lacking: Sequence[np.ndarray], k: int) -> Hits:
+    """Return each query's `k` passages with the largest sums of what they count in the lists.
+
+    Args:
+        lists: of the same queries.
+        values: float64 [F] each, what passages count.
+        lacking: float64 [Q] each, what those count that the list lacks.
+        k: passages kept.
+    """
     first = lists[0]
     best = TopK(len(first), k, first.passages)
     for query in range(len(first)):
         own = [slice(*hits.offsets[query : query + 2]) for hits in lists]
-        numbers_C = np.concatenate([hits.numbers_F[each] for hits, each in zip(lists, own, strict=True)])
-        if len(numbers_C):
-            values_C = np.concatenate([values_F[each] for values_F, each in zip(values, own, strict=True)])
-            best.add_for(query, *_sums(numbers_C, values_C))
+        numbers_U, places = _union([hits.numbers_F[each] for hits, each in zip(lists, own, strict=True)])
+        columns = zip(places, values, own, lacking, strict=True)
+        parts = [
+            _filled(len(numbers_U), places_C, values_F[each], lacking_Q[query])
+            for places_C, values_F, each, lacking_Q in columns
+        ]
+        best.add_for(query, reduce(np.add, parts), numbers_U)
     return best.results()
+
+
+def _union(lists: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return the numbers, ascending, that are in any of the lists, and for each list the places of its own in them."""
+    joined = np.concatenate(lists)
+    order = np.argsort(joined)
+    ordered = joined[order]
+    is_first = np.ones(len(joined), bool)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    places = np.empty(len(joined), np.int64)
+    places[order] = np.cumsum(is_first) - 1
+    return ordered[is_first], np.split(places, np.cumsum([len(each) for each in lists[:-1]]))
+
+
+def _filled(size: int, places_C: np.ndarray, values_C: np.ndarray, lacking: float) -> np.ndarray:
+    """Return float64 [size]: the values in their places, `lacking` in the others."""
+    filled = np.full(size, lacking, np.float64)
+    filled[places_C] = values_C
+    return filled
 
 
 def _min_max(hits: Hits) -> np.ndarray:
@@ -180,13 +314,3 @@ _COUNTED: dict[Fusion, Callable[[Hits], np.ndarray]] = {
     "reciprocal-rank": _reciprocal_rank,
     "linear": _linear,
 }
-
-
-def _sums(numbers_C: np.ndarray, values_C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sum of the values of each passage, added in their order, and the passages' numbers."""
-    order = np.argsort(numbers_C)
-    ordered_C = numbers_C[order]
-    is_first_C = np.concatenate([[True], ordered_C[1:] != ordered_C[:-1]])
-    places_C = np.empty(len(order), np.int64)
-    places_C[order] = np.cumsum(is_first_C) - 1
-    return np.bincount(places_C, values_C), ordered_C[is_first_C]

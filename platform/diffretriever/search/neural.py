@@ -12,11 +12,11 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.index.parts import IndexPart
 from diffretriever.index.table import PassageIndex
 from diffretriever.representations import Representations
-from diffretriever.schemas.mode import EncodedList, ListName, Mode
+from diffretriever.schemas.mode import ListName, Mode
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.serve import Explanation
-from diffretriever.scoring.fusion import depth_for, encoded_lists_for, lists_for, ranked
-from diffretriever.scoring.hits import Hits
+from diffretriever.scoring.fusion import depth_for, encoded_lists_for, lists_for, ranked, takes_bounds
+from diffretriever.scoring.hits import BoundedHits, Hits
 from diffretriever.search.base import FILTERS_KEPT, Searcher
 from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.dense import open_dense
@@ -46,13 +46,12 @@ class NeuralSearcher(Searcher):
         budgets: Sequence[int] | None,
         condition: str | None,
     ) -> dict[Mode, Hits]:
-        lists: dict[ListName, Hits] = {}
-        depth, names = depth_for(modes, k), encoded_lists_for(modes)
-        if names:
+        lists: dict[ListName, Hits | BoundedHits] = {}
+        if encoded_lists_for(modes):
             encoded = self.encoder.encode_queries(queries, budgets)
-            lists.update(self._lists(encoded, names, depth, condition))
+            lists.update(self._lists(encoded, k, modes, condition))
         if "bm25" in lists_for(modes):
-            lists["bm25"] = self._bm25(condition).search(queries, depth)
+            lists["bm25"] = self._bm25(condition).search(queries, depth_for(modes, k))
         return {mode: ranked(mode, lists, k) for mode in modes}
 
     def _explain(self, query: str, rows: np.ndarray, budget: int | None, words: int) -> list[Explanation]:
@@ -65,7 +64,7 @@ class NeuralSearcher(Searcher):
 
     def search_representations(self, queries: Representations, k: int, modes: Sequence[Mode]) -> dict[Mode, Hits]:
         """Search for queries that are encoded already, by modes without `bm25`, which goes by their texts."""
-        lists = self._lists(queries, encoded_lists_for(modes), depth_for(modes, k), None)
+        lists = self._lists(queries, k, modes, None)
         return {mode: ranked(mode, lists, k) for mode in modes}
 
     @cached_property
@@ -77,11 +76,18 @@ class NeuralSearcher(Searcher):
         return self.bm25 if condition is None else self.bm25.admitting(self._filtered(condition).part)
 
     def _lists(
-        self, queries: Representations, names: Sequence[EncodedList], depth: int, condition: str | None
-    ) -> dict[ListName, Hits]:
-        found = self if condition is None else self._filtered(condition)
-        searches: dict[EncodedList, DenseSearch | SparseSearch] = {"dense": found.dense, "sparse": found.sparse}
-        return {name: searches[name].search(queries, depth) for name in names}
+        self, queries: Representations, k: int, modes: Sequence[Mode], condition: str | None
+    ) -> dict[ListName, Hits | BoundedHits]:
+        found, depth = self if condition is None else self._filtered(condition), depth_for(modes, k)
+        lists: dict[ListName, Hits | BoundedHits] = {}
+        for name in encoded_lists_for(modes):
+            if name == "sparse":
+                lists[name] = found.sparse.search(queries, depth)
+            elif takes_bounds(modes, k):
+                lists[name] = found.dense.search_bounds(queries, depth)
+            else:
+                lists[name] = found.dense.search(queries, depth)
+        return lists
 
     def _admitting(self, condition: str) -> _Filtered:
         part = IndexPart.filtered(self.index, condition)

@@ -38,8 +38,8 @@ from diffretriever.schemas.serve import (
     Texts,
 )
 from diffretriever.schemas.serve_config import ServeLimits
-from diffretriever.scoring.fusion import FUSION_DEPTH, depth_for, encoded_lists_for, ranked
-from diffretriever.scoring.hits import Hits
+from diffretriever.scoring.fusion import FUSION_DEPTH, depth_for, encoded_lists_for, ranked, takes_bounds
+from diffretriever.scoring.hits import BoundedHits, Hits
 from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.explain import NameWord, explain_each, parts_of_each, slot_words, terms
 from diffretriever.search.selecting import BudgetChooser
@@ -48,7 +48,7 @@ from diffretriever.serving.metrics import Metrics, Stage
 from diffretriever.serving.problems import InvalidError
 from diffretriever.serving.snapshots import Version, View
 
-Found = dict[ListName, Hits]
+Found = Mapping[ListName, Hits | BoundedHits]
 """For each list, each query's best passages."""
 Read = Callable[[np.ndarray, int], list[Reading]]
 """What vectors [M, H] say in so many words of the whole vocabulary: `Encoder.read`, wherever the encoder is."""
@@ -68,6 +68,8 @@ class SearchSpec:
     """The filter, as `index.filters` reads it."""
     candidates: int | None = None
     """The most that a candidate index names for a query; None: as many as it was calibrated to."""
+    bounds: bool = False
+    """Whether dense scores within bounds are enough."""
 
 
 class Clock:
@@ -109,7 +111,9 @@ class CheckedRequest:
         """What has to be searched for by encoded queries."""
         modes = [self.mode]
         depth = depth_for(modes, self.asked.k, self.fusion_depth)
-        return SearchSpec(self.view.version, encoded_lists_for(modes), depth, self.condition, self.caps.candidates)
+        bounds = takes_bounds(modes, self.asked.k, self.fusion_depth)
+        names = encoded_lists_for(modes)
+        return SearchSpec(self.view.version, names, depth, self.condition, self.caps.candidates, bounds)
 
     @property
     def fusion_depth(self) -> int:
@@ -373,8 +377,11 @@ def _rank(searched: Searched) -> Ranking:
     return Ranking(best, {name: _scores_in(hits, best) for name, hits in searched.found.items()})
 
 
-def _scores_in(found: Hits, best: Hits) -> list[float | None]:
+def _scores_in(found: Hits | BoundedHits, best: Hits) -> list[float | None]:
     """Return the score in the list `found` of every hit of the same queries' `best`."""
+    if isinstance(found, BoundedHits):
+        own = zip(found.lists, np.split(best.numbers_F, best.offsets[1:-1]), strict=True)
+        return [score for each, numbers_F in own for score in each.scores_of(numbers_F)]
     width = len(found.passages)
     wanted_F = best.queries() * width + best.numbers_F
     scores: list[float | None] = [None] * len(wanted_F)
@@ -395,7 +402,11 @@ def with_bm25(request: CheckedRequest, planned: Sequence[PlannedQuery], found: F
         return found
     hits = request.bm25.search([query.text for query in planned], request.spec.depth)
     order = request.view.index.order
-    return {**{name: order.renumbered(own) for name, own in found.items()}, "bm25": hits}
+    renumbered = {
+        name: order.renumbered(own) if isinstance(own, Hits) else order.renumbered_bounds(own)
+        for name, own in found.items()
+    }
+    return {**renumbered, "bm25": hits}
 
 
 def encoded_query(query: PlannedQuery, encoded: Representations, number: int, name: NameWord) -> EncodedQuery:

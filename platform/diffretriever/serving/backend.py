@@ -21,6 +21,7 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.representations import Representations
 from diffretriever.schemas.serve import PartState, SearchResponse
+from diffretriever.scoring.hits import BoundedHits, Hits
 from diffretriever.serving.answering import (
     Answering,
     CheckedRequest,
@@ -189,7 +190,8 @@ def find_together(snapshots: Snapshots, requests: Sequence[tuple[Representations
     """Search for each request, those that want the same version, lists, filter and candidates in one scan."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for number, (_, spec) in enumerate(requests):
-        groups.setdefault((spec.version, spec.lists, spec.condition, spec.candidates), []).append(number)
+        wanted = (spec.version, spec.lists, spec.condition, spec.candidates, spec.depth if spec.bounds else None)
+        groups.setdefault(wanted, []).append(number)
     answers: dict[int, Found] = {}
     for numbers in groups.values():
         answers.update(zip(numbers, _find(snapshots, [requests[n] for n in numbers]), strict=True))
@@ -201,13 +203,19 @@ def _find(snapshots: Snapshots, requests: list[tuple[Representations, SearchSpec
     first = requests[0][1]
     together = Representations.concatenate([queries for queries, _ in requests])
     depth = max(spec.depth for _, spec in requests)
-    found = snapshots.get(first.version).find(together, first.lists, depth, first.condition, first.candidates)
+    snapshot = snapshots.get(first.version)
+    found = snapshot.find(together, first.lists, depth, first.condition, first.candidates, bounds=first.bounds)
     ends = np.cumsum([len(queries) for queries, _ in requests]).tolist()
     starts = [0, *ends[:-1]]
     return [
-        {name: found[name][start:end].first(spec.depth) for name in first.lists}
+        {name: _first(hits[start:end], spec.depth) for name, hits in found.items()}
         for (_, spec), start, end in zip(requests, starts, ends, strict=True)
     ]
+
+
+def _first(hits: Hits | BoundedHits, depth: int) -> Hits | BoundedHits:
+    # Where bounds are enough, all requests are searched equally deep.
+    return hits.first(depth) if isinstance(hits, Hits) else hits
 
 
 def _estimated_tokens(request: CheckedRequest) -> int:

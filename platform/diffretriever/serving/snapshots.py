@@ -27,7 +27,7 @@ from diffretriever.schemas.metadata import Scalar
 from diffretriever.schemas.mode import EncodedList, ListName, Way
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.serve import IndexState, PartState
-from diffretriever.scoring.hits import Hits
+from diffretriever.scoring.hits import BoundedHits, Hits
 from diffretriever.search.accelerate import kinds_of, sizes_of
 from diffretriever.search.base import FILTERS_KEPT
 from diffretriever.search.bm25 import Bm25Search
@@ -167,8 +167,10 @@ class Snapshot:
         depth: int,
         condition: str | None,
         candidates: int | None = None,
-    ) -> dict[ListName, Hits]:
-        """Search the shard; scores are exact.
+        *,
+        bounds: bool = False,
+    ) -> dict[ListName, Hits | BoundedHits]:
+        """Search the shard; scores are exact, or those of dense lists within bounds.
 
         Args:
             queries: encoded.
@@ -176,6 +178,7 @@ class Snapshot:
             depth: passages found for each query in each list.
             condition: a filter of `index.filters`; None: all passages are admitted.
             candidates: the most that a candidate index names for a query; None: as many as it was calibrated to.
+            bounds: whether bounds are enough.
 
         Returns:
             For each list, each query's best passages, best first.
@@ -183,7 +186,12 @@ class Snapshot:
         dense, sparse = self._own if condition is None else self._filtered(condition)
         if candidates is not None:
             dense = dense.among(candidates)
-        return {name: (dense if name == "dense" else sparse).search(queries, depth) for name in lists}
+        found: dict[ListName, Hits | BoundedHits] = {}
+        if "dense" in lists:
+            found["dense"] = (dense.search_bounds if bounds else dense.search)(queries, depth)
+        if "sparse" in lists:
+            found["sparse"] = sparse.search(queries, depth)
+        return found
 
     @cached_property
     def state(self) -> PartState:

@@ -11,7 +11,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.representations import Representations
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.hits import Hits
+from diffretriever.scoring.hits import BoundedHits, Hits
 
 
 class DenseSearch(ABC):
@@ -43,6 +43,13 @@ class DenseSearch(ABC):
         Raises:
             ValueError: a query, or a stored passage that is looked at, holds NaN or infinity; the message names it.
         """
+
+    def search_bounds(self, queries: Representations, k: int) -> Hits | BoundedHits:
+        """Return what `search` does, or the same passages with scores within bounds where these are sooner found.
+
+        Enough to rank by sums of several scores; raises as `search`.
+        """
+        return self.search(queries, k)
 
     def among(self, n_candidates: int) -> DenseSearch:
         """Return this search with at most so many candidates; itself where it has no more, or looks at all passages."""

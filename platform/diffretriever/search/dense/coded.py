@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -21,7 +22,7 @@ from diffretriever.progress import track
 from diffretriever.representations import Representations, offsets_of, refuse_queries
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.hits import NO_NUMBER, Hits, TopK
+from diffretriever.scoring.hits import NO_NUMBER, BoundedHits, BoundedList, Hits, TopK
 from diffretriever.scoring.maxsim import CodedQueries, Shortlist, can_be_best, exact_scores
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.codes import Segment, open_segments
@@ -87,11 +88,10 @@ class CodedScan(DenseSearch):
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages: the same as `StreamingScan`, faster."""
-        refuse_queries(queries)
-        self._passages.refuse_not_finite(self._uri)
+        self._check(queries)
         if not len(queries):
             return TopK(0, k, self.stream.order.passages).results()
-        if k >= _LARGE_SHARE * len(self._passages) and len(queries) >= _MANY:
+        if self._reads_most(queries, k):
             # Each query would read so many vectors for itself; the scan of the table reads all of them once.
             return self.stream.search(queries, k)
         at_once = self._queries_at_once
@@ -99,16 +99,45 @@ class CodedScan(DenseSearch):
             # Each round would copy the codes anew.
             at_once = len(queries)
         if len(queries) <= at_once:
-            return self._search(queries, k)
+            return self._search(queries, self._chosen(queries, k), k)
         starts = range(0, len(queries), at_once)
-        rounds = [np.arange(start, min(len(queries), start + at_once)) for start in starts]
-        return Hits.joined([self._search(queries.take(rows), k) for rows in rounds])
+        parts = [queries.take(np.arange(start, min(len(queries), start + at_once))) for start in starts]
+        return Hits.joined([self._search(part, self._chosen(part, k), k) for part in parts])
 
-    def _search(self, queries: Representations, k: int) -> Hits:
+    def search_bounds(self, queries: Representations, k: int) -> Hits | BoundedHits:
+        """See `DenseSearch`."""
+        if self._uncoded or not 0 < len(queries) <= self._queries_at_once or self._reads_most(queries, k):
+            return self.search(queries, k)
+        self._check(queries)
+        shortlists = self._chosen(queries, k)
+        if any(len(shortlist.numbers_C) < k for shortlist in shortlists):
+            return self._search(queries, shortlists, k)
+        vectors_MH = queries.vectors_MH.astype(np.float32)
+        owned = pairwise(queries.offsets.tolist())
+        lists = [self._bounded(vectors_MH[a:b], each, k) for (a, b), each in zip(owned, shortlists, strict=True)]
+        return BoundedHits(self.stream.order.passages, lists, torch.get_num_threads())
+
+    def _bounded(self, own_MH: np.ndarray, shortlist: Shortlist, k: int) -> BoundedList:
+        chosen_C, *bounds = shortlist
+
+        def score(places: np.ndarray) -> np.ndarray:
+            self.rescored += len(places)
+            return self._passages.exact_scores(own_MH, chosen_C[places])
+
+        return BoundedList(self._passages.numbers_P[chosen_C], bounds, k, score)
+
+    def _check(self, queries: Representations) -> None:
+        refuse_queries(queries)
+        self._passages.refuse_not_finite(self._uri)
+
+    def _reads_most(self, queries: Representations, k: int) -> bool:
+        return k >= _LARGE_SHARE * len(self._passages) and len(queries) >= _MANY
+
+    def _search(self, queries: Representations, shortlists: Sequence[Shortlist], k: int) -> Hits:
         best = TopK(len(queries), k, self.stream.order.passages)
         for fragment in self._uncoded:
             self.stream.add_fragment(fragment, queries, best)
-        self.rescored += self._passages.rescore(queries, self._chosen(queries, k), best)
+        self.rescored += self._passages.rescore(queries, shortlists, best)
         return best.results()
 
     def _chosen(self, queries: Representations, k: int) -> list[Shortlist]:
@@ -180,7 +209,8 @@ class CodedPassages:
         """
         slack_P = coded.slack(query, self._errors_P, self._norms_P)
         chosen_C = can_be_best(scores_P, slack_P, k)
-        return Shortlist(chosen_C, scores_P[chosen_C] + slack_P[chosen_C])
+        scores_C, slack_C = scores_P[chosen_C], slack_P[chosen_C]
+        return Shortlist(chosen_C, scores_C - slack_C, scores_C + slack_C)
 
     def best_of(self, coded: CodedQueries, query: int, chosen_C: np.ndarray, k: int) -> Shortlist:
         """Return those of the passages `chosen_C` (int64 [C], ascending) that can be among the best k of them.
@@ -201,7 +231,7 @@ class CodedPassages:
         scores_C = _joined(parts, np.float32)
         slack_C = coded.slack(query, self._errors_P[live_C], self._norms_P[live_C])
         kept = can_be_best(scores_C, slack_C, k)
-        return Shortlist(live_C[kept], scores_C[kept] + slack_C[kept])
+        return Shortlist(live_C[kept], scores_C[kept] - slack_C[kept], scores_C[kept] + slack_C[kept])
 
     def mean_scores(self, coded: CodedQueries, query: int, chosen_C: np.ndarray) -> np.ndarray:
         """Return float32 [C]: approximate products of one query with the mean vectors of passages.
@@ -224,7 +254,7 @@ class CodedPassages:
 
         def score(query: int) -> int:
             own_MH = vectors_MH[queries.offsets[query] : queries.offsets[query + 1]]
-            chosen_C, most_C = shortlists[query]
+            chosen_C, _, most_C = shortlists[query]
             first_C = _leading(most_C, best.k)
             self._score(query, own_MH, chosen_C[first_C], best)
             rest_C = ~first_C & (most_C >= best.threshold(query))
@@ -242,19 +272,32 @@ class CodedPassages:
             return sum(track(pool.map(score, range(count)), "dense search", "queries", count))
 
     def _score(self, query: int, own_MH: np.ndarray, chosen_C: np.ndarray, best: TopK) -> None:
-        in_table: list[np.ndarray] = []
+        if len(chosen_C):
+            best.add_for(query, self.exact_scores(own_MH, chosen_C), self.numbers_P[chosen_C])
+
+    def exact_scores(self, own_MH: np.ndarray, chosen_C: np.ndarray) -> np.ndarray:
+        """Return float32 [C]: the mean MaxSim of one query with passages.
+
+        Args:
+            own_MH: float32 [M, H], the query's vectors.
+            chosen_C: int64 [C], ascending.
+        """
+        scores_C = np.empty(len(chosen_C), np.float32)
+        is_in_table_C = np.zeros(len(chosen_C), bool)
+        start = 0
         for segment, rows_C in self.split(chosen_C):
-            slots, numbers_C = segment.codes.slots, segment.numbers_P[rows_C]
+            own, slots = slice(start, start + len(rows_C)), segment.codes.slots
+            start = own.stop
             if slots is None or slots.copy_NH is None:
-                in_table.append(numbers_C)
-                continue
-            scores_C = exact_scores(own_MH, slots.copy_NH, slots.vectors.offsets, rows_C)
-            best.add_for(query, scores_C, numbers_C)
-        if in_table:
+                is_in_table_C[own] = True
+            else:
+                scores_C[own] = exact_scores(own_MH, slots.copy_NH, slots.vectors.offsets, rows_C)
+        if is_in_table_C.any():
             # Of all segments at once: Lance takes nearly as long for the rows of one.
-            numbers_C = np.concatenate(in_table)
-            scores_C = exact_scores(own_MH, *self.segments[0].index.vectors_of(numbers_C), np.arange(len(numbers_C)))
-            best.add_for(query, scores_C, numbers_C)
+            numbers_C = self.numbers_P[chosen_C[is_in_table_C]]
+            stored = self.segments[0].index.vectors_of(numbers_C)
+            scores_C[is_in_table_C] = exact_scores(own_MH, *stored, np.arange(len(numbers_C)))
+        return scores_C
 
     def split(self, chosen_C: np.ndarray) -> Iterator[tuple[Segment, np.ndarray]]:
         """Yield each segment that owns some of `chosen_C` (int64 [C], ascending), and their numbers within it."""

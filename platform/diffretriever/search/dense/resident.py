@@ -116,7 +116,8 @@ class _Asked:
     def __init__(self, queries: Representations, k: int, device: torch.device) -> None:
         self._queries, self._k = HalfQueries(queries.vectors_MH, queries.offsets, device), k
         self._lower_QF = torch.empty(len(queries), 0, device=device)
-        self._found = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))]
+        nothing = np.empty(0, np.float32)
+        self._found = [(np.empty(0, np.int64), np.empty(0, np.int64), nothing, nothing)]
 
     def _floor(self) -> torch.Tensor:
         """Return [Q, 1]: the least that the k-th best of the passages so far can score; -inf while there are fewer."""
@@ -134,22 +135,24 @@ class _Asked:
         """
         scores_QP = self._queries.scores(codes).masked_fill_(~live_P, -torch.inf)
         slack_QP = self._queries.slack(codes).masked_fill_(~live_P, 0)
-        best_QF = (scores_QP - slack_QP).topk(min(self._k, len(codes)), dim=1).values
+        lower_QP = scores_QP - slack_QP
+        best_QF = lower_QP.topk(min(self._k, len(codes)), dim=1).values
         lower_QF = torch.cat([self._lower_QF, best_QF], dim=1)
         self._lower_QF = lower_QF.topk(min(self._k, lower_QF.shape[1]), dim=1).values
         upper_QP = scores_QP.add_(slack_QP)
         query_C, passage_C = ((upper_QP >= self._floor()) & (upper_QP > -torch.inf)).nonzero(as_tuple=True)
-        most_C = upper_QP[query_C, passage_C]
-        self._found.append((query_C.cpu().numpy(), passage_C.cpu().numpy() + start, most_C.cpu().numpy()))
+        least_C, most_C = (bound_QP[query_C, passage_C].cpu().numpy() for bound_QP in (lower_QP, upper_QP))
+        self._found.append((query_C.cpu().numpy(), passage_C.cpu().numpy() + start, least_C, most_C))
 
     def shortlists(self) -> list[Shortlist]:
         """Return for each query what is left by the floor that all passages have set."""
-        query_C, numbers_C, most_C = (np.concatenate(parts) for parts in zip(*self._found, strict=True))
+        query_C, numbers_C, least_C, most_C = (np.concatenate(parts) for parts in zip(*self._found, strict=True))
         kept = np.flatnonzero(most_C >= self._floor().cpu().numpy()[query_C, 0])
         # Pieces come in the order of their passages, so that each query's stay ascending.
         order = kept[np.argsort(query_C[kept], kind="stable")]
         borders = np.searchsorted(query_C[order], np.arange(len(self._queries) + 1))
-        return [Shortlist(numbers_C[order[a:b]], most_C[order[a:b]]) for a, b in pairwise(borders)]
+        columns = [numbers_C[order], least_C[order], most_C[order]]
+        return [Shortlist(*(column[a:b] for column in columns)) for a, b in pairwise(borders)]
 
 
 @dataclass(frozen=True)
