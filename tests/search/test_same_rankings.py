@@ -330,7 +330,7 @@ def test_a_server_answers_alike_by_dense_scores_within_bounds(
     view, planned = View(PassageIndex.open(it.opened.uri)), list[Any](it.queries)
     condition = None if wanted is None else condition_of(wanted, COLUMNS)
     bm25 = asyncio.run(view.bm25(condition))
-    for mode in ("hybrid", "dense+bm25", "dense+sparse+bm25", "dense+0.5bm25", "3dense+sparse", "dense+9bm25"):
+    for mode in ("dense+0.5bm25", "3dense+sparse", "dense+9bm25", "0.5dense+2sparse+bm25"):
         asked_for = SearchRequest(query=asked(it), k=2)
         request = CheckedRequest(asked_for, view, mode, condition, bm25 if "bm25" in mode else None)
         assert request.spec.bounds
@@ -379,7 +379,7 @@ def test_sums_alone_are_ranked_as_beside_their_lists(
         monkeypatch.setattr(resident, "_PIECE_BYTES", 10_000)
     it = Made(index, {}, texts(rng, QUERIES, [1, 2, 4]), [])
     searcher = searcher_of(it)
-    for mode in ("hybrid", "dense+bm25", "dense+sparse+bm25", "dense+0.5bm25", "3dense+sparse", "0.1dense+9bm25"):
+    for mode in ("dense+0.5bm25", "3dense+sparse", "0.1dense+9bm25", "0.5dense+2sparse+bm25"):
         with patch.object(searcher.dense, "search", side_effect=AssertionError("exact scores of all")):
             alone = searcher.search(asked(it), k=5, modes=[mode])[mode]
         assert alone == searcher.search(asked(it), k=5, modes=[mode, "dense"])[mode], mode

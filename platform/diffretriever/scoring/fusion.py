@@ -8,7 +8,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
-from typing import Any
 
 import numpy as np
 
@@ -51,8 +50,12 @@ def depth_for(modes: Iterable[Mode], k: int, depth: int = FUSION_DEPTH) -> int:
 
 
 def takes_bounds(modes: Iterable[Mode], k: int, depth: int = FUSION_DEPTH) -> bool:
-    """Return whether dense scores within bounds are enough to find the best `k`, and few of them need be exact then."""
-    return k <= _FEW * depth and all(len(lists_of(mode)) > 1 for mode in modes if "dense" in lists_of(mode))
+    """Return whether dense scores within bounds are enough to find the best `k`, and few of them need be exact then.
+
+    That is so for sums with weights. Min-max scores go by those of the list's first and last passage: these take about
+    as long as all.
+    """
+    return k <= _FEW * depth and all(weights_of(mode) is not None for mode in modes if "dense" in lists_of(mode))
 
 
 def ranked(mode: Mode, lists: Mapping[ListName, Hits | BoundedHits], k: int, depth: int = FUSION_DEPTH) -> Hits:
@@ -65,7 +68,7 @@ def ranked(mode: Mode, lists: Mapping[ListName, Hits | BoundedHits], k: int, dep
     Args:
         mode: the score.
         lists: at least those of `lists_for`, each of `depth_for` passages a query if there are so many. The first of a
-            sum may be within bounds, of `depth` passages.
+            sum with weights may be within bounds, of `depth` passages.
         k: passages kept.
         depth: passages of each list that take part in a sum.
     """
@@ -73,34 +76,16 @@ def ranked(mode: Mode, lists: Mapping[ListName, Hits | BoundedHits], k: int, dep
     others = [hits for hits in rest if isinstance(hits, Hits)]
     assert len(others) == len(rest), "the first list alone can be within bounds"
     weights = weights_of(mode)
-    if isinstance(first, Hits):
-        return _ranked_sums([first, *others], weights, k, depth) if others else first.first(k)
-    cut = [hits.first(depth) for hits in others]
-
-    def ranked_within(query: int) -> Hits:
-        own = [hits[query : query + 1] for hits in cut]
-        return _ranked_within(first[query : query + 1], own, weights, k, depth)
-
-    return Hits.joined(first.map(ranked_within))
+    if isinstance(first, BoundedHits):
+        assert weights is not None, "bounds are enough for sums with weights"
+        return _ranked_within(first, [hits.first(depth) for hits in others], weights, k)
+    if not others:
+        return first.first(k)
+    lists_of_sum = [first, *others]
+    return fused(lists_of_sum, k, depth=depth) if weights is None else _weighted(lists_of_sum, weights, k, depth)
 
 
-def _ranked_within(
-    bounded: BoundedHits, others: Sequence[Hits], weights: Sequence[float] | None, k: int, depth: int
-) -> Hits:
-    """Rank the passages of one query."""
-    (own,) = bounded.lists
-    assert own.depth == depth, "bounds are of as many passages as take part"
-    found = _SumWithin(own, others, weights).best(k)
-    if found is None:
-        return _ranked_sums([bounded.exact(), *others], weights, k, depth)
-    best = TopK(1, k, bounded.passages)
-    best.add_for(0, *found)
-    return best.results()
-
-
-def _ranked_sums(lists: Sequence[Hits], weights: Sequence[float] | None, k: int, depth: int) -> Hits:
-    if weights is None:
-        return fused(lists, k, depth=depth)
+def _weighted(lists: Sequence[Hits], weights: Sequence[float], k: int, depth: int) -> Hits:
     cut = [hits.first(depth) for hits in lists]
     values = [weight * hits.scores_F for weight, hits in zip(weights, cut, strict=True)]
     lacking = [weight * _floors(hits, depth) for weight, hits in zip(weights, cut, strict=True)]
@@ -115,25 +100,33 @@ def _floors(hits: Hits, depth: int) -> np.ndarray:
     return floor_Q
 
 
+def _ranked_within(bounded: BoundedHits, others: Sequence[Hits], weights: Sequence[float], k: int) -> Hits:
+    """Return what `_weighted` does, where scores of the first list are within bounds."""
+
+    def of_query(query: int) -> Hits:
+        (own,), rest = bounded.lists[query : query + 1], [hits[query : query + 1] for hits in others]
+        found = _SumWithin(own, rest, weights).best(k)
+        if found is None:
+            return _weighted([bounded[query : query + 1].exact(), *rest], weights, k, own.depth)
+        best = TopK(1, k, bounded.passages)
+        best.add_for(0, *found)
+        return best.results()
+
+    return Hits.joined(bounded.map(of_query))
+
+
 class _SumWithin:
     """One query's sums, of a list within bounds and of others, none longer than it: of U passages, fewer and fewer."""
 
-    def __init__(self, bounded: BoundedList, others: Sequence[Hits], weights: Sequence[float] | None) -> None:
-        """`weights` are of all lists; without them min-max scores are summed."""
-        self._bounded = bounded
+    def __init__(self, bounded: BoundedList, others: Sequence[Hits], weights: Sequence[float]) -> None:
+        """`weights` are of all lists, the first one's within bounds."""
+        self._bounded, self._weight = bounded, weights[0]
         self._numbers_U, (places_C, *places) = _union([bounded.numbers_C, *(hits.numbers_F for hits in others)])
         self._own_U = np.full(len(self._numbers_U), _LACKING)
         self._own_U[places_C] = np.arange(len(places_C))
-        if weights is None:
-            self._factor, self._lowest = 1 / (1 + len(others)), bounded.settle_last()
-            self._spread = max(bounded.settle_first() - self._lowest, _NARROWEST_SPREAD)
-            values = [self._factor * _min_max(hits) for hits in others]
-            self._lacking = [0.0] * len(others)
-        else:
-            self._factor, self._lowest, self._spread = weights[0], 0.0, 1.0
-            values = [weight * hits.scores_F for weight, hits in zip(weights[1:], others, strict=True)]
-            floors = [float(_floors(hits, bounded.depth)[0]) for hits in others]
-            self._lacking = [weight * floor for weight, floor in zip(weights[1:], floors, strict=True)]
+        weighted = list(zip(weights[1:], others, strict=True))
+        values = [weight * hits.scores_F for weight, hits in weighted]
+        self._lacking = [weight * float(_floors(hits, bounded.depth)[0]) for weight, hits in weighted]
         columns = zip(places, values, self._lacking, strict=True)
         self._others = [_filled(len(self._numbers_U), *each) for each in columns]
 
@@ -157,7 +150,7 @@ class _SumWithin:
             self._keep_contenders(k)
             _, most_U = self._bounds()
         _, last = self._bounded.last()
-        of_none = reduce(operator.add, self._lacking, self._counted(last))
+        of_none = reduce(operator.add, self._lacking, self._weight * last)
         return (most_U, self._numbers_U) if kth_largest(most_U, k) > of_none else None
 
     def _keep_contenders(self, k: int) -> None:
@@ -180,10 +173,7 @@ class _SumWithin:
     def _sums(self, scores_C: np.ndarray, last: float) -> np.ndarray:
         # What is not in the list counts as its last passage does.
         scores_U = np.where(self._own_U == _LACKING, last, np.maximum(scores_C[self._own_U], last))
-        return reduce(np.add, self._others, self._counted(scores_U))
-
-    def _counted(self, scores: Any) -> Any:
-        return self._factor * ((scores - self._lowest) / self._spread)
+        return reduce(np.add, self._others, self._weight * scores_U)
 
 
 def fused(

@@ -372,11 +372,6 @@ class BoundedList:
             self.least_C[places] = self.most_C[places] = self._score(places)
             self._is_known_C[places] = True
 
-    def settle_first(self) -> float:
-        """Make exact what tells the score of the first passage, and return that."""
-        self.settle(self.most_C >= self.least_C.max())
-        return float(self.least_C.max())
-
     def last(self) -> tuple[float, float]:
         """Return the least and the most that the last passage of the list can score."""
         return kth_largest(self.least_C, self.depth), kth_largest(self.most_C, self.depth)
@@ -418,7 +413,7 @@ class BoundedList:
 
 @dataclass(frozen=True)
 class BoundedHits:
-    """Each query's list of passages, scores within bounds, to be ranked by a sum with those of other lists.
+    """Each query's list of passages, scores within bounds, to be ranked by a weighted sum with those of other lists.
 
     Such a sum needs few exact scores: of the passages that can be among its best, and of those at the end of the list,
     where it matters what a passage outside of it counts.

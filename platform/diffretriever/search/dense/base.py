@@ -47,7 +47,7 @@ class DenseSearch(ABC):
     def search_bounds(self, queries: Representations, k: int) -> Hits | BoundedHits:
         """Return what `search` does, or the same passages with scores within bounds where these are sooner found.
 
-        Enough to rank by sums of several scores; raises as `search`.
+        Enough to rank by weighted sums of several scores; raises as `search`.
         """
         return self.search(queries, k)
 
