@@ -78,16 +78,14 @@ class PassageOrder:
         numbers_P: np.ndarray = self.numbers_W[self.numbers_W != NO_NUMBER]
         return numbers_P
 
-    def renumbered(self, hits: Hits) -> Hits:
+    def renumbered(self, hits: Hits | BoundedHits) -> Hits | BoundedHits:
         """Return hits of the same version, whoever numbered them, with the numbers of this order of all passages."""
-        return Hits(self.passages, hits.offsets, self.by_row[hits.rows()], hits.scores_F)
-
-    def renumbered_bounds(self, hits: BoundedHits) -> BoundedHits:
-        """As `renumbered`, of lists within bounds."""
         rows_P = hits.passages.rows_P
-        assert rows_P is not None, "the lists come from an index"
-        lists = [each.numbered(self.by_row[rows_P[each.numbers_C]]) for each in hits.lists]
-        return replace(hits, passages=self.passages, lists=lists)
+        assert rows_P is not None, "the hits come from an index"
+        if isinstance(hits, BoundedHits):
+            lists = [each.numbered(self.by_row[rows_P[each.numbers_C]]) for each in hits.lists]
+            return replace(hits, passages=self.passages, lists=lists)
+        return replace(hits, passages=self.passages, numbers_F=self.by_row[rows_P[hits.numbers_F]])
 
     def numbers(self, addresses_C: np.ndarray) -> np.ndarray:
         """Return the numbers of the passages at these addresses (`_rowaddr`, uint64 [C]), int32 [C]."""

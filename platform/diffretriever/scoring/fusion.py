@@ -13,7 +13,7 @@ import numpy as np
 
 from diffretriever.schemas.fusion import Fusion
 from diffretriever.schemas.mode import EncodedList, ListName, Mode, lists_of, weights_of
-from diffretriever.scoring.hits import BoundedHits, BoundedList, Hits, TopK, kth_largest
+from diffretriever.scoring.hits import BoundedHits, BoundedList, Hits, TopK, each_of, kth_largest
 
 FUSION_DEPTH = 1000
 """Passages of each list that take part in a fused score."""
@@ -112,7 +112,7 @@ def _ranked_within(bounded: BoundedHits, others: Sequence[Hits], weights: Sequen
         best.add_for(0, *found)
         return best.results()
 
-    return Hits.joined(bounded.map(of_query))
+    return Hits.joined(list(each_of(len(bounded), of_query, bounded.threads)))
 
 
 class _SumWithin:

@@ -435,13 +435,10 @@ class BoundedHits:
         """Return the lists of some queries."""
         return replace(self, lists=self.lists[queries])
 
-    def map(self, compute: Callable[[int], Result]) -> list[Result]:
-        """Return what is computed for each query, by its place."""
-        count = len(self)
-        if min(self.threads, count) <= 1:
-            return list(map(compute, range(count)))
-        with ThreadPoolExecutor(min(self.threads, count)) as pool:
-            return list(pool.map(compute, range(count)))
+    def first(self, k: int) -> Self:
+        """Return the lists, as `Hits.first`; they are of k passages."""
+        assert all(each.depth == k for each in self.lists), "bounds tell the first k alone"
+        return self
 
     def exact(self) -> Hits:
         """Return the lists with all their scores exact; there is one."""
@@ -452,6 +449,15 @@ class BoundedHits:
         return best.results()
 
 
+def each_of(count: int, compute: Callable[[int], Result], threads: int) -> Iterator[Result]:
+    """Yield what is computed of each of `count` queries, by their numbers, shared out among at most so many threads."""
+    if min(threads, count) <= 1:
+        yield from map(compute, range(count))
+        return
+    with ThreadPoolExecutor(min(threads, count)) as pool:
+        yield from pool.map(compute, range(count))
+
+
 def kth_largest(values_C: np.ndarray, k: int) -> float:
     """Return the k-th largest of at least k values."""
     return float(np.partition(values_C, len(values_C) - k)[len(values_C) - k])
@@ -459,7 +465,7 @@ def kth_largest(values_C: np.ndarray, k: int) -> float:
 
 def _best(scores_C: np.ndarray, numbers_C: np.ndarray, k: int) -> np.ndarray:
     """Return the positions of the k best of more than k candidates, in no order."""
-    boundary = np.partition(scores_C, len(scores_C) - k)[len(scores_C) - k]
+    boundary = kth_largest(scores_C, k)
     above = np.flatnonzero(scores_C > boundary)
     tied = np.flatnonzero(scores_C == boundary)
     room = k - len(above)

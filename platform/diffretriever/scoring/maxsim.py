@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from diffretriever.scoring import kernels
-from diffretriever.scoring.hits import TopK
+from diffretriever.scoring.hits import TopK, kth_largest
 from diffretriever.scoring.kernels import reduce_products, scan, scan_chosen
 
 Reduction: TypeAlias = Literal["mean", "sum-floored"]
@@ -204,7 +204,7 @@ def can_be_best(scores_P: np.ndarray, slack_P: np.ndarray | float, k: int, floor
     threshold = floor
     if len(scores_P) > k:
         lower_P = scores_P - slack_P
-        threshold = max(floor, np.partition(lower_P, len(lower_P) - k)[len(lower_P) - k])
+        threshold = max(floor, kth_largest(lower_P, k))
     return np.flatnonzero((upper_P >= threshold) & (scores_P > -np.inf))
 
 

@@ -79,15 +79,9 @@ class NeuralSearcher(Searcher):
         self, queries: Representations, k: int, modes: Sequence[Mode], condition: str | None
     ) -> dict[ListName, Hits | BoundedHits]:
         found, depth = self if condition is None else self._filtered(condition), depth_for(modes, k)
-        lists: dict[ListName, Hits | BoundedHits] = {}
-        for name in encoded_lists_for(modes):
-            if name == "sparse":
-                lists[name] = found.sparse.search(queries, depth)
-            elif takes_bounds(modes, k):
-                lists[name] = found.dense.search_bounds(queries, depth)
-            else:
-                lists[name] = found.dense.search(queries, depth)
-        return lists
+        dense = found.dense.search_bounds if takes_bounds(modes, k) else found.dense.search
+        searches = {"dense": dense, "sparse": found.sparse.search}
+        return {name: searches[name](queries, depth) for name in encoded_lists_for(modes)}
 
     def _admitting(self, condition: str) -> _Filtered:
         part = IndexPart.filtered(self.index, condition)

@@ -402,11 +402,7 @@ def with_bm25(request: CheckedRequest, planned: Sequence[PlannedQuery], found: F
         return found
     hits = request.bm25.search([query.text for query in planned], request.spec.depth)
     order = request.view.index.order
-    renumbered = {
-        name: order.renumbered(own) if isinstance(own, Hits) else order.renumbered_bounds(own)
-        for name, own in found.items()
-    }
-    return {**renumbered, "bm25": hits}
+    return {**{name: order.renumbered(own) for name, own in found.items()}, "bm25": hits}
 
 
 def encoded_query(query: PlannedQuery, encoded: Representations, number: int, name: NameWord) -> EncodedQuery:

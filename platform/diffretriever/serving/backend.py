@@ -21,7 +21,6 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.representations import Representations
 from diffretriever.schemas.serve import PartState, SearchResponse
-from diffretriever.scoring.hits import BoundedHits, Hits
 from diffretriever.serving.answering import (
     Answering,
     CheckedRequest,
@@ -190,6 +189,7 @@ def find_together(snapshots: Snapshots, requests: Sequence[tuple[Representations
     """Search for each request, those that want the same version, lists, filter and candidates in one scan."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for number, (_, spec) in enumerate(requests):
+        # Lists within bounds are of one depth.
         wanted = (spec.version, spec.lists, spec.condition, spec.candidates, spec.depth if spec.bounds else None)
         groups.setdefault(wanted, []).append(number)
     answers: dict[int, Found] = {}
@@ -208,14 +208,9 @@ def _find(snapshots: Snapshots, requests: list[tuple[Representations, SearchSpec
     ends = np.cumsum([len(queries) for queries, _ in requests]).tolist()
     starts = [0, *ends[:-1]]
     return [
-        {name: _first(hits[start:end], spec.depth) for name, hits in found.items()}
+        {name: hits[start:end].first(spec.depth) for name, hits in found.items()}
         for (_, spec), start, end in zip(requests, starts, ends, strict=True)
     ]
-
-
-def _first(hits: Hits | BoundedHits, depth: int) -> Hits | BoundedHits:
-    # Where bounds are enough, all requests are searched equally deep.
-    return hits.first(depth) if isinstance(hits, Hits) else hits
 
 
 def _estimated_tokens(request: CheckedRequest) -> int:

@@ -186,12 +186,8 @@ class Snapshot:
         dense, sparse = self._own if condition is None else self._filtered(condition)
         if candidates is not None:
             dense = dense.among(candidates)
-        found: dict[ListName, Hits | BoundedHits] = {}
-        if "dense" in lists:
-            found["dense"] = (dense.search_bounds if bounds else dense.search)(queries, depth)
-        if "sparse" in lists:
-            found["sparse"] = sparse.search(queries, depth)
-        return found
+        searches = {"dense": dense.search_bounds if bounds else dense.search, "sparse": sparse.search}
+        return {name: searches[name](queries, depth) for name in lists}
 
     @cached_property
     def state(self) -> PartState:

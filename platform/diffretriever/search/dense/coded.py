@@ -9,7 +9,6 @@ Legend: Q queries, P passages of all segments, C chosen passages of one query, N
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any, ClassVar, Self
 
@@ -22,7 +21,7 @@ from diffretriever.progress import track
 from diffretriever.representations import Representations, offsets_of, refuse_queries
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.hits import NO_NUMBER, BoundedHits, BoundedList, Hits, TopK
+from diffretriever.scoring.hits import NO_NUMBER, BoundedHits, BoundedList, Hits, TopK, each_of
 from diffretriever.scoring.maxsim import CodedQueries, Shortlist, can_be_best, exact_scores
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.codes import Segment, open_segments
@@ -265,11 +264,8 @@ class CodedPassages:
         if count == 1:
             # It is over before its progress could be told.
             return score(0)
-        threads = min(torch.get_num_threads(), count)
-        if threads <= 1:
-            return sum(track(map(score, range(count)), "dense search", "queries", count))
-        with ThreadPoolExecutor(threads) as pool:
-            return sum(track(pool.map(score, range(count)), "dense search", "queries", count))
+        rescored = each_of(count, score, torch.get_num_threads())
+        return sum(track(rescored, "dense search", "queries", count))
 
     def _score(self, query: int, own_MH: np.ndarray, chosen_C: np.ndarray, best: TopK) -> None:
         if len(chosen_C):
