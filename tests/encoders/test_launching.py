@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
@@ -12,10 +15,13 @@ import psutil
 import pytest
 import torch
 
-from diffretriever.backbones.device import Launcher, moved, peak_memory, to_host
+from diffretriever.backbones.device import Launcher, is_small_pass, moved, peak_memory, to_host, torch_threads
 from diffretriever.encoders import base
 from diffretriever.encoders.base import Encoder
-from tests.encoders.encoder_cases import TEXTS, assert_identical
+from diffretriever.encoders.masked import MaskedEncoder
+from diffretriever.encoders.preparer import PreparedText
+from diffretriever.representations import Representations
+from tests.encoders.encoder_cases import TEXTS, Make, assert_identical
 
 CPU = torch.device("cpu")
 SECONDS = 60
@@ -123,3 +129,44 @@ def test_of_many_texts_early_ones_are_finished_on_the_way(
     assert len(unfinished) == 5
     (found,), _ = finish()
     assert_identical(found, expected)
+
+
+@pytest.mark.parametrize(("tokens", "hidden_size", "threads"), [(20, 384, 1), (8192, 384, 3), (20, 4096, 3)])
+def test_a_small_pass_runs_in_one_thread_whatever_torch_is_set_to(tokens: int, hidden_size: int, threads: int) -> None:
+    counts = []
+
+    def begin() -> Callable[[], None]:
+        counts.append(torch.get_num_threads())
+        return lambda: None
+
+    with torch_threads(3):
+        Launcher(CPU).launch(begin, is_small=is_small_pass(tokens, hidden_size)).result()
+        assert torch.get_num_threads() == 3
+    assert counts == [threads]
+
+
+def test_an_encoder_runs_one_query_in_one_thread(
+    make_masked: Make[MaskedEncoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder, counts = make_masked("bert"), []
+    begin = encoder.begin_batch
+
+    def counting(texts: Sequence[PreparedText]) -> Callable[[], Representations]:
+        counts.append(torch.get_num_threads())
+        return begin(texts)
+
+    monkeypatch.setattr(encoder, "begin_batch", counting)
+    with torch_threads(3):
+        encoder.encode_queries(["when do I cut roses?"])
+    assert counts == [1]
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_threads_of_openmp_sleep_while_they_wait_unless_the_environment_decides(
+    given: str | None, expected: str
+) -> None:
+    code = "import os, diffretriever, torch; print(os.environ['OMP_WAIT_POLICY'])"
+    without = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    environment = without if given is None else {**without, "OMP_WAIT_POLICY": given}
+    process = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == expected

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 import numpy as np
 import torch
 
-from diffretriever.backbones.device import Launched, Launcher
+from diffretriever.backbones.device import Launched, Launcher, is_small_pass
 from diffretriever.encoders.preparer import PreparedText, Preparer
 from diffretriever.progress import Progress
 from diffretriever.representations import Representations, refuse_queries
@@ -248,14 +248,18 @@ class Encoder(ABC):
         waiting = self._batches(lengths)
         while waiting:
             batch = waiting[0]
-            launched = _unless_out_of_memory(self._launcher, partial(begin, [texts[i] for i in batch]))
+            computed = self._computed(lengths[batch])
+            is_small = is_small_pass(computed, self.facts.hidden_size)
+            launched = _unless_out_of_memory(
+                self._launcher, partial(begin, [texts[i] for i in batch]), is_small=is_small
+            )
             if launched is None:
                 # Another thread may have found less room.
                 self.tokens_per_batch = min(self.tokens_per_batch, self._smaller_budget(lengths[batch]))
                 rest = np.concatenate(waiting)
                 waiting = [rest[rows] for rows in self._batches(lengths[rest])]
                 continue
-            encoding.add(waiting.pop(0), launched, int(lengths[batch].sum()), self._computed(lengths[batch]))
+            encoding.add(waiting.pop(0), launched, int(lengths[batch].sum()), computed)
             if told is not None:
                 told(len(batch))
         return encoding.finish
@@ -441,10 +445,12 @@ class BackboneEncoder(Encoder):
         return cls(config, backbone, preparer)
 
 
-def _unless_out_of_memory(launcher: Launcher, begin: Callable[[], Callable[[], T]]) -> Launched[T] | None:
+def _unless_out_of_memory(
+    launcher: Launcher, begin: Callable[[], Callable[[], T]], *, is_small: bool
+) -> Launched[T] | None:
     """Return a batch, launched; None if the device ran out of memory, which is then free again."""
     try:
-        return launcher.launch(begin)
+        return launcher.launch(begin, is_small=is_small)
     except torch.OutOfMemoryError:
         pass
     # Only here is the error gone, and with it the frames that hold the batch's tensors.

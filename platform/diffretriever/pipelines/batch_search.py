@@ -28,7 +28,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.ledger import Ledger
 from diffretriever.pipelines.blocks import QUERIES_PER_BLOCK, pack, query_block, unpack
 from diffretriever.pipelines.cluster import EncoderPool, ray_session, size_pool
-from diffretriever.pipelines.few import EncoderHere, is_few_queries, torch_threads
+from diffretriever.pipelines.few import EncoderHere, is_few_queries
 from diffretriever.pipelines.streams import ONE_BLOCK, blocks_of, dataset_of, describe_encoder, encode_queries
 from diffretriever.presets import system_name, with_places
 from diffretriever.progress import Progress, track
@@ -218,6 +218,7 @@ class _BatchSearch:
         if not isinstance(self._pool, EncoderHere):
             yield from search_parts(parts, encoded, self._index.version, self._job, self._pool)
             return
+        from diffretriever.backbones.device import torch_threads
         from diffretriever.search.batch import search_lists
 
         with torch_threads(self._job.threads_per_encoder):

@@ -54,7 +54,7 @@ from diffretriever.pipelines.blocks import (
 from diffretriever.pipelines.chunking import chunked
 from diffretriever.pipelines.cluster import PREPARE_CPUS, EncoderPool, MachinesAhead, ray_session, size_pool
 from diffretriever.pipelines.compact import CompactionBeside, compact_index
-from diffretriever.pipelines.few import EncoderHere, is_few, torch_threads
+from diffretriever.pipelines.few import EncoderHere, is_few
 from diffretriever.pipelines.streams import (
     AS_ARROW,
     actor_options,
@@ -385,6 +385,8 @@ def _receipts_here(
         store = StoreBlocks(indexes[0].uri)
         yield from _rows_of(chain.from_iterable(map(store, blocks)))
         return
+    from diffretriever.backbones.device import torch_threads
+
     encode = EncodeBlocks(encoder, _budgets(indexes))
     prepared = chain.from_iterable(prepared_blocks(rows, encoder.preparer) for rows in blocks)
     with torch_threads(threads):

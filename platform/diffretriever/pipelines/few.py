@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -98,6 +97,7 @@ class EncoderHere:
         Raises:
             ValueError: it cannot be loaded or compiled, with the reason.
         """
+        from diffretriever.backbones.device import torch_threads
         from diffretriever.encoders import load_encoder
         from diffretriever.encoders.room import chosen_tokens
         from diffretriever.index.manifest import manifest_of
@@ -122,22 +122,11 @@ class EncoderHere:
         Yields:
             The name of a block and its representations as a table.
         """
+        from diffretriever.backbones.device import torch_threads
+
         assert self.encoder is not None, "it is described before anything is encoded"
         encode = EncodeQueries(self.encoder)
         with torch_threads(self._config.threads_per_encoder):
             for name, block in blocks.items():
                 for rows in encode(pack(name, block)):
                     yield from unpack(rows)
-
-
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """Have torch compute in so many threads: those of an encoder on Ray give the same vectors bit for bit."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
