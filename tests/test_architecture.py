@@ -18,6 +18,7 @@ LEVELS = {
     "schemas": -1,
     "full_disk": -1,
     "files": 0,
+    "kernels": 0,
     "progress": 0,
     "representations": 0,
     "consent": 1,

@@ -135,7 +135,7 @@ def recorder(tmp_path: Path) -> Path:
 def test_the_script_installs_what_is_declared(build: str, recorder: Path, tmp_path: Path) -> None:
     subprocess.run([ROOT / "tools" / "install.sh", recorder, build], cwd=tmp_path, check=True)
     commands = [each for each in (tmp_path / "log").read_text().splitlines() if " pip config " not in f" {each}"]
-    with_pip, first, second, third = (each.replace(f" --python {recorder}", "") for each in commands)
+    with_pip, first, second, third, compiling = (each.replace(f" --python {recorder}", "") for each in commands)
     assert with_pip.startswith("-m pip ")
     assert with_pip.endswith(" uv")
     assert all(command.startswith("-m uv pip install ") for command in (first, second, third))
@@ -144,6 +144,8 @@ def test_the_script_installs_what_is_declared(build: str, recorder: Path, tmp_pa
     assert all("constraints.txt" in command for command in (with_pip, first, second))
     assert (tmp_path / "log.list").read_text().splitlines() == declared()
     assert "--no-deps --require-hashes" in third
+    assert compiling.startswith("-m compileall "), "no bytecode: read-only environments compile at every start"
+    assert all(f"/{folder}" in compiling for folder in ("site-packages", "platform", "schemas", "jobs", "serve"))
 
 
 def test_the_script_refuses_other_builds(recorder: Path) -> None:

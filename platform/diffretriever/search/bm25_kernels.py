@@ -7,14 +7,15 @@ Legend: Q queries, T terms of queries, W terms of all passages, P postings, V vo
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from diffretriever.kernels import kernel
 
 _BLOCK_ROWS = 1 << 16
 _LOOK = 128
 """Rows looked at together."""
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def count_passages(terms_W: np.ndarray, offsets_D: np.ndarray, counts_V: np.ndarray, last_V: np.ndarray) -> None:
     """Count the passages that have each term.
 
@@ -32,7 +33,7 @@ def count_passages(terms_W: np.ndarray, offsets_D: np.ndarray, counts_V: np.ndar
                 counts_V[term] += 1
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def place_counts(
     passages: tuple[np.ndarray, np.ndarray],
     cursors_V: np.ndarray,
@@ -61,7 +62,7 @@ def place_counts(
             counts_P[cursors_V[term] - 1] += np.float32(1)
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def weigh(matrix: tuple[np.ndarray, np.ndarray, np.ndarray], idf_V: np.ndarray, norms_D: np.ndarray) -> None:
     """Put the weights of postings in the place of their counts.
 
@@ -79,7 +80,7 @@ def weigh(matrix: tuple[np.ndarray, np.ndarray, np.ndarray], idf_V: np.ndarray, 
             counts_P[p] = np.float32(idf * (count / (norms_D[passages_P[p]] + count)))
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def best_passages(
     matrix: tuple[np.ndarray, np.ndarray, np.ndarray],
     queries: tuple[np.ndarray, np.ndarray],
@@ -120,7 +121,7 @@ def best_passages(
         scores_K[size:] = 0
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _add_terms(
     matrix: tuple[np.ndarray, np.ndarray, np.ndarray],
     terms_T: np.ndarray,
@@ -143,7 +144,7 @@ def _add_terms(
     return is_any
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _any_reaches(totals_L: np.ndarray, lowest: np.float32) -> bool:
     # Without a branch in the loop it becomes vector instructions.
     found = np.uint8(0)
@@ -152,7 +153,7 @@ def _any_reaches(totals_L: np.ndarray, lowest: np.float32) -> bool:
     return found != 0
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _insert_all(
     totals_L: np.ndarray, first: int, numbers_D: np.ndarray, kept_K: np.ndarray, scores_K: np.ndarray, size: int
 ) -> int:
@@ -171,27 +172,27 @@ def _insert_all(
     return size
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _is_worse(a: int, b: int, numbers_D: np.ndarray, kept_K: np.ndarray, scores_K: np.ndarray) -> bool:
     if scores_K[a] != scores_K[b]:
         return bool(scores_K[a] < scores_K[b])
     return bool(numbers_D[kept_K[a]] > numbers_D[kept_K[b]])
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _swap(a: int, b: int, kept_K: np.ndarray, scores_K: np.ndarray) -> None:
     kept_K[a], kept_K[b] = kept_K[b], kept_K[a]
     scores_K[a], scores_K[b] = scores_K[b], scores_K[a]
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _raise(numbers_D: np.ndarray, kept_K: np.ndarray, scores_K: np.ndarray, child: int) -> None:
     while child > 0 and _is_worse(child, (child - 1) // 2, numbers_D, kept_K, scores_K):
         _swap(child, (child - 1) // 2, kept_K, scores_K)
         child = (child - 1) // 2
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _sift(numbers_D: np.ndarray, kept_K: np.ndarray, scores_K: np.ndarray, size: int) -> None:
     parent = 0
     while True:
@@ -205,7 +206,7 @@ def _sift(numbers_D: np.ndarray, kept_K: np.ndarray, scores_K: np.ndarray, size:
         parent = worst
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _sort_heap(numbers_D: np.ndarray, kept_K: np.ndarray, scores_K: np.ndarray, size: int) -> None:
     """Put the heap into order, best first."""
     for last in range(size - 1, 0, -1):

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 import numpy as np
-from numba import njit
 from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
 from diffretriever.codecs.codewords import nearest_centroids, spherical_centroids
+from diffretriever.kernels import kernel
 from diffretriever.representations import Representations, within
 from diffretriever.schemas.accelerate import ProposerName
 from diffretriever.search.dense.codes import Segment
@@ -153,7 +153,7 @@ class PlaidProposer(KeepingProposer[CentroidLists]):
         return n * len(live_P) // max(1, int(live_P.sum()))
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def collect(
     entries_T: np.ndarray, borders: np.ndarray, lists_L: np.ndarray, seen_P: np.ndarray, out_F: np.ndarray
 ) -> int:
@@ -177,7 +177,7 @@ def collect(
     return found
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def interact(
     centroids_N: np.ndarray,
     offsets: np.ndarray,

@@ -14,7 +14,8 @@ batch or block, T terms of a query, C candidates, L rows looked at together, S s
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from diffretriever.kernels import kernel
 
 BLOCK_ROWS = 1 << 16
 """Passages of a block: a row within it fits 16 bits."""
@@ -27,7 +28,7 @@ _FEWEST_CANDIDATES = 1 << 13
 """So many are collected before some are dropped."""
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def look_up(
     terms_D: np.ndarray, peaks_D: np.ndarray, ids_T: np.ndarray, positions_T: np.ndarray, peaks_T: np.ndarray
 ) -> None:
@@ -47,7 +48,7 @@ def look_up(
         peaks_T[t] = peaks_D[position] if occurs else np.float32(0)
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def collect(
     arrays: tuple[np.ndarray, np.ndarray, np.ndarray],
     query: tuple[np.ndarray, np.ndarray],
@@ -100,7 +101,7 @@ def new_state(k: int) -> np.ndarray:
     return np.array([0, 1, max(_FEWEST_CANDIDATES, 4 * k)])
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _add_terms(
     starts_DB: np.ndarray,
     rows_P: np.ndarray,
@@ -120,7 +121,7 @@ def _add_terms(
             bounds_R[rows[p]] = np.int32(bounds_R[rows[p]] + np.int32(step * np.int32(codes[p])))
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _any_reaches(bounds_L: np.ndarray, threshold: np.int32) -> bool:
     # Without a branch in the loop it becomes vector instructions.
     found = np.uint8(0)
@@ -129,7 +130,7 @@ def _any_reaches(bounds_L: np.ndarray, threshold: np.int32) -> bool:
     return found != 0
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _append(
     bounds_L: np.ndarray,
     deleted_L: np.ndarray,
@@ -147,7 +148,7 @@ def _append(
     return count
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def keep_best(pool: tuple[np.ndarray, np.ndarray], state: np.ndarray, k: int, margin: int) -> None:
     """Raise the threshold to where the k best bounds begin, less the margin; drop, in place, what lies below.
 
@@ -177,7 +178,7 @@ def keep_best(pool: tuple[np.ndarray, np.ndarray], state: np.ndarray, k: int, ma
     state[0], state[1], state[2] = kept, threshold, max(state[2], 2 * kept)
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def score(
     arrays: tuple[np.ndarray, np.ndarray, np.ndarray],
     query: tuple[np.ndarray, np.ndarray],
@@ -208,7 +209,7 @@ def score(
         first = last
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _add_weights(
     arrays: tuple[np.ndarray, np.ndarray, np.ndarray],
     query: tuple[np.ndarray, np.ndarray],
@@ -229,7 +230,7 @@ def _add_weights(
                 scores_S[mark - 1] += query_weights_T[t] * weights[p]
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def tally(ids_I: np.ndarray, weights_I: np.ndarray, counts_V: np.ndarray, peaks_V: np.ndarray) -> None:
     """Count each term's impacts (int64 `counts_V`) and note its largest weight (float32 `peaks_V`).
 
@@ -245,7 +246,7 @@ def tally(ids_I: np.ndarray, weights_I: np.ndarray, counts_V: np.ndarray, peaks_
         peaks_V[term] = max(peaks_V[term], weights_I[i])
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def place(
     impacts: tuple[np.ndarray, np.ndarray, np.ndarray],
     peaks_V: np.ndarray,
@@ -276,7 +277,7 @@ def place(
             codes_P[p] = np.uint8(np.ceil(255.0 * np.float64(weights_I[i]) / np.float64(peaks_V[term])))
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def digest_impacts(ids_I: np.ndarray, bits_I: np.ndarray, offsets: np.ndarray, digests_N: np.ndarray) -> None:
     """Add up, for each passage, a number that its impacts determine, whatever their order.
 
@@ -291,7 +292,7 @@ def digest_impacts(ids_I: np.ndarray, bits_I: np.ndarray, offsets: np.ndarray, d
             digests_N[passage] += _mixed(ids_I[i], bits_I[i])
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def digest_postings(
     terms_D: np.ndarray, starts_DB: np.ndarray, rows_P: np.ndarray, bits_P: np.ndarray, digests_N: np.ndarray
 ) -> None:
@@ -310,7 +311,7 @@ def digest_postings(
                 digests_N[block * BLOCK_ROWS + rows_P[p]] += _mixed(terms_D[d], bits_P[p])
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _mixed(term: int, bits: int) -> np.uint64:
     # Odd multipliers and shifts that spread every bit; sums wrap around.
     mixed = (np.uint64(term) << np.uint64(32)) | np.uint64(bits)

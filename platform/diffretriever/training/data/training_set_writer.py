@@ -20,11 +20,11 @@ from types import TracebackType
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
 from diffretriever import __version__
 from diffretriever.collections.records import BadRecord, Passage
 from diffretriever.files import write_text
+from diffretriever.kernels import kernel
 from diffretriever.representations import offsets_of
 from diffretriever.schemas.training_data import (
     EXAMPLES_SCHEMA,
@@ -277,7 +277,7 @@ class DigestRows:
         _place(self._stored_R2, self._count, self._slots_S)
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _number(digests_N2: np.ndarray, slots_S: np.ndarray, stored_R2: np.ndarray, count: int, rows_N: np.ndarray) -> int:
     """Look digests up, those that are not there get the next rows; return how many rows there are then.
 
@@ -303,7 +303,7 @@ def _number(digests_N2: np.ndarray, slots_S: np.ndarray, stored_R2: np.ndarray, 
     return count
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _place(stored_R2: np.ndarray, count: int, slots_S: np.ndarray) -> None:
     """Fill empty slots (int32, all -1) with the first `count` rows."""
     mask = np.uint64(len(slots_S) - 1)
