@@ -6,7 +6,7 @@ from pathlib import Path
 
 from _entry import absolute_place, run
 
-from diffretriever.schemas.places import StorePath, as_place
+from diffretriever.schemas.places import StorePath, as_place, plain_place
 from diffretriever.schemas.training import TrainingManifest, TrainJob
 
 
@@ -17,7 +17,7 @@ def main(config: TrainJob) -> None:
     places: dict[str, Path | StorePath | str] = {"output": as_place(absolute_place(config.output, "--output"))}
     # Workers run in another directory.
     for name, place in (("train", config.train), ("validation", config.validation)):
-        if place is not None and Path(place).exists():
+        if place is not None and Path(plain_place(place)).exists():
             places[name] = absolute_place(place, f"--{name}")
     print(describe(train(config.model_copy(update=places)), config))
 

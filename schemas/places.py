@@ -1,10 +1,12 @@
 """Where an index, a file or a folder is: a path, or the URI of an object store.
 
-A `file:` URI is the path that it names. Reading and writing at a place is `diffretriever.files`.
+A `file:` URI is the path that it names, and a leading `~` is a home folder. Reading and writing at a place is
+`diffretriever.files`.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -13,13 +15,14 @@ from pydantic import AfterValidator, PlainSerializer, PlainValidator, WithJsonSc
 
 
 def plain_place(place: str) -> str:
-    """Return the path that a `file:` URI names, percent-encoded characters decoded; anything else as it is.
+    """Return the path that a `file:` URI names, percent-encoded characters decoded; of other texts, expand `~`.
 
     Raises:
         ValueError: the URI names another machine, no absolute path, or has a query or fragment.
     """
     if not place.lower().startswith("file:/"):
-        return place
+        # `Path` raises where there is no such user.
+        return os.path.expanduser(place)  # noqa: PTH111
     parts = urlsplit(place)
     if parts.netloc.lower() not in {"", "localhost"}:
         raise ValueError(
@@ -101,14 +104,14 @@ class StorePath:
 
 
 def as_place(place: str | Path | StorePath) -> Path | StorePath:
-    """Return a text as the path or the object-store URI that it is; what is one already, as it is.
+    """Return the path, `~` expanded, or the object-store URI that a text names; a path or URI is taken as well.
 
     Raises:
         ValueError: a `file:` URI that names no path of this machine, or an object-store URI without a bucket.
     """
-    if not isinstance(place, str):
+    if isinstance(place, StorePath):
         return place
-    plain = plain_place(place)
+    plain = plain_place(str(place))
     return StorePath(plain) if "://" in plain else Path(plain)
 
 

@@ -62,14 +62,9 @@ class JobConfig(Model):
     def _path_of_a_uri(cls, value: Any, info: ValidationInfo) -> Any:
         """`Path` would make one slash of the two in a URI: a `file:` URI is a path, others are refused here."""
         annotation = cls.model_fields[str(info.field_name)].annotation
-        if not isinstance(value, str) or not _takes(Path, annotation) or _takes(StorePath, annotation):
+        if not _takes(Path, annotation) or _takes(StorePath, annotation):
             return value
-        place = plain_place(value)
-        if "://" in place:
-            raise ValueError(
-                f"{place} lies on an object store, and this is read or written by ordinary file access: give a path"
-            )
-        return place
+        return {key: _local(each) for key, each in value.items()} if isinstance(value, dict) else _local(value)
 
     @classmethod
     def from_command_line(cls, arguments: Sequence[str] | None = None, examples: Sequence[str] = ()) -> Self:
@@ -104,7 +99,7 @@ class JobConfig(Model):
         if path is None:
             return {}
         try:
-            values = yaml.safe_load(Path(path).read_text("utf-8")) or {}
+            values = yaml.safe_load(Path(plain_place(path)).read_text("utf-8")) or {}
         except OSError as error:
             raise ValueError(f"--config {path}: {error.strerror}") from error
         except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -187,6 +182,17 @@ class RayConfig(ModelOptions):
     autoscale: bool = False
     """The cluster can add machines: fit the pool into what it can become, and grow it from 1 to `encoders` as they
     come."""
+
+
+def _local(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    place = plain_place(value)
+    if "://" in place:
+        raise ValueError(
+            f"{place} lies on an object store, and this is read or written by ordinary file access: give a path"
+        )
+    return place
 
 
 def _takes(kind: type, annotation: Any) -> bool:

@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from diffretriever.schemas.places import plain_place
+
 VARIABLE = "DIFFRETRIEVER_TRUST_CODE"
 """Model sources, separated by commas."""
 _FOLDERS = ("/", "./", "../", "~")
@@ -50,7 +52,7 @@ def check_trusted(source: str, revision: str | None) -> None:
     Raises:
         ValueError: nobody has said so in this command.
     """
-    folder = Path(source).expanduser()
+    folder = Path(plain_place(source))
     name = str(folder.resolve()) if folder.is_dir() else source + (f"@{revision}" if revision else "")
     if name not in trusted_sources():
         raise ValueError(
@@ -62,4 +64,4 @@ def check_trusted(source: str, revision: str | None) -> None:
 
 
 def _named(source: str) -> str:
-    return str(Path(source).expanduser().resolve()) if source.startswith(_FOLDERS) else source
+    return str(Path(plain_place(source)).resolve()) if source.startswith(_FOLDERS) else source

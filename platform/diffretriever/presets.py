@@ -16,7 +16,7 @@ from diffretriever.schemas.base import suggest
 from diffretriever.schemas.budget import Budget, is_selection
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.installed import MISSING, names_installed
-from diffretriever.schemas.places import StorePath, as_place
+from diffretriever.schemas.places import StorePath, as_place, plain_place
 from diffretriever.schemas.retriever import (
     ASKED_BY,
     RETRIEVER_ADAPTER,
@@ -183,7 +183,7 @@ def library_model(name: str) -> dict[str, Any]:
     if not model.strip():
         raise ValueError(f"{name}: name a model, such as {_LIBRARY}all-MiniLM-L6-v2 or {_LIBRARY}./folder")
     if model.startswith(_PATHS):
-        folder = Path(model).expanduser()
+        folder = Path(plain_place(model))
         if not folder.is_dir():
             raise ValueError(f"{name}: there is no folder {folder}")
         model = str(folder.absolute())
@@ -264,7 +264,8 @@ def with_places(config: RetrieverConfig, backbone: str | None, adapter: str | No
 
 def absolute_source(source: str) -> str:
     """Return a local folder as an absolute path, since workers run in other directories; a hub id as it is."""
-    return str(Path(source).absolute()) if Path(source).is_dir() else source
+    folder = Path(plain_place(source))
+    return str(folder.absolute()) if folder.is_dir() else source
 
 
 def system_name(manifest: IndexManifest, query_budget: int | str | None = None) -> str:

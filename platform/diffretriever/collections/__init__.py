@@ -85,7 +85,7 @@ def open_collection(source: str, fields: Mapping[str, str] | None = None) -> Col
 def _opened(source: str) -> Collection:
     if not is_local(source):
         return _open_uri(StorePath(source))
-    path = Path(source).expanduser().absolute()
+    path = Path(source).absolute()
     if source and path.exists():
         return _open_path(path, source.rstrip("/") or source)
     if source == PYDOC:

@@ -263,7 +263,7 @@ class FileCollection(Collection):
         """
         if isinstance(self.corpus.path, StorePath):
             return str(self.corpus.path)
-        shown = Path(self.corpus.shown).expanduser().absolute()
+        shown = Path(self.corpus.shown).absolute()
         return str(shown.resolve()) if any(path.is_file() for path in (shown, *shown.parents)) else self.name
 
     def _split(self, split: str) -> Split:

@@ -27,7 +27,7 @@ from diffretriever.backbones.checkpoint import Checkpoint, read_json
 from diffretriever.backbones.source import FetchError, resolve_source
 from diffretriever.consent import VARIABLE, check_trusted
 from diffretriever.files import fetched_folder, is_local, understood
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.places import StorePath, plain_place
 from diffretriever.schemas.retriever import LibraryRetriever
 
 _EXTRA = "sentence_transformers"
@@ -164,7 +164,7 @@ def _find_folder(config: LibraryRetriever, *, weights: bool) -> Path:
     """
     source = config.backbone.source
     folder = resolve_source(source, config.backbone.revision, weights=False)
-    if source == "minilm" or Path(source).expanduser().is_dir():
+    if source == "minilm" or Path(plain_place(source)).is_dir():
         return folder
     # Only the folders that modules.json names: others hold the same weights in other formats, or adapters.
     below = [module.folder.relative_to(folder) for module in _read_modules(folder)]

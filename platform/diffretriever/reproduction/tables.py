@@ -17,6 +17,7 @@ from diffretriever.collections import irds, open_collection
 from diffretriever.collections.beir import FOLDERS
 from diffretriever.files import cache_dir
 from diffretriever.schemas.base import suggest
+from diffretriever.schemas.places import plain_place
 from diffretriever.schemas.reproduce import PublishedTable, ReproduceJob
 
 MINI = "mini"
@@ -132,7 +133,7 @@ def _source(name: str, job: ReproduceJob) -> str:
     names = dict.fromkeys((name, _corpus(name)))
     for given in names:
         if given in job.collections:
-            place = Path(job.collections[given]).expanduser()
+            place = Path(plain_place(job.collections[given]))
             return str(place.absolute()) if place.exists() else job.collections[given]
     root = job.collections_root
     places = [] if root is None else [root / f"{folder}{end}" for folder in names for end in ("", ".zip")]

@@ -121,7 +121,7 @@ def open_source(source: str, split: str) -> ExampleSource:
 
 def _place_of(source: str) -> Path | StorePath:
     place = as_place(source)
-    return place.expanduser().absolute() if isinstance(place, Path) else place
+    return place.absolute() if isinstance(place, Path) else place
 
 
 def _folder(folder: Path | StorePath, shown: str, split: str) -> FilesSource:
