@@ -57,7 +57,8 @@ class EncodeJob(RayConfig, PresetListing):
     on_existing: Literal["error", "skip", "replace"] = "error"
     """What to do with a passage whose id is in the index with another text. The same text is never encoded twice."""
     sync: bool = False
-    """At the end, delete what the index holds of this collection, by its name, and the collection no longer has."""
+    """At the end, delete what the index holds of this collection, by its name, and the collection no longer has; not
+    where passages of that name came from another place."""
     rows_per_block: PositiveInt | None = None
     """Passages encoded and committed together; default: what keeps a block near 32 MB, 512 at the most."""
     compact: bool = True

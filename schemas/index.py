@@ -101,6 +101,13 @@ class DeletionChecksums(Model):
     """Path within the table of each of Lance's files of deleted rows → SHA-256 of its bytes, hexadecimal."""
 
 
+class CollectionPlaces(Model):
+    """The places that the collections of an index came from: `collections.json` in its folder."""
+
+    places: dict[str, tuple[str, ...]]
+    """Name of a collection → paths or URIs of all places from where passages were encoded under it."""
+
+
 class IndexContents(Model):
     """What is in an index now, counted from the table itself."""
 

@@ -106,6 +106,22 @@ def test_what_has_left_the_collection_is_deleted(job: Any, tmp_path: Path) -> No
         EncodeJob(collection="c", index="i", sync=True, on_bad_input="quarantine")
 
 
+def test_a_sync_deletes_nothing_of_another_place_with_the_same_name(job: Any, tmp_path: Path) -> None:
+    one, two = tmp_path / "corpus", tmp_path / "two" / "corpus"
+    first = job.model_copy(update={"sync": True})
+    second = job.model_copy(update={"sync": True, "collection": str(write_corpus(two, [line(99)]))})
+    encode_collection(first)
+    with pytest.raises(ValueError, match=rf"passages of {one}/corpus.jsonl from .*, for {two}/corpus.jsonl .*rename"):
+        encode_collection(second)
+    assert encode_collection(second.model_copy(update={"sync": False})).rows == 15
+    for each in (first, second):
+        with pytest.raises(ValueError, match=r"has moved to .*, remove .*collections\.json"):
+            encode_collection(each)
+    (Path(job.index) / "collections.json").unlink()
+    assert encode_collection(second).rows == 1, "as the message says of a collection that has moved"
+    assert encode_collection(second).deleted == 0
+
+
 def test_an_index_has_the_instruction_of_its_collection(job: Any, tmp_path: Path) -> None:
     """A published model's; a collection with another one is not added to it."""
     pytest.importorskip("sentence_transformers", reason="the extra `models` is not installed")

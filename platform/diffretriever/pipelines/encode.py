@@ -34,6 +34,7 @@ from diffretriever.collections.metadata import WithMetadata
 from diffretriever.collections.quarantine import own_file, refuse_other_files
 from diffretriever.collections.scanning import ScannedPart
 from diffretriever.files import is_local, write_text
+from diffretriever.index.collection_places import note_place, refuse_other_places
 from diffretriever.index.damage import named
 from diffretriever.index.manifest import bm25_manifest, check_same
 from diffretriever.index.table import PassageIndex
@@ -125,6 +126,8 @@ def encode_collection(
         uris = (job.index, *smaller.values())
         for uri in uris:
             held.enter_context(WriterLock(uri))
+            if job.sync:
+                refuse_other_places(uri, collection)
         pool = here or size_pool(job, retriever)
         existing = [PassageIndex.open(uri) if PassageIndex.exists(uri) else None for uri in uris]
         describe = _describing(retriever, existing[0], pool)
@@ -137,8 +140,7 @@ def encode_collection(
             encoder = describe().model_copy(update={"metadata": scanned.columns})
         manifests = [encoder, *(_with_budget(encoder, budget) for budget in smaller)]
         indexes = [_opened(*each) for each in zip(uris, existing, manifests, strict=True)]
-        for index in indexes:
-            write_text(f"{index.uri.rstrip('/')}/encode.yaml", job.to_yaml())
+        _note(job, indexes, collection)
         run = _Run(0.0, [], None, None)
         if scanned.n_kept:
             run = _run(job, encoder, indexes, collection, scanned, selection, pool)
@@ -173,6 +175,13 @@ def encode_collection(
         device_share=run.device_share,
         peak_memory=run.peak_memory,
     )
+
+
+def _note(job: EncodeJob, indexes: Sequence[PassageIndex], collection: Collection) -> None:
+    """Leave in each index's folder what the job is, and from where its passages come."""
+    for index in indexes:
+        write_text(f"{index.uri.rstrip('/')}/encode.yaml", job.to_yaml())
+        note_place(index.uri, collection)
 
 
 def _with_metadata(job: EncodeJob, source: Collection, existing: Sequence[PassageIndex | None]) -> WithMetadata:
