@@ -17,10 +17,10 @@ def main(config: MaintainJob) -> None:
     if not ids and not config.compact and config.restore is None:
         raise ValueError("nothing to do: give --delete, --delete-from, --restore or --compact")
     with WriterLock(config.index):
-        index = PassageIndex.open(config.index)
         if config.restore is not None:
-            index.restore(config.restore)
+            PassageIndex.restore(config.index, config.restore)
             print(f"back at version {config.restore}")
+        index = PassageIndex.open(config.index)
         if ids:
             print(f"deleted {index.delete(ids):,} of {len(set(ids)):,} ids given")
         if config.compact:

@@ -33,6 +33,7 @@ from diffretriever.budgets.selectors import load_artefact
 from diffretriever.codecs import load_codec, train_codec
 from diffretriever.collections import Run, open_collection, read_run, scan, write_run
 from diffretriever.collections.base import read_queries
+from diffretriever.collections.documents import as_collection
 from diffretriever.collections.quarantine import refuse_other_files
 from diffretriever.collections.trec import read_qrels
 from diffretriever.encoders.library_files import _read_modules
@@ -40,6 +41,7 @@ from diffretriever.encoders.trained_for import _check_manifest
 from diffretriever.evaluation.budgets.sweeps import Outcomes, SweptSplit, read_manifest
 from diffretriever.evaluation.budgets.sweeps import read_queries as read_swept_queries
 from diffretriever.evaluation.report import write_evaluation
+from diffretriever.index.collection_places import refuse_other_places
 from diffretriever.ledger import Ledger
 from diffretriever.pipelines.mining import _finished
 from diffretriever.pipelines.sweep import _refuse_another
@@ -52,6 +54,7 @@ from diffretriever.reproduction.exhibits.query_features import _values
 from diffretriever.reproduction.report import read_results
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.codec import CodecConfig
+from diffretriever.schemas.index import CollectionPlaces
 from diffretriever.schemas.search import SearchJob
 from diffretriever.schemas.selector import FittedFeature, LearnedSelectorArtefact
 from diffretriever.schemas.sweep import BudgetSelection, SweepJob
@@ -336,6 +339,10 @@ KINDS = {
     "corpus in Arrow": Kind(_table_file("corpus.arrow"), _scan_file, is_text=False),
     "Markdown": Kind(_text("a.md", "---\ntitle: A\ntags: [b]\n---\n# H\n\ntext\n"), _scan_file),
     "HTML": Kind(_text("a.html", "<meta charset=utf-8><title>A</title><p>text<!-- c --><pre>x\n</pre>"), _scan_file),
+    "places of collections": Kind(
+        _text("collections.json", CollectionPlaces(places={"docs": ("/one/docs", "/two/docs")}).model_dump_json()),
+        lambda file: refuse_other_places(str(file.parent), as_collection(["a text"])),
+    ),
     "quarantine": Kind(_text("bad.jsonl", BAD), lambda file: refuse_other_files(file, [])),
     "sweep": Kind(_sweep("sweep.json"), lambda file: read_manifest(file.parent)),
     "job of a sweep": Kind(_sweep("sweep.yaml"), _read_sweep_job),
@@ -584,6 +591,7 @@ TRIED: dict[str, tuple[str, ...]] = {
     ),
     "files.py": ("report",),
     "index/compaction.py": (_OURS,),
+    "index/collection_places.py": ("places of collections",),
     "index/damage.py": ("index/test_damage.py", "index/test_deletions.py"),
     "index/lease.py": ("[what cannot be read counts as the note of one that has just ended]",),
     "index/manifest.py": ("index/test_damage.py",),

@@ -121,7 +121,7 @@ class Death:
         self.folder = folder
         self.left: int | None = None
         sys.addaudithook(self._audit)
-        places = (lance.LanceDataset, "commit"), (lance.LanceDataset, "delete"), (writer, "write_fragments")
+        places = (lance.LanceDataset, "commit"), (writer, "write_fragments")
         for place, name in (*places, (compaction, "commit")):
             setattr(place, name, self._around(getattr(place, name)))
 
@@ -186,7 +186,7 @@ CHANGES: dict[str, Callable[[str, Any], object]] = {
     "compact": lambda uri, _: PassageIndex.open(uri).compact(),
     "accelerate": lambda uri, _: accelerate(AccelerateJob(index=uri)),
     "compress": _compress,
-    "restore": lambda uri, version: PassageIndex.open(uri).restore(version),
+    "restore": PassageIndex.restore,
 }
 """What a life consists of."""
 

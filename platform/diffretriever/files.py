@@ -354,11 +354,11 @@ def whole_file(target: AnyPlace) -> Iterator[IO[bytes]]:
             with temporary.open("wb") as stream:
                 yield stream
             # Without, a loss of power may leave the new name with an empty file.
-            _sync(temporary)
+            sync_path(temporary)
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-    _sync(path.parent)
+    sync_path(path.parent)
 
 
 @contextmanager
@@ -386,17 +386,17 @@ def whole_folder(target: Path) -> Iterator[Path]:
             _move_unless_there(temporary, target)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-    _sync(target.parent)
+    sync_path(target.parent)
 
 
-def sync_folder(folder: Path, name: str | None = None) -> None:
-    """Wait until the disk has the files of a local folder, or the one of that name, and that the folder holds them."""
-    paths = [*folder.rglob("*"), folder] if name is None else [folder / name, folder]
-    for path in paths:
-        _sync(path)
+def sync_folder(folder: Path) -> None:
+    """Wait until the disk has all that is in a local folder, and the folder."""
+    for path in (*folder.rglob("*"), folder):
+        sync_path(path)
 
 
-def _sync(path: Path) -> None:
+def sync_path(path: Path) -> None:
+    """Wait until the disk has what a local file holds, or the entries of a local folder."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import NonNegativeInt, TypeAdapter, field_validator
 
 from diffretriever.artefacts.cache import HeldFolder, shared_cache
-from diffretriever.files import cache_dir, file_digest, filesystem_of, is_local, sync_folder, whole_folder
+from diffretriever.files import cache_dir, file_digest, filesystem_of, is_local, sync_folder, sync_path, whole_folder
 from diffretriever.full_disk import full_disk, room_at
 from diffretriever.schemas.base import Model
 
@@ -98,7 +98,8 @@ class Listing(Model):
         listing = cls(files=files, header=header)
         sync_folder(folder)
         (folder / LISTING).write_bytes(listing.to_bytes())
-        sync_folder(folder, LISTING)
+        sync_path(folder / LISTING)
+        sync_path(folder)
         return listing
 
     def to_bytes(self) -> builtins.bytes:
@@ -232,7 +233,7 @@ class Artefact:
             with whole_folder(self.path) as temporary:
                 yield temporary
                 Listing.seal(temporary)
-            sync_folder(self.path.parent, ".")
+            sync_path(self.path.parent)
             return
         root = shared_cache().root
         root.mkdir(parents=True, exist_ok=True)

@@ -342,7 +342,7 @@ class Index:
 
         self._refuse_fixed()
         with WriterLock(self.place):
-            PassageIndex.open(self.place).restore(version)
+            PassageIndex.restore(self.place, version)
         self.refresh()
 
     def refresh(self) -> None:

@@ -125,11 +125,20 @@ def execute(table: str, task: str) -> str:
 
 def is_current(dataset: Any, result: str) -> bool:
     """Return whether the fragments that a result was made of are in this version as they were read."""
-    parts = [FragmentMetadata.from_json(json.dumps(item)) for item in json.loads(result)["original_fragments"]]
+    parts = _fragments(result, "original_fragments")
     found = [dataset.get_fragment(part.id) for part in parts]
     return all(
         now is not None and now.metadata.to_json() == was.to_json() for now, was in zip(found, parts, strict=True)
     )
+
+
+def joined(results: Sequence[str]) -> list[FragmentMetadata]:
+    """Return the metadata of the fragments that results of `execute` are."""
+    return [part for result in results for part in _fragments(result, "new_fragments")]
+
+
+def _fragments(result: str, which: str) -> list[FragmentMetadata]:
+    return [FragmentMetadata.from_json(json.dumps(item)) for item in json.loads(result)[which]]
 
 
 def commit(dataset: Any, results: Sequence[str]) -> None:

@@ -8,8 +8,7 @@ A row's checksum is written with it, and a changed bit in a data file is found b
 and text, which the column `digest` covers; a compressed row's is of what is stored.
 
 A changed bit in a file of deleted rows hides a passage and brings another back, and nothing else would tell. A commit
-that deletes rows leaves a file of checksums beside the table, before it where the files of deleted rows are there by
-then.
+that deletes rows is preceded by a file of checksums beside the table.
 
 Rows with NaN or infinity are refused before they are written, and wherever they are met in an index that has them.
 
@@ -46,7 +45,8 @@ _NAMED = 5
 """Passages that a message names."""
 _OPENED: set[tuple[str, str]] = set()
 """Data files that this process has opened: place and state."""
-_HINT = "latest_version_hint.json"
+HINT = "latest_version_hint.json"
+"""File beside the manifests."""
 _SUFFIX = ".manifest"
 _LEFT_OUT = ("title", "text", ROW_CHECKSUM)
 _FOLDER = "deletions"
@@ -69,7 +69,7 @@ def manifests_of(table: str) -> dict[int, str]:
 def lost_version(table: str, newest: int) -> int | None:
     """Return the last version that was committed where that is above `newest`, the last that can be opened."""
     try:
-        noted = int(json.loads(read_bytes(f"{table}/_versions/{_HINT}"))["version"])
+        noted = int(json.loads(read_bytes(f"{table}/_versions/{HINT}"))["version"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         # A table of an older Lance has no such note, and its loss loses nothing.
         return None
@@ -254,7 +254,7 @@ def deletion_files(fragments: Iterable[Any]) -> set[str]:
 
 
 def note_deletions(uri: str, table: str, files: Iterable[str]) -> None:
-    """Keep the checksums of files that a commit makes or has made.
+    """Keep the checksums of files that a commit will name.
 
     Args:
         uri: of the index.

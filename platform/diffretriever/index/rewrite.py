@@ -19,9 +19,10 @@ from lance.fragment import FragmentMetadata, write_fragments
 
 from diffretriever.files import filesystem_of
 from diffretriever.full_disk import room_at
+from diffretriever.index.commits import changed_by_another, commit_to, data_files
 from diffretriever.index.damage import finite_rows
 from diffretriever.index.manifest import table_schema
-from diffretriever.index.table import PassageIndex, changed_by_another, refused_if_changed, table_uri
+from diffretriever.index.table import PassageIndex, table_uri
 from diffretriever.index.writer import BlockWriter, Committer, WriterLock, beside, stored_rows
 from diffretriever.representations import Representations, offsets_of, read_vectors
 from diffretriever.schemas.index import IndexManifest
@@ -113,7 +114,7 @@ def replace_all(index: PassageIndex, manifest: IndexManifest, receipts: list[str
     items = [item for receipt in receipts for item in json.loads(receipt)]
     fragments = [FragmentMetadata.from_json(json.dumps(item)) for item in items]
     operation = lance.LanceOperation.Overwrite(table_schema(manifest), fragments)
-    with refused_if_changed(index.uri):
+    with commit_to(index.uri, table_uri(index.uri), data_files(fragments)):
         # Without retries Lance overwrites this very version or nothing; with them, what came in between is lost.
         lance.LanceDataset.commit(table_uri(index.uri), operation, read_version=index.version, max_retries=0)
     index.refresh()

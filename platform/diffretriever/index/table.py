@@ -9,7 +9,7 @@ Legend: P passages of a fragment.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
@@ -21,11 +21,12 @@ from typing import Any, Self, TypeVar
 import lance
 import numpy as np
 import pyarrow as pa
-from lance.commit import CommitConflictError
+from lance.fragment import FragmentMetadata
 
 from diffretriever.collections.keys import KEY, KeySet, keys_of
 from diffretriever.full_disk import room_at
 from diffretriever.index import compaction
+from diffretriever.index.commits import ChangedError, changed_by_another, commit_to, data_files
 from diffretriever.index.damage import (
     NOT_FOUND,
     deletion_files,
@@ -60,8 +61,8 @@ ROWS_AT_ONCE = 65536
 """Of columns that take few bytes."""
 _THERE = "already exists"
 """In an error of Lance, which has no class of its own for it."""
-_CONFLICTS = ("commit conflict", "incompatible transaction")
-"""In the plain OSError that compaction raises for conflicts that other operations raise CommitConflictError for."""
+_TRIES = 10
+"""Of a deletion, where other processes change the same fragments meanwhile."""
 
 
 class PassageIndex:
@@ -103,7 +104,8 @@ class PassageIndex:
         """
         schema = table_schema(manifest)
         try:
-            lance.write_dataset(schema.empty_table(), table_uri(uri), schema=schema, mode="create")
+            with commit_to(uri, table_uri(uri)):
+                lance.write_dataset(schema.empty_table(), table_uri(uri), schema=schema, mode="create")
         except OSError as error:
             if _THERE in str(error):
                 raise ValueError(f"{uri} already holds an index") from error
@@ -143,7 +145,8 @@ class PassageIndex:
             ValueError: nothing can be written there; the message says why.
         """
         try:
-            self.dataset.shallow_clone(table_uri(uri), self.version)
+            with commit_to(uri, table_uri(uri)):
+                self.dataset.shallow_clone(table_uri(uri), self.version)
         except OSError as error:
             raise unreachable(uri, error) from error
         return PassageIndex.open(uri)
@@ -311,15 +314,42 @@ class PassageIndex:
             ValueError: other processes kept changing these passages; nothing was deleted.
         """
         wanted = list(ids)
-        # What is not there makes no version.
-        if not wanted or not self.dataset.count_rows(filter=ids_filter(wanted)):
-            return 0
-        before = deletion_files(self._metadata())
-        with refused_if_changed(self.uri):
-            deleted = self.dataset.delete(ids_filter(wanted))["num_deleted_rows"]
+        for _ in range(_TRIES - 1):
+            with suppress(ChangedError):
+                return self._delete(wanted)
+        return self._delete(wanted)
+
+    def _delete(self, ids: Sequence[str]) -> int:
         self.refresh()
-        note_deletions(self.uri, table_uri(self.uri), deletion_files(self._metadata()) - before)
-        return int(deleted)
+        shrunk = self.without(ids)
+        # What is not there makes no version.
+        if not shrunk:
+            return 0
+        rest = [part for part in shrunk.values() if part is not None]
+        live = sum(self.dataset.get_fragment(number).metadata.num_rows for number in shrunk)
+        gone = [number for number, part in shrunk.items() if part is None]
+        operation = lance.LanceOperation.Delete(rest, gone, ids_filter(ids))
+        with commit_to(self.uri, table_uri(self.uri), deletion_files(rest)):
+            lance.LanceDataset.commit(self.dataset, operation, read_version=self.version)
+        self.refresh()
+        return live - sum(part.num_rows for part in rest)
+
+    def without(self, ids: Sequence[str]) -> dict[int, FragmentMetadata | None]:
+        """Return the fragments that hold some of these passages, by number, as they are without them; None if empty.
+
+        The files of their deleted rows are written, with checksums; nothing is visible until a commit names them.
+        """
+        if not ids:
+            return {}
+        found = self.dataset.scanner(columns=["id"], filter=ids_filter(ids), with_row_address=True).to_table()
+        by_fragment: dict[int, list[str]] = defaultdict(list)
+        for passage_id, address in zip(found["id"].to_pylist(), found["_rowaddr"].to_pylist(), strict=True):
+            by_fragment[address >> 32].append(passage_id)
+        with room_at(self.uri):
+            shrunk = {n: self.dataset.get_fragment(n).delete(ids_filter(gone)) for n, gone in by_fragment.items()}
+        files = deletion_files(part for part in shrunk.values() if part is not None)
+        note_deletions(self.uri, table_uri(self.uri), files)
+        return shrunk
 
     def compact(self, keep_versions_for: timedelta = timedelta(hours=1)) -> None:
         """Join small fragments, drop deleted rows, and forget versions older than `keep_versions_for`.
@@ -348,7 +378,7 @@ class PassageIndex:
         latest = lance.dataset(table_uri(self.uri))
         if latest.version != self.version or not all(compaction.is_current(latest, result) for result in results):
             raise changed_by_another(self.uri)
-        with refused_if_changed(self.uri):
+        with commit_to(self.uri, table_uri(self.uri), data_files(compaction.joined(results))):
             compaction.commit(latest, results)
         self.dataset = latest
 
@@ -363,16 +393,17 @@ class PassageIndex:
         self.dataset.cleanup_old_versions(older_than=older_than, retain_versions=2 if older_than else None)
         forget_deletions(self.uri, table_uri(self.uri))
 
-    def restore(self, version: int) -> None:
+    @classmethod
+    def restore(cls, uri: str, version: int) -> PassageIndex:
         """Make a version that is kept the latest again, by a commit of its own; those after it stay until forgotten.
 
         Raises:
             ValueError: it is not kept, or another process changed the index meanwhile; nothing has changed then.
         """
-        older = PassageIndex.open(self.uri, version)
-        with refused_if_changed(self.uri):
+        older = cls.open(uri, version)
+        with commit_to(uri, table_uri(uri)):
             older.dataset.restore()
-        self.refresh()
+        return cls.open(uri)
 
     def wrong_deletions(self) -> tuple[list[str], int]:
         """Return which of Lance's files of deleted rows are not as they were written, and how many have no checksum."""
@@ -463,29 +494,3 @@ def ids_filter(ids: Iterable[str]) -> str:
     """Return the SQL condition that selects passages by id; quotes in ids are escaped."""
     quoted = ", ".join("'" + passage_id.replace("'", "''") + "'" for passage_id in ids)
     return f"id IN ({quoted})"
-
-
-@contextmanager
-def refused_if_changed(uri: str) -> Iterator[None]:
-    """Run one commit to the index at `uri`.
-
-    Raises:
-        FullDiskError: there is no room for it.
-        ValueError: another process committed first, and Lance refused this commit, of which nothing is visible then.
-    """
-    try:
-        with room_at(uri):
-            yield
-    except OSError as error:
-        known = isinstance(error, CommitConflictError) or any(text in str(error).lower() for text in _CONFLICTS)
-        if not known:
-            raise
-        raise changed_by_another(uri) from error
-
-
-def changed_by_another(uri: str) -> ValueError:
-    """Return the error of a job that lost to another writer."""
-    return ValueError(
-        f"another process changed {uri} while this job was writing; nothing of it is lost: "
-        "run the same command again to go on"
-    )

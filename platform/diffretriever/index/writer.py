@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -21,10 +20,11 @@ import pyarrow as pa
 from lance.fragment import FragmentMetadata, write_fragments
 
 from diffretriever.collections import Passage
-from diffretriever.index.damage import as_stored, deletion_files, note_deletions, refuse_to_write, unreachable
+from diffretriever.index.commits import changed_by_another, commit_to, data_files
+from diffretriever.index.damage import as_stored, deletion_files, refuse_to_write, unreachable
 from diffretriever.index.lease import Lease
 from diffretriever.index.manifest import manifest_in
-from diffretriever.index.table import PassageIndex, changed_by_another, ids_filter, refused_if_changed, table_uri
+from diffretriever.index.table import PassageIndex, table_uri
 from diffretriever.index.vectors import with_packed
 from diffretriever.schemas.index import TEXT_SCHEMA, IndexManifest, metadata_fields
 from diffretriever.schemas.metadata import Columns
@@ -211,10 +211,13 @@ class Committer:
         written = [FragmentMetadata.from_json(json.dumps(item)) for text in new.values() for item in json.loads(text)]
         # Each look at them takes a good part of a commit where they are many.
         fragments = self._index.fragments()
-        with refused_if_changed(self._index.uri):
+        shrunk = self._index.without(replaced_ids) if fragments else {}
+        rest = [part for part in shrunk.values() if part is not None]
+        files = data_files(written) | deletion_files(rest)
+        with commit_to(self._index.uri, table_uri(self._index.uri), files):
             self._index.dataset = lance.LanceDataset.commit(
                 latest,
-                self._operation(fragments, written, replaced_ids),
+                self._operation(fragments, written, shrunk),
                 read_version=self._index.version,
                 max_retries=_RETRIES if fragments else _NO_RETRY,
                 commit_message=REPLACED if replaced_ids else APPENDED,
@@ -222,27 +225,13 @@ class Committer:
         self._committed |= new.keys()
 
     def _operation(
-        self, fragments: list[Any], new: list[FragmentMetadata], replaced_ids: list[str]
+        self, fragments: list[Any], new: list[FragmentMetadata], shrunk: dict[int, FragmentMetadata | None]
     ) -> lance.LanceOperation.Update | lance.LanceOperation.Overwrite:
         if not fragments:
             return lance.LanceOperation.Overwrite(self._index.dataset.schema, new)
-        shrunk = self._without(replaced_ids)
-        gone = deletion_files(part for part in shrunk.values() if part is not None)
-        note_deletions(self._index.uri, table_uri(self._index.uri), gone)
         rest = {part.fragment_id: shrunk.get(part.fragment_id, part.metadata) for part in fragments}
         return lance.LanceOperation.Update(
             removed_fragment_ids=[number for number, part in rest.items() if part is None],
             updated_fragments=[part for part in rest.values() if part is not None],
             new_fragments=new,
         )
-
-    def _without(self, ids: list[str]) -> dict[int, FragmentMetadata | None]:
-        """Return the fragments that hold some of these passages, by id, as they are without them; None if empty."""
-        if not ids:
-            return {}
-        dataset = self._index.dataset
-        found = dataset.scanner(columns=["id"], filter=ids_filter(ids), with_row_address=True).to_table()
-        by_fragment: dict[int, list[str]] = defaultdict(list)
-        for passage_id, address in zip(found["id"].to_pylist(), found["_rowaddr"].to_pylist(), strict=True):
-            by_fragment[address >> 32].append(passage_id)
-        return {number: dataset.get_fragment(number).delete(ids_filter(gone)) for number, gone in by_fragment.items()}
