@@ -193,11 +193,35 @@ def test_a_damaged_newest_manifest_is_named_with_what_to_do(damage: str, tmp_pat
     index = fill(str(tmp_path / "index"), 3, 2)
     file = newest_manifest(index)
     with damaged(file, damage):
-        told = rf"is damaged: version {index.version} .* Restore {file} from a copy, or remove that file to go back to"
+        told = rf"is damaged: version {index.version} .* Restore {file} from a copy, or go back by .* --restore 2"
         for act in (PassageIndex.open, PassageIndex.exists):
             with pytest.raises(ValueError, match=told):
                 act(index.uri)
     assert PassageIndex.open(index.uri).version == index.version
+
+
+@pytest.mark.parametrize("damage", ["emptied", "cut"])
+def test_newest_versions_that_cannot_be_read_do_not_prevent_a_restore(damage: str, tmp_path: Path) -> None:
+    index = fill(str(tmp_path / "index"), 3, 2, 1)
+    assert index.version == 4
+    folder = Path(index.uri) / TABLE / "_versions"
+    lost = [folder / manifests_of(f"{index.uri}/{TABLE}")[number] for number in (3, 4)]
+    with damaged(lost[0], damage), damaged(lost[1], damage):
+        left = [file.read_bytes() for file in lost]
+        with pytest.raises(ValueError, match=r"is damaged: version 4 .*maintain_index\.py .* --restore 2,"):
+            PassageIndex.open(index.uri)
+        restored = PassageIndex.restore(index.uri, 2)
+        assert (restored.version, len(restored)) == (3, 3)
+        assert [file.with_name(f"{file.name}.unreadable").read_bytes() for file in lost] == left
+        again = PassageIndex.open(index.uri)
+        assert again.delete(["p0"]) + len(PassageIndex.open(index.uri)) == 3
+        assert problems(tmp_path / "index") == []
+
+
+def test_a_restore_leaves_newer_versions_that_can_be_read(tmp_path: Path) -> None:
+    index = fill(str(tmp_path / "index"), 3, 2)
+    assert len(PassageIndex.restore(index.uri, 2)) == 3
+    assert len(PassageIndex.open(index.uri, 3)) == 5
 
 
 def test_an_index_that_is_made_while_one_looks_is_not_damaged(tmp_path: Path) -> None:

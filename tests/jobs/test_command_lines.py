@@ -126,6 +126,18 @@ def test_an_older_version_is_searched_and_gone_back_to(index: Path) -> None:
     assert len(json.loads(job("search", *ask).stdout)) == 10
 
 
+def test_a_restore_goes_back_past_a_newest_version_that_cannot_be_read(index: Path) -> None:
+    job("maintain_index", "--index", index, "--delete", "d1")
+    newest = min((index / "passages.lance" / "_versions").glob("*.manifest"))
+    newest.write_bytes(b"")
+    lost = job("search", "--index", index, "--query", "slot")
+    assert f"{newest} from a copy, or go back by maintain_index.py --index {index} --restore 2," in lost.stderr
+    done = job("maintain_index", "--index", index, "--restore", 2)
+    assert done.stdout == f"back at version 2\n{index}: 60 passages, version 3\n"
+    assert done.stderr == f"version 3 cannot be opened: its manifest is now {newest}.unreadable\n"
+    assert job("search", "--index", index, "--query", "slot").returncode == 0
+
+
 def test_inspect_and_maintain(index: Path) -> None:
     assert "rows: 60" in job("inspect_index", "--index", index).stdout
     done = job("maintain_index", "--index", index, "--delete", "d1,d2,nothing", "--compact")

@@ -19,13 +19,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
+import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,6 +39,8 @@ from diffretriever.representations import offsets_of, rows_not_finite
 from diffretriever.schemas.index import ROW_CHECKSUM, DeletionChecksums
 
 T = TypeVar("T", pa.Table, pa.RecordBatch)
+
+_LOG = logging.getLogger(__name__)
 
 NOT_FOUND = "was not found"
 """In the error of Lance where there is no table, which has no class of its own for it."""
@@ -190,15 +194,40 @@ def _damaged_table(uri: str, table: str, reason: str) -> ValueError | None:
             "what they are: restore that folder from a copy, or remove the index and make it again"
         )
     newest, *older = sorted(versions, reverse=True)
+    last = next((version for version in older if _opens(table, version)), None)
     back = (
-        f"remove that file to go back to version {older[0]}, and run the jobs of since then again"
-        if older
-        else "remove the index and make it again"
+        "remove the index and make it again"
+        if last is None
+        else f"go back by maintain_index.py --index {uri} --restore {last}, and run the jobs since then again"
     )
     return ValueError(
         f"the index at {uri} is damaged: version {newest} cannot be opened ({reason}). Restore "
         f"{table}/_versions/{versions[newest]} from a copy, or {back}"
     )
+
+
+def set_aside_unreadable(table: str) -> None:
+    """Rename, in a folder, the newest manifests that Lance cannot open, so that it goes on from the one before them.
+
+    Raises:
+        OSError: one cannot be read at all, whatever it holds, or not be renamed.
+    """
+    if not is_local(table):
+        return
+    for version, name in sorted(manifests_of(table).items(), reverse=True):
+        file = Path(table) / "_versions" / name
+        file.read_bytes()
+        if _opens(table, version):
+            return
+        aside = file.rename(f"{file}.unreadable")
+        _LOG.warning("version %d cannot be opened: its manifest is now %s", version, aside)
+
+
+def _opens(table: str, version: int) -> bool:
+    with suppress(ValueError, OSError), without_panics():
+        lance.dataset(table, version=version)
+        return True
+    return False
 
 
 def as_stored(rows: T, schema: pa.Schema) -> T:

@@ -37,6 +37,7 @@ from diffretriever.index.damage import (
     open_data_files,
     readable,
     refuse_wrong_deletions,
+    set_aside_unreadable,
     unreachable,
     without_panics,
     wrong_deletions,
@@ -397,10 +398,13 @@ class PassageIndex:
     def restore(cls, uri: str, version: int) -> PassageIndex:
         """Make a version that is kept the latest again, by a commit of its own; those after it stay until forgotten.
 
+        In a folder, newest versions whose manifests cannot be read are set aside first: see `index.commits`.
+
         Raises:
             ValueError: it is not kept, or another process changed the index meanwhile; nothing has changed then.
         """
         older = cls.open(uri, version)
+        set_aside_unreadable(table_uri(uri))
         with commit_to(uri, table_uri(uri)):
             older.dataset.restore()
         return cls.open(uri)
