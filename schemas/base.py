@@ -14,6 +14,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandle
 from pydantic_core import CoreSchema, core_schema
 
 
+def shortened(text: str, most: int = 60) -> str:
+    """Return a text of at most `most` characters, at least three, as messages quote it: its middle gives way."""
+    if len(text) <= most:
+        return text
+    kept = max(most, 3) - 1
+    return f"{text[: kept // 2]}…{text[len(text) - (kept - kept // 2) :]}"
+
+
 def suggest(wrong: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the known name nearest to `wrong`, or a list of the known names."""
     names = sorted(known)
@@ -30,7 +38,8 @@ def refuse_unknown_keys(values: Any, known: Iterable[str], where: str) -> Any:
     names = set(known)
     for key in values:
         if key not in names:
-            raise ValueError(f"unknown key '{key}' in {where}.{suggest(str(key), names)}")
+            wrong = shortened(str(key))
+            raise ValueError(f"unknown key '{wrong}' in {where}.{suggest(wrong, names)}")
     return values
 
 

@@ -17,7 +17,7 @@ from typing import Annotated, Literal, TypeAlias, get_args
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
-from diffretriever.schemas.base import suggest
+from diffretriever.schemas.base import shortened, suggest
 
 EncodedList: TypeAlias = Literal["dense", "sparse"]
 """A list of passages that encoded queries are searched for by."""
@@ -55,7 +55,9 @@ def parse_mode(text: str) -> str:
     if not is_weighted:
         return mode_of(weights)
     if len(weights) == 1 or not all(0 < weight < math.inf for weight in weights.values()):
-        raise ValueError(f"'{text}': numbers are weights above 0 in a sum of several lists, such as dense+0.03bm25")
+        raise ValueError(
+            f"'{shortened(text)}': numbers are weights above 0 in a sum of several lists, such as dense+0.03bm25"
+        )
     # With no number at all it would be another mode.
     hidden = 1.0 if {*weights.values()} != {1.0} else None
     return "+".join(
@@ -74,7 +76,9 @@ def _parsed(text: str) -> tuple[Mapping[str, float], bool]:
     terms = [_TERM.fullmatch(term) for term in (_HYBRID_SUM if text == _HYBRID else text).split("+")]
     weights = {term["list"]: float(term["weight"] or 1) for term in terms if term is not None}
     if len(weights) < len(terms) or not {*weights} <= {*_LISTS}:
-        raise ValueError(f"'{text}' is no score to rank by.{suggest(text, _MODES)} There are {', '.join(_MODES)}.")
+        raise ValueError(
+            f"'{shortened(text)}' is no score to rank by.{suggest(text, _MODES)} There are {', '.join(_MODES)}."
+        )
     return weights, any(term["weight"] for term in terms if term is not None)
 
 
@@ -82,11 +86,15 @@ _WEIGHT = r"(\d+\.?\d*|\.\d+)?"
 _TERM = re.compile(rf"(?P<weight>{_WEIGHT})(?P<list>[a-z][a-z0-9]*)")
 _OWN_TERM = rf"{_WEIGHT}({'|'.join(_LISTS)})"
 _PATTERN = rf"^{_OWN_TERM}(\+{_OWN_TERM})+$"
+_MAX_CHARS = 200
+"""Of a mode's text."""
+_WEIGHTED = {"type": "string", "pattern": _PATTERN, "maxLength": _MAX_CHARS}
 
 Mode: TypeAlias = Annotated[
     str,
+    Field(max_length=_MAX_CHARS),
     AfterValidator(parse_mode),
-    WithJsonSchema({"anyOf": [{"type": "string", "enum": [*_MODES]}, {"type": "string", "pattern": _PATTERN}]}),
+    WithJsonSchema({"anyOf": [{"type": "string", "enum": [*_MODES]}, _WEIGHTED]}),
 ]
 """A score to rank by: `dense`, `sparse`, `hybrid` (the paper's sum of both), `bm25`, or a sum such as `dense+bm25` or,
 with weights, `dense+0.03bm25`."""

@@ -1,26 +1,41 @@
 """What goes over HTTP: requests, answers and problems of the search application. The config is `schemas.serve_config`.
 
-Unknown keys of a request are refused. Limits on lengths and counts are the server's, and `GET /index` says them.
+Unknown keys of a request are refused. Limits on lengths and counts are the server's, and `GET /index` says them. The
+types here bound what any server can allow, so that a request can hold only a few mistakes before it is refused.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.metadata import Columns
 from diffretriever.schemas.mode import EncodedList, Mode, Way
 
-Texts: TypeAlias = str | list[str]
+MOST_QUERIES = 1000
+MOST_QUERY_CHARS = 100_000
+MOST_K = 100_000
+MOST_BUDGET = 1000
+MOST_PASSAGES = 10_000
+MOST_PASSAGE_CHARS = 10_000_000
+MOST_FIELDS = 1000
+"""Further fields of a passage."""
+MOST_NAME_CHARS = 4096
+"""Of an id, a collection's name or a further field's."""
+
+_Query: TypeAlias = Annotated[str, Field(max_length=MOST_QUERY_CHARS)]
+Texts: TypeAlias = Annotated[list[_Query], Field(max_length=MOST_QUERIES, fail_fast=True)] | _Query
 """One query, or several that are answered together."""
 
-AskedBudget: TypeAlias = Literal["adaptive"] | PositiveInt | None
+AskedBudget: TypeAlias = Literal["adaptive"] | Annotated[int, Field(gt=0, le=MOST_BUDGET)] | None
 """K_q: a number for all queries, `adaptive` to have each query's chosen from its text, None for the retriever's own."""
 
-
-Value: TypeAlias = bool | int | float | str
+Name: TypeAlias = Annotated[str, Field(max_length=MOST_NAME_CHARS)]
+"""Of a passage, that is its id, or of a collection."""
+_Text: TypeAlias = Annotated[str, Field(max_length=MOST_PASSAGE_CHARS)]
+Value: TypeAlias = bool | int | float | _Text
 """Of a further field."""
 
 
@@ -119,7 +134,7 @@ MAX_FILTER_CHARS = 4000
 class Filter(Model):
     """A filter by collection alone."""
 
-    collection: str
+    collection: Name
     """Only passages of this collection; `GET /index` names them all."""
 
 
@@ -128,7 +143,7 @@ class SearchRequest(Model):
 
     query: Texts
     """One query, or a list of them; none blank."""
-    k: PositiveInt = 10
+    k: Annotated[int, Field(gt=0, le=MOST_K)] = 10
     """Passages wanted for each query."""
     mode: Mode | None = None
     """Score to rank by, one of those that `GET /index` names, or a sum of them with weights such as dense+0.03bm25;
@@ -332,21 +347,21 @@ class IndexResponse(Model):
 class PassageIn(Model):
     """A passage to add, or to put in place of the one with its id."""
 
-    id: str
+    id: Name
     """Without whitespace or control characters."""
-    title: str = ""
-    text: str = ""
+    title: _Text = ""
+    text: _Text = ""
     """Title or text may be empty, not both."""
-    collection: str = Field(default="served", min_length=1)
+    collection: Name = Field(default="served", min_length=1)
     """What a filter can name it by."""
-    metadata: dict[str, Value | None] = Field(default_factory=dict)
+    metadata: dict[Name, Value | None] = Field(default_factory=dict, max_length=MOST_FIELDS, fail_fast=True)
     """Values of the columns that `GET /index` names under `metadata`; days and times as ISO 8601 has them."""
 
 
 class IngestRequest(Model):
     """Body of `POST /passages`: written in one step, or not at all."""
 
-    passages: list[PassageIn] = Field(min_length=1)
+    passages: list[PassageIn] = Field(min_length=1, max_length=MOST_PASSAGES, fail_fast=True)
     """No id twice."""
 
 

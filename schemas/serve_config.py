@@ -8,22 +8,30 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from diffretriever.schemas.base import CommaSeparated, Model
 from diffretriever.schemas.places import IndexPlace
+from diffretriever.schemas.serve import (
+    MOST_BUDGET,
+    MOST_K,
+    MOST_PASSAGE_CHARS,
+    MOST_PASSAGES,
+    MOST_QUERIES,
+    MOST_QUERY_CHARS,
+)
 
 
 class ServeLimits(Model):
     """What a request may ask for."""
 
-    max_query_chars: PositiveInt = 4000
+    max_query_chars: Annotated[PositiveInt, Field(le=MOST_QUERY_CHARS)] = 4000
     """Characters of one query."""
-    max_queries: PositiveInt = 64
+    max_queries: Annotated[PositiveInt, Field(le=MOST_QUERIES)] = 64
     """Queries of one request."""
-    max_k: PositiveInt = 1000
+    max_k: Annotated[PositiveInt, Field(le=MOST_K)] = 1000
     """Passages of a ranking."""
     max_budget: PositiveInt = 32
     """Largest K_q that a request may ask for."""
-    max_passages: PositiveInt = 256
+    max_passages: Annotated[PositiveInt, Field(le=MOST_PASSAGES)] = 256
     """Passages of one ingest."""
-    max_passage_chars: PositiveInt = 100_000
+    max_passage_chars: Annotated[PositiveInt, Field(le=MOST_PASSAGE_CHARS)] = 100_000
     """Characters of title and text of one passage."""
     max_body_bytes: PositiveInt = 4 << 20
     """Bytes of a request's body."""

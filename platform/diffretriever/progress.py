@@ -17,6 +17,8 @@ from typing import NoReturn, TextIO, TypeVar
 
 from tqdm import tqdm
 
+from diffretriever.schemas.base import shortened
+
 T = TypeVar("T")
 
 _LOG_EVERY_SECONDS = 10.0
@@ -157,7 +159,7 @@ class Progress:
         least = min(len(self._label), room // 2)
         while rates and least + len(", ".join(rates)) > room:
             rates = rates[:-1]
-        return _shortened(self._label, room - len(", ".join(rates))), ", ".join(rates)
+        return shortened(self._label, room - len(", ".join(rates))), ", ".join(rates)
 
     def _rates(self, now: float) -> list[str]:
         then, done, tokens = self._recent[0]
@@ -181,14 +183,6 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.close()
-
-
-def _shortened(text: str, most: int) -> str:
-    """Return a text of at most `most` characters, at least three: its middle gives way."""
-    if len(text) <= most:
-        return text
-    kept = max(most, 3) - 1
-    return f"{text[: kept // 2]}…{text[len(text) - (kept - kept // 2) :]}"
 
 
 def _clock(seconds: float) -> str:

@@ -18,6 +18,7 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
+from diffretriever.schemas.base import shortened
 from diffretriever.schemas.index import representation_fields
 
 
@@ -69,7 +70,6 @@ def runs(offsets: np.ndarray, most: int) -> Iterator[slice]:
 
 _INFINITY, _NEGATIVE_INFINITY = 0x7C00, 0xFC00
 """Bits of the two infinities of fp16; those of NaN are above them, those of all other numbers of a sign below."""
-_SHOWN_CHARACTERS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ def refuse_queries(queries: Representations, texts: Sequence[str] | None = None)
     """Raise ValueError for the first query that holds NaN or infinity, by its number and, if given, its text."""
     wrong = not_finite(queries)
     if len(wrong):
-        text = "" if texts is None else f" ('{texts[wrong[0]][:_SHOWN_CHARACTERS]}')"
+        text = "" if texts is None else f" ('{shortened(texts[wrong[0]])}')"
         raise ValueError(
             f"query number {wrong[0]}{text} is encoded as NaN or infinity, so nothing can be found for it: "
             "look for damaged weights, or encode in float32"

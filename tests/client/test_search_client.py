@@ -43,8 +43,8 @@ def test_search_sends_what_differs_and_returns_the_typed_answer(ask: Ask) -> Non
         ({"mode": "dens"}, "mode: 'dens' is no score to rank by. Did you mean 'dense'?"),
         ({"k": 0}, "k: Input should be greater than 0"),
         ({"budget": "adaptiv"}, "budget: Input should be 'adaptive'; or: budget: Input should be a valid integer"),
-        ({"query": 5}, "query: Input should be a valid string; or: query: Input should be a valid list"),
-        ({"query": ["a", None]}, "query: Input should be a valid string; or: query.1: Input should be a valid string"),
+        ({"query": 5}, "query: Input should be a valid list; or: query: Input should be a valid string"),
+        ({"query": ["a", None]}, "query.1: Input should be a valid string; or: query: Input should be a valid string"),
     ],
 )
 def test_a_mistake_is_a_sentence_that_names_the_argument(ask: Ask, options: dict[str, Any], message: str) -> None:

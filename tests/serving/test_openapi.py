@@ -79,6 +79,38 @@ def test_every_request_and_answer_has_an_example_of_its_schema(document: dict[st
                 jsonschema.validate(example, schema, jsonschema.Draft202012Validator)
 
 
+def unbounded(schema: Any, components: Any, place: str) -> Iterator[str]:
+    """Yield the places in a schema where a list, a mapping or a text can be of any size."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        yield from unbounded(components[name], components, f"{place} {name}")
+        return
+    for number, each in enumerate(schema.get("anyOf", [])):
+        yield from unbounded(each, components, f"{place}|{number}")
+    bounds = {"string": ("maxLength", "enum", "const"), "array": ("maxItems",)}
+    bounds["object"] = ("maxProperties",) if schema.get("additionalProperties") is not False else ("properties",)
+    if "type" in schema and not {*bounds.get(schema["type"], schema)} & {*schema}:
+        yield place
+    assert "type" in schema or "anyOf" in schema, place
+    parts = {**schema.get("properties", {}), "[]": schema.get("items"), "{}": schema.get("additionalProperties")}
+    if schema.get("additionalProperties"):
+        parts["{name}"] = {"type": "string", **schema.get("propertyNames", {})}
+    for name, each in parts.items():
+        if each:
+            yield from unbounded(each, components, f"{place}.{name}")
+
+
+def test_every_list_mapping_and_text_of_a_request_has_a_ceiling(document: dict[str, Any]) -> None:
+    found: list[str] = []
+    for method, path, operation in operations(document):
+        schemas = [each["schema"] for each in operation.get("parameters", [])]
+        if "requestBody" in operation:
+            schemas.append(operation["requestBody"]["content"]["application/json"]["schema"])
+        for schema in schemas:
+            found += unbounded(schema, document["components"]["schemas"], f"{method} {path}")
+    assert not found
+
+
 def test_its_examples_are_answered(client: TestClient, document: dict[str, Any]) -> None:
     """Passages are added before they are searched for, and deleted at the end."""
     order = ["/passages", "/search", "/encode", "/index", "/healthz", "/readyz", "/passages/{passage_id}"]

@@ -179,7 +179,7 @@ def test_mistakes_are_problems_that_say_what_to_mend(
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(b"{", "no JSON"), (b"\xff{", "parsing"), (b'{"query": "\\ud800"}', "surrogate"), (b"", "required")],
+    [(b"{", "no JSON"), (b"\xff{", "parsing"), (b'{"query": "\\ud800"}', "unicode"), (b"", "required")],
 )
 def test_bodies_that_are_no_requests(client: TestClient, content: bytes, says: str) -> None:
     response = client.post("/search", content=content, headers={"content-type": "application/json"})

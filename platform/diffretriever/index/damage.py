@@ -36,6 +36,7 @@ from lance.file import LanceFileReader
 from diffretriever.files import file_state, files_in, is_local, json_digest, read_bytes, read_model, remove, write_text
 from diffretriever.full_disk import FullDiskError, full_disk
 from diffretriever.representations import offsets_of, rows_not_finite
+from diffretriever.schemas.base import shortened
 from diffretriever.schemas.index import ROW_CHECKSUM, DeletionChecksums
 
 T = TypeVar("T", pa.Table, pa.RecordBatch)
@@ -449,6 +450,6 @@ def stored_not_finite(uri: str, ids: Sequence[str]) -> NotFiniteError:
 
 def named(ids: Sequence[str]) -> str:
     """Return the first few passages in words, and how many more there are."""
-    first = ", ".join(f"'{passage_id}'" for passage_id in ids[:_NAMED])
+    first = ", ".join(f"'{shortened(passage_id)}'" for passage_id in ids[:_NAMED])
     more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
     return f"{'passage' if len(ids) == 1 else 'passages'} {first}{more}"

@@ -19,7 +19,7 @@ from datetime import date
 from typing import NamedTuple, NoReturn
 
 from diffretriever.collections.metadata import time_of
-from diffretriever.schemas.base import suggest
+from diffretriever.schemas.base import shortened, suggest
 from diffretriever.schemas.metadata import Columns, ColumnType
 
 MAX_CHARS = 20_000
@@ -55,7 +55,8 @@ class _Token(NamedTuple):
         return self.kind in ("word", "sign") and self.text.upper() == word
 
     def __str__(self) -> str:
-        return "the end" if self.kind == "end" else self.text if self.kind == "text" else f"'{self.text}'"
+        text = shortened(self.text)
+        return "the end" if self.kind == "end" else text if self.kind == "text" else f"'{text}'"
 
 
 def condition_of(text: str, metadata: Columns | None) -> str:
@@ -165,7 +166,7 @@ class _Parser:
             self._fail("a column's name")
         token = self._take()
         if token.text not in self._columns:
-            raise FilterError(f"filter: there is no column '{token.text}'.{suggest(token.text, self._columns)}")
+            raise FilterError(f"filter: there is no column {token}.{suggest(token.text, self._columns)}")
         name, kind = token.text, self._columns[token.text]
         if self._next.text in _COMPARISONS:
             return self._compared(name, kind)

@@ -20,6 +20,7 @@ from diffretriever.collections.records import RefusedError, checked_query
 from diffretriever.encoders.preparer import PreparedText, Preparer
 from diffretriever.index.table import PassageIndex
 from diffretriever.representations import Representations, not_finite
+from diffretriever.schemas.base import shortened
 from diffretriever.schemas.mode import EncodedList, ListName, Mode
 from diffretriever.schemas.retriever import has_slots
 from diffretriever.schemas.serve import (
@@ -52,8 +53,6 @@ Found = Mapping[ListName, Hits | BoundedHits]
 """For each list, each query's best passages."""
 Read = Callable[[np.ndarray, int], list[Reading]]
 """What vectors [M, H] say in so many words of the whole vocabulary: `Encoder.read`, wherever the encoder is."""
-
-_QUOTED_CHARACTERS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,5 +426,5 @@ def not_finite_problem(planned: Sequence[PlannedQuery], encoded: Representations
     wrong = not_finite(encoded).tolist()
     if not wrong:
         return None
-    detail = f"query number {wrong[0]} ('{planned[wrong[0]].text[:_QUOTED_CHARACTERS]}') is encoded as NaN or infinity"
+    detail = f"query number {wrong[0]} ('{shortened(planned[wrong[0]].text)}') is encoded as NaN or infinity"
     return InvalidError(detail, "ask with other words, and tell whoever runs this server", "query")

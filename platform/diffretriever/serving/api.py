@@ -23,6 +23,7 @@ from diffretriever.schemas.serve import (
     IndexResponse,
     IngestRequest,
     IngestResponse,
+    Name,
     SearchRequest,
     SearchResponse,
 )
@@ -122,7 +123,7 @@ def _add_routes(api: FastAPI, service: Service) -> None:
         openapi_extra=keyed,
     )
     async def delete(
-        passage_id: Annotated[str, Place(description="Id of the passage.", examples=["note-1"])],
+        passage_id: Annotated[Name, Place(description="Id of the passage.", examples=["note-1"])],
     ) -> DeleteResponse:
         """Delete one passage."""
         return await service.delete(passage_id)
@@ -199,12 +200,13 @@ def _response(error: RequestError, request: Request) -> Response:
 
 
 def _explained(error: RequestValidationError) -> RequestError:
-    first = error.errors()[0]
+    errors = error.errors()
+    first = errors[0]
     if first["type"] == "json_invalid":
         return MalformedError(f"the body is no JSON: {first['ctx']['error']}", "send one JSON object, encoded as UTF-8")
     field = _field(first)
     # Every alternative of a union (`adaptive`, a number) has said why it is not meant.
-    messages = dict.fromkeys(str(each["msg"]) for each in error.errors() if _field(each) == field)
+    messages = dict.fromkeys(str(each["msg"]) for each in errors if _field(each) == field)
     message = "; or: ".join(messages).removeprefix("Value error, ")
     return InvalidError(message, "see /openapi.json for what can be sent", field)
 

@@ -1,4 +1,4 @@
-"""What stands before the routes: the API keys, how many requests at a time, how large and how slow a body may be.
+"""What stands before the routes: names, API keys, how many requests at a time, how large and how slow a body may be.
 
 It also adds the headers that every answer has.
 """
@@ -64,10 +64,10 @@ class Keys:
 
     @classmethod
     def of(cls, write: str | None = None, read: str | None = None) -> Self:
-        """Return the digests of keys; a missing or empty one is none.
+        """Return the digests of keys, of which either may be missing.
 
         Raises:
-            ValueError: both are the same.
+            ValueError: both are the same, or one is empty, as that of a request without a key is.
         """
         if write and write == read:
             raise ValueError("the keys for reading and for writing are the same: give two, or the second alone")

@@ -16,7 +16,7 @@ from diffretriever.index.damage import named
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, WriterLock, beside, text_table, write_block
 from diffretriever.representations import Representations, not_finite
-from diffretriever.schemas.base import suggest
+from diffretriever.schemas.base import shortened, suggest
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.metadata import Columns
 from diffretriever.schemas.serve import DeleteResponse, IngestResponse, PassageIn
@@ -79,7 +79,7 @@ class Writer:
         async with self._turn, _locked(self._config.index):
             index = await asyncio.to_thread(self._open)
             if not await asyncio.to_thread(index.passages, [passage_id]):
-                raise NotFoundError(f"there is no passage '{passage_id}'", "check the id", "id")
+                raise NotFoundError(f"there is no passage '{shortened(passage_id)}'", "check the id", "id")
             return DeleteResponse(deleted=await asyncio.to_thread(_delete, index, passage_id), version=index.version)
 
     def _open(self) -> PassageIndex:
@@ -131,7 +131,7 @@ def _check(passages: Sequence[PassageIn], config: ServeConfig) -> None:
         except RefusedError as refused:
             raise InvalidError(str(refused), "mend the passage, or leave it out", field) from None
         if passage.id in seen:
-            raise InvalidError(f"the id '{passage.id}' comes twice", "send each id once", f"{field}.id")
+            raise InvalidError(f"the id '{shortened(passage.id)}' comes twice", "send each id once", f"{field}.id")
         seen.add(passage.id)
 
 
@@ -144,7 +144,7 @@ def _typed(passages: Sequence[PassageIn], columns: Columns) -> list[Passage]:
             field = f"passages.{number}.metadata.{name}"
             if name not in columns:
                 known = suggest(name, columns).strip() if columns else "leave it out: the index keeps no metadata"
-                raise InvalidError(f"the index has no column '{name}'", known, field)
+                raise InvalidError(f"the index has no column '{shortened(name)}'", known, field)
             try:
                 metadata[name] = in_column(name, value, columns[name])
             except RefusedError:

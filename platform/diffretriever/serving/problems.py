@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from diffretriever.schemas.base import shortened
 from diffretriever.schemas.serve import Problem
 
 RETRY_AFTER_S = 2
@@ -34,9 +35,9 @@ class RequestError(Exception):
             title=self.title,
             status=self.status,
             detail=self.detail,
-            field=self.field,
+            field=self.field and shortened(self.field),
             fix=self.fix,
-            instance=path,
+            instance=shortened(path),
         )
 
     def headers(self) -> dict[str, str]:
@@ -120,7 +121,7 @@ class UnsupportedError(RequestError):
     status, kind, title = 415, "content-type", "The body is not sent as JSON"
 
     def __init__(self, content_type: str) -> None:
-        said = f"the body is sent as {content_type}" if content_type else "nothing says what the body is"
+        said = f"the body is sent as {shortened(content_type)}" if content_type else "nothing says what the body is"
         super().__init__(said, "send it with the header `content-type: application/json`", "content-type")
 
 

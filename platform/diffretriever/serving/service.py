@@ -16,7 +16,7 @@ from diffretriever.index.manifest import check_same, manifest_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.presets import with_places
 from diffretriever.representations import Representations
-from diffretriever.schemas.base import suggest
+from diffretriever.schemas.base import shortened, suggest
 from diffretriever.schemas.mode import Mode, unweighted
 from diffretriever.schemas.retriever import NeuralRetriever, RetrieverConfig
 from diffretriever.schemas.search import SearchOptions
@@ -203,7 +203,7 @@ class Service:
             return retriever.ranked_by
         if unweighted(asked) not in retriever.offered_modes:
             fix = suggest(asked, retriever.offered_modes).strip()
-            raise InvalidError(f"this index has no {asked} scores", fix, "mode")
+            raise InvalidError(f"this index has no {shortened(asked)} scores", fix, "mode")
         return asked
 
     async def _condition(self, view: View, wanted: str | Filter | None) -> str | None:
@@ -220,7 +220,7 @@ class Service:
         known = await asyncio.to_thread(lambda: view.collections)
         if wanted.collection not in known:
             fix = suggest(wanted.collection, known).strip()
-            raise InvalidError(f"there is no collection '{wanted.collection}'", fix, "filter.collection")
+            raise InvalidError(f"there is no collection '{shortened(wanted.collection)}'", fix, "filter.collection")
         return None if len(known) == 1 else condition_of(collection_filter(wanted.collection), metadata)
 
     async def _encode_passages(self, titles: list[str], texts: list[str]) -> Representations:
