@@ -79,7 +79,7 @@ class ServeConfig(Model):
     """An application over one index.
 
     API keys come from the environment alone: that of DIFFRETRIEVER_API_KEY may do everything, that of
-    DIFFRETRIEVER_READ_KEY may search. With the second alone nobody can write; with neither, anybody may do everything.
+    DIFFRETRIEVER_READ_KEY may search. With the second alone nobody can write; with neither, see `open`.
     """
 
     index: IndexPlace
@@ -132,6 +132,12 @@ class ServeConfig(Model):
     encoder can be recorded."""
     refresh_s: PositiveFloat = 3.0
     """Seconds between looks for a newer version of the index."""
+    open: bool = False
+    """Start without API keys: every client that reaches the port may search and change the index. `python -m serve`
+    does so by itself where `host` is 127.0.0.1, localhost or ::1."""
+    hosts: CommaSeparated = ()
+    """Names of this server that a Host header may give, separated by commas, besides localhost and IP addresses; `*`:
+    any name. A server with API keys checks Host only if this is set."""
     cors_origins: tuple[str, ...] = ()
     """Sites whose pages may ask from a browser, such as https://example.org; none by default."""
     page: bool = True

@@ -28,12 +28,13 @@ if (ROOT / "platform").is_dir():
 from diffretriever.schemas.base import Model, mistakes  # noqa: E402
 from diffretriever.schemas.serve_config import ServeConfig  # noqa: E402
 from diffretriever.serve import starting  # noqa: E402
+from diffretriever.serving.guard import is_address  # noqa: E402
 
 _NAME = "diffretriever"
 _LOOK_S = 0.5
 _KEYS = (
     "From the environment: DIFFRETRIEVER_API_KEY, the key that may do everything, and DIFFRETRIEVER_READ_KEY, one that",
-    "may search. Without either, anybody who reaches the port may do everything.",
+    "may search, each of at least 16 characters. Without either, the server needs host=127.0.0.1 or open=true.",
 )
 _ERROR = re.compile(r"^(?:[\w.]+\.)?(\w*Error): (.+)$", re.MULTILINE)
 """The last line of a traceback."""
@@ -43,7 +44,7 @@ class Address(Model):
     """Where it answers."""
 
     host: str = "127.0.0.1"
-    """0.0.0.0: every machine of the network may ask."""
+    """0.0.0.0: every machine of the network may ask, with a key."""
     port: Annotated[int, Field(ge=1, le=65535)] = 8000
 
 
@@ -59,6 +60,7 @@ def main(arguments: list[str]) -> None:
         return
     given = dict(_pair(argument) for argument in arguments)
     address = Address.model_validate({name: given.pop(name) for name in Address.model_fields if name in given})
+    given = {**_of_address(address.host), **given}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # Of Ray's processes, which are started from here on.
     os.environ.update(starting.ENVIRONMENT)
@@ -100,6 +102,14 @@ def _pair(argument: str) -> tuple[str, str]:
     if not separator:
         raise ValueError(f"{argument}: give settings as NAME=VALUE, such as index=indexes/mine")
     return name, value
+
+
+def _of_address(host: str) -> dict[str, Any]:
+    """Return the settings that follow from where the server listens."""
+    if host in ("127.0.0.1", "localhost", "::1"):
+        # HAProxy listens to the whole network, whatever the host is.
+        return {"open": os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") != "1"}
+    return {} if is_address(host) else {"hosts": host}
 
 
 def _application(given: dict[str, Any]) -> Any:

@@ -33,7 +33,7 @@ from diffretriever.serve.remote import RemoteBackend
 from diffretriever.serving.answering import SearchSpec
 from diffretriever.serving.api import make_api
 from diffretriever.serving.backend import EncodeBatcher, LocalBackend, SearchBatcher
-from diffretriever.serving.guard import Keys
+from diffretriever.serving.guard import KEY_VARIABLES, Keys
 from diffretriever.serving.service import (
     Service,
     open_answering,
@@ -167,11 +167,16 @@ def search_app(arguments: dict[str, Any]) -> Application:
     """Build the application from the settings of `ServeConfig`; DIFFRETRIEVER_INDEX stands in for `index`.
 
     Raises:
-        ValueError: an unknown or malformed setting, named.
+        ValueError: an unknown or malformed setting, named; a key that is too short; no key, and the server is not open.
     """
     config = settings(arguments)
     # Replicas get digests: the keys themselves stay out of Ray's store and logs.
-    keys = Keys.of(os.environ.get("DIFFRETRIEVER_API_KEY"), os.environ.get("DIFFRETRIEVER_READ_KEY"))
+    keys = Keys.from_environment()
+    if keys.are_none and not config.open:
+        raise ValueError(
+            f"no API key: set {' or '.join(KEY_VARIABLES)}, or open=true to let every client that reaches the server "
+            "search and change the index"
+        )
     ingress = serve.deployment(**_options(config, config.ingress))(serve.ingress()(Ingress))
     if config.layout == "together":
         return ingress.bind(config, keys)

@@ -131,7 +131,8 @@ def serve_config() -> ServeConfig:
     return ServeConfig.from_arguments(application["args"])
 
 
-def test_the_service_deploys_as_it_stands() -> None:
+def test_the_service_deploys_as_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIFFRETRIEVER_API_KEY", "0" * 64)
     (application,) = ServeDeploySchema.model_validate(load("serve/config.yaml")).applications
     assert not application.runtime_env, "every machine has the code"
     module, _, name = application.import_path.partition(":")

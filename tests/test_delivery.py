@@ -214,7 +214,11 @@ def test_the_image_serves_by_the_config_as_it_stands(image: Image, index: str, t
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     ports = f"--port {gcs} --dashboard-port {dashboard} --dashboard-agent-listen-port {agent}"
     start = ["-m", "ray.scripts.scripts", "start", "--head", *ports.split(), "--num-cpus", "4", "--block"]
-    variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "DIFFRETRIEVER_API_KEY": "a-key"}
+    variables = {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "DIFFRETRIEVER_API_KEY": "a-key-for-the-tests",
+    }
     there = image._replace(environment={**image.environment, **variables})
     with (tmp_path / "log").open("w") as log:
         head = subprocess.Popen(
@@ -230,7 +234,7 @@ def test_the_image_serves_by_the_config_as_it_stands(image: Image, index: str, t
             assert "FAILED" not in status, status
         url, body = f"http://127.0.0.1:{port}/search", {"query": "passage 3", "k": 2}
         assert httpx2.post(url, json=body, timeout=3600).status_code == 401
-        answer = httpx2.post(url, json=body, timeout=3600, headers={"Authorization": "Bearer a-key"})
+        answer = httpx2.post(url, json=body, timeout=3600, headers={"Authorization": "Bearer a-key-for-the-tests"})
         assert answer.status_code == 200, answer.text
         assert len(answer.json()["results"][0]["hits"]) == 2
     finally:

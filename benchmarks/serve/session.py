@@ -33,7 +33,7 @@ def serving(settings: dict[str, Any], *, haproxy: bool) -> Iterator[str]:
     connect("local", num_cpus=CLUSTER_CPUS)
     try:
         serve.start(http_options={"host": "127.0.0.1", "port": port})
-        serve.run(search_app(settings))
+        serve.run(search_app({"open": True, **settings}))
         yield f"http://127.0.0.1:{port}"
     finally:
         serve.shutdown()

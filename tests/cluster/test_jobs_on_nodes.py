@@ -129,7 +129,7 @@ def serve_config(index: str, port: int) -> dict[str, Any]:
     config = yaml.safe_load((ROOT / "serve" / "config.yaml").read_text("utf-8"))
     config |= {"proxy_location": "HeadOnly", "http_options": {"host": "127.0.0.1", "port": port}}
     (application,) = config["applications"]
-    application["args"].update({"index": index, "refresh_s": 0.2, "limits.timeout_s": LIMIT_S})
+    application["args"].update({"index": index, "open": True, "refresh_s": 0.2, "limits.timeout_s": LIMIT_S})
     for part, cpus in CPUS.items():
         application["args"][part] |= {"cpus": cpus, "gpus": 0, "max_replicas": 1}
     # As an image has it; submitted jobs have brought their own.

@@ -14,13 +14,13 @@ import httpx2
 from diffretriever.schemas.mode import Mode
 
 MODES: tuple[Mode, ...] = ("dense", "sparse", "hybrid", "bm25", "dense+sparse+bm25")
-KEY = "a-key-for-tests"
+KEY = "a-key-for-the-tests"
 BEARER = {"Authorization": f"Bearer {KEY}"}
 LIMIT_S = 3600.0
 """Seconds that the applications give a request: longer than a replica takes to start on any machine."""
 MEASURED_S = 1.0
 """Seconds after which Ray's Prometheus endpoint has new figures, at the earliest."""
-SETTINGS = {"device": "cpu", "refresh_s": 0.3, "limits.timeout_s": LIMIT_S, "limits.body_s": LIMIT_S}
+SETTINGS = {"device": "cpu", "open": True, "refresh_s": 0.3, "limits.timeout_s": LIMIT_S, "limits.body_s": LIMIT_S}
 
 
 def ask(client: httpx2.Client, **body: Any) -> Any:

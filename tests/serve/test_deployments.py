@@ -24,7 +24,7 @@ CONFIG = Path(__file__).resolve().parents[2] / "serve" / "config.yaml"
 
 def built(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the deployments by name."""
-    return {each.name: each for each in build_app(search_app(arguments), name="a").deployments}
+    return {each.name: each for each in build_app(search_app({"open": True, **arguments}), name="a").deployments}
 
 
 def test_the_cluster_config_deploys_encoders_on_gpus_and_shards() -> None:
@@ -58,18 +58,29 @@ def test_queues_are_short_and_requests_are_finished_before_the_end() -> None:
 
 
 def test_the_keys_go_to_replicas_as_digests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DIFFRETRIEVER_API_KEY", "a-key-for-tests")
-    monkeypatch.setenv("DIFFRETRIEVER_READ_KEY", "another-key")
+    monkeypatch.setenv("DIFFRETRIEVER_API_KEY", "a-key-for-the-tests")
+    monkeypatch.setenv("DIFFRETRIEVER_READ_KEY", "another-key-for-them")
     ingress = built({"index": "i"})["Ingress"]
     assert "-key" not in repr(ingress.init_args)
-    assert ingress.init_args[1] == Keys.of("a-key-for-tests", "another-key")
-    monkeypatch.setenv("DIFFRETRIEVER_READ_KEY", "a-key-for-tests")
+    assert ingress.init_args[1] == Keys.of("a-key-for-the-tests", "another-key-for-them")
+    monkeypatch.setenv("DIFFRETRIEVER_READ_KEY", "a-key-for-the-tests")
     with pytest.raises(ValueError, match="give two"):
         built({"index": "i"})
     monkeypatch.delenv("DIFFRETRIEVER_API_KEY")
-    assert built({"index": "i"})["Ingress"].init_args[1] == Keys.of(read="a-key-for-tests")
+    assert built({"index": "i"})["Ingress"].init_args[1] == Keys.of(read="a-key-for-the-tests")
     monkeypatch.delenv("DIFFRETRIEVER_READ_KEY")
     assert built({"index": "i"})["Ingress"].init_args[1] == Keys()
+
+
+def test_a_server_without_keys_is_refused_unless_it_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unset variable, or one of a file that cannot be read, would give a server that everyone may write to."""
+    with pytest.raises(ValueError, match="no API key: set DIFFRETRIEVER_API_KEY or "):
+        search_app({"index": "i"})
+    monkeypatch.setenv("DIFFRETRIEVER_API_KEY", "")
+    with pytest.raises(ValueError, match="DIFFRETRIEVER_API_KEY is set but empty"):
+        search_app({"index": "i", "open": True})
+    monkeypatch.setenv("DIFFRETRIEVER_API_KEY", "a-key-for-the-tests")
+    search_app({"index": "i"})
 
 
 def test_the_index_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

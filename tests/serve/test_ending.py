@@ -8,6 +8,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -49,11 +50,12 @@ def test_the_application_goes_before_the_proxies(monkeypatch: pytest.MonkeyPatch
         delete=lambda name: done.append(f"delete {name}"),
         shutdown=lambda: done.append("shutdown"),
     )
+    # It is imported here, with the real Ray Serve.
+    monkeypatch.setattr("diffretriever.serve.app.search_app", lambda settings: f"application of {settings['index']}")
     monkeypatch.setattr("ray.serve", fake)
     monkeypatch.setattr("ray.is_initialized", lambda: True)
     monkeypatch.setattr("ray.shutdown", lambda: done.append("end of Ray"))
     monkeypatch.setattr("diffretriever.pipelines.cluster.connect", lambda address: done.append(f"connect {address}"))
-    monkeypatch.setattr("diffretriever.serve.app.search_app", lambda settings: f"application of {settings['index']}")
     monkeypatch.setattr("diffretriever.serving.service.check_config", lambda config: done.append("check"))
     monkeypatch.setattr("signal.pause", lambda: signal.raise_signal(signal.SIGTERM))
     port = free_port()
@@ -139,6 +141,47 @@ def test_mistakes_are_one_line_before_ray_starts(settings: list[str], message: s
     said = explain(caught.value)
     assert said.startswith(message)
     assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("address", "haproxy", "refused"),
+    [
+        ([], "0", None),
+        (["host=::1"], "0", None),
+        ([], "1", "no API key: set DIFFRETRIEVER_API_KEY"),
+        (["open=false"], "0", "no API key"),
+        (["host=0.0.0.0"], "0", "no API key"),
+        (["host=0.0.0.0", "open=true"], "0", None),
+    ],
+)
+def test_a_server_that_others_reach_needs_a_key(
+    index: PassageIndex, monkeypatch: pytest.MonkeyPatch, address: list[str], haproxy: str, refused: str | None
+) -> None:
+    def started(_: object) -> None:
+        raise ValueError("Ray is to be started")
+
+    monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", haproxy)
+    monkeypatch.setattr("diffretriever.serve.__main__._start_ray", started)
+    monkeypatch.setattr("diffretriever.serve.__main__._end_ray", lambda: None)
+    asked = [f"index={index.uri}", f"port={free_port()}", *address]
+    with pytest.raises(ValueError, match=refused or "Ray is to be started"):
+        main(asked)
+    monkeypatch.setenv("DIFFRETRIEVER_READ_KEY", "a-key-for-the-tests")
+    with pytest.raises(ValueError, match="Ray is to be started"):
+        main(asked)
+
+
+@pytest.mark.parametrize(("host", "named"), [("search.internal", "search.internal"), ("192.0.2.7", None)])
+def test_a_server_answers_by_the_name_that_it_listens_at(
+    monkeypatch: pytest.MonkeyPatch, host: str, named: str | None
+) -> None:
+    given: list[dict[str, object]] = []
+    monkeypatch.setattr("diffretriever.serve.__main__._application", given.append)
+    monkeypatch.setattr("diffretriever.serve.__main__._start_ray", lambda _: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr("diffretriever.serve.__main__._end_ray", lambda: None)
+    monkeypatch.setattr("diffretriever.serve.__main__.starting.Starting", lambda *_: nullcontext())
+    main(["index=i", f"host={host}"])
+    assert given[0].get("hosts") == named
 
 
 def test_an_index_that_cannot_be_served_is_refused_before_ray_starts(

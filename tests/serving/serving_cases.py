@@ -59,8 +59,8 @@ def small_index(encoder: Encoder, uri: str) -> PassageIndex:
 
 
 def local_service(uri: str, **settings: object) -> Service:
-    """Return a service that encodes and searches in this process."""
-    config = ServeConfig.model_validate({"index": uri, "device": "cpu", **settings})
+    """Return a service that encodes and searches in this process, for clients that call it by Starlette's name."""
+    config = ServeConfig.model_validate({"index": uri, "device": "cpu", "hosts": ["testserver"], **settings})
     index = open_index(config)
     encoder = open_encoder(config, index, config.device)
     snapshots = Snapshots(search_options(config), encoder.facts.device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,14 @@ def guard(keys: Keys | None = None, **settings: Any) -> Guard:
 
 
 async def request(
-    through: Guard, *parts: bytes, wait: float = 0, path: str = "/search", method: str = "POST", key: str = ""
+    through: Guard,
+    *parts: bytes,
+    wait: float = 0,
+    path: str = "/search",
+    method: str = "POST",
+    key: str = "",
+    host: str = "localhost:8000",
+    origin: str | None = None,
 ) -> Sent:
     left = list(parts)
 
@@ -70,7 +78,8 @@ async def request(
         return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
 
     sent = Sent()
-    headers = [(b"authorization", f"Bearer {key}".encode())]
+    headers = [(b"authorization", f"Bearer {key}".encode()), (b"host", host.encode())]
+    headers += [] if origin is None else [(b"origin", origin.encode())]
     await through({"type": "http", "path": path, "method": method, "headers": headers}, receive, sent)
     return sent
 
@@ -160,8 +169,6 @@ WRITES = (
         (Keys.of("w", "r"), "x", 401, 401),
         (Keys.of("w", "r"), "", 401, 401),
         (Keys.of(None, "r"), "r", 200, 403),
-        (Keys.of("", "r"), "", 401, 401),
-        (Keys.of("", ""), "", 200, 200),
     ],
 )
 def test_a_key_for_reading_changes_nothing(keys: Keys, given: str, reading: int, writing: int) -> None:
@@ -174,6 +181,83 @@ def test_a_key_for_reading_changes_nothing(keys: Keys, given: str, reading: int,
                 assert "may search" in sent.problem["detail"]
                 assert "key for writing" in sent.problem["fix"]
                 assert sent.headers[b"www-authenticate"] == b'Bearer error="insufficient_scope"'
+
+
+PATHS = ("/", "/static/page.js", "/openapi.json", "/index", "/search")
+OWN = ("localhost", "LOCALHOST:8000", "127.0.0.1:8000", "[::1]:8000", "192.0.2.7")
+FOREIGN = ("evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.evil.example", "[::1", "")
+
+
+@pytest.mark.parametrize(
+    ("keys", "hosts", "own", "foreign"),
+    [
+        (Keys(), [], OWN, FOREIGN),
+        (Keys(), ["Search.example.org"], (*OWN, "search.example.org:443"), FOREIGN),
+        (Keys(), ["*"], (*OWN, *FOREIGN), ()),
+        (Keys.of("w"), [], (*OWN, *FOREIGN), ()),
+        (Keys.of("w"), ["search.example.org"], (*OWN, "search.example.org"), FOREIGN),
+    ],
+)
+def test_a_page_whose_name_was_rebound_to_this_server_reads_nothing(
+    keys: Keys, hosts: list[str], own: Sequence[str], foreign: Sequence[str]
+) -> None:
+    through = guard(keys, hosts=hosts)
+
+    def status(host: str, path: str) -> int:
+        return asyncio.run(request(through, b"", path=path, method="GET", key="w", host=host)).status
+
+    assert {status(host, path) for host in own for path in (*PATHS, "/healthz")} == {200}
+    assert {status(host, path) for host in foreign for path in PATHS} <= {421}
+    # Of balancers and kubelets, which call a server by names of their own.
+    assert {status(host, path) for host in foreign for path in ("/healthz", "/readyz")} <= {200}
+
+
+@pytest.mark.parametrize(
+    ("origin", "writing"),
+    [
+        (None, 200),
+        ("http://localhost:8000", 200),
+        ("https://search.example.org", 200),
+        ("https://other.example.org:8443", 200),
+        ("https://other.example.org", 403),
+        ("http://evil.example", 403),
+        ("http://192.0.2.7", 403),
+        ("null", 403),
+    ],
+)
+def test_a_page_of_another_site_changes_nothing(origin: str | None, writing: int) -> None:
+    through = guard(hosts=["search.example.org"], cors_origins=["https://other.example.org:8443"])
+    for expected, asked in ((200, READS), (writing, WRITES)):
+        for method, path in asked:
+            sent = asyncio.run(request(through, b"", path=path, method=method, origin=origin))
+            assert sent.status == expected, (method, path)
+
+
+def test_a_page_is_of_this_server_by_the_address_that_it_was_opened_at() -> None:
+    for origin, status in (("http://192.0.2.7:8000", 200), ("http://192.0.2.8:8000", 403)):
+        sent = asyncio.run(request(guard(), b"", path="/passages", host="192.0.2.7:8000", origin=origin))
+        assert sent.status == status
+
+
+def test_a_websocket_is_closed_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    async def receive() -> Message:
+        return {"type": "websocket.connect"}
+
+    sent = Sent()
+    scope = {"type": "websocket", "path": "/search", "headers": [(b"host", b"localhost")]}
+    asyncio.run(guard()(scope, receive, sent))
+    assert [message["type"] for message in sent.messages] == ["websocket.close"]
+    assert not caplog.text
+
+
+@pytest.mark.parametrize("name", ["DIFFRETRIEVER_API_KEY", "DIFFRETRIEVER_READ_KEY"])
+def test_an_empty_or_a_short_key_is_no_key(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    for key, wrong in (("", "set but empty"), ("0123456789abcde", "shorter than 16 characters")):
+        monkeypatch.setenv(name, key)
+        with pytest.raises(ValueError, match=f"{name} is {wrong}: "):
+            Keys.from_environment()
+    with pytest.raises(ValueError, match="empty"):
+        Keys.of("w", "")
 
 
 def test_both_keys_are_compared_whatever_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

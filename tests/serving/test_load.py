@@ -254,7 +254,7 @@ def test_requests_at_the_same_time_are_lowered_before_any_is_refused(index: Pass
 
     async def ask_all() -> list[int]:
         transport = httpx2.ASGITransport(app=api)
-        async with httpx2.AsyncClient(transport=transport, base_url="http://t") as client:
+        async with httpx2.AsyncClient(transport=transport, base_url="http://testserver") as client:
             answers = await asyncio.gather(*(client.post("/search", json={"query": QUERIES[0]}) for _ in range(4)))
         assert {answer.status_code for answer in answers} == {200}
         return [answer.json()["results"][0]["budget"]["slots"] for answer in answers]

@@ -206,6 +206,8 @@ def test_the_key_is_asked_for_where_there_is_something_to_protect(client: TestCl
 
 def test_paths_and_methods_that_are_not_there(client: TestClient) -> None:
     problem(client.get("/searches"), 404)
+    # A redirect would lead to wherever the Host header says.
+    problem(client.get("/index/"), 404)
     response = client.get("/search")
     problem(response, 405)
     assert response.headers["allow"] == "POST"

@@ -40,7 +40,7 @@ from diffretriever.serving.problems import (
 )
 from diffretriever.serving.service import Service
 
-_REFUSED = (400, 401, 408, 413, 415, 422, 503)
+_REFUSED = (400, 401, 408, 413, 415, 421, 422, 503)
 
 
 def make_api(
@@ -63,6 +63,8 @@ def make_api(
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
+        # It would send a client, with its key, to wherever its Host header says.
+        redirect_slashes=False,
     )
     api.add_middleware(Guard, config=service.config, keys=keys, load=service.load)
     api.add_middleware(SafeHeaders)
@@ -102,7 +104,7 @@ def _add_routes(api: FastAPI, service: Service) -> None:
     @api.get(
         "/index",
         tags=["service"],
-        responses={**answer(description.DESCRIBED), **description.refusals(401, 503)},
+        responses={**answer(description.DESCRIBED), **description.refusals(401, 421, 503)},
         openapi_extra=keyed,
     )
     async def describe() -> IndexResponse:

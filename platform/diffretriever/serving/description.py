@@ -38,6 +38,7 @@ from diffretriever.serving.problems import (
     ForbiddenError,
     InvalidError,
     MalformedError,
+    MisdirectedError,
     NotFoundError,
     RequestError,
     TooLargeError,
@@ -160,6 +161,7 @@ _PROBLEMS: tuple[tuple[RequestError, str], ...] = (
     (TooLargeError("the body has more bytes than the server takes", "send at most 4194304 bytes"), "/search"),
     (UnsupportedError("text/plain"), "/search"),
     (InvalidError("2000 passages are too many", "ask for at most 1000", "k"), "/search"),
+    (MisdirectedError("search.example.org"), "/search"),
     (UnavailableError("64 requests are being worked on already", 1), "/search"),
 )
 

@@ -8,16 +8,21 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import ipaddress
 import logging
+import os
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
+from urllib.parse import urlsplit
 
 from diffretriever.schemas.serve_config import ServeConfig
 from diffretriever.serving.load import Load
 from diffretriever.serving.problems import (
     ForbiddenError,
+    ForeignError,
     InternalError,
+    MisdirectedError,
     RequestError,
     TooLargeError,
     TooSlowError,
@@ -40,10 +45,16 @@ HEADERS = {
 """What every answer has: nobody may frame the pages, guess a file's type, or learn queries from an address."""
 OPEN = ("/", "/compare", "/docs", "/healthz", "/readyz", "/openapi.json")
 """Paths that need no key and are answered at once, like the page's files: they tell nothing of the index."""
+_PROBES = ("/healthz", "/readyz")
+"""Paths that answer by whatever name: balancers ask by their own."""
 _FILES = "/static/"
 _READING = ("/search", "/encode")
 """Paths that change nothing though their method is POST."""
 _RAW_HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+KEY_VARIABLES = ("DIFFRETRIEVER_API_KEY", "DIFFRETRIEVER_READ_KEY")
+"""Of the environment: the keys for writing and for reading."""
+_LEAST_KEY_CHARS = 16
+_NO_WEBSOCKETS = 1008
 _BUSY_S = 1
 _YOUNG_S = 0.5
 """Seconds for which a body may count as one that comes at once, however busy the machine is."""
@@ -69,9 +80,30 @@ class Keys:
         Raises:
             ValueError: both are the same, or one is empty, as that of a request without a key is.
         """
+        if "" in (write, read):
+            raise ValueError("an API key is empty")
         if write and write == read:
             raise ValueError("the keys for reading and for writing are the same: give two, or the second alone")
         return cls(*(hashlib.sha256(key.encode()).digest() if key else None for key in (write, read)))
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """Return those of DIFFRETRIEVER_API_KEY and DIFFRETRIEVER_READ_KEY, of which either may be unset.
+
+        Raises:
+            ValueError: one is too short, as an empty one is, or both are the same.
+        """
+        keys = [os.environ.get(name) for name in KEY_VARIABLES]
+        for name, key in zip(KEY_VARIABLES, keys, strict=True):
+            if key is not None and len(key) < _LEAST_KEY_CHARS:
+                wrong = f"shorter than {_LEAST_KEY_CHARS} characters" if key else "set but empty"
+                raise ValueError(f"{name} is {wrong}: give it a key such as `openssl rand -hex 32` makes, or unset it")
+        return cls.of(*keys)
+
+    @property
+    def are_none(self) -> bool:
+        """Whether requests need no key."""
+        return self.write is None and self.read is None
 
     def check(self, given: bytes, *, writes: bool) -> None:
         """Raise unless a key is enough for a request; both are compared, each in the same time whatever is given.
@@ -80,7 +112,7 @@ class Keys:
             UnauthorizedError: it is none of the keys.
             ForbiddenError: it may not write.
         """
-        if self.write is None and self.read is None:
+        if self.are_none:
             return
         digest = hashlib.sha256(given).digest()
         may_write, may_read = (key is not None and hmac.compare_digest(digest, key) for key in (self.write, self.read))
@@ -161,19 +193,44 @@ class Guard:
         """
         self._app, self._keys, self._load = app, keys, load
         self._limits, self._most = config.limits, config.max_ongoing
+        self._names = frozenset(["localhost", *map(_name_in, config.hosts)])
+        self._origins = config.cors_origins
+        self._checks_names = "*" not in config.hosts and (keys.are_none or bool(config.hosts))
         self.ongoing = 0
         self._bodies = Bodies(config.max_ongoing, config.limits.body_s)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
-        if scope["type"] == "lifespan" or _is_open(scope):
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": _NO_WEBSOCKETS})
+            return
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
         try:
+            self._check_names(scope)
+            if _is_open(scope):
+                await self._app(scope, receive, send)
+                return
             self._check_key(scope)
             await self._admit(scope, receive, send)
         except RequestError as refused:
             await send_problem(refused, scope, send)
+
+    def _check_names(self, scope: Scope) -> None:
+        """Raise where a browser takes this server for another site, or has another site's page change the index.
+
+        A page whose own name is made to lead here (DNS rebinding) is sent by that name; by an address it cannot be.
+        """
+        if not self._checks_names or _path(scope) in _PROBES:
+            return
+        headers = dict(scope["headers"])
+        name = _name_in(headers.get(b"host", b"").decode("latin-1"))
+        if name not in self._names and not is_address(name):
+            raise MisdirectedError(name)
+        origin = headers.get(b"origin", b"").decode("latin-1")
+        if origin and _writes(scope) and origin not in self._origins and _name_in(origin) not in {name, *self._names}:
+            raise ForeignError(origin)
 
     def _check_key(self, scope: Scope) -> None:
         headers = dict(scope["headers"])
@@ -237,6 +294,23 @@ class SafeHeaders:
             await send(message)
 
         await self._app(scope, receive, with_headers)
+
+
+def _name_in(address: str) -> str:
+    """Return the host of a Host or Origin header, in lower case; empty where there is none."""
+    try:
+        return urlsplit(f"//{address.rpartition('//')[2]}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def is_address(host: str) -> bool:
+    """Return whether a host is an IP address, and not a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _path(scope: Scope) -> str:

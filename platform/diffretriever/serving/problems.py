@@ -5,6 +5,7 @@ from __future__ import annotations
 from diffretriever.schemas.base import shortened
 from diffretriever.schemas.serve import Problem
 
+_NAMES = "use localhost or the server's IP address, or add the name to its setting `hosts`"
 RETRY_AFTER_S = 2
 """Seconds that a client is told to wait where the server cannot say."""
 
@@ -75,6 +76,15 @@ class ForbiddenError(RequestError):
         return {"WWW-Authenticate": 'Bearer error="insufficient_scope"'}
 
 
+class ForeignError(RequestError):
+    """A page of another site sends the request."""
+
+    status, kind, title = 403, "foreign", "Another site may not change the index"
+
+    def __init__(self, origin: str) -> None:
+        super().__init__(f"a page of '{shortened(origin)}' may not change the index", _NAMES)
+
+
 class NotFoundError(RequestError):
     """Nothing is there."""
 
@@ -123,6 +133,15 @@ class UnsupportedError(RequestError):
     def __init__(self, content_type: str) -> None:
         said = f"the body is sent as {shortened(content_type)}" if content_type else "nothing says what the body is"
         super().__init__(said, "send it with the header `content-type: application/json`", "content-type")
+
+
+class MisdirectedError(RequestError):
+    """The Host header names another server."""
+
+    status, kind, title = 421, "host", "The request is for another server"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"this server does not answer for '{shortened(name)}'", _NAMES)
 
 
 class InternalError(RequestError):
