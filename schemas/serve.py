@@ -286,6 +286,10 @@ class LimitsInForce(Model):
     max_queries: int
     """Queries of a request."""
     max_k: int
+    max_hits: int
+    """Passages of an answer: `k` times the queries."""
+    max_explained: int
+    """The same with `explain`."""
     max_budget: int
     """Largest K_q."""
     max_passages: int

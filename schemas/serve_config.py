@@ -27,7 +27,11 @@ class ServeLimits(Model):
     """Queries of one request."""
     max_k: Annotated[PositiveInt, Field(le=MOST_K)] = 1000
     """Passages of a ranking."""
-    max_budget: PositiveInt = 32
+    max_hits: PositiveInt = 10_000
+    """Passages of an answer: `k` times the queries."""
+    max_explained: PositiveInt = 200
+    """The same of an answer with explanations."""
+    max_budget: Annotated[PositiveInt, Field(le=MOST_BUDGET)] = 32
     """Largest K_q that a request may ask for."""
     max_passages: Annotated[PositiveInt, Field(le=MOST_PASSAGES)] = 256
     """Passages of one ingest."""

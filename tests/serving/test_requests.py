@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import UTC, datetime
 from typing import Any
@@ -175,6 +176,31 @@ def test_mistakes_are_problems_that_say_what_to_mend(
     assert says in f"{found.detail} {found.fix}"
     assert found.instance == "/search"
     assert found.status == status
+
+
+@pytest.mark.parametrize(
+    ("limits", "body", "says"),
+    [
+        ({}, {"query": QUERIES * 16, "k": 157}, "10048 passages are too many; ask for a k of at most 156 in"),
+        ({}, {"query": QUERIES, "k": 51, "explain": True}, "to explain; ask for a k of at most 50"),
+        ({"max_hits": 7}, {"query": QUERIES[:2], "k": 4}, "8 passages are too many; ask for a k of at most 3"),
+        ({"max_explained": 2}, {"query": QUERIES[:3], "k": 1, "explain": True}, "send at most 2 queries"),
+    ],
+)
+def test_an_answer_of_too_many_passages_is_refused_with_a_k_that_fits(
+    index: PassageIndex, limits: dict[str, int], body: dict[str, Any], says: str
+) -> None:
+    with TestClient(make_api(local_service(index.uri, limits=limits), Keys(), None)) as client:
+        found = problem(client.post("/search", json=body), 422)
+        assert (found.field, says in f"{found.detail}; {found.fix}") == ("k", True), found
+        if fits := re.search("a k of at most ([0-9]+)", found.fix):
+            search(client, **{**body, "k": int(fits[1])})
+        told = client.get("/index").json()["limits"]
+    assert {name: told[name] for name in ("max_hits", "max_explained")} == {
+        "max_hits": 10_000,
+        "max_explained": 200,
+        **limits,
+    }
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from diffretriever.schemas.serve import (
     SearchRequest,
     SearchResponse,
 )
-from diffretriever.schemas.serve_config import ServeConfig
+from diffretriever.schemas.serve_config import ServeConfig, ServeLimits
 from diffretriever.scoring.fusion import FUSION_DEPTH, lists_for
 from diffretriever.serving.answering import Answering, CheckedRequest, Planner, encoded_query
 from diffretriever.serving.backend import Backend
@@ -88,6 +88,7 @@ class Service:
         limits = self.config.limits
         if request.k > limits.max_k:
             raise InvalidError(f"{request.k} passages are too many", f"ask for at most {limits.max_k}", "k")
+        _check_passages(request, limits)
         _check_words(request, view.index.manifest.retriever)
         mode = self._mode(request.mode)
         condition = await self._condition(view, request.filter)
@@ -227,6 +228,21 @@ class Service:
         return await self._backend.encode(await asyncio.to_thread(self._answering.prepare_passages, titles, texts))
 
 
+def _most_passages(request: SearchRequest) -> int:
+    """Return how many passages an answer can have, all queries together."""
+    return request.k * (1 if isinstance(request.query, str) else len(request.query))
+
+
+def _check_passages(request: SearchRequest, limits: ServeLimits) -> None:
+    """Raise `InvalidError` for an answer of too many passages, all queries together."""
+    most, done = (limits.max_explained, " to explain") if request.explain else (limits.max_hits, "")
+    passages = _most_passages(request)
+    if passages > most:
+        fits = most * request.k // passages
+        fix = f"ask for a k of at most {fits}" if fits else f"send at most {most} queries"
+        raise InvalidError(f"{passages} passages are too many{done}", f"{fix} in a request", "k")
+
+
 def _check_words(request: SearchRequest, retriever: RetrieverConfig) -> None:
     """Raise `InvalidError` where slots cannot be read as words of the whole vocabulary, or too many would be."""
     if not request.words:
@@ -236,7 +252,7 @@ def _check_words(request: SearchRequest, retriever: RetrieverConfig) -> None:
     if not retriever.is_readable:
         detail = f"vectors of the {retriever.method} method cannot be read as words"
         raise InvalidError(detail, "leave words out", "words")
-    passages = request.k * (1 if isinstance(request.query, str) else len(request.query))
+    passages = _most_passages(request)
     if passages > MOST_READ_PASSAGES:
         fix = f"ask for at most {MOST_READ_PASSAGES} passages for all queries together, or leave words out"
         raise InvalidError(f"{passages} passages are too many to read the slots of", fix, "words")
