@@ -1,8 +1,8 @@
 """The scores that passages are ranked by: lists that an index is searched for, alone or summed.
 
 A mode is known by its text, which is the same however its lists were put in order: `bm25+dense` is `dense+bm25`, and
-`dense+sparse` is `hybrid`, the paper's name for it. Lists with numbers before them are summed otherwise: in
-`dense+0.03bm25` a passage's scores count as they are, the second one .03 times.
+`dense+sparse` is `hybrid`, the paper's name for it. Numbers give weights: `dense+0.3bm25` adds the dense score
+and 0.3 times the passage's BM25 score divided by the query's highest BM25 score.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def parse_mode(text: str) -> str:
         return mode_of(weights)
     if len(weights) == 1 or not all(0 < weight < math.inf for weight in weights.values()):
         raise ValueError(
-            f"'{shortened(text)}': numbers are weights above 0 in a sum of several lists, such as dense+0.03bm25"
+            f"'{shortened(text)}': numbers are weights above 0 in a sum of several lists, such as dense+0.3bm25"
         )
     # With no number at all it would be another mode.
     hidden = 1.0 if {*weights.values()} != {1.0} else None
@@ -97,7 +97,7 @@ Mode: TypeAlias = Annotated[
     WithJsonSchema({"anyOf": [{"type": "string", "enum": [*_MODES]}, _WEIGHTED]}),
 ]
 """A score to rank by: `dense`, `sparse`, `hybrid` (the paper's sum of both), `bm25`, or a sum such as `dense+bm25` or,
-with weights, `dense+0.03bm25`."""
+with weights, `dense+0.3bm25`."""
 
 
 def lists_of(mode: Mode) -> tuple[ListName, ...]:

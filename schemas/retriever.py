@@ -155,7 +155,7 @@ class RetrieverBase(Model):
     """Python package that runs it, where the plain installation does not bring that."""
 
     default_mode: Mode | None = Field(default=None, exclude_if=_is_unset)
-    """What passages are ranked by where nobody says otherwise, such as dense+0.03bm25; None: the last of its scores."""
+    """What passages are ranked by where nobody says otherwise, such as dense+0.3bm25; None: the last of its scores."""
 
     @model_validator(mode="after")
     def _offers_its_default(self) -> Self:

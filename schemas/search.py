@@ -87,7 +87,7 @@ class SearchJob(SearchOptions, VersionOption, FilterOption, QueryBudgetOptions):
     """The question."""
     mode: Mode | None = None
     """Score to rank by: dense, sparse, hybrid, bm25 of the texts, or a sum such as dense+bm25 or, with weights,
-    dense+0.03bm25; default: the retriever's `default_mode`, or else hybrid where it makes that, or what it makes."""
+    dense+0.3bm25; default: the retriever's `default_mode`, or else hybrid where it makes that, or what it makes."""
     top_k: PositiveInt = 10
     """Passages to show."""
     explain: bool = False
@@ -112,7 +112,7 @@ class BatchSearchJob(RayConfig, SearchOptions, FilterOption, SelfExclusion, RunT
     queries: Place | None = None
     """File of queries in place of a collection: .jsonl objects or id<TAB>text lines, either may be .gz."""
     output: Place
-    """Folder for the runs, one for each mode: dense.trec, sparse.trec, hybrid.trec, dense+0.03bm25.trec."""
+    """Folder for the runs, one for each mode: dense.trec, sparse.trec, hybrid.trec, dense+0.3bm25.trec."""
     modes: tuple[Mode, ...] = ()
     """Scores to rank by, as --mode of search.py takes them; default: those that the retriever makes, and its
     `default_mode`."""

@@ -146,7 +146,7 @@ class SearchRequest(Model):
     k: Annotated[int, Field(gt=0, le=MOST_K)] = 10
     """Passages wanted for each query."""
     mode: Mode | None = None
-    """Score to rank by, one of those that `GET /index` names, or a sum of them with weights such as dense+0.03bm25;
+    """Score to rank by, one of those that `GET /index` names, or a sum of them with weights such as dense+0.3bm25;
     default: its `default_mode`."""
     budget: AskedBudget = None
     """K_q, the slots of each query; retrievers without slots take none."""

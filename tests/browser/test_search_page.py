@@ -170,14 +170,14 @@ def choose(page: Page, choice: str, address: str) -> None:
 
 
 def test_the_usual_sum_keeps_its_weights(page: Page, stub: Stub) -> None:
-    stub.index = {**stub.index, "further_modes": ["bm25", "dense+bm25"], "default_mode": "dense+0.03bm25"}
+    stub.index = {**stub.index, "further_modes": ["bm25", "dense+bm25"], "default_mode": "dense+0.3bm25"}
     page.go("/", q=TIDES)
     page.settled()
-    assert stub.asked[-1].mode == "dense+0.03bm25"
+    assert stub.asked[-1].mode == "dense+0.3bm25"
     assert page.run("return document.querySelector('[name=mode]:checked').value") == "dense"
     choose(page, "[name=bm25][value=without]", "mode=dense")
-    choose(page, "[name=bm25][value=added]", "0.03bm25")
-    assert [each.mode for each in stub.asked[-2:]] == ["dense", "dense+0.03bm25"]
+    choose(page, "[name=bm25][value=added]", "0.3bm25")
+    assert [each.mode for each in stub.asked[-2:]] == ["dense", "dense+0.3bm25"]
 
 
 def test_a_usual_sum_without_bm25_can_be_chosen(page: Page, stub: Stub) -> None:

@@ -157,7 +157,7 @@ def test_local_command(
     [
         (
             0,
-            r"1 passage by dense\+0\.0075sparse\+0\.03bm25 scores for 'when do I cut .*\n.*\n      Prune roses in late",
+            r"1 passage by dense\+0\.25bm25 scores for 'when do I cut .*\n.*\n      Prune roses in late",
         ),
         (1, r"1 bees Bees {'year': 2024}\n2 bread"),
         (2, r"torch.Size\(\[1, 1, 64\]\) torch.Size\(\[1, 1, \d+\]\)"),

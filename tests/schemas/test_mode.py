@@ -29,8 +29,8 @@ def test_every_mode_has_one_text() -> None:
 @pytest.mark.parametrize(
     ("text", "mode", "lists", "weights"),
     [
-        ("dense+0.03bm25", "dense+0.03bm25", ("dense", "bm25"), (1.0, 0.03)),
-        (".030bm25+1.0dense", "dense+0.03bm25", ("dense", "bm25"), (1.0, 0.03)),
+        ("dense+0.3bm25", "dense+0.3bm25", ("dense", "bm25"), (1.0, 0.3)),
+        (".30bm25+1.0dense", "dense+0.3bm25", ("dense", "bm25"), (1.0, 0.3)),
         ("2sparse+dense", "dense+2sparse", ("dense", "sparse"), (1.0, 2.0)),
         ("1dense+bm25", "1dense+1bm25", ("dense", "bm25"), (1.0, 1.0)),
         ("0.7dense+.2sparse+.1bm25", "0.7dense+0.2sparse+0.1bm25", ("dense", "sparse", "bm25"), (0.7, 0.2, 0.1)),
@@ -83,9 +83,9 @@ def test_what_indexes_offer() -> None:
 def test_the_default_mode() -> None:
     fields = {"backbone": {"source": "x"}}
     assert MaskedRetriever.model_validate(fields).ranked_by == "hybrid"
-    pooled = PooledRetriever.model_validate({**fields, "default_mode": "0.03bm25+dense"})
-    assert pooled.ranked_by == "dense+0.03bm25"
-    assert pooled.reported_modes == ("dense", "dense+0.03bm25")
+    pooled = PooledRetriever.model_validate({**fields, "default_mode": "0.3bm25+dense"})
+    assert pooled.ranked_by == "dense+0.3bm25"
+    assert pooled.reported_modes == ("dense", "dense+0.3bm25")
     before = pooled.model_copy(update={"default_mode": None})
     manifests = [IndexManifest(retriever=each, created="today") for each in (pooled, before)]
     assert manifests[0].fingerprint == manifests[1].fingerprint, "indexes of before are added to"

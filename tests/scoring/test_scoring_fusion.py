@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from fractions import Fraction
 from typing import get_args
 
@@ -146,16 +147,36 @@ def test_a_mode_is_ranked_from_its_lists() -> None:
     assert dict(three) == pytest.approx({"b": 2 / 3, "a": 1 / 3, "c": 0.0})
 
 
-def test_weighted_scores_count_as_they_are() -> None:
-    both = Hits.of([[("a", 0.5), ("b", 0.25), ("c", -0.125)], [("b", 2.0)]])
+def test_weighted_sums_add_dense_scores_and_shares_of_the_highest_bm25_score() -> None:
+    both = Hits.of([[("a", 0.5), ("b", 0.25), ("c", -0.125)], [("b", 8.0), ("c", 4.0)]])
     lists: dict[ListName, Hits] = {"dense": both[:1], "bm25": both[1:]}
-    expected = [("b", 0.75), ("a", 0.5), ("c", -0.125)]
+    expected = [("a", 0.5), ("b", 0.5), ("c", 0.0)]
     assert ranked("dense+0.25bm25", lists, 3) == [expected], "a passage without a word of the query has 0 of BM25"
     assert ranked("dense+0.25bm25", lists, 2) == [expected[:2]]
-    # Of full lists the others have the last score at most.
+    # A passage that a full list lacks has its last score at most.
     full = Hits.of([[("a", 0.5), ("b", 0.25)], [("c", 4.0), ("d", 3.0)]])
-    found = ranked("dense+0.25bm25", {"dense": full[:1], "bm25": full[1:]}, 4, depth=2)
-    assert found == [[("a", 1.25), ("c", 1.25), ("b", 1.0), ("d", 1.0)]]
+    found = ranked("dense+bm25", {"dense": full[:1], "bm25": full[1:]}, 4, depth=2)
+    assert found == [[("a", 0.5), ("c", 0.5), ("b", 0.0), ("d", 0.0)]], "without weights: min-max"
+    found = ranked("dense+2bm25", {"dense": full[:1], "bm25": full[1:]}, 4, depth=2)
+    assert found == [[("c", 2.25), ("a", 2.0), ("b", 1.75), ("d", 1.75)]]
+
+
+@pytest.mark.parametrize("mode", ["dense+0.25bm25", "dense+0.1sparse+0.25bm25", "sparse+2bm25"])
+def test_a_longer_query_gives_its_words_no_more_weight(mode: str) -> None:
+    """BM25 and sparse scores grow with the number of words; a query whose words are repeated keeps its ranking."""
+    dense = Hits.of([[("a", 0.5), ("b", 0.45), ("c", 0.3)]])
+    words = Hits.of([[("c", 3.0), ("b", 2.5), ("a", 1.0)]])
+    longer = replace(words, scores_F=words.scores_F * 16)
+    hits = [
+        ranked(mode, {"dense": numbered, "sparse": alike, "bm25": alike}, 3)
+        for numbered, alike in (Hits.numbered_alike([dense, each]) for each in (words, longer))
+    ]
+    assert hits[0] == hits[1]
+
+
+def test_weighted_sums_without_words_in_common_are_dense_scores() -> None:
+    both = Hits.of([[("a", 0.5), ("b", 0.25)], []])
+    assert ranked("dense+0.25bm25", {"dense": both[:1], "bm25": both[1:]}, 2) == [[("a", 0.5), ("b", 0.25)]]
 
 
 MODES = ("2dense+0.5sparse", "dense+3bm25", "0.5dense+sparse+2bm25")

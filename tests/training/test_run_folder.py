@@ -69,7 +69,7 @@ def test_weights_may_lie_elsewhere_and_indexes_be_ranked_otherwise(folder_of: Fo
     place = manifest.retriever.backbone.model_copy(update={"source": "elsewhere"})  # type: ignore[union-attr]
     moved = manifest.model_copy(update={"retriever": manifest.retriever.model_copy(update={"backbone": place})})
     assert manifest.differences(moved) == []
-    named = manifest.retriever.model_copy(update={"default_mode": "dense+0.03bm25"})
+    named = manifest.retriever.model_copy(update={"default_mode": "dense+0.3bm25"})
     assert manifest.differences(manifest.model_copy(update={"retriever": named})) == []
     assert manifest.differences(manifest.model_copy(update={"step": 3})) == []
 

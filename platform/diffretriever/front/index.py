@@ -234,7 +234,7 @@ class Index:
         Args:
             queries: a text, or several.
             k: passages a query.
-            mode: score to rank by, such as `dense` or `dense+0.03bm25`; None: `searcher.default_mode`.
+            mode: score to rank by, such as `dense` or `dense+0.3bm25`; None: `searcher.default_mode`.
             budget: K_q; None is the retriever's own.
             filter: condition on metadata, such as `year >= 2020 AND lang = 'en'`: passages that do not meet it are not
                 found, the others have the scores that they have without it. `index.filters` says what it is made of.

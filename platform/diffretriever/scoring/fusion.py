@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 
 import numpy as np
@@ -61,9 +62,10 @@ def takes_bounds(modes: Iterable[Mode], k: int, depth: int = FUSION_DEPTH) -> bo
 def ranked(mode: Mode, lists: Mapping[ListName, Hits | BoundedHits], k: int, depth: int = FUSION_DEPTH) -> Hits:
     """Return each query's best `k` passages by one mode: of one list, or of the sum of several.
 
-    Without weights the sum is the equal one of min-max scores (Eq. 4), with weights that of the scores as they are. A
-    passage that a list of `depth` passages lacks then has its last score, one that a shorter list lacks 0: such a list
-    has all passages with a word of the query.
+    Without weights the sum is the equal one of min-max scores (Eq. 4). With weights it is the sum of dense scores as
+    they are, and of sparse and BM25 scores divided by the query's highest: these grow with the length of the query,
+    which must not decide how much they count beside a cosine. A passage that a list of `depth` passages lacks then has
+    its last score. A shorter list has all passages with a word of the query, and others have 0 there.
 
     Args:
         mode: the score.
@@ -72,10 +74,12 @@ def ranked(mode: Mode, lists: Mapping[ListName, Hits | BoundedHits], k: int, dep
         k: passages kept.
         depth: passages of each list that take part in a sum.
     """
-    first, *rest = (lists[name] for name in lists_of(mode))
+    weights = weights_of(mode)
+    first, *rest = (
+        lists[name] if weights is None or name == "dense" else _by_highest(lists[name]) for name in lists_of(mode)
+    )
     others = [hits for hits in rest if isinstance(hits, Hits)]
     assert len(others) == len(rest), "the first list alone can be within bounds"
-    weights = weights_of(mode)
     if isinstance(first, BoundedHits):
         assert weights is not None, "bounds are enough for sums with weights"
         return _ranked_within(first, [hits.first(depth) for hits in others], weights, k)
@@ -83,6 +87,16 @@ def ranked(mode: Mode, lists: Mapping[ListName, Hits | BoundedHits], k: int, dep
         return first.first(k)
     lists_of_sum = [first, *others]
     return fused(lists_of_sum, k, depth=depth) if weights is None else _weighted(lists_of_sum, weights, k, depth)
+
+
+def _by_highest(hits: Hits | BoundedHits) -> Hits:
+    """Return hits whose scores are divided by the highest of their query; all 0 where that is not above 0."""
+    assert isinstance(hits, Hits), "dense scores alone can be within bounds"
+    highest_Q = np.zeros(len(hits))
+    filled_Q = hits.counts_Q > 0
+    highest_Q[filled_Q] = hits.scores_F[hits.offsets[:-1][filled_Q]]
+    factors_Q = np.divide(1.0, highest_Q, out=np.zeros(len(hits)), where=highest_Q > 0)
+    return replace(hits, scores_F=hits.scores_F * np.repeat(factors_Q, hits.counts_Q))
 
 
 def _weighted(lists: Sequence[Hits], weights: Sequence[float], k: int, depth: int) -> Hits:
