@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import json
 import os
+import select
 import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -68,11 +70,35 @@ _WRITTEN = ("index", "output")
 """Fields of jobs that say where they write."""
 
 
+@contextmanager
+def _until_the_reader_leaves() -> Iterator[None]:
+    """End the process quietly, with the status of SIGPIPE, if the reader of its output leaves, as `head` does."""
+    try:
+        try:
+            yield
+        finally:
+            print(end="", flush=True)
+    except BrokenPipeError:
+        poll = select.poll()
+        for number in (1, 2):
+            poll.register(number, 0)
+        closed = [number for number, event in poll.poll(0) if event & select.POLLERR]
+        # A connection's, not the output's.
+        if not closed:
+            raise
+        # Python writes at its end what could not be written before.
+        for number in closed:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+        raise SystemExit(128 + signal.SIGPIPE) from None
+
+
+@_until_the_reader_leaves()
 def run(config_class: type[C], main: Callable[[C], None]) -> None:
     """Fill the config from the command line and call `main`.
 
     Exit status: 0 on success, 1 for a mistake that the message explains, 2 for a wrong command line, 130 when
-    interrupted, 143 when told to end; anything unforeseen leaves a traceback and 1.
+    interrupted, 141 when the reader of the output leaves, 143 when told to end; anything unforeseen leaves a traceback
+    and 1.
     """
     signal.signal(signal.SIGTERM, _end)
     _quieten_libraries()

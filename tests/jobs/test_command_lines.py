@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -116,6 +117,18 @@ def test_search_prints_ranked_passages(index: Path) -> None:
     assert [set(row) for row in rows] == [{"id", "score", "mode", "title", "text", "collection", "metadata"}] * 2
 
 
+@pytest.mark.parametrize("flags", [["--list-presets"], ["--query", "heat"], ["--query", "heat", "--json-output"]])
+def test_a_job_whose_reader_leaves_ends_without_a_word(flags: list[str], index: Path) -> None:
+    """As by `| head -1`: every job's output goes through the same place."""
+    name, place = ("search", ["--index", str(index)]) if "--query" in flags else ("encode_beir", [])
+    read, write = os.pipe()
+    os.close(read)
+    command = ["python", str(ROOT / "jobs" / f"{name}.py"), *flags, *place]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (128 + 13, "")
+
+
 def test_an_older_version_is_searched_and_gone_back_to(index: Path) -> None:
     job("maintain_index", "--index", index, "--delete", ",".join(f"d{number}" for number in range(1, 60)))
     ask = ["--index", index, "--query", "slot", "--json-output"]
@@ -160,6 +173,7 @@ def test_a_run_is_scored_by_itself(tmp_path: Path) -> None:
 
 MISTAKES = [
     ("search", ["--index", "nowhere", "--query", "x"], "no index at nowhere"),
+    ("encode_beir", ["--collection", "my-corpus", "--index", "i", "--retriever", "bm25"], "no such name. Known: arg"),
     ("encode_beir", ["--collection", "nowhere", "--index", "i", "--retriever", "bm25"], "no collection 'nowhere'"),
     ("evaluate", ["--run", "no.trec", "--qrels", "no.tsv", "--output", "o"], "no.trec"),
     ("maintain_index", ["--index", "i"], "nothing to do"),
