@@ -36,6 +36,22 @@ def test_other_failures_are_told_at_once() -> None:
     assert init.call_count == 1
 
 
+def test_a_long_tmpdir_is_too_long_for_rays_sockets_so_ray_gets_a_short_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    for length, given in ((39, None), (40, "/tmp/ray")):
+        monkeypatch.setenv("TMPDIR", "/scratch".ljust(length, "x"))
+        with patch("ray.init") as init:
+            connect("local")
+        assert init.call_args.kwargs.get("_temp_dir") == given
+
+
+def test_a_long_ray_tmpdir_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", "/scratch".ljust(40, "x"))
+    with patch("ray.init") as init, pytest.raises(ValueError, match=r"RAY_TMPDIR /scratchx+ is too long: .* 39 bytes"):
+        connect("local")
+    assert not init.called
+
+
 def test_what_nobody_can_do_anything_about_is_not_said(caplog: pytest.LogCaptureFixture) -> None:
     """Ray's own sentences, as its code has them: one that is worded anew would be said again."""
     with patch("ray.init"), warnings.catch_warnings(record=True) as said:

@@ -24,6 +24,7 @@ from weakref import WeakSet
 
 import ray
 import yaml
+from ray._common.utils import get_default_system_temp_dir
 from ray._private.utils import read_ray_address
 
 from diffretriever.consent import VARIABLE, trusted_sources
@@ -47,6 +48,8 @@ _SECONDS_TO_ANSWER = 3.0
 _STARTS = 4
 _TOO_LATE = ("timed out during startup", "Timed out waiting for file")
 """What Ray says then, or where one of them has died."""
+_FOLDER_BYTES = 107 - len("/ray/session_2026-01-31_23-59-59_999999_4194304/sockets/plasma_store")
+"""What the longest path of a Unix socket leaves for the folder that Ray makes its own in."""
 _TOKENS = "ray._private.authentication.authentication_token_setup"
 """The logger of what Ray says of tokens."""
 _HOW_TO_RETRY = "\nFailed to apply UDF transform after"
@@ -287,9 +290,16 @@ def connect(address: str, **options: Any) -> None:
     Args:
         address: of the cluster; `local` for a new one.
         options: further ones of `ray.init`.
+
+    Raises:
+        ValueError: RAY_TMPDIR is too long for Ray's sockets. A long TMPDIR is passed over for /tmp.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     _quieten()
+    if address == "local" and len(os.fsencode(folder := get_default_system_temp_dir())) > _FOLDER_BYTES:
+        if "RAY_TMPDIR" in os.environ:
+            raise ValueError(f"RAY_TMPDIR {folder} is too long: set it to a path of at most {_FOLDER_BYTES} bytes")
+        options = {"_temp_dir": "/tmp/ray", **options}  # noqa: S108 (Ray's own default)
     handler = signal.getsignal(signal.SIGTERM)
     for attempt in range(_STARTS):
         try:
