@@ -22,10 +22,16 @@ def shortened(text: str, most: int = 60) -> str:
     return f"{text[: kept // 2]}…{text[len(text) - (kept - kept // 2) :]}"
 
 
-def suggest(wrong: str, known: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?" for the known name nearest to `wrong`, or a list of the known names."""
+def suggest(wrong: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return " Did you mean 'x'?" for the known name nearest to `wrong`, or a list of the known names.
+
+    Args:
+        wrong: the unknown name.
+        known: the names to choose from.
+        cutoff: least likeness of the two names, 1 for equal ones.
+    """
     names = sorted(known)
-    close = difflib.get_close_matches(wrong, names, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(wrong, names, n=1, cutoff=cutoff)
     if close:
         return f" Did you mean '{close[0]}'?"
     return f" Known: {', '.join(names)}."

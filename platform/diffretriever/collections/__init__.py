@@ -94,7 +94,9 @@ def _opened(source: str) -> Collection:
         return open_dataset(source)
     if source.startswith(irds.PREFIX):
         return irds.open_irds(source)
-    raise ValueError(f"no collection '{source}': no such file or folder, no such name.{suggest(source, _names())}")
+    # The user may have meant a path of their own: `my-corpus` is no slip for `nfcorpus`.
+    hint = suggest(source, _names(), cutoff=0.8)
+    raise ValueError(f"no collection '{source}': no such file or folder, no such name.{hint}")
 
 
 def _open_path(path: Path, shown: str) -> Collection:
