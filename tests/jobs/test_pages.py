@@ -18,7 +18,6 @@ from typing import NamedTuple
 import pytest
 
 from diffretriever.schemas.serve_config import ServeConfig
-from tests.pipelines.corpora import line, write_corpus
 from tests.ports import free_port, status_at
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,12 +31,31 @@ pytestmark = pytest.mark.cluster
 
 
 def commands() -> list[str]:
-    return [command for block in blocks_of("sh") for command in block.strip().splitlines()]
+    return [command for block in blocks_of("sh") if block != CORPUS for command in block.strip().splitlines()]
 
 
 def blocks_of(language: str) -> list[str]:
     pages = [(ROOT / page).read_text("utf-8") for page in PAGES]
     return [block for page in pages for block in re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)]
+
+
+CORPUS = next(block for block in blocks_of("sh") if "my-corpus/corpus.jsonl" in block)
+"""The commands that make the corpus of all pages, which must come before the first that reads it."""
+
+
+def shown() -> dict[str, str]:
+    """Return the commands of docs/search.md that it shows the output of, and that output."""
+    page = (ROOT / "docs" / "search.md").read_text("utf-8")
+    found = re.search(
+        r"```sh\n([^`]+)```\n\nThe search and the evaluation print:\n\n```text\n(.*?)```", page, re.DOTALL
+    )
+    assert found is not None
+    return dict(zip(found[1].splitlines()[1:], found[2].split("\n\n"), strict=True))
+
+
+def two_decimals(text: str) -> str:
+    """Processors differ in the precision that they compute in."""
+    return re.sub(r"(\.\d\d)\d\d", r"\1", text)
 
 
 ON_RAY = ("train",)
@@ -49,17 +67,12 @@ SUBMITTED = [c for c in commands() if c.startswith("ray job submit")]
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a stranger has after cloning, with a corpus beside it."""
+    """What a stranger has after cloning, with the corpus that docs/search.md makes."""
     folder = tmp_path_factory.mktemp("checkout")
     for name in ("platform", "schemas", "jobs", "serve"):
         # With what Python and numba compiled, as after the first command.
         shutil.copytree(ROOT / name, folder / name, symlinks=True)
-    corpus = write_corpus(
-        folder / "my-corpus", [json.dumps(json.loads(line(i)) | {"year": 2000 + i, "lang": "en"}) for i in range(40)]
-    )
-    (corpus / "queries.jsonl").write_text("".join(f'{{"_id": "q{i}", "text": "masked slot {i}"}}\n' for i in range(8)))
-    judged = "".join(f"q{i}\tp{i}\t1\n" for i in range(8))
-    (corpus / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
+    subprocess.run(["bash", "-ec", CORPUS], cwd=folder, check=True)
     return folder
 
 
@@ -125,6 +138,9 @@ def run(command: str, folder: Path, environment: dict[str, str]) -> subprocess.C
 def test_the_pages_have_the_commands() -> None:
     assert len(LOCAL) >= 20
     assert len(SUBMITTED) == 2
+    first = next(block for block in blocks_of("sh") if "my-corpus" in block)
+    assert first == CORPUS, "a page reads my-corpus before one says how to make it"
+    assert set(shown()) <= set(LOCAL)
     assert {c for c in commands() if c.startswith("make ")} == {"make demo", "make test"}
 
 
@@ -150,6 +166,7 @@ def test_local_command(
     done = run(command, checkout, environment)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert done.stdout
+    assert two_decimals(shown().get(command, "")) in two_decimals(done.stdout)
 
 
 @pytest.mark.parametrize(
