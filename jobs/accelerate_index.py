@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from _entry import absolute_place, run
 
 from diffretriever.schemas.accelerate import AccelerateJob
+from diffretriever.schemas.base import counted
 
 if TYPE_CHECKING:
     from diffretriever.index.table import PassageIndex
@@ -31,7 +32,8 @@ def main(config: AccelerateJob) -> None:
 
     done = accelerate(config, make)
     for kind, kept in done.files.items():
-        print(f"{config.index}: {kind} made for {kept.made} fragments that had none, {kept.bytes / 1e6:,.1f} MB in all")
+        made = f"{kind} made for {counted(kept.made, 'fragments')} that had none"
+        print(f"{config.index}: {made}, {kept.bytes / 1e6:,.1f} MB in all")
     if done.only_streams:
         print(
             "searches will read the whole table, since codes of means only serve candidates and none are calibrated: "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from _entry import absolute_place, run
 
+from diffretriever.schemas.base import counted
 from diffretriever.schemas.places import as_place
 from diffretriever.schemas.search import BatchSearchJob
 
@@ -19,7 +20,8 @@ def main(config: BatchSearchJob) -> None:
     }
     summary = search_batch(config.model_copy(update=places))
     rate = summary.queries / summary.seconds
-    print(f"{summary.queries:,} queries over {summary.passages:,} passages in {summary.seconds:.0f} s ({rate:.1f}/s)")
+    done = f"{counted(summary.queries, 'queries')} over {counted(summary.passages, 'passages')}"
+    print(f"{done} in {summary.seconds:.0f} s ({rate:.1f}/s)")
     if summary.parts_found:
         print(f"  {summary.parts_found:,} parts were searched by an earlier attempt")
     for mode, path in summary.runs.items():

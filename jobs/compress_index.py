@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from _entry import absolute_place, run
 
+from diffretriever.schemas.base import counted
 from diffretriever.schemas.compress import CompressJob, CompressSummary
 
 
@@ -17,7 +18,7 @@ def main(config: CompressJob) -> None:
 
 def describe(summary: CompressSummary, *, kept: bool) -> str:
     """Return the summary as lines for a person."""
-    head = f"{summary.index}: {summary.passages:,} passages as {summary.codec}"
+    head = f"{summary.index}: {counted(summary.passages, 'passages')} as {summary.codec}"
     if summary.written == 0 and summary.bytes_before == summary.bytes_after:
         return f"{head} already, {summary.bytes_after / 1e6:,.1f} MB"
     sizes = f"{summary.bytes_before / 1e6:,.1f} MB before, {summary.bytes_after / 1e6:,.1f} MB now"

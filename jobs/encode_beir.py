@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from _entry import absolute_place, run
 
+from diffretriever.schemas.base import counted
 from diffretriever.schemas.encode import EncodeJob, EncodeSummary
 from diffretriever.schemas.places import as_place
 
@@ -20,7 +21,8 @@ def main(config: EncodeJob) -> None:
 
 def describe(summary: EncodeSummary) -> str:
     """Return the summary as lines for a person; nothing that was left out goes unsaid."""
-    lines = [f"{summary.index}: {summary.rows:,} passages, {summary.encoded:,} encoded now in {summary.seconds:.0f} s"]
+    rows = counted(summary.rows, "passages")
+    lines = [f"{summary.index}: {rows}, {summary.encoded:,} encoded now in {summary.seconds:.0f} s"]
     if summary.steady_rate:
         lines[0] += f" ({summary.steady_rate:.1f} passages/s once running)"
     if summary.device_share is not None and summary.peak_memory is not None:
@@ -38,7 +40,7 @@ def describe(summary: EncodeSummary) -> str:
         lines.append(f"  {summary.deleted:,} were deleted, as the collection no longer has them")
     if summary.bad:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(summary.bad_reasons.items()))
-        lines.append(f"  {summary.bad:,} bad records were set aside in {summary.quarantine}: {kinds}")
+        lines.append(f"  {counted(summary.bad, 'bad records')} set aside in {summary.quarantine}: {kinds}")
     return "\n".join([*lines, f"  retriever fingerprint {summary.fingerprint}"])
 
 

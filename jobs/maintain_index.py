@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from _entry import run
 
+from diffretriever.schemas.base import counted
 from diffretriever.schemas.inspect import MaintainJob
 from diffretriever.schemas.settings import RayConfig
 
@@ -31,8 +32,8 @@ def main(config: MaintainJob) -> None:
             # The files of the fragments that were joined are of no more use.
             if has_files(index):
                 accelerate_index(index)
-            print(f"compacted to {index.contents().fragments} fragments")
-        print(f"{config.index}: {len(index):,} passages, version {index.version}")
+            print(f"compacted to {counted(index.contents().fragments, 'fragments')}")
+        print(f"{config.index}: {counted(len(index), 'passages')}, version {index.version}")
 
 
 def _ids_of(config: MaintainJob) -> list[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from _entry import absolute_place, run
 
+from diffretriever.schemas.base import counted
 from diffretriever.schemas.places import as_place
 from diffretriever.schemas.rerank import RerankJob
 
@@ -21,7 +22,8 @@ def main(config: RerankJob) -> None:
     job = config.model_copy(update={"output": as_place(absolute_place(config.output, "--output"))})
     summary = rerank_run(job, _records(job))
     rate = f" ({summary.passages / summary.seconds:.1f} passages/s)" if summary.passages else ""
-    print(f"{job.output}: {summary.queries:,} queries, {summary.passages:,} passages scored now{rate}")
+    queries, passages = counted(summary.queries, "queries"), counted(summary.passages, "passages")
+    print(f"{job.output}: {queries}, {passages} scored now{rate}")
     if summary.resumed:
         print(f"  {summary.resumed:,} queries had been scored by an earlier attempt")
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from _entry import run
 
+from diffretriever.schemas.base import counted
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.search import SearchJob
 
@@ -48,7 +49,7 @@ def main(config: SearchJob) -> None:
         print(json.dumps(_as_json(ranked, mode, explained), ensure_ascii=False, indent=2, default=date.isoformat))
         return
     among = f", of which those count that meet {config.filter}" if config.filter else ""
-    print(f"{mode} scores of {len(searcher.index):,} passages{among}")
+    print(f"{mode} scores of {counted(len(searcher.index), 'passages')}{among}")
     if not ranked:
         print("nothing found")
     for rank, (((passage_id, score), passage), explanation) in enumerate(zip(ranked, explained, strict=True), start=1):

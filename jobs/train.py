@@ -6,6 +6,7 @@ from pathlib import Path
 
 from _entry import absolute_place, run
 
+from diffretriever.schemas.base import counted
 from diffretriever.schemas.places import StorePath, as_place, plain_place
 from diffretriever.schemas.training import TrainingManifest, TrainJob
 
@@ -25,8 +26,8 @@ def main(config: TrainJob) -> None:
 def describe(manifest: TrainingManifest, job: TrainJob) -> str:
     """Return lines for a person: what was trained, and how to use it."""
     return (
-        f"{job.output}/adapter: {manifest.trainable:,} parameters trained in {manifest.step:,} steps on "
-        f"{manifest.examples:,} queries, recipe {job.recipe_title}\n"
+        f"{job.output}/adapter: {manifest.trainable:,} parameters trained in {counted(manifest.step, 'steps')} on "
+        f"{counted(manifest.examples, 'queries')}, recipe {job.recipe_title}\n"
         f"  use it with --retriever {job.output}/retriever.yaml"
     )
 

@@ -37,6 +37,16 @@ def suggest(wrong: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     return f" Known: {', '.join(names)}."
 
 
+def counted(count: int, units: str) -> str:
+    """Return a count with its unit: `1 passage`, `2,000 passages`.
+
+    Args:
+        count: how many there are.
+        units: the unit in the plural.
+    """
+    return f"{count:,} {re.sub('ies$', 'y', units).removesuffix('s') if count == 1 else units}"
+
+
 def refuse_unknown_keys(values: Any, known: Iterable[str], where: str) -> Any:
     """Raise `ValueError` naming the first key of mapping `values` that is not among `known`."""
     if not isinstance(values, dict):

@@ -11,6 +11,15 @@ from diffretriever import progress
 from diffretriever.progress import Progress, track
 
 
+@pytest.mark.parametrize(
+    ("total", "unit", "said"), [(1, "passages", "1 passage"), (1, "queries", "1 query"), (2000, "steps", "2,000 steps")]
+)
+def test_one_of_a_unit_is_in_the_singular(total: int, unit: str, said: str) -> None:
+    stream = io.StringIO()
+    with Progress("corpus", total, stream, unit=unit):
+        assert stream.getvalue() == f"corpus: {said} to do\n"
+
+
 def test_rates_of_blocks_that_come_in_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 200.0, 320.0, 321.0, 440.0, 441.0])
     monkeypatch.setattr("time.monotonic", lambda: next(clock))

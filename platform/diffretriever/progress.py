@@ -17,7 +17,7 @@ from typing import NoReturn, TextIO, TypeVar
 
 from tqdm import tqdm
 
-from diffretriever.schemas.base import shortened
+from diffretriever.schemas.base import counted, shortened
 
 T = TypeVar("T")
 
@@ -111,7 +111,7 @@ class Progress:
             )
             self._bar.set_postfix_str("starting", refresh=not self._quiet)
         elif not self._quiet and self._total is not None:
-            self._print(f"{self._label}: {self._total - self._done:,} {self._unit} to do")
+            self._print(f"{self._label}: {counted(self._total - self._done, self._unit)} to do")
         return self
 
     def update(self, count: int = 1, tokens: int = 0, padded_tokens: int = 0) -> None:
@@ -143,7 +143,7 @@ class Progress:
 
     def _counted(self) -> str:
         if self._total is None:
-            return f"{self._done:,} {self._unit}"
+            return counted(self._done, self._unit)
         return f"{self._done:,}/{self._total:,} ({100 * self._done // max(1, self._total)} %)"
 
     def _columns(self) -> int:

@@ -18,7 +18,7 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from diffretriever.schemas.base import shortened
+from diffretriever.schemas.base import counted, shortened
 from diffretriever.schemas.index import representation_fields
 
 
@@ -99,8 +99,8 @@ class Representations:
         return len(self.n_tokens)
 
     def __repr__(self) -> str:
-        counts = f"{len(self):,} texts, {len(self.vectors_MH):,} vectors of {self.hidden_size}"
-        return f"Representations({counts}, {len(self.impact_ids):,} impacts)"
+        counts = f"{counted(len(self), 'texts')}, {counted(len(self.vectors_MH), 'vectors')} of {self.hidden_size}"
+        return f"Representations({counts}, {counted(len(self.impact_ids), 'impacts')})"
 
     @property
     def hidden_size(self) -> int:

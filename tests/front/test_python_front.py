@@ -218,7 +218,7 @@ def test_a_retriever(retriever: dr.Retriever) -> None:
     assert (alone.vectors_MH == listed.vectors_MH).all()
     assert len(retriever.encode_queries("prune roses", budget=2).vectors_MH) == 2
     assert len(retriever.encode_passages("a text")) == 1
-    assert repr(alone).startswith("Representations(1 texts, ")
+    assert repr(alone).startswith("Representations(1 text, ")
     with pytest.raises(ValueError, match="2 texts but 1 titles"):
         retriever.encode_passages(["a", "b"], "title")
     assert repr(dr.Retriever("minilm-pooled")) == "Retriever('minilm-pooled', modes=dense)"

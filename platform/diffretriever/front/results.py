@@ -8,6 +8,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, overload
 
+from diffretriever.schemas.base import counted
 from diffretriever.schemas.metadata import Scalar
 from diffretriever.schemas.mode import Mode
 
@@ -77,7 +78,7 @@ class Results(Sequence[Hit]):
         )
 
     def __repr__(self) -> str:
-        head = f"{len(self)} passage{'' if len(self) == 1 else 's'} by {self.mode} scores for '{self.query}'"
+        head = f"{counted(len(self), 'passages')} by {self.mode} scores for '{self.query}'"
         return "\n".join([head, *(_line(hit) for hit in self.hits)])
 
     def _repr_html_(self) -> str:

@@ -32,6 +32,7 @@ from diffretriever.files import (
     write_text,
 )
 from diffretriever.full_disk import room_at
+from diffretriever.schemas.base import counted
 from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.schemas.retriever import BackboneRetriever, is_trainable
 from diffretriever.schemas.training import MANIFEST_FILE, TrainingManifest, TrainJob
@@ -179,7 +180,7 @@ class Journal:
         if self._stream.isatty():
             self._bar = tqdm(total=self._total, desc=self._label, unit="step", file=self._stream)
         else:
-            self._print(f"{self._label}: {self._total:,} steps")
+            self._print(f"{self._label}: {counted(self._total, 'steps')}")
         return self
 
     def add(self, record: Record) -> None:
