@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _LIBRARIES = ("tokenizers", "torch", "transformers")
 """What token ids and vectors also depend on; noted, not compared."""
+_MOST_DIFFERENCES = 5
+"""Of two retrievers, in a message."""
 _KEY = b"diffretriever.manifest"
 _CHECKSUM_FIELD = pa.field(ROW_CHECKSUM, pa.uint32(), nullable=False)
 
@@ -67,8 +69,12 @@ def check_same(index: IndexManifest, encoder: IndexManifest, uri: str) -> None:
     differing = index.differences(encoder)
     if index.tokenizer != encoder.tokenizer and index.libraries != encoder.libraries:
         # Another version may write the state of the same tokenizer in another way.
-        differing.append(f"versions of libraries: {index.libraries} != {encoder.libraries}")
-    raise ValueError(f"{uri} was made by another retriever (index != this one):\n  " + "\n  ".join(differing))
+        differing.insert(0, f"versions of libraries: {index.libraries} != {encoder.libraries}")
+    first, rest = differing[:_MOST_DIFFERENCES], differing[_MOST_DIFFERENCES:]
+    told = "\n  ".join([*first, f"and {len(rest)} more"] if rest else first)
+    raise ValueError(
+        f"{uri} was made by another retriever: take that one, or another index (index != this retriever):\n  {told}"
+    )
 
 
 def table_schema(manifest: IndexManifest) -> pa.Schema:
