@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if (ROOT / "platform").is_dir():
     sys.path.insert(0, str(ROOT / "platform"))
 
-from diffretriever.schemas.base import Model, mistakes  # noqa: E402
+from diffretriever.schemas.base import Model, mistakes, refuse_unknown_keys  # noqa: E402
 from diffretriever.schemas.serve_config import ServeConfig  # noqa: E402
 from diffretriever.serve import starting  # noqa: E402
 from diffretriever.serving.guard import is_address  # noqa: E402
@@ -46,6 +46,7 @@ class Address(Model):
     host: str = "127.0.0.1"
     """0.0.0.0: every machine of the network may ask, with a key."""
     port: Annotated[int, Field(ge=1, le=65535)] = 8000
+    """The port that the server listens on."""
 
 
 def main(arguments: list[str]) -> None:
@@ -59,6 +60,8 @@ def main(arguments: list[str]) -> None:
         sys.stdout.write(_help())
         return
     given = dict(_pair(argument) for argument in arguments)
+    known = ServeConfig.model_fields | Address.model_fields
+    refuse_unknown_keys({name.partition(".")[0]: value for name, value in given.items()}, known, "the settings")
     address = Address.model_validate({name: given.pop(name) for name in Address.model_fields if name in given})
     given = {**_of_address(address.host), **given}
     signal.signal(signal.SIGTERM, signal.default_int_handler)

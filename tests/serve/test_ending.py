@@ -107,6 +107,7 @@ def test_its_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> Non
     assert said.splitlines()[2].startswith("  index: Folder or object-store URI")
     for name in ("port", "host", "layout", "limits.max_k", "ingress.max_replicas"):
         assert f"\n  {name}: " in said
+    assert ":  (" not in said, "a setting without a text"
     assert "DIFFRETRIEVER_READ_KEY" in said
     assert max(map(len, said.splitlines())) <= 120
 
@@ -128,7 +129,8 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
         (["index"], "index: give settings as NAME=VALUE, such as index=indexes/mine"),
         (["index=i", "port=x"], "port: Input should be a valid integer, unable to parse string as an integer"),
         (["index=i", "port=0"], "port: Input should be greater than or equal to 1"),
-        (["indx=i", "port=PORT"], "unknown key 'indx' in ServeConfig. Did you mean 'index'?"),
+        (["indx=i", "port=PORT"], "unknown key 'indx' in the settings. Did you mean 'index'?"),
+        (["index=i", "prot=PORT"], "unknown key 'prot' in the settings. Did you mean 'port'?"),
         (["port=PORT"], "index: a value is needed"),
         (["index=/none", "port=PORT"], "no index at /none: make one by"),
         (["index=/none", "port=PORT", "host=nowhere.invalid"], "host=nowhere.invalid is no address: give"),
