@@ -37,7 +37,7 @@ RENAMED_FLAGS = {"--vectors": "--beside"}
 _VALUES = (
     (r"\{Budget,Path,StorePath\}", "qNpN"),
     (r"\{Path,StorePath\}", "PLACE"),
-    (r"\{([^{}]*)\{([^{}]*)\}([^{}]*)\}", r"{\1\2\3}"),
+    (r"(?<=[{,])\{([^{}]*)\}", r"\1"),
     (r"dict\[str,(.*)\]", r"NAME=\1"),
     (r"tuple\[(.*),\.\.\.\]", r"\1[,…]"),
     (r"\bBudget\b", "qNpN"),

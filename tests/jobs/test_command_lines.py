@@ -96,6 +96,7 @@ def test_help_is_complete(name: str, helped: tuple[list[Ended], list[str]]) -> N
     assert flags[: len(required)] == required, "required flags come first"
     assert not re.search(r"tuple\[|dict\[|StorePath|\b(str|int|float)\b", done.stdout.split("options:")[0])
     assert not re.search(r"^  --\S+ .*(tuple\[|dict\[|StorePath)", done.stdout, re.MULTILINE)
+    assert not re.search(r"\{[^}]*\{", done.stdout), "choices within choices"
     for empty in ("default: None", "default: ()", "default: )", "default factory"):
         assert empty not in done.stdout
     for field in JOBS[name].model_fields:
