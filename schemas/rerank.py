@@ -36,7 +36,7 @@ class LikelihoodReranker(Model):
     """Divide by the query's tokens. The order of a query's passages is the same either way."""
     read_offset: Literal[0, -1] = 0
     """Position read for a token, relative to it. 0: LLaDA and masked language models. -1: Dream, which predicts a token
-    one position before it (reference §2.2)."""
+    one position before it."""
     title_join: TitleJoin = "space"
     """What stands between a passage's title and text; `none` leaves the title out."""
     max_query_tokens: PositiveInt = 128

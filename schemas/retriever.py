@@ -60,8 +60,8 @@ class BackboneConfig(Model):
     adapter_revision: str | None = None
     """Branch, tag or commit of the adapter on the hub."""
     adapter_head: Literal["include", "drop"] = "include"
-    """What becomes of an adapter's part on the output head, which the authors' LLaDA adapters have by accident
-    (reference §5.5); it touches sparse scores only."""
+    """What becomes of an adapter's part on the output head, which the authors' LLaDA adapters have by accident;
+    it touches sparse scores only."""
     merge_adapter: bool = True
     """Add the adapter into the weights at load: faster, the same results up to rounding."""
     accepted_fields: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class BackboneConfig(Model):
 
 
 class PromptConfig(Model):
-    """The retrieval prompt around a text (paper Table 1; reference §1.1)."""
+    """The retrieval prompt around a text (paper Table 1)."""
 
     variant: Literal["paper", "one", "few", "three", "bare"] = "paper"
     """`paper`: one word for K=1, a few words for K>1. `three`: the original PromptReps phrasing.
@@ -101,7 +101,7 @@ them; whole words in both their forms, which is ours."""
 
 
 class ContentWordsConfig(Model):
-    """The content-word filter of the sparse representation (paper §3.3; reference §3.1); a name of `CONTENT_WORDS` too.
+    """The content-word filter of the sparse representation (paper §3.3); a name of `CONTENT_WORDS` too.
 
     Most words of a large vocabulary are one entry only with a leading space: `words` keeps some four in ten of them.
     """
@@ -240,7 +240,7 @@ class MaskedRetriever(PromptedRetriever):
     method: Literal["masked"] = "masked"
     budget: Budget = Budget(1, 1)
     read_offset: Literal[0, -1] = 0
-    """Position read for a slot, relative to it. 0: the paper. -1: Dream's own decoding (reference §2.2)."""
+    """Position read for a slot, relative to it. 0: the paper. -1: Dream's own decoding."""
     default_selector: str = Field(default="rule", exclude_if=partial(eq, "rule"))
     """What chooses K_q where a query's budget is `adaptive`: `rule`, the paper's, by the query's length, or `fixed:4`,
     where none was measured to be better."""
@@ -270,13 +270,13 @@ class MaskedRetriever(PromptedRetriever):
     """S, forward passes: with more than one, each pass fills the slots it is most confident of (paper App. A). An
     adapter is for the passes that it was trained with."""
     schedule: Literal["time-grid", "even"] = "time-grid"
-    """How many slots a pass fills. `time-grid`: Dream's times from 1 to 0.001; `even`: K/S (reference §2.4)."""
+    """How many slots a pass fills. `time-grid`: Dream's times from 1 to 0.001; `even`: K/S (paper App. A.1)."""
     confidence: Literal["entropy", "max-probability"] = "entropy"
     """What a pass is confident of: slots of low entropy (Dream) or of a high maximum (LLaDA)."""
     stop_truncation: Literal["none", "special", "turn-end", "quote"] = "none"
     """Leave out slots from the first one on that predicts a stop token, unless it is the first slot. `special`: the
     tokenizer's special tokens, as in the authors' zero-shot code; `turn-end` adds the turn's end, `quote` also the
-    closing quote (reference §2.5)."""
+    closing quote."""
 
     @model_validator(mode="after")
     def _readouts_have_one_pass(self) -> Self:

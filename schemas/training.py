@@ -84,7 +84,7 @@ class Recipe(Model):
     """One recipe for all methods and backbones; the defaults are the paper's (its §4.1 and hyperparameter table).
 
     Only the strategy is not: its gradients are the same, and the recipe `paper` of `RECIPES` has the paper's. What it
-    leaves open is as in the authors' code (reference §5.4): cosine to zero, weight decay, clipping.
+    leaves open is as in the authors' `train_diffretriever.py`: cosine to zero, weight decay, clipping.
     """
 
     learning_rate: PositiveFloat = 1e-4
@@ -114,7 +114,7 @@ class Recipe(Model):
     equal_passages: Literal["mask", "keep"] = "keep"
     """What becomes of a candidate that has the text of a query's positive, or of another passage that the training set
     knows to answer the query. `keep`: it is a negative, as in the paper and in the authors' code, whose labels know
-    nothing but the place of the positive (reference §5.1, §5.3). `mask`: it is not among the query's candidates."""
+    nothing but the place of the positive. `mask`: it is not among the query's candidates."""
     max_query_tokens: PositiveInt = 32
     """Longest query in training, in subword tokens, in place of the retriever's own limit; counted as its
     `text.length_semantics` says."""
@@ -155,7 +155,7 @@ class Recipe(Model):
     lora_dropout: Share = 0.05
     """Dropout before A; there is no other, whatever the backbone's config says."""
     adapter_head: Literal["include", "drop"] = "drop"
-    """Whether the output head gets LoRA as well; it touches sparse scores only (reference §5.5, §8 D4)."""
+    """Whether the output head gets LoRA as well; it touches sparse scores only."""
     slot_embeddings: NonNegativeInt = 0
     """Slots that get a vector of their own, learned, added to the mask's at the input: the same for queries and
     passages, at least as many as the largest budget. 0: slots differ by their positions only, as in the paper."""

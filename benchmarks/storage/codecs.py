@@ -53,7 +53,7 @@ class CodecFigures(Model):
     raw_ratio: float
     """Bytes of bf16 vectors over those of codes."""
     zstd_ratio: float
-    """The same with bf16 vectors compressed by zstd at level 3, as in the paper's figures (reference §2.5)."""
+    """The same with bf16 vectors compressed by zstd at level 3, as the authors' `shard_io.py` stores them."""
     ndcg: float
     """nDCG@10 of exact MaxSim over the decoded vectors."""
     difference: float

@@ -1,4 +1,4 @@
-"""The residual codec is ColBERTv2's, as the paper uses it (reference §2.5): its bytes, its levels, its centroids.
+"""The residual codec is ColBERTv2's, as the paper uses it (App. B.3): its bytes, its levels, its centroids.
 
 What is stored of a vector is read here with plain numpy, as anybody could from the table.
 """
@@ -24,7 +24,7 @@ DREAM, LLADA = 3584, 4096
     [(DREAM, 16, "118.6"), (LLADA, 4, "33.9"), (LLADA, 1, "8.5"), (DREAM, 1, "7.4")],
 )
 def test_the_papers_compressed_indexes(hidden_size: int, vectors: int, gib: str) -> None:
-    """Paper, table of storage and effectiveness, MS MARCO: 118, 34, 8.5 and 7.5 GiB (reference §2.5)."""
+    """Paper, table of storage and effectiveness, MS MARCO: 118, 34, 8.5 and 7.5 GiB."""
     size = storage_bytes(CodecConfig("residual", 2), hidden_size, MS_MARCO * vectors)
     assert f"{size / GIB:.1f}" == gib
 

@@ -28,7 +28,7 @@ TEMPLATES = {
 
 
 def _released_config(family: str, folder: Path) -> dict[str, Any]:
-    """The file as the authors' training writes it for K = (2, 3), its prompts spelled out (reference §1.1, §6.1)."""
+    """The file as the authors' training writes it for K = (2, 3), its prompts spelled out."""
     vocabulary = load_vocabulary(folder)
     before, after = TEMPLATES[family]
     prompts = {}

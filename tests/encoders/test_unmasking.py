@@ -1,4 +1,4 @@
-"""The maths of filling slots, held against the reference's tables and against plain loops.
+"""The maths of filling slots, held against the authors' schedules and against plain loops.
 
 Legend: B texts, K slots, S passes, V vocabulary.
 """
@@ -20,7 +20,7 @@ TABLE = {
     ("time-grid", 4): [[1, 1, 1, 1], [1, 2, 2, 3], [3, 4, 4, 5]],
     ("even", 4): [[1, 1, 1, 1], [2, 2, 2, 2], [4, 4, 4, 4]],
 }
-"""Schedule and S → the slots that each pass fills for K = 4, 8 and 16 (reference §2.4)."""
+"""Schedule and S → the slots that each pass fills for K = 4, 8 and 16."""
 
 
 def counts_by_hand(slots: int, steps: int, schedule: str) -> list[int]:

@@ -35,7 +35,7 @@ GIB = 2**30
     ],
 )
 def test_the_papers_index_sizes(retriever: str, raw: str, zstd: str, two_bits: str) -> None:
-    """Reference §2.5, in GiB, to the last digit; the paper itself prints 47-48, 742, 54, 213 and 7.5, 118, 8.5, 34."""
+    """In GiB, to the last digit; the paper itself prints 47-48, 742, 54, 213 and 7.5, 118, 8.5, 34."""
     job = PlanJob(passages=MS_MARCO, retriever=retriever, bandwidth=10)
     layouts = make_plan(job, None, []).budgets[0].layouts
     for layout, figure in (("fp16 or bf16", raw), ("bf16, zstd", zstd), ("2-bit residuals", two_bits)):

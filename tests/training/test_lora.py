@@ -51,7 +51,7 @@ class Shell:
     ],
 )  # fmt: skip
 def test_published_counts(family: str, shape: dict[str, int], parameters: int) -> None:
-    """Reference §5.5."""
+    """The authors' models train as many, but for the output head on LLaDA."""
     with torch.device("meta"):
         model = Qwen2ForCausalLM(Qwen2Config(**shape)) if family == "Dream" else LlamaForCausalLM(LlamaConfig(**shape))
     shell: Backbone = Shell(family, model)  # type: ignore[assignment]

@@ -1,7 +1,7 @@
 """An adapter put on a loaded backbone: LoRA added into the weights or beside them through PEFT, and slot layers.
 
 LoRA's tensors find their modules in pairs, by the model's own names or the family's original ones: the authors'
-adapters for LLaDA name modules as LLaDA's code does (reference §5.5, §6.2, §7.2), adapters trained on a backbone of
+adapters for LLaDA name modules as LLaDA's code does, adapters trained on a backbone of
 this library as transformers does.
 
 Legend: R rank, I inputs and O outputs of the matrix that is adapted.

@@ -51,7 +51,7 @@ def train_codec(config: CodecConfig, sample_MH: np.ndarray, n_vectors: int | Non
 
 
 def storage_bytes(config: CodecConfig, hidden_size: int, n_vectors: int) -> int:
-    """Return the bytes that so many packed vectors take, the codec's own file left out (reference §2.5).
+    """Return the bytes that so many packed vectors take, the codec's own file left out.
 
     Raises:
         ValueError: a hidden size that is no multiple of 8.

@@ -1,7 +1,7 @@
 """PromptReps: the states from which an autoregressive model would answer, one a decoded token (paper §3.2, end).
 
 Vector 0 is the state at the prompt's last token, the opening quote; each further one is the state after a token that
-was decoded greedily (reference §1.6, §2.6).
+was decoded greedily, as in the authors' `promptreps.py`.
 
 Legend: B texts with one prefix, A of them still decoding, L padded length, N most vectors of a text (K where they are
 read in one pass), H hidden size, G ids whose logits are needed, P tokens of a prefix, V vocabulary.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class GeneratedPreparer(PromptedPreparer):
-    """Prompt, text, prompt up to the opening quote; room is kept for the tokens to be generated (reference §1.6)."""
+    """Prompt, text, prompt up to the opening quote; room is kept for the tokens to be generated."""
 
     config: GeneratedRetriever
 
@@ -207,7 +207,7 @@ def closing_tokens(vocabulary: Vocabulary, vocab_size: int) -> torch.Tensor:
     """Return bool [V]: the tokens that close an answer, before they are fed.
 
     These are all whose text has a `"` in it, such as `".`, the end of the turn and the end of the sequence
-    (paper §3.2, "until either a closing quote is produced"; so also the first PromptReps, reference §2.6).
+    (paper §3.2, "until either a closing quote is produced"; so also the first PromptReps).
     """
     tokenizer = vocabulary.tokenizer
     texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
@@ -219,7 +219,7 @@ def closing_tokens(vocabulary: Vocabulary, vocab_size: int) -> torch.Tensor:
 def cut_tokens(vocabulary: Vocabulary, vocab_size: int) -> torch.Tensor:
     """Return bool [V]: the tokens from which on the authors' zero-shot code leaves vectors out, after all are fed.
 
-    These are the tokenizer's special tokens and the bare quote, but no other token with a quote (reference §2.6).
+    These are the tokenizer's special tokens and the bare quote, but no other token with a quote.
     """
     quote = [] if vocabulary.quote_id is None else [vocabulary.quote_id]
     return _table([*vocabulary.tokenizer.all_special_ids, *quote], vocab_size)

@@ -44,7 +44,7 @@ _MATRICES: dict[Readout, set[str]] = {
     "residual": {"residual"},
     "pooling": {"residual", "attention"},
 }
-# In the logarithm of the entropy, so that a probability of zero counts nothing (reference §2.4).
+# The authors' addend in the logarithm of the entropy, so that a probability of zero counts nothing.
 _TINY = 1e-10
 # Slots whose probabilities are held in fp32 at a time: 0.6 GB for a vocabulary of 150,000.
 _SLOTS_AT_ONCE = 1024
@@ -327,7 +327,7 @@ class MaskedEncoder(BackboneEncoder):
 
     @cached_property
     def _stop_ids(self) -> torch.Tensor:
-        """The stop set that the config names, int64 (reference §2.5)."""
+        """The stop set that the config names, int64."""
         vocabulary = self.preparer.vocabulary
         stops = set(vocabulary.tokenizer.all_special_ids)
         if self.config.stop_truncation != "special":
@@ -422,7 +422,7 @@ def _read_out(states: TextStates) -> SlotReadout:
 
 
 def reveal_counts(slots_B: torch.Tensor, steps: int, schedule: Schedule) -> torch.Tensor:
-    """Return how many slots each pass fills, int64 [B, P]; rows sum to `slots_B` (reference §2.4).
+    """Return how many slots each pass fills, int64 [B, P]; rows sum to `slots_B` (paper App. A.1).
 
     A pass fills at least one slot, so a text of K < S slots is done after K passes: zeros follow, and P is the
     smaller of S and the largest K.
@@ -499,7 +499,7 @@ def constant_unless(keeps_M: torch.Tensor, values_MX: torch.Tensor) -> torch.Ten
 
 
 def before_stop(tokens_BK: torch.Tensor, valid_BK: torch.Tensor, stop_ids: torch.Tensor) -> torch.Tensor:
-    """Return the slots before a text's first stop token, bool [B, K] (reference §2.5).
+    """Return the slots before a text's first stop token, bool [B, K].
 
     A text whose very first slot stops keeps all its slots: it would have none.
 

@@ -1,7 +1,7 @@
 """What an adapter was trained for, held against the retriever that is to run it.
 
 Our own training leaves a manifest in the adapter's folder; the authors' leaves `retriever_config.json` or one like it,
-with the prompt as token ids (reference §6.1). A retriever that frames its texts or places its slots otherwise runs, and
+with the prompt as token ids. A retriever that frames its texts or places its slots otherwise runs, and
 gives vectors that the adapter was never trained for.
 """
 

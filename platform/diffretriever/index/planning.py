@@ -40,7 +40,7 @@ HIDDEN_SIZES = {
     "meta-llama/Meta-Llama-3-8B-Instruct": 4096,
     "minilm": 384,
 }
-"""H by backbone (reference §7.1 and §7.2 for the first; Qwen2.5 is of Dream's shape, Llama 3 of LLaDA's width)."""
+"""H by backbone (Qwen2.5 is of Dream's shape, Llama 3 of LLaDA's width)."""
 _TOKENS = 75.0
 """Of a passage, where nothing is known of them."""
 _QUERY_TOKENS = 32
@@ -52,8 +52,8 @@ _SECONDS_PER_MINUTE = 60
 _SECONDS_PER_HOUR = 3600
 
 ZSTD_SHARE = 0.79
-"""What zstd at level 3 leaves of unit vectors in bf16, which is how the paper's index sizes come about (reference
-§2.5: 0.777 to 0.790, whatever the number of vectors)."""
+"""What zstd at level 3 leaves of unit vectors in bf16, which is how the paper's index sizes come about
+(0.777 to 0.790, whatever the number of vectors)."""
 TEXT_SHARE = 0.63
 """What Lance's compression leaves of titles and texts."""
 POSTING = 7

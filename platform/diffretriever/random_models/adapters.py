@@ -1,4 +1,4 @@
-"""LoRA adapters with random values in the format of the authors' (reference §5.5, §6.2): for tests and dry runs.
+"""LoRA adapters with random values in the format of the authors': for tests and dry runs.
 
 `python -m diffretriever.random_models.adapters --backbone FOLDER --output FOLDER`
 """

@@ -346,7 +346,7 @@ def pooled_slot_scores(
     """Score every query against every passage by the inner product of their mean vectors.
 
     Means are over a text's non-zero vectors and are not normalised again: the paper says nothing of it, the authors'
-    code does not (reference §4.1). So a passage whose slots agree counts more than one whose slots point apart. A
+    `evaluate_sweep.py` does not. So a passage whose slots agree counts more than one whose slots point apart. A
     query without vectors scores 0 everywhere; a passage without vectors scores -inf, as in `maxsim`.
 
     Args:

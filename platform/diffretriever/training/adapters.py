@@ -1,7 +1,7 @@
 """An adapter in training: put on a backbone, written to disk whole or not at all, and gone on from.
 
 LoRA is on the same functional set on every family: the attention's four projections and the feed-forward ones (paper
-§4.1), never the output head unless asked for (reference §8 D4); slot layers stand beside it. Values to begin with
+§4.1), never the output head unless asked for; slot layers stand beside it. Values to begin with
 depend on the seed alone. On disk: PEFT's two files, slot layers, our manifest.
 
 Legend: B texts, L length, T tokens of all texts, I inputs and O outputs of a matrix, R rank.
@@ -55,7 +55,7 @@ def attach_lora(
     """Put a new adapter on a backbone in place, freeze everything else, and return its config.
 
     A and B are float32 whatever the weights are; under weights of fewer bits they are rounded in each pass, as by the
-    authors' DeepSpeed configuration (reference §5.4). B, the token head and the readout's R start as zero, so nothing
+    authors' DeepSpeed configuration. B, the token head and the readout's R start as zero, so nothing
     changes yet; slot embeddings start as random as the backbone's input embeddings are, for what starts alike stays
     alike for long.
 

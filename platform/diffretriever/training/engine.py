@@ -1,7 +1,7 @@
 """How gradients become a step, on one worker or on many: the interface, and two engines behind it.
 
 `ddp`: plain data parallelism. `deepspeed`: ZeRO-2, where gradients and the optimiser's state are shared out among the
-workers (reference §5.4).
+workers (paper App. B.1).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Engine(ABC):
 class PlainEngine(Engine):
     """Every worker holds the whole optimiser; gradients are averaged once a step, as one tensor.
 
-    No wrapper around the module: losses need not come from one call of its forward (reference §5.7).
+    No wrapper around the module: losses need not come from one call of its forward.
     """
 
     def __init__(self, parameters: dict[str, nn.Parameter], recipe: Recipe, workers: Workers) -> None:

@@ -1,4 +1,4 @@
-"""Candidates from all workers, with exact gradients (reference §5.2).
+"""Candidates from all workers, with exact gradients.
 
 Every worker computes the loss of all queries over all candidates, in which only its own texts carry gradients. The sum
 of these partial gradients is the whole one. Both ways of training average gradients over W workers, hence the loss

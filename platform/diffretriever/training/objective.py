@@ -1,4 +1,4 @@
-"""The training objective: L = L_dense + L_sparse, and distillation where asked for (reference §5.3). Only tensors.
+"""The training objective: L = L_dense + L_sparse, and distillation where asked for (paper §3.4). Only tensors.
 
 Legend: Q queries, P candidates, C passages of a query's own, B texts, K vectors of a text, H hidden size, T content ids
 of a text, U distinct content ids of all queries.

@@ -2,7 +2,7 @@
 
 For the same weights, and without dropout, a text's vectors and impacts are those that its encoder gives, before they
 are rounded to half precision. `sparse_topk` and `sparse_rounding` belong to storing and are left out, as in the
-authors' training (reference §5.3).
+authors' training.
 
 Legend: B texts, K most vectors of a text, H hidden size, T most content ids of a text.
 """
