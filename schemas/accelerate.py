@@ -38,7 +38,7 @@ class AccelerateJob(ModelOptions):
     """Folder or object-store URI of the index."""
     candidates: CandidatesChoice = "none"
     """Candidate index to calibrate: only what it names is scored, exactly. `mean` goes by passages' mean vectors,
-    `sketch` by 48 bytes of each and then the means of few, `plaid` by the centroids of slot vectors; `auto` tries all
+    `sketch` by 28 bytes of each and then the means of few, `plaid` by the centroids of slot vectors; `auto` tries all
     three. Where none is faster at that recall, all are scored.
     Worth it from about a hundred thousand passages on; below, the exact scan of the codes is fast enough."""
     beside: Beside | None = None

@@ -62,7 +62,8 @@ class FilterOption(JobConfig):
 
     filter: str | None = None
     """Condition on metadata that passages must meet, such as "year >= 2020 AND lang = 'en'"; columns are those that
-    inspect_index.py lists, `id` and `collection`. The scores of passages stay what they are."""
+    inspect_index.py lists, `id` and `collection`. Dense, sparse and BM25 scores stay what they are; sums such as
+    hybrid are made of the lists that are left."""
 
 
 class QueryBudgetOptions(JobConfig):

@@ -84,11 +84,11 @@ class SlotMatch(Model):
     """A query slot and the passage slot nearest to it (MaxSim)."""
 
     slot: int
-    """Number of the query slot."""
+    """Number of the query slot, from 0."""
     words: list[Word]
     """What the query slot predicts, strongest first; of the query's own content words."""
     passage_slot: int
-    """Number of the passage slot with the largest product, the first of equals."""
+    """Number of the passage slot with the largest product, from 0; the first of equals."""
     passage_words: list[Word]
     """What that predicts, of the passage's own content words."""
     product: float
@@ -152,7 +152,8 @@ class SearchRequest(Model):
     """K_q, the slots of each query; retrievers without slots take none."""
     filter: Annotated[str, Field(max_length=MAX_FILTER_CHARS)] | Filter | None = None
     """Search among the passages that meet a condition, such as "year >= 2020 AND lang = 'en'", or that are of one
-    collection. The scores of passages stay what they are without it."""
+    collection. Dense, sparse and BM25 scores stay what they are without it; sums such as hybrid are made of the
+    lists that are left."""
     explain: bool = False
     """Also say, for each passage, which slots and words its scores are made of."""
     words: Annotated[int, Field(ge=0, le=MOST_READ_WORDS)] = 0

@@ -16,7 +16,7 @@ from diffretriever.collections.documents import Documents, as_collection
 from diffretriever.front.results import Hit, Results
 from diffretriever.front.retriever import Retriever, texts_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.schemas.base import split_at_commas
+from diffretriever.schemas.base import counted, split_at_commas
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.encode import NO_METADATA, EncodeJob, EncodeSummary
 from diffretriever.schemas.mode import Mode
@@ -237,7 +237,8 @@ class Index:
             mode: score to rank by, such as `dense` or `dense+0.3bm25`; None: `searcher.default_mode`.
             budget: K_q; None is the retriever's own.
             filter: condition on metadata, such as `year >= 2020 AND lang = 'en'`: passages that do not meet it are not
-                found, the others have the scores that they have without it. `index.filters` says what it is made of.
+                found. Dense, sparse and BM25 scores stay what they are; sums such as `hybrid` are made of the lists
+                that are left. `diffretriever.index.filters` describes the syntax.
 
         Raises:
             ValueError: the index has no such score, the retriever no slots, or the filter cannot be understood.
@@ -366,7 +367,7 @@ class Index:
         return self._table.passages([passage_id])[passage_id]
 
     def __repr__(self) -> str:
-        return f"Index('{self.place}', {len(self):,} passages, {self.retriever.name}, version {self.version})"
+        return f"Index('{self.place}', {counted(len(self), 'passages')}, {self.retriever.name}, version {self.version})"
 
     def _refuse_fixed(self) -> None:
         if self._fixed is not None:

@@ -64,7 +64,7 @@ class Retriever:
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """The scores that it makes; the last one is what is searched by."""
+        """The scores that it makes. Indexes are ranked by the config's `default_mode`, or else by the last of these."""
         return self.config.modes
 
     @cached_property

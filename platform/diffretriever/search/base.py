@@ -56,8 +56,8 @@ class Searcher(ABC):
             k: passages kept per query.
             modes: scores wanted, of all that the index offers; None is those of its retriever.
             budgets: K_q of each query; None is the retriever's own.
-            filter: condition that passages must meet, such as `year >= 2020 AND lang = 'en'`; see `index.filters`.
-                Their scores are what they are without it.
+            filter: condition that passages must meet, such as `year >= 2020 AND lang = 'en'`; see
+                `diffretriever.index.filters`. Dense, sparse and BM25 scores stay; sums are of the lists that are left.
 
         Raises:
             ValueError: a mode the index does not offer, budgets for a retriever without slots, a text in place of a

@@ -7,13 +7,13 @@ const MODES = { dense: "Dense", sparse: "Sparse", hybrid: "Hybrid" };
 const HINTS = {
   dense: "Vectors: the mean of each query slot's best match",
   sparse: "Words: the products of those that both share",
-  hybrid: "Both, each scaled to its own best and worst",
+  hybrid: "Vectors and words, added up",
 };
 const WITH_BM25 = { dense: "dense+bm25", sparse: "sparse+bm25", hybrid: "dense+sparse+bm25" };
 const BM25 = { without: "Off", added: "Added", alone: "Alone" };
 const BM25_HINTS = {
   without: "The score as it is",
-  added: "The score and BM25 of the texts",
+  added: "The sum with BM25 of the texts, with the index's own weights if it has any",
   alone: "BM25 of the texts, without the retriever",
 };
 
