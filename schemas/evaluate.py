@@ -199,7 +199,7 @@ class EvaluationReport(Model):
     """The file `metrics.json`: one retriever on one split, and all that is needed to do it again."""
 
     measures: dict[str, dict[str, float]]
-    """Mean over queries by mode (such as `hybrid` or `dense+bm25`) and measure, named as the user wrote it."""
+    """Mean over queries by mode (such as `hybrid` or `dense+bm25`) and measure, named as the user wrote it; of counts, such as NumRet, the sum."""
     intervals: dict[str, dict[str, tuple[float, float]]]
     """Bootstrap 95% interval of each of those means."""
     queries: int

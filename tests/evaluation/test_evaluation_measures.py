@@ -2,6 +2,7 @@ import math
 import subprocess
 import sys
 
+import ir_measures
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from diffretriever.collections import Run
 from diffretriever.evaluation.measures import evaluate, parse_measures
+from diffretriever.evaluation.report import intervals_of
 from diffretriever.schemas.evaluate import DEFAULT_MEASURES
 
 QRELS = {
@@ -88,6 +90,44 @@ def test_a_measure_without_a_cutoff_sees_all_ranks() -> None:
     assert evaluate(run, {"q": {"d29": 1}}, ["nDCG@10", "RR"]).mean == {"nDCG@10": 0.0, "RR": 1 / 30}
 
 
+@pytest.mark.parametrize("query", ["2", "PLAIN-2", "q2", "a b"])
+@pytest.mark.parametrize(("measure", "value"), [("ERR@20", 1 / 16), ("nDCG(dcg='exp-log2')@10", 1.0)])
+def test_measures_of_gdeval_do_not_depend_on_query_ids(query: str, measure: str, value: float) -> None:
+    run, qrels = {query: {"a": 2.0}, "x-2": {"b": 1.0}}, {query: {"a": 1}, "x-2": {"a": 1}}
+    assert evaluate(Run.of(run), qrels, [measure]).per_query[measure] == {query: value, "x-2": 0.0}
+
+
+def test_a_measure_has_the_same_value_whatever_else_is_measured() -> None:
+    run = Run.of({"q": {f"d{d:02}": -float(d) for d in range(30)}})
+    qrels = {"q": {f"d{d:02}": 1 + d % 3 for d in range(0, 30, 4)}}
+    names = [
+        "nDCG(gains={0:0,1:5})@10", "nDCG", "IPrec@0.111", "IPrec@0.112", "P(judged_only=True)@5", "P@5", "NumRet",
+        "NumRelRet", "SetF", "SetF(beta=2.0)", "RR(rel=2)", "RR",
+    ]  # fmt: skip
+    assert evaluate(run, qrels, names).mean == {name: evaluate(run, qrels, [name]).mean[name] for name in names}
+
+
+def test_counts_are_summed_as_ir_measures_sums_them() -> None:
+    names = ("NumQ", "NumRet", "NumRel", "NumRelRet", "P@1")
+    result = evaluate(Run.of(RUN), QRELS, names)
+    expected = ir_measures.calc_aggregate(parse_measures(names), QRELS, RUN)
+    assert result.mean == {name: expected[measure] for name, measure in zip(names, parse_measures(names), strict=True)}
+    assert result.per_query["NumRet"]["late"] == 11
+    low, high = intervals_of({"run": result})["run"]["NumRet"]
+    assert low <= result.mean["NumRet"] <= high
+
+
+def test_a_value_that_a_provider_does_not_return_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ir_measures.providers.pytrec_eval_provider.PytrecEvalInvoker.iter_calc", lambda *_: ())
+    with pytest.raises(ValueError, match="returns no nDCG@10 for query 'graded'"):
+        evaluate(Run.of(RUN), QRELS, ["nDCG@10"])
+
+
+def test_a_grade_that_gdeval_does_not_take_is_named() -> None:
+    with pytest.raises(ValueError, match=r"ERR@20 on this run \(gdeval.* up to 4, not 5\)"):
+        evaluate(Run.of({"q": {"a": 1.0}}), {"q": {"a": 5}}, ["ERR@20"])
+
+
 hits = st.dictionaries(st.sampled_from("abcdefgh"), st.sampled_from([0.0, 0.5, 1.0]), max_size=8)
 
 
@@ -116,6 +156,8 @@ def test_equals_the_definitions(found: dict[str, float], relevant: set[str]) -> 
         ("Recall", "Recall"),
         ("", "Known:"),
         ("alpha_nDCG@10", "cannot|not a measure"),
+        ("nDCG@0", "cutoff of 0"),
+        ("AP(rel=0)@10", "rel of 0"),
     ],
 )
 def test_wrong_measures_are_refused_with_a_suggestion(name: str, hint: str) -> None:

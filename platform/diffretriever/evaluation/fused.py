@@ -189,7 +189,7 @@ def compare(
     measure = next(iter(results[names[0]].mean))
     best = max(names, key=lambda name: results[name].mean[measure])
     values = {name: np.array([*results[name].per_query[measure].values()]) for name in [best, *weights]}
-    differences = {by: values[by] - values[best] for by in weights}
+    differences = {by: (values[by] - values[best]) * results[best].scale(measure) for by in weights}
     p_values = [t_test_p(differences_Q) for differences_Q in differences.values()]
     rows = (
         FusedRun(

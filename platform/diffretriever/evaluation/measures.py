@@ -7,6 +7,7 @@ Legend: Q queries of the qrels.
 
 from __future__ import annotations
 
+import math
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import ir_measures
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from ir_measures.measures import Measure
+from ir_measures.measures import Measure, SumAgg
 
 from diffretriever.collections import Qrels, Run
 from diffretriever.collections.base import least_relevance
@@ -35,6 +36,8 @@ at ranks of any depth, or at how many there are.
 
 _GRADED = frozenset({"nDCG@10"})
 """Of the default measures."""
+_GDEVAL_GRADE = 4
+"""The highest grade that gdeval takes."""
 _DEPTH = 10
 """First passages of a query that are looked up among the judged ones."""
 
@@ -44,12 +47,18 @@ class EvaluationResult:
     """The measures of one run; measures are named as the user wrote them.
 
     Attributes:
-        mean: measure → mean over all queries of the qrels.
+        mean: measure → mean over all queries of the qrels; of a measure in `summed` the sum.
         per_query: measure → query id → value.
+        summed: measures that ir_measures sums over queries: NumQ, NumRet, NumRel and NumRelRet.
     """
 
     mean: dict[str, float]
     per_query: dict[str, dict[str, float]]
+    summed: frozenset[str] = frozenset()
+
+    def scale(self, measure: str) -> int:
+        """Return the factor from a mean over queries to `mean`: 1, or the number of queries where they are summed."""
+        return len(self.per_query[measure]) if measure in self.summed else 1
 
 
 def measures_of(collection: str | None, split: str) -> tuple[str, ...]:
@@ -65,7 +74,8 @@ def parse_measures(names: Iterable[str]) -> list[Measure]:
     """Return the ir_measures measures of these names, such as `nDCG@10`, `MRR@10`, `Recall@100`.
 
     Raises:
-        ValueError: a name that ir_measures does not know or cannot compute; the message suggests a known one.
+        ValueError: a name that ir_measures does not know or cannot compute, with a known one suggested; or a cutoff or
+            grade below 1.
     """
     return [_parse_measure(name) for name in names]
 
@@ -95,11 +105,18 @@ def evaluate(run: Run, qrels: Qrels, measures: Sequence[str] = DEFAULT_MEASURES)
     parsed = dict(zip(measures, parse_measures(measures), strict=True))
     _refuse_chunks(run, qrels)
     ranked = _by_rank(run, qrels, _deepest(parsed.values()))
-    found = {(str(m.measure), m.query_id): float(m.value) for m in _compute(set(parsed.values()), qrels, ranked)}
+    groups: dict[Measure | None, set[Measure]] = {}
+    for measure in parsed.values():
+        # Providers can mix up measures that differ in other parameters than the cutoff: those are computed alone.
+        groups.setdefault(measure if measure.params.keys() - {"cutoff"} else None, set()).add(measure)
+    found = {key: value for group in groups.values() for key, value in _compute(group, qrels, ranked).items()}
     per_query = {
-        name: {query: found.get((str(measure), query), 0.0) for query in qrels} for name, measure in parsed.items()
+        name: {query: found.get((measure, query), measure.DEFAULT) for query in qrels}
+        for name, measure in parsed.items()
     }
-    return EvaluationResult({name: float(np.mean([*v.values()])) for name, v in per_query.items()}, per_query)
+    summed = frozenset(name for name, measure in parsed.items() if isinstance(measure.aggregator(), SumAgg))
+    mean = {name: float((np.sum if name in summed else np.mean)([*v.values()])) for name, v in per_query.items()}
+    return EvaluationResult(mean, per_query, summed)
 
 
 def _refuse_chunks(run: Run, qrels: Qrels) -> None:
@@ -127,6 +144,9 @@ def _parse_measure(name: str) -> Measure:
     except (NameError, ValueError, AssertionError, TypeError):
         known = False
     if known:
+        for part in ("cutoff", "rel"):
+            if measure.params.get(part, 1) < 1:
+                raise ValueError(f"'{name}' has a {part} of {measure.params[part]}: the least is 1")
         return measure
     family, at, cutoff = name.partition("@")
     names = [*ir_measures.measures.registry, *DEFAULT_MEASURES]
@@ -162,13 +182,36 @@ def _by_rank(run: Run, queries: Iterable[str], depth: int | None) -> dict[str, d
 
 
 def _compute(
-    measures: set[Measure], qrels: Mapping[str, Mapping[str, int]], run: Mapping[str, Mapping[str, float]]
-) -> list[ir_measures.Metric]:
+    measures: Iterable[Measure], qrels: Qrels, run: Mapping[str, Mapping[str, float]]
+) -> dict[tuple[Measure, str], float]:
+    """Return the values by measure and query, for the queries of the run, all of which the qrels have."""
+    # gdeval reads a query id from its last hyphen on, and accepts digits only.
+    numbers = {str(number): query for number, query in enumerate(run, 1)}
+    numbered_qrels = {number: qrels[query] for number, query in numbers.items()}
+    asked = [measure() for measure in measures]
+    for measure in asked:
+        # ir_measures fills this in where a provider returns no value.
+        measure.DEFAULT = math.nan
     try:
-        return list(ir_measures.iter_calc(measures, qrels, run))
+        found = list(ir_measures.iter_calc(asked, numbered_qrels, {n: run[query] for n, query in numbers.items()}))
     except (ArithmeticError, subprocess.CalledProcessError) as error:
-        names = ", ".join(sorted(map(str, measures)))
-        raise ValueError(f"ir_measures could not compute {names} on this run ({error}): leave some out") from error
+        names = ", ".join(sorted(map(str, asked)))
+        highest = max(grade for judged in numbered_qrels.values() for grade in judged.values())
+        is_too_high = isinstance(error, subprocess.CalledProcessError) and highest > _GDEVAL_GRADE
+        gdeval = (
+            f"gdeval, which computes ERR and nDCG(dcg='exp-log2'), takes grades up to {_GDEVAL_GRADE}, not {highest}"
+        )
+        why = gdeval if is_too_high else error
+        raise ValueError(f"ir_measures could not compute {names} on this run ({why}): leave some out") from error
+    values: dict[tuple[Measure, str], float] = {}
+    for metric in found:
+        query = numbers[metric.query_id]
+        if not math.isnan(metric.value):
+            values[metric.measure, query] = float(metric.value)
+        elif max(qrels[query].values(), default=0) >= metric.measure.params.get("rel", 1):
+            # Some providers skip queries without a relevant passage, but no others.
+            raise ValueError(f"ir_measures returns no {metric.measure} for query '{query}': leave that measure out")
+    return values
 
 
 def relevant_in(qrels: Qrels) -> list[str]:

@@ -148,9 +148,14 @@ def _per_query_table(results: Mapping[str, EvaluationResult]) -> pa.Table:
 def intervals_of(results: Mapping[str, EvaluationResult]) -> dict[str, dict[str, Interval]]:
     """Return the interval of every mean, by label and measure."""
     return {
-        label: {measure: bootstrap_interval(values.values()) for measure, values in result.per_query.items()}
+        label: {measure: _interval(result, measure) for measure in result.per_query}
         for label, result in results.items()
     }
+
+
+def _interval(result: EvaluationResult, measure: str) -> Interval:
+    low, high = bootstrap_interval(result.per_query[measure].values())
+    return low * result.scale(measure), high * result.scale(measure)
 
 
 def title_of(report: EvaluationReport) -> str:
