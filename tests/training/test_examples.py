@@ -43,6 +43,12 @@ def test_plain_texts_get_ids_from_their_contents() -> None:
     assert other.query_id != first.query_id, "one query asked of two positives is two examples"
 
 
+def test_a_single_negative_is_read_and_harmless_fields_are_passed_over() -> None:
+    triplet = {"query": "why", "positive": "because", "negative": "no"}
+    found = example_from_fields(triplet | {"source": "nq", "score": 1.0, "position": "first", "num_negatives": 1})
+    assert found == example_from_fields({"query": "why", "positives": ["because"], "negatives": ["no"]})
+
+
 def test_scores_of_single_passages_count_where_all_have_one() -> None:
     fields = {"query": "q", "positives": [{"text": "a", "score": 2}], "negatives": [{"text": "b", "score": 1.5}]}
     assert example_from_fields(fields).example.scores == (2.0, 1.5)
@@ -86,6 +92,11 @@ def test_repeated_passages_are_left_out_with_their_scores() -> None:
         ({"positive_passages": [{"docid": "a", "text": "\ud800"}]}, r"lone surrogate.*positive_passages\[0\]"),
         ({"negative_passages": ["x", 3]}, r"wrong type.*negative_passages\[1\]"),
         ({"negative_passages": [{"docid": "a\n", "text": "x"}]}, r"bad id.*negative_passages\[0\]"),
+        ({"hard_negatives": ["no"]}, "unknown field: 'hard_negatives'"),
+        ({"negative_1": "no"}, "unknown field: 'negative_1'"),
+        ({"neg": ["no"]}, "unknown field: 'neg'"),
+        ({"negatives": ["no"], "negative": "never"}, "unknown field: 'negative'"),
+        ({"pos_scores": [1.0]}, "unknown field: 'pos_scores'"),
         ({"scores": [1, 2]}, "bad scores: .* array of 1"),
         ({"scores": [float("nan")]}, "bad scores: .*finite"),
         ({"scores": [True]}, "bad scores: .*finite"),

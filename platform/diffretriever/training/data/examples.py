@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,9 @@ from diffretriever.collections.records import (
 )
 
 _POSITIVES = ("positive_passages", "positives", "positive")
-_NEGATIVES = ("negative_passages", "negatives")
+_NEGATIVES = ("negative_passages", "negatives", "negative")
+_LIKE_PASSAGES = re.compile("negative|positive|(^|[^a-z])(neg|pos([^a-z]|$))", re.IGNORECASE)
+"""Names of fields that hold passages or their scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +98,11 @@ def example_from_fields(fields: dict[str, Any]) -> Checked:
     """Read a record of Tevatron's layout or of plain texts; a field that is null counts as absent.
 
     Query: `query`, and its id in the first field present of `QUERY_ID_FIELDS`. Passages: `positive_passages`,
-    `positives` or `positive`, and `negative_passages` or `negatives`: texts, or objects with `text`, `title` and an id
-    in `docid`, `id` or `_id`. An absent id is made from the contents. A teacher's scores: `scores`, of the positives
-    and then the negatives, or a `score` in every passage.
+    `positives` or `positive`, and `negative_passages`, `negatives` or `negative`: texts, or objects with `text`,
+    `title` and an id in one of `ID_FIELDS`. An absent id is made from the contents. A teacher's scores: `scores`, of
+    the positives and then the negatives, or a `score` in every passage.
+
+    Other fields are not read. One that is named like passages, such as `hard_negatives`, is an error.
 
     Of passages with the same id or the same text (`passage_key`) the first is kept, so no positive is among
     the negatives.
@@ -106,6 +111,7 @@ def example_from_fields(fields: dict[str, Any]) -> Checked:
         RefusedError: the record cannot be used; the message names the field.
     """
     fields = {name: value for name, value in fields.items() if value is not None}
+    _refuse_unread_passages(fields)
     positives = list(_passages(fields, _POSITIVES))
     if not positives:
         raise RefusedError(f"no positive: none in {', '.join(_POSITIVES)}")
@@ -124,6 +130,14 @@ def example_from_fields(fields: dict[str, Any]) -> Checked:
         scores=tuple(scores[i] for i in kept) if scores is not None else None,
     )
     return Checked(example, tuple(keys[i] for i in kept), len(keys) - len(kept))
+
+
+def _refuse_unread_passages(fields: dict[str, Any]) -> None:
+    read = [next((name for name in names if name in fields), None) for names in (_POSITIVES, _NEGATIVES)]
+    for name, value in fields.items():
+        if name not in read and _LIKE_PASSAGES.search(name) and not isinstance(value, int | float):
+            known = ", ".join((*_POSITIVES, *_NEGATIVES, "scores"))
+            raise RefusedError(f"unknown field: '{name}' is not read: rename it to one of {known}, or remove it")
 
 
 def _passages(fields: dict[str, Any], names: tuple[str, ...]) -> Iterator[tuple[Passage, Any]]:
