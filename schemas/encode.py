@@ -25,8 +25,8 @@ class EncodeJob(RayConfig, PresetListing):
     .md, .txt and .html files or one of them, all but a zip also as the URI of an object store; or a name: `pydoc`
     (built in), a BEIR set to download, or `irds:` and a name of ir_datasets (the extra `irds`)."""
     fields: tuple[str, ...] = ()
-    """What fields of a table are called, as ROLE=FIELD with the roles id, title and text: text=body; default: id, _id
-    or docid, title, text or contents."""
+    """What fields of a table are called, as ROLE=FIELD with the roles id, title and text: text=body; default: id, _id,
+    docid, docno, doc_id or pid, title, text or contents."""
     metadata: tuple[str, ...] = ()
     """Further fields to keep as columns, returned with hits and filtered by; repeat the flag or separate by commas;
     `none`: none of them; default: all whose values are neither lists nor objects. An index that is there keeps those

@@ -47,7 +47,7 @@ def test_good_lines(corpus: Corpus, line: bytes, passage: Passage) -> None:
         (b'{"id": ' + b"1" * 5000 + b', "text": "x"}', "malformed JSON: a number with too many digits"),
         (b'["a"]', "not an object: the line is an array"),
         (b"null", "not an object: the line is null"),
-        (b'{"text": "x"}', "no id field: none of id, _id, docid"),
+        (b'{"text": "x"}', "no id field: none of id, _id, docid, docno, doc_id, pid"),
         (b'{"id": "a", "title": "T"}', "no text field: none of text, contents"),
         (b'{"id": true, "text": "x"}', "wrong type: 'id' is a boolean"),
         (b'{"id": null, "_id": "a", "text": "x"}', "wrong type: 'id' is null"),

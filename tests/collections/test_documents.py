@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pytest
 
-from diffretriever.collections import BadInputError, BadRecord, Passage, scan
+from diffretriever.collections import BadInputError, BadRecord, Passage, open_collection, scan
 from diffretriever.collections.documents import as_collection, text_id
+from diffretriever.collections.records import Untyped
 
 A, B = Passage(text_id("", "first"), "", "first"), Passage(text_id("", "second"), "", "second")
 
@@ -42,6 +45,27 @@ def test_what_is_a_document(documents: Any, fields: dict[str, str] | None, expec
     assert list(collection.records()) == expected
     assert list(pickle.loads(pickle.dumps(collection)).records()) == list(collection.records()), "it is read again"
     assert collection.splits() == []
+
+
+@pytest.mark.parametrize("name", ["id", "_id", "docid", "docno", "doc_id", "pid"])
+def test_ids_of_other_tools_are_kept_in_tables_and_lines(name: str, tmp_path: Path) -> None:
+    row = {name: "FT911-3", "text": "x"}
+    (tmp_path / "c.jsonl").write_text(json.dumps(row))
+    (tmp_path / "d.csv").write_text(f"{name},text\nFT911-3,x\n")
+    files = [open_collection(str(tmp_path / file)) for file in ("c.jsonl", "d.csv")]
+    for collection in (as_collection(pd.DataFrame([row])), as_collection([row]), *files):
+        (record,) = collection.records()
+        assert record == Passage("FT911-3", "", "x")
+        assert isinstance(record, Passage)
+        assert not record.further, "an id is not metadata"
+
+
+def test_a_second_column_that_may_be_an_id_is_metadata(tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text("id,pid,text\na,7,x\n")
+    (record,) = open_collection(str(tmp_path / "d.csv")).records()
+    assert isinstance(record, Passage)
+    assert (record.id, dict(record.further)) == ("a", {"pid": "7"})
+    assert isinstance(record.further["pid"], Untyped)
 
 
 @pytest.mark.parametrize(

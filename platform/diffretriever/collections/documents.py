@@ -59,8 +59,9 @@ def as_collection(documents: Documents, name: str = "documents", fields: Mapping
     documents with the same contents the first is taken.
 
     Args:
-        documents: a text is a passage; a mapping or a row of a table has the fields id (or _id, docid), title and text
-            (or contents). Others are its metadata, of which an index keeps those that are neither lists nor objects.
+        documents: a text is a passage; a mapping or a row of a table has the fields id (or another of `ID_FIELDS`),
+            title and text (or contents). Others are its metadata, of which an index keeps those that are neither lists
+            nor objects.
         name: what the collection is called.
         fields: `id`, `title` or `text` → what that field is called in mappings and tables.
 
@@ -168,11 +169,11 @@ def _passage(document: Any, called: Mapping[str, str]) -> tuple[Passage, bool]:
         raise RefusedError(f"wrong type: a {type(document).__name__} is neither a text nor a mapping")
     text = text_of(document, (called["text"],) if "text" in called else TEXT_FIELDS)
     title = _title_of(document, called.get("title"))
-    names = (called["id"],) if "id" in called else ID_FIELDS
-    further = further_of(document, called.values())
-    if "id" not in called and not any(name in document for name in names):
+    own_id = called.get("id") or next((name for name in ID_FIELDS if name in document), None)
+    further = further_of(document, [*called.values(), own_id])
+    if own_id is None:
         return _without_id(title, text, further), False
-    return checked_passage(id_of(document, names), title, text, further), True
+    return checked_passage(id_of(document, (own_id,)), title, text, further), True
 
 
 def _title_of(fields: Mapping[str, Any], called: str | None) -> str:

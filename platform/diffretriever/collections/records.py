@@ -21,9 +21,9 @@ from diffretriever.schemas.places import StorePath
 MAX_PASSAGE_BYTES = 1_000_000
 """Longest line that is parsed: no encoder reads that far, and a longer one is most often a broken file."""
 
-ID_FIELDS = ("id", "_id", "docid")
+ID_FIELDS = ("id", "_id", "docid", "docno", "doc_id", "pid")
 TEXT_FIELDS = ("text", "contents")
-QUERY_ID_FIELDS = (*ID_FIELDS, "query_id")
+QUERY_ID_FIELDS = ("id", "_id", "docid", "query_id")
 QUERY_TEXT_FIELDS = (*TEXT_FIELDS, "query")
 
 _RAW_CHARACTERS = 200
@@ -280,11 +280,12 @@ def passage_from_json(line: str) -> Passage:
     """
     fields = _json_object(line)
     title = fields.get("title")
+    own_id = first_present(fields, ID_FIELDS, "id")
     return checked_passage(
-        id_of(fields, ID_FIELDS),
+        id_of(fields, (own_id,)),
         "" if title is None else string_of("title", title),
         text_of(fields, TEXT_FIELDS),
-        further_of(fields),
+        further_of(fields, (own_id,)),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -45,10 +45,11 @@ class TableCollection(UnjudgedCollection):
         with understood(self.file.shown, _FIX), open_input(self.file.path) as stream:
             yield from passages_of(READERS[_end_of(self.file.name)](self, stream), self.file.shown, self.fields)
 
-    def wanted(self) -> tuple[str, ...]:
-        """Return what a passage's own fields may be called."""
-        own = {"id": ID_FIELDS, "title": ("title",), "text": TEXT_FIELDS}
-        return tuple(n for role, names in own.items() for n in ((self.fields[role],) if role in self.fields else names))
+    def own(self, columns: Collection[str]) -> set[str]:
+        """Return which of the columns are a passage's id, title and text."""
+        known = {"id": ID_FIELDS, "title": ("title",), "text": TEXT_FIELDS}
+        known |= {role: (name,) for role, name in self.fields.items()}
+        return {name for names in known.values() for name in [n for n in names if n in columns][:1]}
 
     def source_state(self) -> str:
         """Return name, size and modification time of the file."""
@@ -68,8 +69,9 @@ class TableCollection(UnjudgedCollection):
 def _csv(table: TableCollection, stream: BinaryIO) -> Iterator[Row]:
     csv.field_size_limit(MAX_PASSAGE_BYTES)
     with io.TextIOWrapper(stream, "utf-8-sig", newline="") as text:
-        rows, own = csv.DictReader(text, strict=True), table.wanted()
+        rows = csv.DictReader(text, strict=True)
         try:
+            own = table.own(rows.fieldnames or ())
             for row in rows:
                 # More values than the first row has names, or fewer.
                 whole = None not in row and None not in row.values()
