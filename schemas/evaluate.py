@@ -195,11 +195,21 @@ class DemoJob(RayConfig):
     """Folder for indexes and the report."""
 
 
+class Coverage(Model):
+    """How much of a collection an index contains."""
+
+    indexed: int
+    """Passages of the collection in the index."""
+    passages: int
+    """Passages of the collection."""
+
+
 class EvaluationReport(Model):
     """The file `metrics.json`: one retriever on one split, and all that is needed to do it again."""
 
     measures: dict[str, dict[str, float]]
-    """Mean over queries by mode (such as `hybrid` or `dense+bm25`) and measure, named as the user wrote it; of counts, such as NumRet, the sum."""
+    """Mean over queries by mode (such as `hybrid` or `dense+bm25`) and measure, named as the user wrote it; of
+    counts, such as NumRet, the sum."""
     intervals: dict[str, dict[str, tuple[float, float]]]
     """Bootstrap 95% interval of each of those means."""
     queries: int
@@ -214,6 +224,10 @@ class EvaluationReport(Model):
     """Fingerprint of the index; None for a finished run."""
     rows: int | None
     """Passages in the index; None for a finished run."""
+    coverage: Coverage | None = None
+    """Of the collection by the index; None for a finished run."""
+    warnings: tuple[str, ...] = ()
+    """Why the measures may say less than they seem to."""
     created: str
     """ISO 8601 time, UTC."""
     command: str
@@ -250,6 +264,8 @@ class ComparisonReport(Model):
     """Queries of the qrels, the same for every system."""
     overlap: dict[str, Overlap] = Field(default_factory=dict)
     """By run; empty where systems are no runs."""
+    coverage: dict[str, Coverage] = Field(default_factory=dict)
+    """Of the collection by each index."""
     warnings: tuple[str, ...] = ()
     """Why the measures may say less than they seem to."""
     created: str

@@ -143,12 +143,12 @@ class SelfExclusion(JobConfig):
     """Whether a query can find its own document."""
 
     exclude_self: bool | None = None
-    """Drop a query's own document (same id) or not; default: as BEIR has it for the collection of that name, which
-    drops it in ArguAna and Quora alone. The paper's rows keep it."""
+    """Drop a query's own document (same id) or not; default: as BEIR has it, which drops it where most queries are
+    passages of the collection, as in ArguAna and Quora. The paper's rows keep it."""
 
     @property
     def drops_self(self) -> bool:
-        """What the flag says; no where it was left open and no collection has settled it."""
+        """What the flag says; no where it was left open and nothing has settled it."""
         return bool(self.exclude_self)
 
     def settled(self, *, default: bool) -> Self:

@@ -32,19 +32,10 @@ from diffretriever.files import file_size, files_in
 from diffretriever.schemas.places import StorePath
 
 _PART_BYTES = 64 << 20
-_EXCLUDING_SELF = frozenset({"arguana", "quora"})
 _MSMARCO = "msmarco"
 _DOCUMENTS = "document"
 _JUDGED_ONCE = ("train", "dev")
 """MS MARCO's queries with one answer; those of TREC have graded judgements."""
-
-
-def excludes_self(collection: str) -> bool:
-    """Return whether a query's own document (same id) is left out, as BEIR does: its ArguAna and Quora.
-
-    There queries are passages. Elsewhere equal ids are a coincidence: Cranfield numbers both from 1.
-    """
-    return collection.lower() in _EXCLUDING_SELF
 
 
 def own_measure(collection: str, split: str) -> str:
@@ -117,10 +108,9 @@ class Collection(ABC):
         """Whether records are whole documents, which an index holds in chunks unless it is told otherwise."""
         return False
 
-    @property
-    def excludes_self(self) -> bool:
-        """Whether a query's own document (same id) counts as no result of it."""
-        return excludes_self(self.name)
+    def count(self) -> int | None:
+        """Return the number of records where reading them all takes long and counting them does not, else None."""
+        return None
 
     def place(self) -> str:
         """Return what tells this collection from others of its name: where it lies, or the name where that is all."""
@@ -219,6 +209,12 @@ class FileCollection(Collection):
         lines = read_lines(self.corpus, MAX_PASSAGE_BYTES, part)
         records = ((line.number, judge(line, self.corpus, parse)) for line in lines)
         return Reading(self.corpus.shown, records, lambda: lines.count)
+
+    def count(self) -> int | None:
+        """Return the number of lines of a corpus file of several parts."""
+        if len(self.parts()) == 1:
+            return None
+        return sum(1 for _ in read_lines(self.corpus, MAX_PASSAGE_BYTES))
 
     def splits(self) -> list[str]:
         """Return the splits found when the collection was opened."""

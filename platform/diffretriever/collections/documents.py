@@ -170,7 +170,7 @@ def _passage(document: Any, called: Mapping[str, str]) -> tuple[Passage, bool]:
     text = text_of(document, (called["text"],) if "text" in called else TEXT_FIELDS)
     title = _title_of(document, called.get("title"))
     own_id = called.get("id") or next((name for name in ID_FIELDS if name in document), None)
-    further = further_of(document, [*called.values(), own_id])
+    further = further_of(document, [*called.values(), own_id or ""])
     if own_id is None:
         return _without_id(title, text, further), False
     return checked_passage(id_of(document, (own_id,)), title, text, further), True

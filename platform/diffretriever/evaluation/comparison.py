@@ -8,7 +8,8 @@ Legend: Q queries, C pairs of systems.
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import combinations
 from pathlib import Path
@@ -19,6 +20,13 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from diffretriever.collections import Collection, Qrels, Run, open_collection, read_qrels
+from diffretriever.evaluation.conditions import (
+    coverage_of,
+    coverage_told,
+    coverage_warnings,
+    settled_by_index,
+    settled_by_runs,
+)
 from diffretriever.evaluation.evaluate import refuse_index_of_others, search_queries
 from diffretriever.evaluation.figures import BASE, BLUE, INK, RED, panel_figure, png, quiet
 from diffretriever.evaluation.formats import FORMATS, Command, Picture, Section
@@ -36,7 +44,7 @@ from diffretriever.evaluation.measures import (
 from diffretriever.evaluation.report import INTERVAL_NOTE, draw_measures, intervals_of, summary_of
 from diffretriever.evaluation.statistics import ALPHA, holm, randomisation_p_each, t_test_p
 from diffretriever.files import whole_file, write_bytes, write_text
-from diffretriever.schemas.evaluate import TESTS, CompareJob, ComparisonReport, EvaluateJob, Overlap, Test
+from diffretriever.schemas.evaluate import TESTS, CompareJob, ComparisonReport, Coverage, EvaluateJob, Overlap, Test
 from diffretriever.schemas.fusion import named_runs
 from diffretriever.schemas.places import StorePath
 from diffretriever.search import open_searcher
@@ -67,10 +75,11 @@ def compare_runs(job: CompareJob, command: str) -> ComparisonReport:
     else:
         assert collection is not None, "the config has checked this"
         qrels = collection.qrels(job.split)
-    excludes = job.settled(default=collection is not None and collection.excludes_self).drops_self
-    found = read_runs(named_runs(job.runs, "--runs"), exclude_self=excludes)
-    if collection is not None:
-        found |= _searched(job, collection, exclude_self=excludes)
+    found = read_runs(named_runs(job.runs, "--runs"))
+    searched = _Searched() if collection is None else _searched(job, collection)
+    # Runs and indexes are treated alike, whichever of them shows that queries are passages.
+    asked = job.model_copy(update={"exclude_self": True}) if searched.told else job
+    _, found, told = settled_by_runs(asked, found | searched.runs, qrels)
     runs = FinishedRuns.of(found, qrels, allow_missing=job.allow_missing)
     measured = {name: runs.single(name) for name in runs.names}
     overlap = {name: overlap_of(run, qrels) for name, run in measured.items()}
@@ -78,23 +87,51 @@ def compare_runs(job: CompareJob, command: str) -> ComparisonReport:
     systems = {name: {name: evaluate(run, qrels, measures)} for name, run in measured.items()}
     title = " and ".join([", ".join(runs.names[:-1]), runs.names[-1]])
     place = f" on {name} ({job.split})" if job.qrels is None else ""
-    report = write_comparison(job.output, f"{title}{place}", systems, command=command, test=job.test, overlap=overlap)
+    report = write_comparison(
+        job.output,
+        f"{title}{place}",
+        systems,
+        command=command,
+        test=job.test,
+        overlap=overlap,
+        coverage=searched.coverage,
+        warnings=[*searched.warnings, *(searched.told or told)],
+    )
     write_text(job.output / "compare.yaml", job.to_yaml())
     return report
 
 
-def _searched(job: CompareJob, collection: Collection, *, exclude_self: bool) -> dict[str, Run]:
-    """Return the runs of the job's indexes, called by their names, and by the score where there are several."""
+@dataclass
+class _Searched:
+    """What the indexes of a job have found."""
+
+    runs: dict[str, Run] = field(default_factory=dict)
+    """By the name of the index, and by the score where there are several."""
+    coverage: dict[str, Coverage] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    told: tuple[str, ...] = ()
+    """That queries are passages of an index, where that has decided."""
+
+
+def _searched(job: CompareJob, collection: Collection) -> _Searched:
     queries, qrels = collection.queries(job.split), collection.qrels(job.split)
-    found: dict[str, Run] = {}
+    found = _Searched()
     for name, place in job.named_indexes.items():
         own = EvaluateJob(
-            index=str(place), collection=job.collection, split=job.split, output=job.output, exclude_self=exclude_self
+            index=str(place),
+            collection=job.collection,
+            split=job.split,
+            output=job.output,
+            exclude_self=job.exclude_self,
         )
         searcher = open_searcher(own.index, own)
         refuse_index_of_others(searcher, qrels, collection.name)
+        coverage = found.coverage[name] = coverage_of(searcher.index, collection)
+        found.warnings += coverage_warnings(name, coverage, collection.name)
+        own, told = settled_by_index(own, searcher.index, queries, qrels)
+        found.told = found.told or told
         runs = search_queries(searcher, queries, own)
-        found |= {f"{name} {mode}" if len(runs) > 1 else name: run for mode, run in runs.items()}
+        found.runs |= {f"{name} {mode}" if len(runs) > 1 else name: run for mode, run in runs.items()}
     return found
 
 
@@ -106,6 +143,8 @@ def write_comparison(
     command: str,
     test: Test = "t-test",
     overlap: Mapping[str, Overlap] | None = None,
+    coverage: Mapping[str, Coverage] | None = None,
+    warnings: Sequence[str] = (),
 ) -> ComparisonReport:
     """Write the files into folder `output`, each whole or not at all, and return what is in the JSON.
 
@@ -118,11 +157,13 @@ def write_comparison(
         command: the command line.
         test: of significance.
         overlap: of runs with the qrels, by name.
+        coverage: of the collection by indexes, by name.
+        warnings: in addition to those that the overlap gives.
 
     Raises:
         ValueError: systems were measured on different queries or by different measures, or there are too many.
     """
-    report = compared(title, systems, command, test, overlap)
+    report = compared(title, systems, command, test, overlap, coverage, warnings)
     rows = _labelled(systems)
     means, intervals = _labelled(report.measures), _labelled(report.intervals)
     figure = draw_measures(means, intervals, title, summary_of(report.queries))
@@ -144,6 +185,8 @@ def compared(
     command: str,
     test: Test = "t-test",
     overlap: Mapping[str, Overlap] | None = None,
+    coverage: Mapping[str, Coverage] | None = None,
+    warnings: Sequence[str] = (),
 ) -> ComparisonReport:
     """Return what `write_comparison` writes as JSON.
 
@@ -153,6 +196,8 @@ def compared(
         command: the command line.
         test: of significance.
         overlap: of runs with the qrels, by name.
+        coverage: of the collection by indexes, by name.
+        warnings: in addition to those that the overlap gives.
 
     Raises:
         ValueError: as `write_comparison` does.
@@ -169,7 +214,8 @@ def compared(
         test=test,
         queries=queries,
         overlap=overlap,
-        warnings=tuple(told for name, own in overlap.items() for told in warnings_of(name, own, queries)),
+        coverage=dict(coverage or {}),
+        warnings=(*warnings, *(told for name, own in overlap.items() for told in warnings_of(name, own, queries))),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
     )
@@ -251,7 +297,7 @@ def _sections(report: ComparisonReport, rows: Mapping[str, EvaluationResult]) ->
             Section("Where they differ", [_differing(rows), Picture("differences.png", "Differences", drawn)])
         )
     if report.overlap:
-        sections.append(Section("Runs and judgements", [_overlaps(report)]))
+        sections.append(Section("Runs and judgements", [_overlaps(report), *_coverages(report)]))
     return [*sections, Section("Command", [Command(report.command)])]
 
 
@@ -324,6 +370,10 @@ def _overlaps(report: ComparisonReport) -> Grid:
     )
     head = _head("run", "queries", "judged@10", "relevant found")
     return Grid("overlap", "Overlap", caption, 1, (head,), body)
+
+
+def _coverages(report: ComparisonReport) -> list[str]:
+    return [f"{coverage_told(name, own, 'the collection')}." for name, own in report.coverage.items()]
 
 
 def draw_differences(rows: Mapping[str, EvaluationResult]) -> bytes:

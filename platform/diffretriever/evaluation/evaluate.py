@@ -6,12 +6,14 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import mean, median
 
 from diffretriever.collections import Qrels, Query, Run, open_collection, read_qrels, read_run, write_run
 from diffretriever.encoders.base import Encoder
+from diffretriever.evaluation.conditions import coverage_of, coverage_warnings, settled_by_index, settled_by_runs
 from diffretriever.evaluation.formats.tables import Cell, format_table, markdown_table
 from diffretriever.evaluation.fused import (
     FUSION_FILE,
@@ -20,6 +22,7 @@ from diffretriever.evaluation.fused import (
     check_disjoint,
     compare,
     fusion_section,
+    read_runs,
 )
 from diffretriever.evaluation.measures import (
     EvaluationResult,
@@ -65,8 +68,7 @@ def evaluate_job(job: EvaluateJob, command: str) -> dict[str, EvaluationResult]:
         return _evaluate_index(job, command)
     name = None
     if job.collection is not None and job.qrels is None:
-        collection = open_collection(job.collection)
-        name, job = collection.name, job.settled(default=collection.excludes_self)
+        name = open_collection(job.collection).name
     job = with_measures(job, name)
     return _evaluate_fused(job, command) if job.runs else _evaluate_run(job, command)
 
@@ -79,10 +81,13 @@ def with_measures(job: EvaluateJob, collection: str | None) -> EvaluateJob:
 def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResult]:
     assert job.collection is not None, "the config has checked this"
     collection = open_collection(job.collection)
-    job = with_measures(job.settled(default=collection.excludes_self), collection.name)
+    job = with_measures(job, collection.name)
     queries, qrels = collection.queries(job.split), collection.qrels(job.split)
     searcher = open_searcher(job.index, job, job.version)
     refuse_index_of_others(searcher, qrels, collection.name)
+    coverage = coverage_of(searcher.index, collection)
+    job, told = settled_by_index(job, searcher.index, queries, qrels)
+    told = _warn([*coverage_warnings(job.index, coverage, collection.name), *told])
     texts = [query.text for query in queries]
     chooser = BudgetChooser.for_searcher(searcher, job.selector) if job.selector else None
     choices = chooser.choose(texts) if chooser else []
@@ -94,6 +99,7 @@ def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
         write_run(job.output / f"{mode}.trec", [run], f"{system}.{mode}")
     texts_by_id = {query.id: query.text for query in queries}
     evaluation = Evaluation.of_index(searcher.index, job, command, collection.name, texts_by_id)
+    evaluation = replace(evaluation, coverage=coverage, warnings=told)
     _write(job, evaluation, results)
     if chooser:
         assert isinstance(searcher, NeuralSearcher), "others have no budget to choose"
@@ -139,15 +145,17 @@ def search_queries(
 
 def _evaluate_run(job: EvaluateJob, command: str) -> dict[str, EvaluationResult]:
     assert job.run is not None, "the caller has checked this"
-    run = read_run(job.run)
+    name, found = job.run.name, {"run": read_run(job.run)}
     qrels = _qrels(job)
-    if job.drops_self:
-        run = run.without_self()
-    results = {"run": evaluate(run, qrels, job.measures)}
-    for told in warnings_of(job.run.name, overlap_of(run, qrels), len(qrels)):
-        _LOG.warning("warning: %s", told)
+    job, found, told = settled_by_runs(job, found, qrels)
+    results = {"run": evaluate(found["run"], qrels, job.measures)}
+    told = _warn([*warnings_of(name, overlap_of(found["run"], qrels), len(qrels)), *told])
     evaluation = Evaluation(
-        retriever=job.run.name, command=command, config=job.model_dump(mode="json"), collection=job.collection
+        retriever=name,
+        command=command,
+        config=job.model_dump(mode="json"),
+        collection=job.collection,
+        warnings=told,
     )
     _write(job, evaluation, results)
     return results
@@ -155,17 +163,15 @@ def _evaluate_run(job: EvaluateJob, command: str) -> dict[str, EvaluationResult]
 
 def _evaluate_fused(job: EvaluateJob, command: str) -> dict[str, EvaluationResult]:
     qrels = _qrels(job)
-    runs = FinishedRuns.read(
-        named_runs(job.runs, "--runs"), qrels, exclude_self=job.drops_self, allow_missing=job.allow_missing
-    )
+    job, kept, told = settled_by_runs(job, read_runs(named_runs(job.runs, "--runs")), qrels)
+    runs = FinishedRuns.of(kept, qrels, allow_missing=job.allow_missing)
     weights = _weights(job, runs.names, qrels)
     fused = {by: runs.fused(by, own.by_run, job.top_k) for by, own in weights.items()}
     measured: dict[str, Run] = {name: runs.single(name) for name in runs.names}
     measured.update(fused.items())
     results = {name: evaluate(run, qrels, job.measures) for name, run in track(measured.items(), "measuring", "runs")}
-    for name in runs.names:
-        for told in warnings_of(name, overlap_of(measured[name], qrels), len(qrels)):
-            _LOG.warning("warning: %s", told)
+    overlaps = {name: overlap_of(measured[name], qrels) for name in runs.names}
+    told = _warn([*(each for name, own in overlaps.items() for each in warnings_of(name, own, len(qrels))), *told])
     for by, run in track(fused.items(), "writing runs", "runs"):
         write_run(job.output / f"{by}.trec", [run], f"{job.tag or in_tag('+'.join(runs.names))}.{by}")
     best, tested = compare(results, weights, runs.names)
@@ -182,6 +188,7 @@ def _evaluate_fused(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
         config=job.model_dump(mode="json"),
         collection=job.collection,
         split=job.split if job.qrels is None else None,
+        warnings=told,
     )
     _write(job, evaluation, results)
     _add(job.output, FUSION_FILE, report, fusion_section(report, results))
@@ -195,9 +202,8 @@ def _weights(job: EvaluateJob, names: Sequence[str], reported: Qrels) -> dict[Fu
     qrels = _tune_qrels(job)
     check_disjoint(reported, qrels)
     places = named_runs(job.tune_runs, "--tune-runs")
-    runs = FinishedRuns.read(
-        {name: places[name] for name in names}, qrels, exclude_self=job.drops_self, allow_missing=job.allow_missing
-    )
+    found = read_runs({name: places[name] for name in names})
+    runs = FinishedRuns.of(settled_by_runs(job, found, qrels)[1], qrels, allow_missing=job.allow_missing)
     return {by: Weights.tuned_on(runs, qrels, by, job.tune_measure) for by in job.fusions}
 
 
@@ -214,6 +220,12 @@ def _qrels(job: EvaluateJob) -> Qrels:
         return read_qrels(job.qrels)
     assert job.collection is not None, "the config has checked this"
     return open_collection(job.collection).qrels(job.split)
+
+
+def _warn(told: Sequence[str]) -> tuple[str, ...]:
+    for each in told:
+        _LOG.warning("warning: %s", each)
+    return tuple(told)
 
 
 def _write(job: EvaluateJob, evaluation: Evaluation, results: dict[str, EvaluationResult]) -> None:

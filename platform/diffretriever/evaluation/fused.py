@@ -31,10 +31,9 @@ _NAMED = 3
 """Queries that a message names."""
 
 
-def read_runs(places: Mapping[str, Path | StorePath], *, exclude_self: bool) -> dict[str, Run]:
-    """Read runs by name, each query's own passage (same id) left out where asked for; raises as `read_run` does."""
-    runs = {name: read_run(place) for name, place in track(places.items(), "reading runs", "runs")}
-    return {name: run.without_self() for name, run in runs.items()} if exclude_self else runs
+def read_runs(places: Mapping[str, Path | StorePath]) -> dict[str, Run]:
+    """Read runs by name; raises as `read_run` does."""
+    return {name: read_run(place) for name, place in track(places.items(), "reading runs", "runs")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,28 +67,6 @@ class FinishedRuns:
         lists = Hits.numbered_alike([run.of_queries(query_ids).hits for run in runs.values()])
         _check_passages(dict(zip(runs, lists, strict=True)))
         return cls(tuple(runs), query_ids, tuple(lists))
-
-    @classmethod
-    def read(
-        cls,
-        places: Mapping[str, Path | StorePath],
-        qrels: Qrels,
-        *,
-        exclude_self: bool = False,
-        allow_missing: bool = False,
-    ) -> Self:
-        """Read runs by name from TREC files; see `of`.
-
-        Args:
-            places: of the files, at least one.
-            qrels: whose queries count.
-            exclude_self: leave out each query's own passage (same id).
-            allow_missing: as in `of`.
-
-        Raises:
-            ValueError: as `of` and `read_run` do.
-        """
-        return cls.of(read_runs(places, exclude_self=exclude_self), qrels, allow_missing=allow_missing)
 
     def single(self, name: str) -> Run:
         """Return one of the runs."""

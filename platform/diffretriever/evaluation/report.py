@@ -17,7 +17,7 @@ from diffretriever.evaluation.formats.tables import Cell, Interval, command_bloc
 from diffretriever.evaluation.measures import EvaluationResult
 from diffretriever.evaluation.statistics import bootstrap_interval
 from diffretriever.files import whole_file, write_bytes, write_text
-from diffretriever.schemas.evaluate import EvaluateJob, EvaluationReport
+from diffretriever.schemas.evaluate import Coverage, EvaluateJob, EvaluationReport
 from diffretriever.schemas.places import StorePath
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ class Evaluation:
         split: the split of the qrels.
         fingerprint: of the index.
         rows: passages in the index.
+        coverage: of the collection by the index.
+        warnings: why the measures may say less than they seem to.
         query_texts: query id → text, for the hardest and easiest queries.
     """
 
@@ -55,6 +57,8 @@ class Evaluation:
     split: str | None = None
     fingerprint: str | None = None
     rows: int | None = None
+    coverage: Coverage | None = None
+    warnings: tuple[str, ...] = ()
     query_texts: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -127,6 +131,8 @@ def _report(evaluation: Evaluation, results: Mapping[str, EvaluationResult]) -> 
         retriever=evaluation.retriever,
         fingerprint=evaluation.fingerprint,
         rows=evaluation.rows,
+        coverage=evaluation.coverage,
+        warnings=evaluation.warnings,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=evaluation.command,
         config=dict(evaluation.config),
@@ -180,6 +186,7 @@ def evaluation_page(
         f"Means over all {report.queries:,} queries of the qrels, {INTERVAL_NOTE}.",
         interval_table([(mode, report.measures[mode], report.intervals[mode]) for mode in report.measures], "mode"),
         "![Means with intervals](report.png)",
+        *(f"Warning: {told}." for told in report.warnings),
         *_extreme_queries(results, query_texts),
         *command_blocks(report.command, report.config),
     ]
@@ -197,12 +204,14 @@ def interval_table(rows: list[tuple[str, Mapping[str, float], Mapping[str, Inter
 
 
 def _facts(report: EvaluationReport) -> list[list[Cell]]:
+    covered = report.coverage
     facts: list[tuple[str, str | None]] = [
         ("retriever", report.retriever),
         ("collection", report.collection),
         ("split", report.split),
         ("queries", f"{report.queries:,}"),
         ("passages", None if report.rows is None else f"{report.rows:,}"),
+        ("of the collection", f"{covered.indexed:,} of {covered.passages:,}" if covered else None),
         ("index fingerprint", report.fingerprint),
     ]
     return [[name, value] for name, value in facts if value is not None]

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 
 from diffretriever.collections import Collection, Qrels, Run, open_collection
 from diffretriever.evaluation.comparison import compared, lettered_table, means_of
+from diffretriever.evaluation.conditions import coverage_of, coverage_told, coverage_warnings, settled_by_index
 from diffretriever.evaluation.formats.html import HtmlFormat
 from diffretriever.evaluation.formats.tables import Cell, format_table
 from diffretriever.evaluation.fused import FinishedRuns
 from diffretriever.evaluation.measures import EvaluationResult, measures_of, parse_measures, relevant_in
 from diffretriever.evaluation.measures import evaluate as measure
 from diffretriever.front.index import Index
-from diffretriever.schemas.evaluate import ComparisonReport, Test
+from diffretriever.schemas.evaluate import ComparisonReport, Coverage, Test
 from diffretriever.schemas.fusion import Fusion
 from diffretriever.schemas.mode import Mode
+from diffretriever.schemas.settings import SelfExclusion
 from diffretriever.search.batch import kept_hits, searched_depth
 
 if TYPE_CHECKING:
@@ -36,6 +38,10 @@ class Measured:
     """What was found, by mode."""
     qrels: Qrels
     """What it was judged by."""
+    coverage: Coverage
+    """Of the collection by the index."""
+    warnings: tuple[str, ...] = ()
+    """Why the measures may say less than they seem to."""
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the means: a row a mode, a column a measure."""
@@ -46,11 +52,14 @@ class Measured:
     def __repr__(self) -> str:
         measures = list(next(iter(self.results.values())).mean)
         rows: list[list[Cell]] = [[mode, *result.mean.values()] for mode, result in self.results.items()]
-        return f"{self.index} on {self.collection}, {self.split}\n{format_table(rows, ['mode', *measures])}"
+        told = [coverage_told("the index", self.coverage, self.collection), *(f"warning: {w}" for w in self.warnings)]
+        return "\n".join([f"{self._caption()}\n{format_table(rows, ['mode', *measures])}", *told])
 
     def _repr_html_(self) -> str:
-        caption = f"{self.index} on {self.collection}, {self.split}"
-        return str(self.to_pandas().style.format("{:.4f}").set_caption(caption).to_html())
+        return str(self.to_pandas().style.format("{:.4f}").set_caption(self._caption()).to_html())
+
+    def _caption(self) -> str:
+        return f"{self.index} on {self.collection}, {self.split}"
 
 
 def evaluate(
@@ -86,13 +95,18 @@ def evaluate(
             f"{index.place} holds none of the passages that {source.name} judges relevant: take its index, one without "
             "chunks"
         )
-    depth = searched_depth(k, exclude_self=source.excludes_self)
+    own = index.searcher.index
+    coverage = coverage_of(own, source)
+    settled, told = settled_by_index(SelfExclusion(), own, queries, qrels)
+    excludes = settled.drops_self
+    depth = searched_depth(k, exclude_self=excludes)
     found = index.searcher.search([query.text for query in queries], k=depth, modes=modes)
     ids = [query.id for query in queries]
-    kept = {mode: kept_hits(ids, hits, k, exclude_self=source.excludes_self) for mode, hits in found.items()}
+    kept = {mode: kept_hits(ids, hits, k, exclude_self=excludes) for mode, hits in found.items()}
     runs = {mode: Run(ids, hits) for mode, hits in kept.items()}
     results = {mode: measure(run, qrels, wanted) for mode, run in runs.items()}
-    return Measured(index.place, source.name, split, results, runs, qrels)
+    warnings = (*coverage_warnings(index.place, coverage, source.name), *told)
+    return Measured(index.place, source.name, split, results, runs, qrels, coverage, warnings)
 
 
 @dataclass(frozen=True, repr=False)
@@ -133,7 +147,10 @@ def compare(systems: Mapping[str, Measured], *, test: Test = "t-test", fusions: 
         raise ValueError("systems: there are none to compare")
     results = {name: measured.results for name, measured in systems.items()}
     results.update({f"fused by {by}": {by: result} for by, result in _fused(systems, fusions).items()})
-    return Comparison(compared(", ".join(systems), results, "diffretriever.compare", test))
+    coverage = {name: measured.coverage for name, measured in systems.items()}
+    warnings = list(dict.fromkeys(told for measured in systems.values() for told in measured.warnings))
+    title = ", ".join(systems)
+    return Comparison(compared(title, results, "diffretriever.compare", test, coverage=coverage, warnings=warnings))
 
 
 def _fused(systems: Mapping[str, Measured], fusions: Sequence[Fusion]) -> dict[Fusion, EvaluationResult]:

@@ -8,6 +8,7 @@ BM25 counts words in all texts: it is no matter of parts, and searched for here.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -20,6 +21,7 @@ import ray
 from ray.data import TaskPoolStrategy
 
 from diffretriever.collections import Collection, Query, Run, open_collection, read_queries, write_run
+from diffretriever.evaluation.conditions import settled_by_index
 from diffretriever.files import json_digest, write_text
 from diffretriever.index.filters import condition_of
 from diffretriever.index.manifest import check_same
@@ -42,6 +44,8 @@ from diffretriever.scoring.fusion import encoded_lists_for, lists_for, ranked
 from diffretriever.search.base import check_modes
 from diffretriever.search.batch import kept_hits, list_depth, merge, searched_depth, to_hits, to_table
 from diffretriever.search.bm25 import Bm25Search
+
+_LOG = logging.getLogger(__name__)
 
 # So that searchers end at about the same time, and little is lost where one dies.
 _PARTS_PER_SEARCHER = 4
@@ -73,9 +77,13 @@ def search_batch(job: BatchSearchJob) -> BatchSearchSummary:
         # To hear of a mistake before anything starts.
         condition_of(job.filter, index.manifest.metadata)
     collection = None if job.collection is None else open_collection(job.collection)
-    job = job.settled(default=collection is not None and collection.excludes_self)
     job = job.model_copy(update={"modes": _modes(job, index)})
     queries = _read_queries(job, collection)
+    if collection is not None:
+        job, told = settled_by_index(job, index, queries, collection.qrels(job.split))
+        for each in told:
+            _LOG.warning("warning: %s", each)
+    job = job.settled(default=False)
     retriever = _retriever(job, index)
     few = is_few_queries(job, index, len(queries))
     with nullcontext() if few else ray_session(job):

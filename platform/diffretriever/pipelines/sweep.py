@@ -34,6 +34,7 @@ from diffretriever.evaluation.budgets.sweeps import (
     read_manifest,
     write_queries,
 )
+from diffretriever.evaluation.conditions import settled_by_passages
 from diffretriever.files import is_file, json_digest, read_text, remove, understood, write_text
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
@@ -95,9 +96,8 @@ def sweep_budgets(job: SweepJob, command: str, log: Callable[[str], None]) -> Sw
     started = time.monotonic()
     collection = open_collection(job.collection)
     retriever = _retriever(job)
-    job = job.settled(default=collection.excludes_self).model_copy(
-        update={"splits": _splits(job, collection), "modes": _modes(job, retriever)}
-    )
+    job = job.model_copy(update={"splits": _splits(job, collection), "modes": _modes(job, retriever)})
+    job = _settled(job, collection, log)
     queries = {split: drawn_queries(job, split, collection.queries(split)) for split in job.splits}
     with WriterLock(str(job.output)):
         few = is_few(job, collection) and sum(map(len, queries.values())) <= MAX_ROWS
@@ -127,6 +127,15 @@ def _retriever(job: SweepJob) -> MaskedRetriever:
         place = as_begun(config.backbone, before.backbone)
         config = config.model_copy(update={"backbone": place})
     return config.model_copy(update={"budget": NO_BUDGET})
+
+
+def _settled(job: SweepJob, collection: Collection, log: Callable[[str], None]) -> SweepJob:
+    queries = {query.id: query for split in job.splits for query in collection.queries(split)}
+    qrels = {query: judged for split in job.splits for query, judged in collection.qrels(split).items()}
+    job, told = settled_by_passages(job, collection.records(), [*queries.values()], qrels)
+    for each in told:
+        log(each)
+    return job
 
 
 def _splits(job: SweepJob, collection: Collection) -> tuple[str, ...]:

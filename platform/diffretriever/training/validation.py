@@ -8,6 +8,7 @@ from pathlib import Path
 from diffretriever.collections import open_collection
 from diffretriever.collections.records import BadRecord, Passage
 from diffretriever.encoders.base import BackboneEncoder
+from diffretriever.evaluation.conditions import settled_by_index
 from diffretriever.evaluation.evaluate import search_queries
 from diffretriever.evaluation.measures import EvaluationResult, evaluate
 from diffretriever.index.manifest import manifest_of
@@ -32,7 +33,6 @@ class Validator:
         """
         opened = open_collection(collection)
         self._collection, self._split, self._name = collection, split, opened.name
-        self._exclude_self = opened.excludes_self
         self.queries, self._qrels = opened.queries(split), opened.qrels(split)
         self.passages: list[Passage] = []
         for record in opened.records():
@@ -57,10 +57,10 @@ class Validator:
                 measures=(MEASURE,),
                 modes=fresh.modes,
                 top_k=_TOP_K,
-                exclude_self=self._exclude_self,
             )
             index = PassageIndex.create(job.index, manifest_of(fresh))
             self._fill(index, fresh)
+            job, _ = settled_by_index(job, index, self.queries, self._qrels)
             runs = search_queries(NeuralSearcher(index, fresh, job), self.queries, job)
         return {mode: evaluate(run, self._qrels, [MEASURE]) for mode, run in runs.items()}
 

@@ -19,6 +19,7 @@ import torch
 
 from diffretriever.collections import Qrels, Run, open_collection
 from diffretriever.evaluation.budgets.sweeps import SweptSplit, open_splits
+from diffretriever.evaluation.conditions import settled_by_index
 from diffretriever.evaluation.formats.tables import Interval
 from diffretriever.evaluation.measures import evaluate
 from diffretriever.evaluation.statistics import bootstrap_interval, holm, t_test_p
@@ -266,7 +267,7 @@ def _of_index(job: PruneSlotsJob) -> PruneSource:
         queries=encoder.encode_queries([query.text for query in asked], [k_q] * len(asked)),
         query_budget=k_q,
         qrels=qrels,
-        exclude_self=job.settled(default=collection.excludes_self).drops_self,
+        exclude_self=settled_by_index(job, index, asked, qrels)[0].drops_self,
     )
 
 

@@ -1,0 +1,130 @@
+"""What a measure depends on besides the ranking: the passages that an index contains, and queries that are passages.
+
+Where most queries of a collection are its own passages, as in BEIR's ArguAna and Quora, each is left out of its own
+results, as BEIR does. Equal ids alone do not tell: Cranfield numbers queries and passages from 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import pyarrow as pa
+
+from diffretriever.collections import BadRecord, Collection, Passage, Qrels, Query, Run
+from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.evaluate import Coverage
+from diffretriever.schemas.settings import SelfExclusion
+
+_Job = TypeVar("_Job", bound=SelfExclusion)
+
+
+def coverage_of(index: PassageIndex, collection: Collection) -> Coverage:
+    """Return how many of a collection's passages an index contains: by ids, of a large corpus by the count alone."""
+    count = collection.count()
+    if count is not None:
+        return Coverage(indexed=min(len(index), count), passages=count)
+    ids = list(dict.fromkeys(record.id for record in collection.records() if isinstance(record, Passage)))
+    return Coverage(indexed=int((index.order.passages.numbers_of(ids) >= 0).sum()), passages=len(ids))
+
+
+def coverage_told(name: str, coverage: Coverage, collection: str) -> str:
+    """Return the sentence on an index of this name, without its full stop."""
+    return f"{name} contains {coverage.indexed:,} of the {coverage.passages:,} passages of {collection}"
+
+
+def coverage_warnings(name: str, coverage: Coverage, collection: str) -> list[str]:
+    """Return the sentence where passages are missing from an index of this name."""
+    is_whole = coverage.indexed == coverage.passages
+    return [] if is_whole else [f"{coverage_told(name, coverage, collection)}: encode the others, or measures mislead"]
+
+
+def settled_by_index(
+    job: _Job, index: PassageIndex, queries: Sequence[Query], qrels: Qrels
+) -> tuple[_Job, tuple[str, ...]]:
+    """Return the job with self-exclusion set, and a sentence where the index's passages have set it.
+
+    Args:
+        job: whose flag wins.
+        index: with the passages.
+        queries: of the collection.
+        qrels: of the same split.
+    """
+    if job.exclude_self is not None:
+        return job, ()
+    passages = index.order.passages
+    numbers = passages.numbers_of([query.id for query in queries])
+    there = [query.id for query, number in zip(queries, numbers.tolist(), strict=True) if number >= 0]
+    texts: dict[str, str] = {}
+    if _is_most(len(there), qrels):
+        assert passages.rows_P is not None, "an index has its passages in rows"
+        rows = index.take(passages.rows_P[numbers[numbers >= 0]], ["text"])
+        texts = dict(zip(there, rows.column("text").to_pylist(), strict=True))
+    return _settled(job, _count_own(queries, qrels, texts), qrels)
+
+
+def settled_by_passages(
+    job: _Job, records: Iterable[Passage | BadRecord], queries: Sequence[Query], qrels: Qrels
+) -> tuple[_Job, tuple[str, ...]]:
+    """Return the same where a collection's records are read.
+
+    Args:
+        job: whose flag wins.
+        records: of the collection.
+        queries: of the collection.
+        qrels: of the same splits.
+    """
+    if job.exclude_self is not None:
+        return job, ()
+    ids = {query.id for query in queries}
+    texts = {record.id: record.text for record in records if isinstance(record, Passage) and record.id in ids}
+    return _settled(job, _count_own(queries, qrels, texts), qrels)
+
+
+def settled_by_runs(job: _Job, runs: Mapping[str, Run], qrels: Qrels) -> tuple[_Job, dict[str, Run], tuple[str, ...]]:
+    """Return the job with self-exclusion set, the runs accordingly, and a sentence where the runs have set it.
+
+    Runs have no texts: queries are passages if one of the runs ranks their ids first in most queries.
+    """
+    told: tuple[str, ...] = ()
+    if job.exclude_self is None:
+        job, told = _settled(job, max((_count_own_first(run, qrels) for run in runs.values()), default=0), qrels)
+    kept = {name: run.without_self() for name, run in runs.items()} if job.drops_self else dict(runs)
+    return job, kept, told
+
+
+def _settled(job: _Job, own: int, qrels: Qrels) -> tuple[_Job, tuple[str, ...]]:
+    if not _is_most(own, qrels):
+        return job.settled(default=False), ()
+    told = (
+        f"{own:,} of {len(qrels):,} queries are passages of the collection: each is left out of its own results, as "
+        "BEIR does; --no-exclude-self keeps them"
+    )
+    return job.settled(default=True), (told,)
+
+
+def _is_most(own: int, qrels: Qrels) -> bool:
+    return 2 * own > len(qrels)
+
+
+def _count_own(queries: Sequence[Query], qrels: Qrels, texts: Mapping[str, str]) -> int:
+    """Count the queries whose id and text are a passage's, one that is not judged relevant to them."""
+    return sum(
+        query.id in texts and _is_not_relevant(query.id, qrels) and _plain(query.text) == _plain(texts[query.id])
+        for query in queries
+    )
+
+
+def _count_own_first(run: Run, qrels: Qrels) -> int:
+    first = run.of_queries(list(qrels)).hits.first(1)
+    queries = pa.array(list(qrels), pa.large_string()).take(pa.array(first.queries()))
+    own = zip(queries.to_pylist(), first.names(), strict=True)
+    return sum(query == passage and _is_not_relevant(query, qrels) for query, passage in own)
+
+
+def _is_not_relevant(query: str, qrels: Qrels) -> bool:
+    return qrels.get(query, {}).get(query, 0) <= 0
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).casefold()
