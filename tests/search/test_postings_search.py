@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -92,7 +93,7 @@ def test_few_passages_are_scored_exactly(
     scored = []
     score = kernels.score
 
-    def counted(*arguments: np.ndarray) -> None:
+    def counted(*arguments: Any) -> None:
         scored.append(len(arguments[4]))
         score(*arguments)
 
