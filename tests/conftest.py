@@ -177,7 +177,7 @@ def no_cluster(warm: None) -> None:
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random LLaDA in its original format."""
-    from diffretriever.random_models.checkpoints import write_random_checkpoint
+    from diffretriever.testing.checkpoints import write_random_checkpoint
 
     return write_random_checkpoint("llada", tmp_path_factory.mktemp("llada"))
 
@@ -185,7 +185,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The folder of a family's random checkpoint of hidden size 32: not to be changed."""
-    from diffretriever.random_models.checkpoints import write_random_checkpoint
+    from diffretriever.testing.checkpoints import write_random_checkpoint
 
     root = tmp_path_factory.mktemp("checkpoints")
     return cache(lambda family: write_random_checkpoint(family, root / family, hidden_size=32))

@@ -28,7 +28,7 @@ LEVELS = {
     "client": 1,
     "artefacts": 2,
     "ledger": 2,
-    "random_models": 2,
+    "testing": 2,
     "codecs": 2,
     "collections": 2,
     "encoders": 2,
@@ -49,6 +49,7 @@ LEVELS = {
 }
 RAY_ALLOWED = {"pipelines", "jobs", "serve"}
 LANCE_ALLOWED = {"index"}
+TESTING_ALLOWED = {"testing", "reproduction"}
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -105,6 +106,11 @@ def test_imports_point_one_way() -> None:
 def test_libraries_stay_in_their_places(library: str, allowed: set[str]) -> None:
     users = {place for place, file in modules() for name in imports(file) if name.partition(".")[0] == library}
     assert users <= allowed
+
+
+def test_only_studies_import_test_models() -> None:
+    users = {place for place, file in modules() if "testing" in map(part_of, imports(file))}
+    assert users <= TESTING_ALLOWED
 
 
 @pytest.mark.parametrize(

@@ -46,8 +46,6 @@ from diffretriever.ledger import Ledger
 from diffretriever.pipelines.mining import _finished
 from diffretriever.pipelines.sweep import _refuse_another
 from diffretriever.presets import load_retriever, read_selection
-from diffretriever.random_models.adapters import write_random_adapter
-from diffretriever.random_models.checkpoints import write_random_checkpoint
 from diffretriever.reproduction.exhibits.analyses import read_analysis
 from diffretriever.reproduction.exhibits.base import read_latencies
 from diffretriever.reproduction.exhibits.query_features import _values
@@ -60,6 +58,8 @@ from diffretriever.schemas.selector import FittedFeature, LearnedSelectorArtefac
 from diffretriever.schemas.sweep import BudgetSelection, SweepJob
 from diffretriever.schemas.training import MANIFEST_FILE, Recipe, TrainingManifest
 from diffretriever.schemas.training_data import MinedNegatives, MineNegativesJob, PrepareTrainingJob
+from diffretriever.testing.adapters import write_random_adapter
+from diffretriever.testing.checkpoints import write_random_checkpoint
 from diffretriever.training.adapters import check_trained
 from diffretriever.training.data.sources import open_source
 from diffretriever.training.data.training_set import EXAMPLES_FILE, PASSAGES_FILE, TrainingSet

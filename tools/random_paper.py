@@ -122,10 +122,10 @@ def write_inputs(folder: Path) -> Inputs:
 
     Rows search the three; an analysis knows its sweeps by the names of their collections, so that each name has a copy.
     """
-    from diffretriever.random_models.adapters import write_random_adapter
-    from diffretriever.random_models.checkpoints import write_random_checkpoint
     from diffretriever.reproduction.plan import tuned_presets
     from diffretriever.reproduction.tables import BEIR7, load_tables
+    from diffretriever.testing.adapters import write_random_adapter
+    from diffretriever.testing.checkpoints import write_random_checkpoint
 
     root = folder / "collections"
     root.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ import yaml
 from benchmarks.attack.base import TRACEBACK, Attack, Round
 from benchmarks.attack.processes import everybody, kill_since, names, since, wait_for_none
 from diffretriever.presets import load_retriever
-from diffretriever.random_models.checkpoints import write_random_checkpoint
+from diffretriever.testing.checkpoints import write_random_checkpoint
 
 MOST_KILLS = 3
 _PYTHON = "python"

@@ -105,7 +105,7 @@ def _job_over_bare(config: EncodeBenchmark, folder: Path, dtype: str) -> Compari
 
 
 def _chosen_over_naive(config: EncodeBenchmark, folder: Path, _: str) -> Comparison:
-    from diffretriever.random_models.checkpoints import write_random_checkpoint
+    from diffretriever.testing.checkpoints import write_random_checkpoint
 
     model = write_random_checkpoint(
         "dream", folder / "dream", hidden_size=256, layers=4, heads=4, vocab_size=config.vocab_size

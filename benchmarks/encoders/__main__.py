@@ -59,7 +59,7 @@ def main(config: EncodersBenchmark) -> None:
 
 
 def _systems(config: EncodersBenchmark, folder: Path) -> dict[str, partial[object]]:
-    from diffretriever.random_models.checkpoints import write_random_checkpoint
+    from diffretriever.testing.checkpoints import write_random_checkpoint
 
     write = partial(
         write_random_checkpoint,

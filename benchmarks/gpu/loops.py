@@ -138,7 +138,7 @@ def _in_order(encoder: BackboneEncoder, texts: Sequence[PreparedText]) -> None:
 
 def checkpoint(family: str, size: Size, device: str, folder: str) -> None:
     """Make a random model on the device and write it as a checkpoint, for loops that load one."""
-    from diffretriever.random_models.on_device import write_checkpoint
+    from diffretriever.testing.on_device import write_checkpoint
 
     write_checkpoint(made(family, size, Path(folder), device), Path(folder))
 

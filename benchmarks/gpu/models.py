@@ -9,17 +9,17 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from diffretriever.backbones.base import Backbone
-from diffretriever.backbones.loader import family_class
-from diffretriever.backbones.published import Sizes
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.encoders.generated import GeneratedEncoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.pooled import PooledEncoder
 from diffretriever.encoders.preparer import PreparedText
-from diffretriever.random_models.checkpoints import FAMILIES, SENTENCES_AND_WORDS, build_tokenizer
-from diffretriever.random_models.on_device import random_backbone
 from diffretriever.reproduction import sizes as published
 from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, BackboneRetriever
+from diffretriever.testing import FAMILIES
+from diffretriever.testing.checkpoints import SENTENCES_AND_WORDS, build_tokenizer
+from diffretriever.testing.on_device import random_backbone
+from diffretriever.testing.published import Sizes
 
 Size: TypeAlias = Literal["published", "tiny"]
 Family: TypeAlias = Literal["dream", "llada", "qwen2", "llama3"]
@@ -40,7 +40,7 @@ def sizes_of(family: str, size: Size) -> Sizes:
     if size == "published":
         sources = {family: source for source, family in published.FAMILIES.items()}
         return published.sizes_of(sources[family])
-    of_family = family_class(FAMILIES[family]).published
+    of_family = FAMILIES[family]
     vocab = build_tokenizer(of_family).get_vocab_size()
     return Sizes(64, 2, 4, 2 if of_family.grouped_heads else 4, 128, vocab, of_family.positions)
 

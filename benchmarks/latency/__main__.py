@@ -103,7 +103,7 @@ def _lines(system: System, config: LatencyBenchmark, folder: Path) -> Iterator[L
 
 
 def _random(system: System, config: LatencyBenchmark, folder: Path) -> Path:
-    from diffretriever.random_models.checkpoints import write_random_checkpoint
+    from diffretriever.testing.checkpoints import write_random_checkpoint
 
     if (folder / "config.json").is_file():
         return folder

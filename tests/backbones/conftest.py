@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from diffretriever.backbones import Backbone, load_backbone
-from diffretriever.random_models.checkpoints import FAMILIES, write_random_checkpoint
+from diffretriever.testing import FAMILIES
+from diffretriever.testing.checkpoints import write_random_checkpoint
 from tests.backbones.helpers import BackboneOf, FolderOf
 
 

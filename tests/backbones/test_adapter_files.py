@@ -13,8 +13,8 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from torch import Tensor
 
 from diffretriever.backbones import load_backbone, source
-from diffretriever.random_models.adapters import write_random_adapter
-from diffretriever.random_models.checkpoints import write_random_checkpoint
+from diffretriever.testing.adapters import write_random_adapter
+from diffretriever.testing.checkpoints import write_random_checkpoint
 from tests.backbones.adapter_cases import PREFIX, AdapterOf, edit_adapter_config, edit_tensors
 from tests.backbones.helpers import FolderOf
 

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from diffretriever.backbones import Backbone, load_backbone
-from diffretriever.random_models.adapters import main, write_random_adapter
-from diffretriever.random_models.checkpoints import write_random_checkpoint
+from diffretriever.testing.adapters import main, write_random_adapter
+from diffretriever.testing.checkpoints import write_random_checkpoint
 from tests.backbones.adapter_cases import (
     PREFIX,
     AdapterOf,

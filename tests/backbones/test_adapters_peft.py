@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from diffretriever.backbones import Backbone, load_backbone
-from diffretriever.random_models.adapters import write_random_adapter
-from diffretriever.random_models.checkpoints import write_random_checkpoint
+from diffretriever.testing.adapters import write_random_adapter
+from diffretriever.testing.checkpoints import write_random_checkpoint
 from tests.backbones.adapter_cases import PREFIX, edit_tensors, outputs
 from tests.backbones.helpers import FolderOf, pad, texts
 

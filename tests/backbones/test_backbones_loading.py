@@ -15,9 +15,9 @@ from transformers import PreTrainedConfig, Qwen2ForCausalLM
 from diffretriever.backbones import Backbone, decoder, load_backbone
 from diffretriever.backbones.checkpoint import GENERIC
 from diffretriever.backbones.dream import DreamBackbone
-from diffretriever.random_models.checkpoints import write_random_checkpoint
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import BackboneConfig, MaskedRetriever
+from diffretriever.testing.checkpoints import write_random_checkpoint
 from tests.backbones.helpers import BackboneOf, FolderOf, edit_config, hidden, pad, texts
 
 

@@ -16,7 +16,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from diffretriever.backbones import Backbone, load_backbone
 from diffretriever.backbones.modernbert import ModernBertBackbone
-from diffretriever.random_models.checkpoints import write_random_checkpoint
+from diffretriever.testing.checkpoints import write_random_checkpoint
 from tests.backbones.helpers import BackboneOf, FolderOf, edit_config, hidden, pad, texts
 
 WINDOW = 8

@@ -13,9 +13,11 @@ import pytest
 import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
 
+from diffretriever import backbones
 from diffretriever.backbones import checkpoint, device, load_backbone, source
-from diffretriever.random_models.checkpoints import main, write_random_checkpoint
 from diffretriever.schemas.retriever import BackboneConfig
+from diffretriever.testing import FAMILIES
+from diffretriever.testing.checkpoints import main, write_random_checkpoint
 from tests.backbones.helpers import FolderOf
 
 
@@ -26,6 +28,10 @@ def test_importing_the_package_does_not_import_torch() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=root / "platform"
     )
     assert result.stdout.strip() == "False"
+
+
+def test_every_family_has_random_checkpoints() -> None:
+    assert {published.model_type for published in FAMILIES.values()} == backbones.FAMILIES.keys()
 
 
 @pytest.mark.parametrize("names", [{"mallopt"}, set()])

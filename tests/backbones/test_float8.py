@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from diffretriever.backbones import Backbone, device, load_backbone
 from diffretriever.backbones.float8 import E4M3, Float8Linear, check_float8, to_e4m3
-from diffretriever.random_models.adapters import write_random_adapter
-from diffretriever.random_models.checkpoints import write_random_checkpoint
+from diffretriever.testing.adapters import write_random_adapter
+from diffretriever.testing.checkpoints import write_random_checkpoint
 from tests.backbones.adapter_cases import merge_by_hand
 from tests.backbones.helpers import BackboneOf, FolderOf, hidden, pad, texts
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from diffretriever.backbones import Backbone, load_backbone, packed
 from diffretriever.backbones.packed import Part, Spans
-from diffretriever.random_models.checkpoints import write_random_checkpoint
+from diffretriever.testing.checkpoints import write_random_checkpoint
 from tests.backbones.helpers import BackboneOf, FolderOf, pad, texts
 
 TOLERANCE = 2e-5

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from diffretriever.backbones import load_backbone
-from diffretriever.backbones.loader import family_class
-from diffretriever.backbones.published import Sizes
-from diffretriever.random_models.checkpoints import FAMILIES, build_tokenizer
-from diffretriever.random_models.on_device import random_backbone, write_checkpoint
+from diffretriever.testing import FAMILIES
+from diffretriever.testing.checkpoints import build_tokenizer
+from diffretriever.testing.on_device import random_backbone, write_checkpoint
+from diffretriever.testing.published import Sizes
 from tests.backbones.helpers import hidden, pad, texts
 
 
@@ -19,7 +19,7 @@ from tests.backbones.helpers import hidden, pad, texts
 def test_a_drawn_backbone_is_that_of_its_checkpoint(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    published = family_class(FAMILIES[family]).published
+    published = FAMILIES[family]
     size = Sizes(
         hidden=64,
         layers=2,
@@ -31,7 +31,7 @@ def test_a_drawn_backbone_is_that_of_its_checkpoint(
     )
     drawn = random_backbone(family, size, tmp_path, device="cpu", dtype="float32")
     assert not drawn.model.training
-    monkeypatch.setattr("diffretriever.random_models.on_device._SHARD_BYTES", 100_000)
+    monkeypatch.setattr("diffretriever.testing.on_device._SHARD_BYTES", 100_000)
     read = load_backbone(write_checkpoint(drawn, tmp_path), device="cpu", attention="sdpa")
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
     batch = pad(texts(5, 23, 11))

@@ -15,8 +15,8 @@ import pytest
 from diffretriever.backbones.loader import load_backbone
 from diffretriever.backbones.source import resolve_adapter, resolve_source
 from diffretriever.files import fetched_folder, file_digest, files_in, write_bytes, write_text
-from diffretriever.random_models.adapters import write_random_adapter
 from diffretriever.schemas.places import StorePath
+from diffretriever.testing.adapters import write_random_adapter
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -17,8 +17,8 @@ from transformers import AutoTokenizer, MistralConfig, MistralModel, Qwen3Config
 
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.library import LibraryEncoder
-from diffretriever.random_models.checkpoints import write_random_checkpoint
 from diffretriever.schemas.retriever import BackboneConfig, LibraryRetriever
+from diffretriever.testing.checkpoints import write_random_checkpoint
 
 TEXTS = [
     "honey bees store water in winter",

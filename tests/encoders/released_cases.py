@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from diffretriever.backbones import load_vocabulary
-from diffretriever.random_models.adapters import write_random_adapter
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.retriever import BackboneConfig, MaskedRetriever, PromptConfig
+from diffretriever.testing.adapters import write_random_adapter
 
 SYSTEM = "You are an AI assistant that can understand human language."
 TEMPLATES = {

@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 
 from diffretriever.backbones.slot_layers import SLOTS_FILE
 from diffretriever.encoders.masked import MaskedEncoder
-from diffretriever.random_models.adapters import write_random_adapter
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.retriever import MaskedRetriever
+from diffretriever.testing.adapters import write_random_adapter
 from tests.encoders.encoder_cases import PARTS, TEXTS, FolderOf, Make
 
 NESTED: dict[str, dict[str, Any]] = {

@@ -12,8 +12,8 @@ import pytest
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.index.manifest import manifest_of
-from diffretriever.random_models.adapters import write_random_adapter
 from diffretriever.schemas.retriever import MaskedRetriever
+from diffretriever.testing.adapters import write_random_adapter
 from tests.backbones.adapter_cases import merge_by_hand
 from tests.encoders.encoder_cases import TEXTS, FolderOf, assert_close, assert_identical, impacts
 from tests.encoders.released_cases import TEMPLATES, release

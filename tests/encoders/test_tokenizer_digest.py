@@ -15,12 +15,12 @@ from diffretriever.index.manifest import check_same, manifest_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.blocks import EncoderStart, load_in_actor
 from diffretriever.presets import load_retriever
-from diffretriever.random_models.checkpoints import write_random_checkpoint
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import NeuralRetriever
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.sweep import encoder_fingerprint
 from diffretriever.search import open_searcher
+from diffretriever.testing.checkpoints import write_random_checkpoint
 from tests.search.conftest import QUERIES, fill
 
 

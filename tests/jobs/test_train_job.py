@@ -30,10 +30,10 @@ from diffretriever.files import files_in, is_file, put_folder, read_text
 from diffretriever.pipelines.cluster import connect
 from diffretriever.pipelines.train import train
 from diffretriever.presets import load_retriever
-from diffretriever.random_models.checkpoints import write_random_checkpoint
 from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.schemas.training import TrainingManifest, TrainJob
+from diffretriever.testing.checkpoints import write_random_checkpoint
 from diffretriever.training.data.training_set import MANIFEST_FILE
 from diffretriever.training.run_folder import METRICS_FILE
 from tests.training.made_up_collection import write_collection, write_training_data

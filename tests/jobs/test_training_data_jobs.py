@@ -17,10 +17,10 @@ from diffretriever.index.writer import Committer, beside, text_table, write_bloc
 from diffretriever.pipelines.mining import mine_negatives
 from diffretriever.pipelines.training_data import prepare_training
 from diffretriever.presets import load_retriever
-from diffretriever.random_models.checkpoints import write_random_checkpoint
 from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.schemas.training_data import MineNegativesJob, PrepareTrainingJob
 from diffretriever.search import open_searcher
+from diffretriever.testing.checkpoints import write_random_checkpoint
 from diffretriever.training.data import sources as raw_records
 from diffretriever.training.data.preparation import QUARANTINE_FILE
 from diffretriever.training.data.training_set import EXAMPLES_FILE, PASSAGES_FILE, TrainingSet

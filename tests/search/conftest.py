@@ -15,8 +15,8 @@ from diffretriever.index.manifest import bm25_manifest, manifest_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.presets import load_retriever
-from diffretriever.random_models.checkpoints import write_random_checkpoint
 from diffretriever.schemas.retriever import Bm25Retriever
+from diffretriever.testing.checkpoints import write_random_checkpoint
 
 WORDS = ["slot", "passage", "query", "vector", "mask", "corpus", "shard", "lance", "table", "heat", "wing", "slab"]
 PASSAGES = [

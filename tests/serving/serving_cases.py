@@ -11,13 +11,13 @@ from diffretriever.index.manifest import manifest_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.presets import load_retriever
-from diffretriever.random_models.checkpoints import write_random_checkpoint
 from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.schemas.serve_config import ServeConfig
 from diffretriever.serving.backend import LocalBackend
 from diffretriever.serving.metrics import NoMetrics
 from diffretriever.serving.service import Service, open_answering, open_encoder, open_index, search_options
 from diffretriever.serving.snapshots import Snapshots
+from diffretriever.testing.checkpoints import write_random_checkpoint
 
 WORDS = ["slot", "passage", "query", "vector", "mask", "corpus", "shard", "lance", "table", "heat", "wing", "slab"]
 PASSAGES = [

@@ -10,11 +10,11 @@ from safetensors.torch import save_file
 
 from diffretriever.backbones.slot_layers import SLOTS_FILE
 from diffretriever.encoders import load_encoder
-from diffretriever.random_models.adapters import write_random_adapter
-from diffretriever.random_models.checkpoints import write_random_checkpoint
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.serving.api import make_api
 from diffretriever.serving.guard import Keys
+from diffretriever.testing.adapters import write_random_adapter
+from diffretriever.testing.checkpoints import write_random_checkpoint
 from tests.serving.serving_cases import local_service, small_index
 
 

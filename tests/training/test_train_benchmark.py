@@ -18,8 +18,8 @@ from benchmarks.train.figures import Run, Setting
 from benchmarks.train.loops import data_of
 from diffretriever.backbones.flops import Matrices
 from diffretriever.presets import load_retriever
-from diffretriever.random_models.checkpoints import write_random_checkpoint
 from diffretriever.schemas.retriever import MaskedRetriever
+from diffretriever.testing.checkpoints import write_random_checkpoint
 from diffretriever.training.adapters import target_modules
 from diffretriever.training.session import describe_training, open_session
 from tests.training.trainer_cases import ALONE, FolderOf, config_of, quick_recipe, text_of

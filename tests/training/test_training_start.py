@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from diffretriever.encoders import load_encoder
-from diffretriever.random_models.adapters import write_random_adapter
 from diffretriever.schemas.retriever import BackboneRetriever
+from diffretriever.testing.adapters import write_random_adapter
 from diffretriever.training.adapters import adapter_tensors
 from diffretriever.training.data.training_set import TrainingSet
 from diffretriever.training.session import describe_training

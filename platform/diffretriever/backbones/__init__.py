@@ -26,9 +26,6 @@ FAMILIES: dict[str, str] = {
 }
 """`model_type` in a checkpoint's config.json → the class that runs it, as "module:class"."""
 
-BY_FILE = {path.partition(":")[0].rpartition(".")[2]: path for path in FAMILIES.values()}
-"""A family, by the name of its file → the class, likewise."""
-
 _LAZY = {
     "Backbone": "base",
     "BackboneOutput": "base",

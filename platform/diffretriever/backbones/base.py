@@ -24,7 +24,6 @@ from diffretriever.backbones.device import keep_freed_memory, moved, resolve_att
 from diffretriever.backbones.graphs import PassGraphs, Shape
 from diffretriever.backbones.inputs import PassInputs, check_inputs, whole_steps
 from diffretriever.backbones.packed import KERNEL, Layout, PackedBatch
-from diffretriever.backbones.published import Published
 from diffretriever.backbones.slot_layers import MODULE, SlotLayers
 from diffretriever.backbones.vocabulary import Vocabulary
 from diffretriever.backbones.weights import block_weights, load_model
@@ -71,8 +70,6 @@ class Backbone(ABC):
     """Ends of the names, as transformers spells them, of every matrix in a layer: attention's and feed-forward's."""
     packs: ClassVar[bool] = False
     """Whether its module takes texts in one row without pads: it hands what it is given on to its attention."""
-    published: ClassVar[Published]
-    """How its public checkpoints look, for random ones."""
 
     def __init__(self, model: Any, checkpoint: Checkpoint) -> None:
         self.model = model

@@ -13,7 +13,6 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, BertTokenizer
 
 from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields, pick
-from diffretriever.backbones.published import Published, Shapes, Sizes, TokenId, layer_norm_shapes, linear_shapes
 from diffretriever.backbones.vocabulary import EncoderVocabulary, require_files
 
 REQUIRED = frozenset(
@@ -30,53 +29,6 @@ REQUIRED = frozenset(
     }
 )
 DROPOUTS = frozenset({"attention_probs_dropout_prob", "hidden_dropout_prob"})
-
-
-def _config(size: Sizes, token_id: TokenId) -> dict[str, Any]:
-    return {
-        "architectures": ["BertForPreTraining"],
-        "attention_probs_dropout_prob": 0.1,
-        "gradient_checkpointing": False,
-        "hidden_act": "gelu",
-        "hidden_dropout_prob": 0.1,
-        "hidden_size": size.hidden,
-        "initializer_range": 0.02,
-        "intermediate_size": size.intermediate,
-        "layer_norm_eps": 1e-12,
-        "max_position_embeddings": size.positions,
-        "model_type": "bert",
-        "num_attention_heads": size.heads,
-        "num_hidden_layers": size.layers,
-        "pad_token_id": token_id("[PAD]"),
-        "position_embedding_type": "absolute",
-        "type_vocab_size": 2,
-        "use_cache": True,
-        "vocab_size": size.vocab,
-    }
-
-
-def _shapes(size: Sizes) -> Shapes:
-    # As pre-trained: with pooler, masked-language and next-sentence heads.
-    shapes: Shapes = {
-        "bert.embeddings.word_embeddings.weight": (size.vocab, size.hidden),
-        "bert.embeddings.position_embeddings.weight": (size.positions, size.hidden),
-        "bert.embeddings.token_type_embeddings.weight": (2, size.hidden),
-        **layer_norm_shapes("bert.embeddings.LayerNorm", size.hidden),
-    }
-    for layer in range(size.layers):
-        prefix = f"bert.encoder.layer.{layer}"
-        for name in ("query", "key", "value"):
-            shapes |= linear_shapes(f"{prefix}.attention.self.{name}", size.hidden, size.hidden)
-        shapes |= linear_shapes(f"{prefix}.attention.output.dense", size.hidden, size.hidden)
-        shapes |= layer_norm_shapes(f"{prefix}.attention.output.LayerNorm", size.hidden)
-        shapes |= linear_shapes(f"{prefix}.intermediate.dense", size.intermediate, size.hidden)
-        shapes |= linear_shapes(f"{prefix}.output.dense", size.hidden, size.intermediate)
-        shapes |= layer_norm_shapes(f"{prefix}.output.LayerNorm", size.hidden)
-    shapes |= linear_shapes("bert.pooler.dense", size.hidden, size.hidden)
-    shapes |= {"cls.predictions.bias": (size.vocab,)}
-    shapes |= linear_shapes("cls.predictions.transform.dense", size.hidden, size.hidden)
-    shapes |= layer_norm_shapes("cls.predictions.transform.LayerNorm", size.hidden)
-    return shapes | linear_shapes("cls.seq_relationship", 2, size.hidden)
 
 
 class BertVocabulary(EncoderVocabulary):
@@ -130,22 +82,6 @@ class BertBackbone(Backbone):
                 "pooler_type",
             }
         ),
-    )
-    published = Published(
-        config=_config,
-        shapes=_shapes,
-        positions=512,
-        special_tokens=("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
-        tokenizer_config={
-            "pad_token": "[PAD]",
-            "unk_token": "[UNK]",
-            "cls_token": "[CLS]",
-            "sep_token": "[SEP]",
-            "mask_token": "[MASK]",
-            "tokenizer_class": "BertTokenizer",
-        },
-        tokenizer_files=("tokenizer.json", "vocab.txt"),
-        adapter_targets=("query", "key", "value"),
     )
 
     def __init__(self, model: Any, checkpoint: Checkpoint) -> None:

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.checkpoint import Checkpoint, pick
-from diffretriever.backbones.published import Shapes, Sizes
 
 ROPE_FIELDS = frozenset({"rope_theta", "rope_scaling", "rope_parameters"})
 REQUIRED = frozenset(
@@ -32,23 +31,13 @@ REQUIRED = frozenset(
 OPTIONAL = frozenset({"attention_dropout", "layer_types", "num_key_value_heads", "tie_word_embeddings"}) | ROPE_FIELDS
 """`num_key_value_heads` absent means one for each head."""
 
-LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-
-HEADER_TURNS = (
-    "{{ bos_token }}{% for turn in messages %}<|start_header_id|>{{ turn['role'] }}<|end_header_id|>\n\n"
-    "{{ turn['content'] | trim }}<|eot_id|>{% endfor %}"
-)
-# An expression, not text: a template's last newline would be dropped.
-ASSISTANT_HEADER = "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}"
-"""The chat templates of LLaMA 3 and LLaDA are made of these two."""
-
 
 class DecoderBackbone(Backbone):
     """A stack of rotary decoder layers, causal or not, whose rotary base is held against the checkpoint's."""
 
     packs = True
     ignored_tensors = r"rotary_emb\.inv_freq$"
-    lora_targets = LORA_TARGETS
+    lora_targets = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
     @classmethod
     def model_config(cls, checkpoint: Checkpoint) -> Any:
@@ -151,39 +140,3 @@ def check_rope_base(inv_freq: Tensor, base: float, file: Path) -> None:
             f"{file}: the loaded model does not rotate with base {base}: "
             "install transformers in the version of constraints.txt."
         )
-
-
-def published_config(size: Sizes) -> dict[str, Any]:
-    """Return the fields of config.json that Dream, Qwen2.5 and LLaMA 3 publish alike."""
-    return {
-        "attention_dropout": 0.0,
-        "hidden_act": "silu",
-        "hidden_size": size.hidden,
-        "initializer_range": 0.02,
-        "intermediate_size": size.intermediate,
-        "max_position_embeddings": size.positions,
-        "num_attention_heads": size.heads,
-        "num_hidden_layers": size.layers,
-        "num_key_value_heads": size.kv_heads,
-        "tie_word_embeddings": False,
-        "use_cache": True,
-        "vocab_size": size.vocab,
-    }
-
-
-def published_shapes(size: Sizes, *, qkv_bias: bool) -> Shapes:
-    """Return the tensors of Dream and Qwen2.5 (with biases on q, k, v) and of LLaMA 3 (without)."""
-    shapes: Shapes = {"model.embed_tokens.weight": (size.vocab, size.hidden)}
-    for layer in range(size.layers):
-        prefix = f"model.layers.{layer}"
-        for name, rows in (("q", size.hidden), ("k", size.kv), ("v", size.kv)):
-            shapes[f"{prefix}.self_attn.{name}_proj.weight"] = (rows, size.hidden)
-            if qkv_bias:
-                shapes[f"{prefix}.self_attn.{name}_proj.bias"] = (rows,)
-        shapes[f"{prefix}.self_attn.o_proj.weight"] = (size.hidden, size.hidden)
-        shapes[f"{prefix}.mlp.gate_proj.weight"] = (size.intermediate, size.hidden)
-        shapes[f"{prefix}.mlp.up_proj.weight"] = (size.intermediate, size.hidden)
-        shapes[f"{prefix}.mlp.down_proj.weight"] = (size.hidden, size.intermediate)
-        shapes[f"{prefix}.input_layernorm.weight"] = (size.hidden,)
-        shapes[f"{prefix}.post_attention_layernorm.weight"] = (size.hidden,)
-    return shapes | {"model.norm.weight": (size.hidden,), "lm_head.weight": (size.vocab, size.hidden)}

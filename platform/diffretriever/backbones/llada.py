@@ -7,8 +7,7 @@ from typing import Any
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields
-from diffretriever.backbones.decoder import ASSISTANT_HEADER, HEADER_TURNS, DecoderBackbone
-from diffretriever.backbones.published import Published, Shapes, Sizes, TokenId
+from diffretriever.backbones.decoder import DecoderBackbone
 from diffretriever.backbones.vocabulary import Vocabulary
 
 RENAMED = {
@@ -46,77 +45,6 @@ FIXED: dict[str, tuple[Any, ...]] = {
     "scale_logits": (False,),
 }
 """What must hold for Llama to compute the same."""
-
-
-def _config(size: Sizes, token_id: TokenId) -> dict[str, Any]:
-    return {
-        "activation_type": "silu",
-        "alibi": False,
-        "alibi_bias_max": 8.0,
-        "architectures": ["LLaDAModelLM"],
-        "attention_dropout": 0.0,
-        "attention_layer_norm": False,
-        "attention_layer_norm_with_affine": True,
-        "auto_map": {
-            "AutoConfig": "configuration_llada.LLaDAConfig",
-            "AutoModelForCausalLM": "modeling_llada.LLaDAModelLM",
-            "AutoModel": "modeling_llada.LLaDAModelLM",
-        },
-        "bias_for_layer_norm": False,
-        "block_group_size": 1,
-        "block_type": "llama",
-        "d_model": size.hidden,
-        "embedding_dropout": 0.0,
-        "embedding_size": size.vocab,
-        "eos_token_id": token_id("<|endoftext|>"),
-        "flash_attention": False,
-        "include_bias": False,
-        "include_qkv_bias": False,
-        "init_cutoff_factor": None,
-        "init_device": "meta",
-        "init_fn": "mitchell",
-        "init_std": 0.02,
-        "input_emb_norm": False,
-        "layer_norm_type": "rms",
-        "layer_norm_with_affine": True,
-        "mask_token_id": token_id("<|mdm_mask|>"),
-        "max_sequence_length": size.positions,
-        "mlp_hidden_size": size.intermediate,
-        "mlp_ratio": 4,
-        "model_type": "llada",
-        "multi_query_attention": None,
-        "n_heads": size.heads,
-        "n_kv_heads": size.kv_heads,
-        "n_layers": size.layers,
-        "pad_token_id": token_id("<|endoftext|>"),
-        "precision": "amp_bf16",
-        "residual_dropout": 0.0,
-        "rms_norm_eps": 1e-5,
-        "rope": True,
-        "rope_full_precision": True,
-        "rope_theta": 500000.0,
-        "scale_logits": False,
-        "use_cache": False,
-        "vocab_size": size.vocab,
-        "weight_tying": False,
-    }
-
-
-def _shapes(size: Sizes) -> Shapes:
-    shapes: Shapes = {"model.transformer.wte.weight": (size.vocab, size.hidden)}
-    for layer in range(size.layers):
-        prefix = f"model.transformer.blocks.{layer}"
-        shapes[f"{prefix}.attn_norm.weight"] = (size.hidden,)
-        shapes[f"{prefix}.q_proj.weight"] = (size.hidden, size.hidden)
-        shapes[f"{prefix}.k_proj.weight"] = (size.kv, size.hidden)
-        shapes[f"{prefix}.v_proj.weight"] = (size.kv, size.hidden)
-        shapes[f"{prefix}.attn_out.weight"] = (size.hidden, size.hidden)
-        shapes[f"{prefix}.ff_norm.weight"] = (size.hidden,)
-        shapes[f"{prefix}.ff_proj.weight"] = (size.intermediate, size.hidden)
-        shapes[f"{prefix}.up_proj.weight"] = (size.intermediate, size.hidden)
-        shapes[f"{prefix}.ff_out.weight"] = (size.hidden, size.intermediate)
-    head = {"model.transformer.ff_out.weight": (size.vocab, size.hidden)}
-    return shapes | {"model.transformer.ln_f.weight": (size.hidden,)} | head
 
 
 class LladaVocabulary(Vocabulary):
@@ -166,28 +94,6 @@ class LladaBackbone(DecoderBackbone):
                 "rope_full_precision",
             }
         ),
-    )
-    published = Published(
-        config=_config,
-        shapes=_shapes,
-        positions=4096,
-        special_tokens=(
-            "<|startoftext|>",
-            "<|endoftext|>",
-            "<|start_header_id|>",
-            "<|end_header_id|>",
-            "<|eot_id|>",
-            "<|mdm_mask|>",
-        ),
-        tokenizer_config={
-            "bos_token": "<|startoftext|>",
-            "eos_token": "<|endoftext|>",
-            "pad_token": "<|endoftext|>",
-            "chat_template": HEADER_TURNS + ASSISTANT_HEADER,
-            "tokenizer_class": "PreTrainedTokenizerFast",
-        },
-        # `ff_out` is the head's last part, too.
-        adapter_targets=("q_proj", "k_proj", "v_proj", "attn_out", "ff_proj", "up_proj", "ff_out"),
     )
 
     @classmethod

@@ -22,7 +22,6 @@ from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields, pick
 from diffretriever.backbones.decoder import check_plain_rope, check_rope_base, plain_rope
 from diffretriever.backbones.packed import nested_places
-from diffretriever.backbones.published import Published, Shapes, Sizes, TokenId
 from diffretriever.backbones.vocabulary import EncoderVocabulary
 
 REQUIRED = frozenset(
@@ -54,68 +53,6 @@ SPELLED_TWICE = frozenset(
 """Fields that say the same in an old and a new spelling; a config may have both, if they agree."""
 ROPE_THETA = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
 """Kind of a layer → the old spelling of its rotary base."""
-
-
-def _config(size: Sizes, token_id: TokenId) -> dict[str, Any]:
-    return {
-        "architectures": ["ModernBertForMaskedLM"],
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        "bos_token_id": token_id("[CLS]"),
-        "classifier_activation": "gelu",
-        "classifier_bias": False,
-        "classifier_dropout": 0.0,
-        "classifier_pooling": "mean",
-        "cls_token_id": token_id("[CLS]"),
-        "decoder_bias": True,
-        "deterministic_flash_attn": False,
-        "embedding_dropout": 0.0,
-        "eos_token_id": token_id("[SEP]"),
-        "global_attn_every_n_layers": 3,
-        "global_rope_theta": 160000.0,
-        "gradient_checkpointing": False,
-        "hidden_activation": "gelu",
-        "hidden_size": size.hidden,
-        "initializer_cutoff_factor": 2.0,
-        "initializer_range": 0.02,
-        "intermediate_size": size.intermediate,
-        "layer_norm_eps": 1e-05,
-        # Published: 128. Small, so that short texts reach beyond it.
-        "local_attention": 16,
-        "local_rope_theta": 10000.0,
-        "max_position_embeddings": size.positions,
-        "mlp_bias": False,
-        "mlp_dropout": 0.0,
-        "model_type": "modernbert",
-        "norm_bias": False,
-        "norm_eps": 1e-05,
-        "num_attention_heads": size.heads,
-        "num_hidden_layers": size.layers,
-        "pad_token_id": token_id("[PAD]"),
-        "position_embedding_type": "absolute",
-        "sep_token_id": token_id("[SEP]"),
-        "tie_word_embeddings": True,
-        "vocab_size": size.vocab,
-    }
-
-
-def _shapes(size: Sizes) -> Shapes:
-    norm = (size.hidden,)
-    shapes: Shapes = {
-        "model.embeddings.tok_embeddings.weight": (size.vocab, size.hidden),
-        "model.embeddings.norm.weight": norm,
-    }
-    for layer in range(size.layers):
-        prefix = f"model.layers.{layer}"
-        if layer > 0:
-            shapes[f"{prefix}.attn_norm.weight"] = norm
-        shapes[f"{prefix}.attn.Wqkv.weight"] = (3 * size.hidden, size.hidden)
-        shapes[f"{prefix}.attn.Wo.weight"] = (size.hidden, size.hidden)
-        shapes[f"{prefix}.mlp_norm.weight"] = norm
-        shapes[f"{prefix}.mlp.Wi.weight"] = (2 * size.intermediate, size.hidden)
-        shapes[f"{prefix}.mlp.Wo.weight"] = (size.hidden, size.intermediate)
-    shapes |= {"model.final_norm.weight": norm, "head.dense.weight": (size.hidden, size.hidden)}
-    return shapes | {"head.norm.weight": norm, "decoder.bias": (size.vocab,)}
 
 
 class ModernBertBackbone(Backbone):
@@ -161,24 +98,6 @@ class ModernBertBackbone(Backbone):
                 "sparse_prediction",
             }
         ),
-    )
-    published = Published(
-        config=_config,
-        shapes=_shapes,
-        positions=8192,
-        special_tokens=("<|padding|>", "<|endoftext|>", "[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"),
-        tokenizer_config={
-            "clean_up_tokenization_spaces": True,
-            "cls_token": "[CLS]",
-            "mask_token": "[MASK]",
-            "model_input_names": ["input_ids", "attention_mask"],
-            "model_max_length": 8192,
-            "pad_token": "[PAD]",
-            "sep_token": "[SEP]",
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "unk_token": "[UNK]",
-        },
-        adapter_targets=("Wqkv", "Wo", "Wi"),
     )
 
     def __init__(self, model: Any, checkpoint: Checkpoint) -> None:

@@ -9,41 +9,12 @@ from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields
 from diffretriever.backbones.decoder import (
-    LORA_TARGETS,
     OPTIONAL,
     REQUIRED,
     DecoderBackbone,
-    published_config,
-    published_shapes,
     shared_fields,
 )
-from diffretriever.backbones.published import Published, Shapes, Sizes, TokenId
 from diffretriever.backbones.vocabulary import Vocabulary, load_tokenizer_json, require_files
-
-CHAT_TEMPLATE = (
-    "{% for turn in messages %}<|im_start|>{{ turn['role'] }}\n{{ turn['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-
-
-def qwen2_config(size: Sizes, token_id: TokenId) -> dict[str, Any]:
-    """Return config.json as published."""
-    return published_config(size) | {
-        "architectures": ["Qwen2ForCausalLM"],
-        "bos_token_id": token_id("<|endoftext|>"),
-        "eos_token_id": token_id("<|im_end|>"),
-        "max_window_layers": size.layers,
-        "model_type": "qwen2",
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 1000000.0,
-        "sliding_window": 131072,
-        "use_sliding_window": False,
-    }
-
-
-def qwen2_shapes(size: Sizes) -> Shapes:
-    """Return the tensors as published."""
-    return published_shapes(size, qkv_bias=True)
 
 
 class Qwen2Vocabulary(Vocabulary):
@@ -73,20 +44,6 @@ class Qwen2Backbone(DecoderBackbone):
         optional=OPTIONAL,
         fixed={"hidden_act": ("silu",), "use_sliding_window": (False,), "use_mrope": (False,)},
         ignored=frozenset({"max_window_layers", "sliding_window"}),
-    )
-    published = Published(
-        config=qwen2_config,
-        shapes=qwen2_shapes,
-        positions=32768,
-        special_tokens=("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
-        tokenizer_config={
-            "eos_token": "<|im_end|>",
-            "pad_token": "<|endoftext|>",
-            "chat_template": CHAT_TEMPLATE,
-            "tokenizer_class": "Qwen2Tokenizer",
-        },
-        adapter_targets=LORA_TARGETS,
-        grouped_heads=True,
     )
 
     @classmethod

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from diffretriever import backbones
-from diffretriever.backbones.published import Published, Shapes, Sizes
 from diffretriever.codecs import storage_bytes
 from diffretriever.index.planning import HIDDEN_SIZES, ZSTD_SHARE
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.codec import CodecConfig
 from diffretriever.schemas.reproduce import PublishedRow
 from diffretriever.schemas.retriever import has_slots
+from diffretriever.testing import FAMILIES as FORMATS
+from diffretriever.testing.published import Published, Shapes, Sizes
 
 _DREAM, _LLADA = "Dream-org/Dream-v0-Instruct-7B", "GSAI-ML/LLaDA-8B-Instruct"
 _LLAMA3, _QWEN = "meta-llama/Meta-Llama-3-8B-Instruct", "Qwen/Qwen2.5-7B-Instruct"
@@ -23,7 +23,7 @@ _SIZES = {
     _QWEN: Sizes(3584, 28, 28, 4, 18944, 152064, 32768),
 }
 FAMILIES = {_DREAM: "dream", _LLADA: "llada", _LLAMA3: "llama3", _QWEN: "qwen2"}
-"""What the presets name → the file of its family in `backbones`."""
+"""What the presets name → its family in `diffretriever.testing`."""
 BF16 = 2
 """Bytes of a number."""
 PASSAGES = {
@@ -45,9 +45,7 @@ CODEC = "residual2"
 
 def published_of(source: str) -> Published:
     """Return how checkpoints of the family of one of `FAMILIES` look."""
-    from diffretriever.backbones.loader import family_class
-
-    return family_class(backbones.BY_FILE[FAMILIES[source]]).published
+    return FORMATS[FAMILIES[source]]
 
 
 def shapes_of(source: str) -> Shapes:

@@ -1,6 +1,6 @@
-"""LoRA adapters with random values in the format of the authors': for tests and dry runs.
+"""LoRA adapters with random values in the authors' format.
 
-`python -m diffretriever.random_models.adapters --backbone FOLDER --output FOLDER`
+`python -m diffretriever.testing.adapters --backbone FOLDER --output FOLDER`
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from torch import Tensor
 from diffretriever.backbones.checkpoint import Checkpoint
 from diffretriever.backbones.device import DTYPES
 from diffretriever.backbones.loader import family_of
-from diffretriever.backbones.published import Published
 from diffretriever.backbones.source import resolve_source
+from diffretriever.testing import FAMILIES
+from diffretriever.testing.published import Published
 
 
 def write_random_adapter(
@@ -51,7 +52,8 @@ def write_random_adapter(
     if rank < 1:
         raise ValueError("rank must be at least 1.")
     checkpoint = Checkpoint.open(resolve_source(backbone))
-    published = family_of(checkpoint.config, checkpoint.config_file).published
+    family = family_of(checkpoint.config, checkpoint.config_file).family
+    published = next(each for each in FAMILIES.values() if each.model_type == family)
     tensors = _random_tensors(checkpoint, published.adapter_targets, rank, torch.Generator().manual_seed(seed))
 
     folder = Path(folder)

@@ -1,7 +1,6 @@
-"""How a family's public checkpoints look: what is needed to write small ones with random weights.
+"""The format of a family's published checkpoints and adapters.
 
-Each family says so in its own file, from the checkpoints' side: nothing here is shared with the code that reads them,
-so that a misunderstanding on one side shows in the tests.
+Descriptions share nothing with the backbones that read the files, so that a mistake on one side fails a test.
 """
 
 from __future__ import annotations
@@ -38,6 +37,8 @@ class Sizes:
 class Published:
     """What a family's checkpoints and adapters have in common."""
 
+    model_type: str
+    """Of config.json."""
     config: Callable[[Sizes, TokenId], dict[str, Any]]
     """Fields of config.json, but for those of the library that wrote it."""
     shapes: Callable[[Sizes], Shapes]
@@ -56,13 +57,3 @@ class Published:
     """vocab.txt is of word pieces, the others are of bytes merged."""
     grouped_heads: bool = False
     """Whether keys and values have fewer heads than queries."""
-
-
-def linear_shapes(name: str, rows: int, columns: int) -> Shapes:
-    """Return the shapes of a linear layer with a bias."""
-    return {f"{name}.weight": (rows, columns), f"{name}.bias": (rows,)}
-
-
-def layer_norm_shapes(name: str, width: int) -> Shapes:
-    """Return the shapes of a layer norm with a bias."""
-    return {f"{name}.weight": (width,), f"{name}.bias": (width,)}

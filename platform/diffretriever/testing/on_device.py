@@ -14,16 +14,16 @@ import torch
 from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.checkpoint import Checkpoint, read_json
 from diffretriever.backbones.device import DTYPES, resolve_device
-from diffretriever.backbones.loader import family_class
-from diffretriever.backbones.published import Sizes
-from diffretriever.random_models.checkpoints import (
-    FAMILIES,
+from diffretriever.backbones.loader import family_of
+from diffretriever.testing import FAMILIES
+from diffretriever.testing.checkpoints import (
     build_tokenizer,
     is_norm_weight,
     write_config,
     write_tokenizer,
     write_weights,
 )
+from diffretriever.testing.published import Sizes
 
 _SHARD_BYTES = 4 << 30
 
@@ -36,17 +36,18 @@ def random_backbone(
     Its attention is that of pads and masks (`sdpa`); `model.set_attn_implementation` changes it.
 
     Args:
-        family: One of `checkpoints.FAMILIES`.
+        family: One of `diffretriever.testing.FAMILIES`.
         size: Of the model; its vocabulary has room for the small tokenizer's.
         folder: Where config.json and tokenizer are written, without weights.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         dtype: Of weights and results, a torch dtype's name.
         seed: Of the weights; other devices draw others.
     """
-    of_family = family_class(FAMILIES[family])
-    write_config(of_family.published, size, folder, dtype)
-    write_tokenizer(of_family.published, build_tokenizer(of_family.published), folder)
+    published = FAMILIES[family]
+    write_config(published, size, folder, dtype)
+    write_tokenizer(published, build_tokenizer(published), folder)
     checkpoint = Checkpoint(folder, read_json(folder / "config.json"), (), {})
+    of_family = family_of(checkpoint.config, checkpoint.config_file)
     place = resolve_device(device)
     with place:
         model = of_family.model_class(checkpoint)._from_config(  # noqa: SLF001 (the library has no public name for it)

@@ -1,6 +1,6 @@
-"""Checkpoints with random weights in the families' published formats: for tests, and to dry-run a cluster.
+"""Checkpoints with random weights in the families' published formats.
 
-`python -m diffretriever.random_models.checkpoints --family dream --output DIR`
+`python -m diffretriever.testing.checkpoints --family dream --output DIR`
 
 Each has a small tokenizer in the files that its family publishes. The special tokens and the chat templates are the
 families'; the vocabulary is learned from the few sentences below.
@@ -22,10 +22,9 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor
 
-from diffretriever import backbones
 from diffretriever.backbones.device import DTYPES
-from diffretriever.backbones.loader import family_class
-from diffretriever.backbones.published import Published, Shapes, Sizes
+from diffretriever.testing import FAMILIES
+from diffretriever.testing.published import Published, Shapes, Sizes
 
 TEXT = (
     "You are an AI assistant that can understand human language.",
@@ -96,10 +95,6 @@ def _word_pieces(special: tuple[str, ...]) -> Tokenizer:
     return tokenizer
 
 
-FAMILIES = backbones.BY_FILE
-"""A family, by the name of its file → the class, as "module:class"."""
-
-
 def write_random_checkpoint(  # noqa: PLR0913 (the sizes of a model)
     family: str,
     folder: str | Path,
@@ -121,7 +116,7 @@ def write_random_checkpoint(  # noqa: PLR0913 (the sizes of a model)
     the weights do not depend on `shards`. One shard at a time is held in memory.
 
     Args:
-        family: One of `FAMILIES`.
+        family: One of `diffretriever.testing.FAMILIES`.
         folder: Where to write; made if need be.
         hidden_size: Width of the hidden states, a multiple of `heads`.
         layers: Number of layers.
@@ -141,7 +136,7 @@ def write_random_checkpoint(  # noqa: PLR0913 (the sizes of a model)
         raise ValueError(f"unknown family {family!r}. Use {', '.join(FAMILIES)}.")
     if dtype not in DTYPES:
         raise ValueError(f"unknown dtype {dtype!r}. Use {', '.join(DTYPES)}.")
-    published = family_class(FAMILIES[family]).published
+    published = FAMILIES[family]
     words = build_tokenizer(published)
     size = Sizes(
         hidden=hidden_size,
