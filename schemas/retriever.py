@@ -51,7 +51,7 @@ class BackboneConfig(Model):
     matrices of the layers, and what they are multiplied with, in 8 bits (e4m3), the rest in bfloat16, for GPUs from
     compute capability 8.9 on (L40S, H100), where such products take half the time; on a CPU it is slow, and there to
     measure what the rounding costs. Not for training."""
-    attention: Literal["auto", "packed", "sdpa", "flash_attention_2", "eager"] = "auto"
+    attention: Literal["auto", "packed", "sdpa"] = "auto"
     """Attention kernel; `packed`: texts in one row without pads; `auto`: that on a GPU in half precision,
     on a CPU in bfloat16, and for an adapter of slots alone (`adapter_on: slots`); else SDPA."""
     adapter: str | None = None

@@ -49,7 +49,7 @@ LEVELS = {
 }
 RAY_ALLOWED = {"pipelines", "jobs", "serve"}
 LANCE_ALLOWED = {"index"}
-TESTING_ALLOWED = {"testing", "reproduction"}
+TESTING_ALLOWED = {"testing", "reproduction", "studies"}
 
 
 def modules() -> Iterator[tuple[str, Path]]:

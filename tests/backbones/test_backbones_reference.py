@@ -6,7 +6,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from diffretriever.backbones import load_backbone
 from tests.backbones.helpers import BackboneOf, FolderOf, pad, texts
 from tests.backbones.reference import DREAM, LLADA, Plain
 
@@ -30,11 +29,3 @@ def test_hidden_states_and_logits(name: str, folder_of: FolderOf, backbone_of: B
         own_P = positions_BP[row] - (ids_BL.shape[1] - len(ids_L))
         torch.testing.assert_close(hidden_BPH[row], hidden_LH[own_P], atol=2e-5, rtol=0)
         torch.testing.assert_close(logits_BPV[row], logits_LV[own_P], atol=2e-5, rtol=0)
-
-
-@torch.inference_mode()
-def test_eager_and_sdpa_agree(folder_of: FolderOf, backbone_of: BackboneOf) -> None:
-    eager = load_backbone(folder_of("dream"), device="cpu", attention="eager")
-    batch = pad(texts(19, 8))
-    expected = backbone_of("dream").forward(*batch).logits
-    torch.testing.assert_close(eager.forward(*batch).logits, expected, atol=2e-5, rtol=0)

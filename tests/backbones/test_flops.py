@@ -15,7 +15,8 @@ from tests.backbones.helpers import FolderOf, pad, texts
 
 def test_a_forward_pass_as_torch_counts_it(family: str, folder_of: FolderOf) -> None:
     # Torch counts no operations of attention's own kernel on a CPU.
-    backbone = load_backbone(folder_of(family), device="cpu", attention="eager")
+    backbone = load_backbone(folder_of(family), device="cpu")
+    backbone.model.set_attn_implementation("eager")
     for length in (7, 40):
         batch = pad(texts(length, length))
         with FlopCounterMode(display=False) as counter, torch.inference_mode():

@@ -176,10 +176,3 @@ def test_slots_are_checked_before(folder_of: FolderOf) -> None:
     with torch.inference_mode(), pytest.raises(ValueError, match="a text with 6 slots, but the adapter was trained"):
         backbone.forward(ids, mask, last, slots=torch.arange(6)[None])
     assert not backbone.recorded_shapes
-
-
-def test_flash_attention_is_refused(folder_of: FolderOf) -> None:
-    backbone = load_backbone(folder_of("dream"), device="cpu")
-    backbone.model.config._attn_implementation = "flash_attention_2"
-    with pytest.raises(ValueError, match="passes under flash attention cannot be recorded: load with attention='sdpa'"):
-        backbone.record_passes()

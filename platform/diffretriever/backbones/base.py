@@ -198,21 +198,13 @@ class Backbone(ABC):
                 module.compile(dynamic=True, backend=backend)
         self._is_compiled = True
 
-    @property
-    def can_record(self) -> bool:
-        """Whether `record_passes` is for this backbone."""
-        return not self.adapts_slots_only and self._kernel != "flash_attention_2"
-
     def record_passes(self) -> None:
         """Record passes over few tokens for replay, in inference mode; see `graphs`. What they are made of stays as is.
 
         Raises:
-            ValueError: the attention kernel looks at lengths on the host, which no recording can; or the adapter
-                changes slots alone.
+            ValueError: the adapter changes slots alone.
         """
         self._check_whole_adapter("recorded")
-        if self._kernel == "flash_attention_2":
-            raise ValueError("passes under flash attention cannot be recorded: load with attention='sdpa'.")
         self._graphs = PassGraphs(self._recordable_states, self.device)
 
     def adapt_slots_only(self) -> None:
@@ -331,8 +323,8 @@ class Backbone(ABC):
 
         Raises:
             ValueError: Shapes do not fit each other; a text has more slots than the adapter has vectors for; nested
-                slots without `slots`, on a causal backbone or under flash attention; or, for tensors on the CPU (a
-                look at values on a GPU would stall it), a value is out of range or a row has no token.
+                slots without `slots` or on a causal backbone; or, for tensors on the CPU (a look at values on a GPU
+                would stall it), a value is out of range or a row has no token.
         """
         check_inputs(
             input_ids,
@@ -343,7 +335,8 @@ class Backbone(ABC):
             vocab_size=self.vocab_size,
             max_length=self.max_length,
         )
-        self._check_attention(position_ids, slots, nested=nested)
+        if nested:
+            self._check_nested(slots)
         read = self._read_packed if self.is_packed else self._read_padded
         if self._graphs is not None and torch.is_inference_mode_enabled():
             read = self._read_recorded if Shape.of(input_ids, slots, nested=nested).is_recorded else read
@@ -369,14 +362,11 @@ class Backbone(ABC):
             return logits_MV
         return self._logits(states_MH[None], None)[0]
 
-    def _check_attention(self, position_ids_BL: Tensor | None, slots_BL: Tensor | None, *, nested: bool) -> None:
-        if nested and slots_BL is None:
+    def _check_nested(self, slots_BL: Tensor | None) -> None:
+        if slots_BL is None:
             raise ValueError("nested slots need `slots`, which say where they are.")
-        if nested and self.is_causal:
+        if self.is_causal:
             raise ValueError(f"family '{self.family}' is causal, where every slot sees those before it: not nested.")
-        if self._kernel == "flash_attention_2" and (nested or position_ids_BL is not None):
-            what = "nested slots" if nested else "position_ids"
-            raise ValueError(f"{what} do not work with flash attention: load with attention='packed' or 'sdpa'.")
 
     def _read_packed(self, inputs: PassInputs, positions_BP: Tensor, *, nested: bool) -> Tensor:
         ids_BL, mask_BL, position_ids_BL, slots_BL = inputs.placed()

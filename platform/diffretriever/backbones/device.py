@@ -8,7 +8,6 @@ their results are there. On a CPU a launch computes.
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import math
 import os
 import re
@@ -31,7 +30,7 @@ T = TypeVar("T")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 FLOAT8 = "float8"
 """A precision that is no torch dtype: the layers of a backbone in 8 bits, the rest in bfloat16; see `float8`."""
-ATTENTIONS = ("auto", "packed", "sdpa", "flash_attention_2", "eager")
+ATTENTIONS = ("auto", "packed", "sdpa")
 # Torch keeps CPU kernels that it has set up for a shape, 1,024 of a kind, and texts have hundreds of shapes: after 400
 # batches a process held 1.1 GB in place of .6, for no gain in speed. Read once, at a process's first product.
 for _cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
@@ -123,8 +122,7 @@ def resolve_attention(attention: str, device: torch.device, dtype: torch.dtype, 
         packs: whether the model takes packed texts.
 
     Raises:
-        ValueError: Another name, packed texts for a model that does not take them, or flash attention where it cannot
-            run.
+        ValueError: Another name, or packed texts for a model that does not take them.
     """
     if attention not in ATTENTIONS:
         raise ValueError(f"unknown attention {attention!r}. Use {', '.join(ATTENTIONS)}.")
@@ -132,11 +130,6 @@ def resolve_attention(attention: str, device: torch.device, dtype: torch.dtype, 
         return "packed" if packs and _gains_by_packing(device, dtype) else "sdpa"
     if attention == "packed" and not packs:
         raise ValueError("attention 'packed' is not for this model, which computes texts with pads: use auto or sdpa.")
-    can_flash = device.type == "cuda" and dtype != torch.float32 and importlib.util.find_spec("flash_attn") is not None
-    if attention == "flash_attention_2" and not can_flash:
-        raise ValueError(
-            "attention 'flash_attention_2' needs a GPU, bfloat16 or float16, and the package flash-attn. Use auto."
-        )
     return attention
 
 

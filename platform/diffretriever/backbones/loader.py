@@ -38,7 +38,7 @@ def load_backbone(  # noqa: PLR0913 (a backbone's place and its adapter's)
         dtype: `auto`, `float32`, `bfloat16` or `float16`; see `device.resolve_dtype`. `float8`: see `float8`.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         revision: Branch, tag or commit of a hub id.
-        attention: `auto`, `packed`, `sdpa`, `flash_attention_2` or `eager`; `packed` computes texts without pads, and
+        attention: `auto`, `packed` or `sdpa`; `packed` computes texts without pads, and
             `auto` is that where it is faster: on a GPU with a kernel for it in this precision, and on a CPU in
             bfloat16; else `sdpa`.
         adapter: A LoRA adapter to put on it: a folder with adapter_config.json and adapter_model.safetensors in

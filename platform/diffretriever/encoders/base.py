@@ -389,7 +389,7 @@ class BackboneEncoder(Encoder):
     @property
     def can_record(self) -> bool:
         """See the base class."""
-        return self.reads_whole_texts and self.backbone.can_record
+        return self.reads_whole_texts and not self.backbone.adapts_slots_only
 
     def record_passes(self) -> None:
         """See the base class."""
