@@ -21,8 +21,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from benchmarks.measuring import Sample, peak_mb, serve_child, watched
 from diffretriever.backbones.base import BackboneOutput, pad_right
+from diffretriever.backbones.cpu_tuning import BlockedLinear
 from diffretriever.backbones.source import resolve_source
-from diffretriever.backbones.weights import BlockedLinear
 from diffretriever.collections import Passage, open_collection
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import BackboneEncoder

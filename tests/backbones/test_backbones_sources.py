@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,17 +30,6 @@ def test_importing_the_package_does_not_import_torch() -> None:
 
 def test_every_family_has_random_checkpoints() -> None:
     assert {published.model_type for published in FAMILIES.values()} == backbones.FAMILIES.keys()
-
-
-@pytest.mark.parametrize("names", [{"mallopt"}, set()])
-def test_freed_memory_is_kept_where_malloc_is_glibcs(names: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[int, int]] = []
-    libc = SimpleNamespace(**dict.fromkeys(names, lambda *given: asked.append(given)))
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(ctypes, "CDLL", lambda _: libc)
-    device.keep_freed_memory()
-    # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h.
-    assert dict(asked) == ({-1: 256 * 2**20, -3: 32 * 2**20} if names else {})
 
 
 def test_a_missing_folder(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ import psutil
 import pytest
 import torch
 
-from diffretriever.backbones.device import Launcher, is_small_pass, moved, peak_memory, to_host, torch_threads
+from diffretriever.backbones.cpu_tuning import is_small_pass
+from diffretriever.backbones.device import Launcher, moved, peak_memory, to_host, torch_threads
 from diffretriever.encoders import base
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.masked import MaskedEncoder

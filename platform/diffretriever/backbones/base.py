@@ -20,13 +20,14 @@ from torch.nn.functional import linear
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields
-from diffretriever.backbones.device import keep_freed_memory, moved, resolve_attention
+from diffretriever.backbones.cpu_tuning import block_weights, keep_freed_memory
+from diffretriever.backbones.device import moved, resolve_attention
 from diffretriever.backbones.graphs import PassGraphs, Shape
 from diffretriever.backbones.inputs import PassInputs, check_inputs, whole_steps
 from diffretriever.backbones.packed import KERNEL, Layout, PackedBatch
 from diffretriever.backbones.slot_layers import MODULE, SlotLayers
 from diffretriever.backbones.vocabulary import Vocabulary
-from diffretriever.backbones.weights import block_weights, load_model
+from diffretriever.backbones.weights import load_model
 
 TEXTS_APART = 128
 """Tokens of a row from which on texts run before their slots, where an adapter changes these alone.
@@ -174,7 +175,7 @@ class Backbone(ABC):
     def freeze(self) -> None:
         """Get ready for passes without gradients: on a CPU weights are put in blocks, and freed memory is kept.
 
-        States stay the same bit for bit. See `weights.block_weights` and `device.keep_freed_memory`.
+        States stay the same bit for bit. See `cpu_tuning`.
         """
         block_weights(self.model.base_model)
         if self.device.type == "cpu":

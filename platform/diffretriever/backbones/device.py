@@ -7,12 +7,10 @@ their results are there. On a CPU a launch computes.
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
 import re
 import resource
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +21,7 @@ from typing import Generic, TypeVar
 
 import torch
 
+from diffretriever.backbones.cpu_tuning import computes_bfloat16
 from diffretriever.schemas.retriever import TRAINABLE_METHODS
 
 T = TypeVar("T")
@@ -31,17 +30,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 FLOAT8 = "float8"
 """A precision that is no torch dtype: the layers of a backbone in 8 bits, the rest in bfloat16; see `float8`."""
 ATTENTIONS = ("auto", "packed", "sdpa")
-# Torch keeps CPU kernels that it has set up for a shape, 1,024 of a kind, and texts have hundreds of shapes: after 400
-# batches a process held 1.1 GB in place of .6, for no gain in speed. Read once, at a process's first product.
-for _cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
-    os.environ.setdefault(_cache, "64")
-# Of glibc's malloc.h: bytes free at the heap's end from which on they are handed back to the system
-# (M_TRIM_THRESHOLD), and those of an allocation from which on it lies outside of the heap (M_MMAP_THRESHOLD).
-_TRIMMED, _MAPPED = (-1, 256 << 20), (-3, 32 << 20)
 _FORCES_TF32 = "NVIDIA_TF32_OVERRIDE"
 _VARLEN_CAPABILITY = (8, 0)
-# Tokens times the square of the hidden size: the multiplications in one square product of a layer.
-_SMALL_PASS = 256 * 384**2
 BF16_MARGIN = 1.3
 """How many times faster bfloat16 must be on a CPU to be worth its rounding."""
 
@@ -138,31 +128,6 @@ def _gains_by_packing(device: torch.device, dtype: torch.dtype) -> bool:
     return has_varlen_kernel(device, dtype) or (device.type == "cpu" and dtype == torch.bfloat16)
 
 
-@cache
-def computes_bfloat16() -> bool:
-    """Whether oneDNN, torch's library of CPU kernels, takes bfloat16 on this processor."""
-    found = torch.ops.mkldnn
-    is_there = torch.backends.mkldnn.is_available() and hasattr(found, "_is_mkldnn_bf16_supported")
-    return is_there and bool(found._is_mkldnn_bf16_supported())  # noqa: SLF001 (no public name)
-
-
-def keep_freed_memory() -> None:
-    """Have this process keep up to 256 MB of what it frees, for what it allocates next; without glibc do nothing.
-
-    Every layer of a pass on a CPU allocates and frees some MB. Handed back to the system in between, they are zeroed
-    and mapped again page by page, which took a tenth of the time.
-    """
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-    if libc is not None and hasattr(libc, "mallopt"):
-        libc.mallopt(*_TRIMMED)
-        libc.mallopt(*_MAPPED)
-
-
-def is_small_pass(tokens: int, hidden_size: int) -> bool:
-    """Whether a CPU computes a pass as fast in one thread as in several: 256 tokens of MiniLM, 2 of a 7B model."""
-    return tokens * hidden_size**2 <= _SMALL_PASS
-
-
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
     """Set the number of CPU threads that torch uses in this thread, for the duration of a block."""
@@ -221,7 +186,7 @@ class Launcher:
 
         Args:
             begin: has the device compute, by `to_host` at the end; returns what makes something of the results.
-            is_small: whether a CPU computes the batch in one thread; see `is_small_pass`.
+            is_small: whether a CPU computes the batch in one thread; see `cpu_tuning.is_small_pass`.
 
         Raises:
             torch.OutOfMemoryError: there is no memory for the batch.

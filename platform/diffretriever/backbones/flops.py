@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 from diffretriever.backbones.base import Backbone
+from diffretriever.backbones.cpu_tuning import BlockedLinear
 from diffretriever.backbones.float8 import Float8Linear
-from diffretriever.backbones.weights import BlockedLinear
 
 _FORWARD, _BACKWARD = 1, 2
 """Products of attention: forward, and for the gradients of both factors."""

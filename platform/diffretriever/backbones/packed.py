@@ -24,15 +24,14 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from diffretriever.backbones.device import computes_bfloat16, has_varlen_kernel, moved
+from diffretriever.backbones.cpu_tuning import attend_by_products, gains_by_products
+from diffretriever.backbones.device import has_varlen_kernel, moved
 
 KERNEL = "diffretriever_packed"
 """transformers' name of this attention."""
 _ALL, _CAUSAL = (-1, -1), (-1, 0)
 # What sizes of a head the kernel takes.
 _HEAD_STEP, _LARGEST_HEAD = 8, 256
-_PRODUCT_KEYS = 64
-"""Tokens of the longest text from which on two matrix products are faster than torch's kernel (measured on a CPU)."""
 
 
 class Spans(NamedTuple):
@@ -338,8 +337,8 @@ def attend_text_by_text(
         scaling: of the products; None: 1 / √D.
         dropout: probability.
     """
-    gains = part.keys.longest >= _PRODUCT_KEYS and _takes_products(query_TND, key_MGD, dropout)
-    attend = _by_products if gains else scaled_dot_product_attention
+    gains = gains_by_products(query_TND, key_MGD, part.keys.longest, dropout)
+    attend = attend_by_products if gains else scaled_dot_product_attention
     # Slices would each have a gradient as large as the row.
     queries_of = query_TND.split([group.queries * group.texts for group in part.groups])
     keys_of, values_of = (
@@ -358,34 +357,6 @@ def attend_text_by_text(
         )
         found.append(attended_BNQD.transpose(1, 2).flatten(0, 1))
     return torch.cat(found)
-
-
-def _takes_products(query_TND: Tensor, key_MGD: Tensor, dropout: float) -> bool:
-    """Whether two matrix products are faster than torch's kernel: on a CPU that computes in bfloat16."""
-    is_plain = dropout == 0 and query_TND.shape[1] == key_MGD.shape[1] and not torch.is_grad_enabled()
-    return is_plain and query_TND.device.type == "cpu" and query_TND.dtype == torch.bfloat16 and computes_bfloat16()
-
-
-def _by_products(
-    query_BNQD: Tensor,
-    key_BNKD: Tensor,
-    value_BNKD: Tensor,
-    *,
-    attn_mask: Tensor | None,
-    scale: float | None,
-    **_: Any,
-) -> Tensor:
-    """Do what `scaled_dot_product_attention` does, text by text, so that a text's scores stay in the cache."""
-    scaled_BNQD = query_BNQD * (query_BNQD.shape[3] ** -0.5 if scale is None else scale)
-    attended_BNQD = torch.empty_like(query_BNQD)
-    for text in range(len(query_BNQD)):
-        scores_NQK = torch.bmm(scaled_BNQD[text], key_BNKD[text].mT)
-        if attn_mask is not None:
-            scores_NQK.masked_fill_(~attn_mask, -torch.inf)
-        # From 80 keys on oneDNN's takes .4 to 1 times as long as torch's own, least where they are no multiple of 32.
-        weights_NQK = scores_NQK.to_mkldnn().softmax(-1).to_dense()
-        torch.bmm(weights_NQK, value_BNKD[text], out=attended_BNQD[text])
-    return attended_BNQD
 
 
 def _split(values_TND: Tensor, texts: int) -> Tensor:

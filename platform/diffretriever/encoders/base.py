@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 import numpy as np
 import torch
 
-from diffretriever.backbones.device import Launched, Launcher, is_small_pass
+from diffretriever.backbones.cpu_tuning import is_small_pass
+from diffretriever.backbones.device import Launched, Launcher
 from diffretriever.encoders.preparer import PreparedText, Preparer
 from diffretriever.progress import Progress
 from diffretriever.representations import Representations, refuse_queries

@@ -1,17 +1,19 @@
-"""Weights in blocks: the same states bit for bit, where a CPU gains by them and nowhere else."""
+"""CPU tuning: weights in blocks give the same states bit for bit, and only where a CPU gains; freed memory is kept."""
 
 from __future__ import annotations
 
+import ctypes
+import sys
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 import torch
 from torch import nn
 
-from diffretriever.backbones import Backbone, load_backbone
-from diffretriever.backbones import weights as under_test
+from diffretriever.backbones import Backbone, cpu_tuning, load_backbone
+from diffretriever.backbones.cpu_tuning import BlockedLinear
 from diffretriever.backbones.flops import forward_flops
-from diffretriever.backbones.weights import BlockedLinear
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.presets import load_retriever
@@ -28,7 +30,7 @@ def _kinds(backbone: Backbone) -> set[type[nn.Module]]:
 def test_states_are_the_same_bit_for_bit(family: str, folder_of: FolderOf) -> None:
     plain, frozen = (load_backbone(folder_of(family), dtype="bfloat16", device="cpu") for _ in range(2))
     frozen.freeze()
-    assert _kinds(frozen) == {BlockedLinear if under_test._has_operators() else nn.Linear}
+    assert _kinds(frozen) == {BlockedLinear if cpu_tuning._has_operators() else nn.Linear}
     for lengths in ((5,), (30, 7, 12), (70, 70)):
         batch = pad(texts(*lengths), side="right")
         assert torch.equal(hidden(frozen, batch), hidden(plain, batch))
@@ -55,8 +57,19 @@ def test_an_adapter_beside_the_weights_keeps_its_own() -> None:
 @pytest.mark.parametrize("reason", ["float32", "no such operators"])
 def test_elsewhere_weights_stay_as_they_are(reason: str, folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch) -> None:
     if reason == "no such operators":
-        monkeypatch.setattr(under_test, "_OPERATORS", ("_of_another_torch",))
+        monkeypatch.setattr(cpu_tuning, "_OPERATORS", ("_of_another_torch",))
     dtype = "float32" if reason == "float32" else "bfloat16"
     backbone = load_backbone(folder_of("bert"), dtype=dtype, device="cpu")
     backbone.freeze()
     assert _kinds(backbone) == {nn.Linear}
+
+
+@pytest.mark.parametrize("names", [{"mallopt"}, set()])
+def test_freed_memory_is_kept_where_malloc_is_glibcs(names: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+    libc = SimpleNamespace(**dict.fromkeys(names, lambda *given: asked.append(given)))
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: libc)
+    cpu_tuning.keep_freed_memory()
+    # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h.
+    assert dict(asked) == ({-1: 256 * 2**20, -3: 32 * 2**20} if names else {})
