@@ -13,8 +13,8 @@ from diffretriever.schemas.places import as_place
 
 def main(config: AnalyseBudgetsJob) -> None:
     """Analyse, and say where the report is."""
-    from diffretriever.evaluation.budgets.oracle_gains import OracleSection
-    from diffretriever.evaluation.budgets.report import analyse
+    from diffretriever.studies.budgets.oracle_gains import OracleSection
+    from diffretriever.studies.budgets.report import analyse
 
     output = as_place(absolute_place(config.output, "--output"))
     report = analyse(config.model_copy(update={"output": output}), shlex.join(["python", *sys.argv]))

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def main(config: DescribeJob) -> None:
-    """Print what the slots of the index's passages say, and the themes among them."""
+    """Print what the slots of the index's passages say, and the topics among them."""
     from diffretriever.index.table import PassageIndex
     from diffretriever.search import encoder_of
-    from diffretriever.search.themes import check_readable, describe
+    from diffretriever.studies.topics import check_readable, describe
 
     index = PassageIndex.open(config.index)
     check_readable(index)
@@ -30,10 +30,10 @@ def _shown(found: IndexDescription) -> Iterator[str]:
     yield "\nWhat slots say most often, with the part of the passages where they do:"
     for slot in found.slots:
         yield f"  slot {slot.slot + 1}: {', '.join(f'{each.word} {each.share:.0%}' for each in slot.words)}"
-    yield "\nThemes, with the part of the passages and the words that set them apart:"
-    for number, theme in enumerate(found.themes, start=1):
-        yield f"  {number}. {theme.share:.0%}: {', '.join(theme.words)}"
-        yield f"     such as {'; '.join(example.title or example.id for example in theme.examples)}"
+    yield "\nTopics, with the part of the passages and the words that set them apart:"
+    for number, topic in enumerate(found.topics, start=1):
+        yield f"  {number}. {topic.share:.0%}: {', '.join(topic.words)}"
+        yield f"     such as {'; '.join(example.title or example.id for example in topic.examples)}"
 
 
 if __name__ == "__main__":

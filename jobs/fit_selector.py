@@ -13,7 +13,7 @@ from diffretriever.schemas.selector import FitSelectorJob
 
 def main(config: FitSelectorJob) -> None:
     """Fit, print the cross-validated table, say where selector and report are."""
-    from diffretriever.evaluation.budgets.selector_report import FITTED_SELECTOR_FILE, fit_selector, selector_table
+    from diffretriever.studies.budgets.selector_report import FITTED_SELECTOR_FILE, fit_selector, selector_table
 
     output = as_place(absolute_place(config.output, "--output"))
     report = fit_selector(config.model_copy(update={"output": output}), shlex.join(["python", *sys.argv]))

@@ -9,12 +9,12 @@ from _entry import run
 from diffretriever.schemas.plan import PlanJob
 
 if TYPE_CHECKING:
-    from diffretriever.index.planning import Counted, Measured
+    from diffretriever.studies.planning import Counted, Measured
 
 
 def main(config: PlanJob) -> None:
     """Count and measure what is asked for, and print the plan."""
-    from diffretriever.index.planning import make_plan, page
+    from diffretriever.studies.planning import make_plan, page
 
     counted = _count(config.collection) if config.collection is not None else None
     measured = _measure(config, counted) if config.measure and counted is not None else []
@@ -24,14 +24,14 @@ def main(config: PlanJob) -> None:
 
 def _count(source: str) -> Counted:
     from diffretriever.collections import Passage, open_collection
-    from diffretriever.index.planning import count
+    from diffretriever.studies.planning import count
 
     return count(record for record in open_collection(source).records() if isinstance(record, Passage))
 
 
 def _measure(config: PlanJob, counted: Counted) -> list[Measured]:
     from diffretriever.encoders import load_encoder
-    from diffretriever.index.planning import measure, retrievers
+    from diffretriever.studies.planning import measure, retrievers
 
     return [measure(load_encoder(retriever), counted.sample) for retriever in retrievers(config)]
 

@@ -13,7 +13,7 @@ from diffretriever.schemas.prune import PruneSlotsJob
 
 def main(config: PruneSlotsJob) -> None:
     """Trace the curve, print it, and say where it is."""
-    from diffretriever.evaluation.budgets.pruning_report import prune_slots, prune_table
+    from diffretriever.studies.budgets.pruning_report import prune_slots, prune_table
 
     output = as_place(absolute_place(config.output, "--output"))
     pruned = config.pruned and absolute_place(config.pruned, "--pruned")

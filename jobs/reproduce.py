@@ -13,15 +13,15 @@ from diffretriever.schemas.reproduce import ReproduceJob
 
 def main(config: ReproduceJob) -> None:
     """List what can be run, or run it, print what was measured and say where the report is."""
-    from diffretriever.reproduction.exhibits import exhibit_listing, write_paper
-    from diffretriever.reproduction.plan import make_plan
-    from diffretriever.reproduction.report import listing, make_report, terminal_table, write_report
-    from diffretriever.reproduction.runner import run_plan
+    from diffretriever.studies.reproduction.exhibits import exhibit_listing, write_paper
+    from diffretriever.studies.reproduction.plan import make_plan
+    from diffretriever.studies.reproduction.report import listing, make_report, terminal_table, write_report
+    from diffretriever.studies.reproduction.runner import run_plan
 
     job = config.model_copy(update={"output": as_place(absolute_place(config.output, "--output"))})
     plan, command = make_plan(job), shlex.join(["python", *sys.argv])
     if job.plan:
-        from diffretriever.reproduction.hours import hours_page
+        from diffretriever.studies.reproduction.hours import hours_page
 
         print(hours_page(plan, job.rate, job.gpu_hours))
         return

@@ -13,18 +13,18 @@ from diffretriever.schemas.settings import ModelOptions
 
 
 class DescribeJob(ModelOptions):
-    """Say what a collection is about, by the words that its passages' slots say: for each slot, and in themes."""
+    """Say what a collection is about, by the words that its passages' slots say: for each slot, and in topics."""
 
     index: IndexPlace
     """Folder or object-store URI of the index; of a masked, generated or pooled retriever."""
     sample: PositiveInt = 2000
     """Passages to read, drawn at random; all of them where there are fewer."""
     seed: NonNegativeInt = 0
-    """Of the draw, and of the themes."""
-    themes: PositiveInt = 12
+    """Of the draw, and of the topics."""
+    topics: PositiveInt = 12
     """Groups to find among the passages."""
     words: Annotated[int, Field(ge=1, le=MOST_READ_WORDS)] = READ_WORDS
-    """Words of the vocabulary that each slot is read as, and words shown of each slot and theme."""
+    """Words of the vocabulary that each slot is read as, and words shown of each slot and topic."""
     backbone: str | None = None
     """Where the index's backbone lies now, if it has moved; it must be the same weights."""
     adapter: str | None = None
@@ -54,13 +54,13 @@ class SlotDescription(Model):
 
 
 class Example(Model):
-    """A passage of a theme."""
+    """A passage of a topic."""
 
     id: str
     title: str
 
 
-class Theme(Model):
+class Topic(Model):
     """Passages whose vectors point the same way."""
 
     passages: int
@@ -84,5 +84,5 @@ class IndexDescription(Model):
     read: int
     """Of these, how many were read."""
     slots: list[SlotDescription]
-    themes: list[Theme]
+    topics: list[Topic]
     """The largest first."""

@@ -40,12 +40,12 @@ LEVELS = {
     "training": 6,
     "pipelines": 7,
     "serving": 8,
-    "reproduction": 8,
     "front": 9,
     "integrations": 10,
-    "jobs": 10,
-    "serve": 10,
-    "__main__": 11,
+    "studies": 10,
+    "jobs": 11,
+    "serve": 11,
+    "__main__": 12,
 }
 RAY_ALLOWED = {"pipelines", "jobs", "serve"}
 LANCE_ALLOWED = {"index"}
@@ -98,6 +98,11 @@ def test_imports_point_one_way() -> None:
         if target and target != place and LEVELS[target] >= LEVELS[place]
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_only_jobs_import_studies() -> None:
+    users = {place for place, file in modules() for name in imports(file) if part_of(name) == "studies"}
+    assert users == {"jobs", "studies"}
 
 
 @pytest.mark.parametrize(

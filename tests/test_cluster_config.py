@@ -15,10 +15,10 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.serve import Application
 from ray.serve.schema import ServeDeploySchema
 
-from diffretriever.index.planning import make_plan, page
 from diffretriever.schemas.encode import EncodeJob
 from diffretriever.schemas.plan import PlanJob
 from diffretriever.schemas.serve_config import ReplicaConfig, ServeConfig
+from diffretriever.studies.planning import make_plan, page
 
 ROOT = Path(__file__).resolve().parents[1]
 JOB, SERVICE = "kubernetes/rayjob-encode.yaml", "kubernetes/rayservice-search.yaml"

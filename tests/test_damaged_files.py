@@ -38,18 +38,14 @@ from diffretriever.collections.quarantine import refuse_other_files
 from diffretriever.collections.trec import read_qrels
 from diffretriever.encoders.library_files import _read_modules
 from diffretriever.encoders.trained_for import _check_manifest
-from diffretriever.evaluation.budgets.sweeps import Outcomes, SweptSplit, read_manifest
-from diffretriever.evaluation.budgets.sweeps import read_queries as read_swept_queries
 from diffretriever.evaluation.report import write_evaluation
+from diffretriever.evaluation.sweeps import Outcomes, SweptSplit, read_manifest
+from diffretriever.evaluation.sweeps import read_queries as read_swept_queries
 from diffretriever.index.collection_places import refuse_other_places
 from diffretriever.ledger import Ledger
 from diffretriever.pipelines.mining import _finished
 from diffretriever.pipelines.sweep import _refuse_another
 from diffretriever.presets import load_retriever, read_selection
-from diffretriever.reproduction.exhibits.analyses import read_analysis
-from diffretriever.reproduction.exhibits.base import read_latencies
-from diffretriever.reproduction.exhibits.query_features import _values
-from diffretriever.reproduction.report import read_results
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.codec import CodecConfig
 from diffretriever.schemas.index import CollectionPlaces
@@ -58,6 +54,10 @@ from diffretriever.schemas.selector import FittedFeature, LearnedSelectorArtefac
 from diffretriever.schemas.sweep import BudgetSelection, SweepJob
 from diffretriever.schemas.training import MANIFEST_FILE, Recipe, TrainingManifest
 from diffretriever.schemas.training_data import MinedNegatives, MineNegativesJob, PrepareTrainingJob
+from diffretriever.studies.reproduction.exhibits.analyses import read_analysis
+from diffretriever.studies.reproduction.exhibits.base import read_latencies
+from diffretriever.studies.reproduction.exhibits.query_features import _values
+from diffretriever.studies.reproduction.report import read_results
 from diffretriever.testing.adapters import write_random_adapter
 from diffretriever.testing.checkpoints import write_random_checkpoint
 from diffretriever.training.adapters import check_trained
@@ -66,9 +66,9 @@ from diffretriever.training.data.training_set import EXAMPLES_FILE, PASSAGES_FIL
 from diffretriever.training.engine import PlainEngine
 from diffretriever.training.gather import Workers
 from diffretriever.training.run_folder import RunFolder
-from tests.evaluation.budgets.made_up import make_sweep
-from tests.evaluation.budgets.made_up_vectors import add_vectors
 from tests.evaluation.test_evaluation_report import EVALUATION, RESULTS
+from tests.studies.budgets.made_up import make_sweep
+from tests.studies.budgets.made_up_vectors import add_vectors
 from tests.training.example_cases import examples, jsonl, prepared, tevatron
 
 EXAMPLES = examples(6)
@@ -586,7 +586,7 @@ TRIED: dict[str, tuple[str, ...]] = {
     "collections/texts.py": ("Markdown", "HTML"),
     "encoders/library_files.py": ("modules of a library's model",),
     "encoders/library_preparer.py": ("tokenizer",),
-    "evaluation/budgets/sweeps.py": (
+    "evaluation/sweeps.py": (
         *("sweep", "job of a sweep", "outcomes of a sweep", "queries of a sweep", "encoded queries of a sweep"),
     ),
     "files.py": ("report",),
@@ -608,17 +608,17 @@ TRIED: dict[str, tuple[str, ...]] = {
     "pipelines/sweep.py": ("job of a sweep",),
     "pipelines/training_data.py": (_OURS,),
     "presets.py": ("preset", "selection of a budget"),
-    "reproduction/exhibits/analyses.py": ("analysis of budgets",),
-    "reproduction/exhibits/hyperparameters.py": ("[data of this package]",),
-    "reproduction/exhibits/base.py": ("latencies",),
-    "reproduction/exhibits/prompts.py": ("[data of this package]",),
-    "reproduction/exhibits/published.py": ("[data of this package]",),
-    "reproduction/exhibits/query_features.py": ("values of an analysis",),
-    "reproduction/exhibits/statements.py": ("[data of this package]",),
-    "reproduction/layouts/__init__.py": ("[data of this package]",),
-    "reproduction/protocols.py": ("[data of this package]",),
-    "reproduction/report.py": ("report", "values of a report"),
-    "reproduction/tables.py": ("[data of this package]",),
+    "studies/reproduction/exhibits/analyses.py": ("analysis of budgets",),
+    "studies/reproduction/exhibits/hyperparameters.py": ("[data of this package]",),
+    "studies/reproduction/exhibits/base.py": ("latencies",),
+    "studies/reproduction/exhibits/prompts.py": ("[data of this package]",),
+    "studies/reproduction/exhibits/published.py": ("[data of this package]",),
+    "studies/reproduction/exhibits/query_features.py": ("values of an analysis",),
+    "studies/reproduction/exhibits/statements.py": ("[data of this package]",),
+    "studies/reproduction/layouts/__init__.py": ("[data of this package]",),
+    "studies/reproduction/protocols.py": ("[data of this package]",),
+    "studies/reproduction/report.py": ("report", "values of a report"),
+    "studies/reproduction/tables.py": ("[data of this package]",),
     "schemas/settings.py": ("config of a job",),
     "search/dense/candidates.py": (_CHECKED,),
     "search/dense/plaid.py": ("search/test_plaid.py", _CHECKED),

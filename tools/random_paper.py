@@ -17,14 +17,14 @@ from pydantic import PositiveInt
 
 from benchmarks.latency.__main__ import LatencyBenchmark
 from benchmarks.latency.__main__ import main as measure_latencies
-from diffretriever.reproduction.sizes import FAMILIES
 from diffretriever.schemas.analyse import AnalyseBudgetsJob
 from diffretriever.schemas.reproduce import ReproduceJob
 from diffretriever.schemas.settings import JobConfig
 from diffretriever.schemas.sweep import PAPER_COUNTS, SweepJob
+from diffretriever.studies.reproduction.sizes import FAMILIES
 
 if TYPE_CHECKING:
-    from diffretriever.reproduction.plan import Plan
+    from diffretriever.studies.reproduction.plan import Plan
 
 SLOTTED = {
     "Dream": ("Dream-org/Dream-v0-Instruct-7B", "diffretriever-dream"),
@@ -87,11 +87,11 @@ def run_paper(
     Returns:
         The reproduction's job.
     """
-    from diffretriever.reproduction.exhibits import write_paper
-    from diffretriever.reproduction.plan import make_plan
-    from diffretriever.reproduction.report import write_report
-    from diffretriever.reproduction.runner import run_plan
-    from diffretriever.reproduction.tables import BEIR7
+    from diffretriever.studies.reproduction.exhibits import write_paper
+    from diffretriever.studies.reproduction.plan import make_plan
+    from diffretriever.studies.reproduction.report import write_report
+    from diffretriever.studies.reproduction.runner import run_plan
+    from diffretriever.studies.reproduction.tables import BEIR7
 
     swept = swept or dict.fromkeys(SLOTTED, (_MSMARCO, *BEIR7))
     inputs = write_inputs(config.output / "inputs")
@@ -122,8 +122,8 @@ def write_inputs(folder: Path) -> Inputs:
 
     Rows search the three; an analysis knows its sweeps by the names of their collections, so that each name has a copy.
     """
-    from diffretriever.reproduction.plan import tuned_presets
-    from diffretriever.reproduction.tables import BEIR7, load_tables
+    from diffretriever.studies.reproduction.plan import tuned_presets
+    from diffretriever.studies.reproduction.tables import BEIR7, load_tables
     from diffretriever.testing.adapters import write_random_adapter
     from diffretriever.testing.checkpoints import write_random_checkpoint
 
@@ -183,9 +183,9 @@ def analysed(name: str, inputs: Inputs, config: RandomPaperJob, corpora: Sequenc
         config: says where to write, and what budgets.
         corpora: names of collections; MS MARCO, on whose training queries the fixed budget is chosen, is one of them.
     """
-    from diffretriever.evaluation.budgets.measuring import measure_sweep, select_budget
-    from diffretriever.evaluation.budgets.report import analyse
+    from diffretriever.evaluation.measuring import measure_sweep, select_budget
     from diffretriever.pipelines.sweep import sweep_budgets
+    from diffretriever.studies.budgets.report import analyse
 
     source, preset = SLOTTED[name]
     folder = config.output / "sweeps" / name

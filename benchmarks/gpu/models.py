@@ -14,8 +14,8 @@ from diffretriever.encoders.generated import GeneratedEncoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.pooled import PooledEncoder
 from diffretriever.encoders.preparer import PreparedText
-from diffretriever.reproduction import sizes as published
 from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, BackboneRetriever
+from diffretriever.studies.reproduction import sizes as published
 from diffretriever.testing import FAMILIES
 from diffretriever.testing.checkpoints import SENTENCES_AND_WORDS, build_tokenizer
 from diffretriever.testing.on_device import random_backbone

@@ -88,7 +88,7 @@ def _paper_rows() -> list[list[str]]:
 
 def _paper_row(corpus: str, passages: int, retriever: str, paper: str) -> list[str]:
     from diffretriever.codecs import storage_bytes
-    from diffretriever.index.planning import GIB, ZSTD_SHARE
+    from diffretriever.studies.planning import GIB, ZSTD_SHARE
 
     hidden_size, vectors = _PAPER_SHAPES[retriever]
     raw = passages * vectors * hidden_size * 2

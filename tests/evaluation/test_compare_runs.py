@@ -16,7 +16,7 @@ from diffretriever.evaluation.evaluate import evaluate_job
 from diffretriever.evaluation.measures import EvaluationResult, warnings_of
 from diffretriever.files import write_text
 from diffretriever.schemas.evaluate import CompareJob, EvaluateJob, Overlap, Test
-from tests.reproduction.tex import faults
+from tests.evaluation.tex import faults
 
 N = 30
 QRELS = {f"q{i}": {f"d{i}": 1} for i in range(N)}

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from diffretriever.codecs import load_codec
-from diffretriever.index import planning as storage
 from diffretriever.index.history import column_bytes, history
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_place, read_packed
@@ -24,6 +23,7 @@ from diffretriever.search.dense.codes import build_codes
 from diffretriever.search.dense.compressed import PACKED
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
+from diffretriever.studies import planning as storage
 from tests.index.compressed_cases import (
     HIDDEN,
     MOST_VECTORS,

@@ -42,15 +42,15 @@ def test_a_search_that_explains_itself(place: str) -> None:
 
 
 def test_an_index_described(place: str) -> None:
-    done = job("describe_index", "--index", place, "--sample", 30, "--themes", 3, "--words", 4)
+    done = job("describe_index", "--index", place, "--sample", 30, "--topics", 3, "--words", 4)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"30 of 60 passages of {place}")
     assert "\n  slot 1: " in done.stdout
     assert "\n     such as title " in done.stdout
-    done = job("describe_index", "--index", place, "--themes", 3, "--json-output")
+    done = job("describe_index", "--index", place, "--topics", 3, "--json-output")
     found = IndexDescription.model_validate_json(done.stdout)
     assert found.read == 60
-    assert len(found.themes) <= 3
+    assert len(found.topics) <= 3
 
 
 def test_an_index_of_words_alone(bm25_index: Path) -> None:  # noqa: F811

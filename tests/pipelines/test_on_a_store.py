@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from diffretriever.collections import Passage, open_collection, read_qrels, read_run
-from diffretriever.evaluation.budgets.measuring import measure_sweep, select_budget, sweep_tables
-from diffretriever.evaluation.budgets.report import analyse
 from diffretriever.evaluation.evaluate import evaluate_job
+from diffretriever.evaluation.measuring import measure_sweep, select_budget, sweep_tables
 from diffretriever.files import exists, files_in, read_bytes, read_text, write_bytes, write_text
 from diffretriever.index.manifest import bm25_manifest
 from diffretriever.index.table import PassageIndex
@@ -28,6 +27,7 @@ from diffretriever.schemas.places import as_place
 from diffretriever.schemas.retriever import Bm25Retriever, MaskedRetriever
 from diffretriever.schemas.search import BatchSearchJob
 from diffretriever.schemas.training_data import MineNegativesJob
+from diffretriever.studies.budgets.report import analyse
 from tests.pipelines.corpora import line, write_corpus
 from tests.pipelines.sweep_cases import make_job
 

@@ -10,8 +10,8 @@ from unittest.mock import patch
 import pytest
 
 from diffretriever.collections import Run, read_run, write_run
-from diffretriever.evaluation.budgets.measuring import measure_sweep, select_budget, sweep_tables
-from diffretriever.evaluation.budgets.sweeps import Outcomes, read_queries
+from diffretriever.evaluation.measuring import measure_sweep, select_budget, sweep_tables
+from diffretriever.evaluation.sweeps import Outcomes, read_queries
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines import sweep
 from diffretriever.pipelines.sweep import sweep_budgets

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from diffretriever.encoders.base import Encoder
-from diffretriever.index.planning import Shape, search_memory
 from diffretriever.index.table import PassageIndex
 from diffretriever.representations import Representations
 from diffretriever.schemas.search import SearchOptions
@@ -23,6 +22,7 @@ from diffretriever.search.dense import open_dense, resident
 from diffretriever.search.dense.coded import CodedPassages, CodedScan
 from diffretriever.search.dense.codes import Segment, build_codes, open_segments
 from diffretriever.search.dense.resident import ResidentCodes
+from diffretriever.studies.planning import Shape, search_memory
 from tests.search.conftest import QUERIES, fill
 from tests.search.dense_cases import CPU, assert_same_hits, stream_of, streamed
 

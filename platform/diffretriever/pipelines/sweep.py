@@ -1,7 +1,7 @@
 """The searching half of a budget sweep: an index for each K_p, queries for each K_q, a run for every pair.
 
 5 + 5 encodings serve 25 pairs (paper §3.5), 1 + 5 where slots are nested: all K_q and all splits are searched for in
-one pass over an index. What the runs are worth is measured from the files; see `evaluation.budgets`.
+one pass over an index. What the runs are worth is measured from the files; see `evaluation.measuring`.
 
 The folder of a sweep: `sweep.yaml`, `retriever.yaml` and the manifest; `indexes/pK`, each with `finished.json` once it
 is complete; and for each split `encoded/qK-STATE.arrow` and `runs/BUDGET` with a run for each mode and `cell.json`. A
@@ -25,7 +25,8 @@ import yaml
 from diffretriever.backbones.device import resolve_device
 from diffretriever.collections import Collection, Query, Run, open_collection, write_run
 from diffretriever.encoders import load_preparer
-from diffretriever.evaluation.budgets.sweeps import (
+from diffretriever.evaluation.conditions import settled_by_passages
+from diffretriever.evaluation.sweeps import (
     ENCODED_FOLDER,
     MANIFEST_FILE,
     SweptQuery,
@@ -34,7 +35,6 @@ from diffretriever.evaluation.budgets.sweeps import (
     read_manifest,
     write_queries,
 )
-from diffretriever.evaluation.conditions import settled_by_passages
 from diffretriever.files import is_file, json_digest, read_text, remove, understood, write_text
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock

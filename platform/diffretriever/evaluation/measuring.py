@@ -1,0 +1,123 @@
+"""A swept budget's measures: the runs on disk, measured into values of every query, and the best budget of them.
+
+Legend: A query budgets, B passage budgets.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from diffretriever.collections import Qrels, open_collection, read_run
+from diffretriever.collections.base import own_measure
+from diffretriever.evaluation.formats.tables import Cell, format_table
+from diffretriever.evaluation.measures import evaluate
+from diffretriever.evaluation.sweeps import Outcomes, read_manifest, read_queries, write_outcomes
+from diffretriever.files import is_file, write_text
+from diffretriever.presets import RETRIEVERS
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.retriever import has_slots
+from diffretriever.schemas.sweep import RETRIEVER_FILE, BudgetSelection, SweepJob, SweepManifest, SweepMode
+
+SELECTION_FILE = "selection.json"
+
+# The split that a budget is chosen on where nobody says which.
+_TRAIN = "train"
+
+
+def measure_sweep(job: SweepJob) -> SweepManifest:
+    """Measure every run of the sweep in the job's folder into `<split>/per_query.parquet`; return its manifest.
+
+    Raises:
+        ValueError: no sweep there, a run that is missing or malformed, or a measure that cannot be computed.
+    """
+    manifest = read_manifest(job.output)
+    collection = open_collection(job.collection)
+    for split in manifest.splits:
+        swept = read_queries(job.output, split)
+        qrels = {query: judged for query, judged in collection.qrels(split).items() if query in swept}
+        cells = {
+            (mode, budget): _measured(job.output / split / "runs" / str(budget) / f"{mode}.trec", qrels, manifest)
+            for budget in _budgets(manifest)
+            for mode in manifest.modes
+        }
+        write_outcomes(job.output, split, cells)
+    return manifest
+
+
+def select_budget(job: SweepJob, manifest: SweepManifest) -> BudgetSelection | None:
+    """Choose the best budget of a measured sweep and write `selection.json`; None where nothing is to choose it on.
+
+    Args:
+        job: says what to choose it by; see its fields `select_…`.
+        manifest: of the sweep.
+
+    Raises:
+        ValueError: the sweep has no such split, mode or measure, or is of a retriever without a budget.
+    """
+    split = job.select_split or (_TRAIN if _TRAIN in manifest.splits else None)
+    if split is None:
+        return None
+    mode: SweepMode = job.select_mode or ("hybrid" if "hybrid" in manifest.modes else manifest.modes[-1])
+    measure = job.select_measure or _own_measure(manifest, split)
+    outcomes = Outcomes.read(job.output, split, mode, measure)
+    grid = {budget: float(outcomes.at(budget).mean()) for budget in outcomes.budgets}
+    best = outcomes.best()
+    retriever = RETRIEVERS.load(str(job.output / RETRIEVER_FILE))
+    if not has_slots(retriever):
+        raise ValueError(f"{job.output / RETRIEVER_FILE} is of the {retriever.method} method, which has no budget")
+    selection = BudgetSelection(
+        budget=best,
+        mode=mode,
+        measure=measure,
+        split=split,
+        value=grid[best],
+        grid=grid,
+        queries=len(outcomes.queries),
+        collection=manifest.collection,
+        retriever=manifest.retriever,
+        backbone=retriever.backbone.source,
+        adapter=retriever.backbone.adapter,
+        fingerprint=manifest.fingerprint,
+        command=manifest.command,
+    )
+    write_text(job.output / SELECTION_FILE, selection.model_dump_json(indent=2) + "\n")
+    return selection
+
+
+def sweep_tables(folder: Path | StorePath, manifest: SweepManifest) -> str:
+    """Return the grids of the split's own measure as plain text, one for each mode, a star at the best cell."""
+    parts = []
+    for split in manifest.splits:
+        measure = _own_measure(manifest, split)
+        for mode in manifest.modes:
+            outcomes = Outcomes.read(folder, split, mode, measure)
+            title = f"{manifest.collection} {split}: {measure}, {mode}, {len(outcomes.queries):,} queries"
+            parts.append(f"{title}\n{_grid(outcomes)}")
+    return "\n\n".join(parts)
+
+
+def _own_measure(manifest: SweepManifest, split: str) -> str:
+    """Return the measure in which results of the collection are published where it was swept, else the first."""
+    own = own_measure(manifest.collection, split)
+    return own if own in manifest.measures else manifest.measures[0]
+
+
+def _grid(outcomes: Outcomes) -> str:
+    best, means_AB = outcomes.best(), outcomes.values_ABQ.mean(axis=2)
+    rows: list[list[Cell]] = []
+    for number, means_B in zip(outcomes.query_budgets, means_AB, strict=True):
+        budgets = [Budget(number, passage) for passage in outcomes.passage_budgets]
+        cells = [f"{mean:.4f}{'*' if budget == best else ''}" for budget, mean in zip(budgets, means_B, strict=True)]
+        rows.append([f"K_q = {number}", *cells])
+    return format_table(rows, ["", *(f"K_p = {number}" for number in outcomes.passage_budgets)])
+
+
+def _budgets(manifest: SweepManifest) -> list[Budget]:
+    return [Budget(q, p) for q in manifest.query_budgets for p in manifest.passage_budgets]
+
+
+def _measured(run: Path | StorePath, qrels: Qrels, manifest: SweepManifest) -> dict[str, dict[str, float]]:
+    if not is_file(run):
+        raise ValueError(f"{run} is not there: run jobs/sweep_budgets.py again to the end")
+    return evaluate(read_run(run), qrels, manifest.measures).per_query

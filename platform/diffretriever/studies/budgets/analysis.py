@@ -1,0 +1,312 @@
+"""What the analysis of budget sweeps works on, read once, and what every section of its report is.
+
+Legend: A query budgets, B passage budgets, Q queries of a set, F features.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from diffretriever.collections import read_qrels, read_run
+from diffretriever.collections.base import own_measure
+from diffretriever.evaluation.measures import evaluate
+from diffretriever.evaluation.sweeps import (
+    Outcomes,
+    SweptSplit,
+    available_features,
+    open_splits,
+    query_features,
+)
+from diffretriever.presets import read_selection
+from diffretriever.schemas.analyse import AnalyseBudgetsJob, runs_by_name
+from diffretriever.schemas.base import Model, suggest
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.sweep import SweepMode
+from diffretriever.studies.budgets.oracles import SIDES, Oracle, Side, oracle
+
+MODES: tuple[SweepMode, ...] = ("dense", "sparse", "hybrid")
+"""Scores that are analysed, in the order of tables; `pooled-slots` is there to be compared with."""
+
+# In place of the name of a set: its figures weigh every set alike, are of all queries together, or are of the queries
+# that chose the fixed budget.
+AVERAGE, POOLED, SELECTION = "average", "pooled", "selection"
+
+
+class AnalysisFacts(Model):
+    """What was analysed: the head of `report.json` and of the page."""
+
+    retriever: str
+    fingerprint: str
+    measure: str
+    fixed: Budget
+    chosen: str
+    """How the fixed budget was chosen, in words."""
+    query_budgets: tuple[int, ...]
+    passage_budgets: tuple[int, ...]
+    modes: tuple[SweepMode, ...]
+    """Those that all sweeps have, the main one first."""
+    queries: dict[str, int]
+    """Queries by collection/split."""
+
+
+@dataclass(frozen=True)
+class AnalysisData:
+    """Sweeps of one retriever on several sets of queries.
+
+    Attributes:
+        splits: by name, such as `scifact/test`.
+        measure: of the outcomes; where sets differ in it, all of them in words.
+        modes: scores that all sweeps have, the main one first; pooled slots are not among them.
+        fixed: the budget that all is measured against.
+        chosen: how it was chosen, in words.
+        selection: outcomes of the main mode on the queries that chose it, if any.
+        outcomes: (name, mode) → outcomes, also of pooled slots where all sweeps have them.
+        feature_names: those that can be computed for all sets.
+        features: name → float64 [Q, F], columns as in `feature_names`.
+        others: (other system, name) → its values, float64 [Q].
+    """
+
+    splits: dict[str, SweptSplit]
+    measure: str
+    modes: tuple[SweepMode, ...]
+    fixed: Budget
+    chosen: str
+    selection: Outcomes | None
+    outcomes: dict[tuple[str, SweepMode], Outcomes]
+    feature_names: tuple[str, ...]
+    features: dict[str, np.ndarray]
+    others: dict[tuple[str, str], np.ndarray]
+
+    @property
+    def names(self) -> list[str]:
+        """The sets of queries, in the order given."""
+        return list(self.splits)
+
+    @property
+    def systems(self) -> list[str]:
+        """The other systems, in the order given."""
+        return list(dict.fromkeys(system for system, _ in self.others))
+
+    @cached_property
+    def facts(self) -> AnalysisFacts:
+        """What was analysed, as the report tells it."""
+        manifest = self.splits[self.names[0]].manifest
+        return AnalysisFacts(
+            retriever=manifest.retriever,
+            fingerprint=manifest.fingerprint,
+            measure=self.measure,
+            fixed=self.fixed,
+            chosen=self.chosen,
+            query_budgets=manifest.query_budgets,
+            passage_budgets=manifest.passage_budgets,
+            modes=self.modes,
+            queries={name: len(self.outcomes[name, self.modes[0]].queries) for name in self.names},
+        )
+
+    @cached_property
+    def oracles(self) -> dict[tuple[SweepMode, str, Side], Oracle]:
+        """Every oracle against the fixed budget, by mode, set and side."""
+        return {
+            (mode, name, side): oracle(self.outcomes[name, mode], self.fixed, side)
+            for mode in self.modes
+            for name in self.names
+            for side in SIDES
+        }
+
+    @property
+    def smallest(self) -> Budget:
+        """The smallest cell: the single representation where the sweep begins at 1."""
+        return Budget(self.facts.query_budgets[0], self.facts.passage_budgets[0])
+
+    @property
+    def has_pooled_slots(self) -> bool:
+        """Whether all sweeps scored pooled slots and MaxSim."""
+        return all((name, mode) in self.outcomes for name in self.names for mode in ("pooled-slots", "dense"))
+
+    def groups(self) -> list[tuple[str, list[str]]]:
+        """Return each set by itself, then their average where there are several: (label, names)."""
+        alone = [(name, [name]) for name in self.names]
+        return [*alone, (AVERAGE, self.names)] if len(alone) > 1 else alone
+
+    def of_group(self, label: str, mode: SweepMode) -> Outcomes:
+        """Return the outcomes of a set, or of the average: a made-up query for each set, which has the set's means."""
+        if label != AVERAGE:
+            return self.outcomes[label, mode]
+        sets = [self.outcomes[name, mode] for name in self.names]
+        means_ABQ = np.stack([found.values_ABQ.mean(axis=2) for found in sets], axis=2)
+        return Outcomes(tuple(self.names), sets[0].query_budgets, sets[0].passage_budgets, means_ABQ)
+
+    def pooled(self, mode: SweepMode, names: Sequence[str], budget: Budget) -> np.ndarray:
+        """Return the values of all queries of these sets, float64: an average's test pools them, as the paper's does.
+
+        Raises:
+            ValueError: the sweeps have no such cell.
+        """
+        return np.concatenate([self.outcomes[name, mode].at(budget) for name in names])
+
+
+class Section(Model, ABC):
+    """One section of the report: its fields are its numbers, under their names in `report.json`."""
+
+    @classmethod
+    @abstractmethod
+    def compute(cls, data: AnalysisData) -> Self:
+        """Return the numbers; fields are empty where the sweeps lack what they need."""
+
+    def figures(self, data: AnalysisData) -> dict[str, bytes]:
+        """Return the PNG files that the page shows, by name."""
+        return {}
+
+    @abstractmethod
+    def page(self, facts: AnalysisFacts) -> Iterator[str]:
+        """Yield the section's blocks of Markdown; nothing where its fields are empty."""
+
+
+def mean_of_means(samples: Sequence[np.ndarray]) -> float:
+    """Return the average over sets, each of the same weight; `samples` are float64 [Q], one for each set."""
+    return float(np.mean([sample.mean() for sample in samples]))
+
+
+def read_data(job: AnalyseBudgetsJob) -> AnalysisData:
+    """Read all that the report needs.
+
+    Raises:
+        ValueError: sweeps that do not belong together, or lack the mode, the measure or the budget; runs of other
+            systems that cannot be measured on the same queries.
+    """
+    opened = open_splits([*job.sweeps, *([job.selection] if job.selection is not None else [])])
+    analysed = opened[: len(job.sweeps)]
+    splits = {split.name: split for split in analysed}
+    measures = _measures(job, opened)
+    fixed, chosen, selection = _fixed_budget(job, analysed, opened[-1], measures)
+    common = [mode for mode in (*MODES, "pooled-slots") if all(mode in split.manifest.modes for split in analysed)]
+    outcomes = {
+        (name, mode): split.outcomes(mode, measures[name])
+        for name, split in splits.items()
+        for mode in dict.fromkeys((job.mode, *common))
+    }
+    queries = {name: outcomes[name, job.mode].queries for name in splits}
+    for name in splits:
+        # Whether the budget was swept; nothing is computed or counted before that is known.
+        outcomes[name, job.mode].place(fixed)
+    feature_names = available_features(analysed)
+    return AnalysisData(
+        splits=splits,
+        measure=_in_words({name: measures[name] for name in splits}),
+        modes=(job.mode, *(mode for mode in MODES if mode in common and mode != job.mode)),
+        fixed=fixed,
+        chosen=chosen,
+        selection=selection,
+        outcomes=outcomes,
+        feature_names=feature_names,
+        features={name: query_features(split, queries[name], feature_names) for name, split in splits.items()},
+        others=_other_systems(job, splits, queries, measures),
+    )
+
+
+def _measures(job: AnalyseBudgetsJob, splits: Sequence[SweptSplit]) -> dict[str, str]:
+    """Return the measure of each set: the job's for it, the job's for all, or the collection's own.
+
+    Raises:
+        ValueError: the job names a set that is not analysed.
+    """
+    collections = [split.manifest.collection for split in splits]
+    known = {*collections, *(split.name for split in splits)}
+    for name in job.measures:
+        if name not in known:
+            raise ValueError(f"--measures: none of the sweeps is of '{name}'.{suggest(name, known)}")
+    found = {}
+    for split, collection in zip(splits, collections, strict=True):
+        of_all = job.measure or own_measure(collection, split.split)
+        found[split.name] = job.measures.get(split.name) or job.measures.get(collection) or of_all
+    return found
+
+
+def _in_words(measures: Mapping[str, str]) -> str:
+    """Return the one measure of all sets, or the commonest and whose the others are."""
+    counts = Counter(measures.values())
+    (commonest, _), *rarer = counts.most_common()
+    own = [f"{measure} ({', '.join(name for name in measures if measures[name] == measure)})" for measure, _ in rarer]
+    return " and ".join([commonest, *own])
+
+
+def _fixed_budget(
+    job: AnalyseBudgetsJob, analysed: Sequence[SweptSplit], last: SweptSplit, measures: Mapping[str, str]
+) -> tuple[Budget, str, Outcomes | None]:
+    """Return the fixed budget, how it was chosen, and the outcomes that chose it where these are of a split.
+
+    Args:
+        job: which budget, or which split chooses it.
+        analysed: the splits of the report.
+        last: the split that chooses, where the job names one.
+        measures: of each split.
+    """
+    if job.selection is not None:
+        measure = measures[last.name]
+        selection = last.outcomes(job.mode, measure)
+        return selection.best(), f"best mean {measure} of {job.mode} on {last.name}", selection
+    assert job.budget is not None, "the config has checked this"
+    if isinstance(job.budget, Path | StorePath):
+        return *_selected(job.budget, analysed), None
+    return job.budget, "as given", None
+
+
+def _selected(path: Path | StorePath, analysed: Sequence[SweptSplit]) -> tuple[Budget, str]:
+    """Return the budget that a sweep's selection file holds, and how it was chosen.
+
+    Raises:
+        ValueError: a selection of another encoder, or made on queries that are to be analysed.
+    """
+    selection, manifest = read_selection(path), analysed[0].manifest
+    if selection.fingerprint != manifest.fingerprint:
+        raise ValueError(
+            f"{path} is of encoder {selection.fingerprint} ({selection.retriever}), the sweeps of "
+            f"{manifest.fingerprint} ({manifest.retriever}): give a selection of the same retriever"
+        )
+    place = f"{selection.collection}/{selection.split}"
+    if place in {split.name for split in analysed}:
+        raise ValueError(f"{path} was chosen on {place}, which is among --sweeps: choose the budget on other queries")
+    return selection.budget, f"best mean {selection.measure} of {selection.mode} on {place}"
+
+
+def _other_systems(
+    job: AnalyseBudgetsJob,
+    splits: dict[str, SweptSplit],
+    queries: dict[str, tuple[str, ...]],
+    measures: Mapping[str, str],
+) -> dict[tuple[str, str], np.ndarray]:
+    """Return the values of every other system, float64 [Q], by its name and the set's; runs are treated as the sweep's.
+
+    Args:
+        job: names the runs.
+        splits: by name.
+        queries: ids of each.
+        measures: of each.
+
+    Raises:
+        ValueError: a run or judgements that are not there or malformed, or judgements of other queries.
+    """
+    runs = runs_by_name(job.against, len(splits))
+    if not runs:
+        return {}
+    found: dict[tuple[str, str], np.ndarray] = {}
+    for place, (name, split) in enumerate(splits.items()):
+        qrels = read_qrels(job.qrels[place]) if job.qrels else split.qrels()
+        if set(qrels) != set(queries[name]):
+            raise ValueError(f"the judgements of {name} are not of the queries that were swept: give --qrels")
+        for system, paths in runs.items():
+            run = read_run(paths[place])
+            if split.excludes_self:
+                run = run.without_self()
+            values = evaluate(run, qrels, [measures[name]]).per_query[measures[name]]
+            found[system, name] = np.array([values[query] for query in queries[name]])
+    return found

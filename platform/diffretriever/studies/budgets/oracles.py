@@ -1,0 +1,163 @@
+"""Oracles that choose a budget per query by its own result, and beside each what of the gain is luck (paper §6.3).
+
+An oracle over runs that differ by nothing but noise gains too: it is a maximum. How much of its gain means anything
+cannot be told from the maximum itself. Shuffling a query's budget labels leaves the maximum as it is; shuffling them
+across queries mixes easy with hard ones and makes an oracle far better than the true one. What tells preference from
+luck is a second look at the same query, and a sweep has one: a query that truly wants K_q = 8 wants it whatever the
+passages' budget, while luck at one passage budget says nothing about another. So the control chooses a query's K_q by
+its results with the *other* K_p, never by the value it is then credited with; likewise for K_p, and for both at once by
+the other cells of the same row and column. How far that evidence is trusted is fitted on other queries; where nothing
+gains more than a standard error there, the control stays at the fixed budget. What the control gains carries over; what
+the oracle gains beyond it does not, and is called luck.
+
+Two things blur the line. The runs of one query share its vectors, so their luck is not independent, and some of it
+carries over; and evidence from few budgets is noisy itself, so some preference is missed and counted as luck, the more
+so for both at once, where a cell is evidence for the very cells it competes with. A part of what carries over may be no
+matter of the query at all but of the data set, where another fixed budget would be better: that part is told apart.
+
+Legend: A query budgets, B passage budgets, C candidates, Q queries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from diffretriever.budgets.selectors import folds
+from diffretriever.evaluation.sweeps import Outcomes
+from diffretriever.schemas.budget import Budget
+
+Side: TypeAlias = Literal["query", "passage", "joint"]
+"""What an oracle adapts: K_q, K_p or both."""
+
+SIDES: tuple[Side, ...] = ("query", "passage", "joint")
+
+# How far a query's own evidence is believed: the shares that are tried on other queries.
+_TRUSTS = (0.1, 0.25, 0.5, 1.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Oracle:
+    """Values of every query, float64 [Q] each; an oracle's gain is the sum of its three steps.
+
+    Attributes:
+        fixed_Q: with the fixed budget.
+        dataset_Q: with the candidate whose mean is best on other queries: step one, of the data set.
+        carried_Q: with the candidate that other cells' evidence names: step two, of the query. None where the sweep has
+            a single budget on the other side and so no evidence.
+        best_Q: with the query's own best candidate: step three, luck.
+    """
+
+    fixed_Q: np.ndarray
+    dataset_Q: np.ndarray
+    carried_Q: np.ndarray | None
+    best_Q: np.ndarray
+
+    @property
+    def headroom(self) -> np.ndarray:
+        """What the oracle gains over the fixed budget, float64 [Q]."""
+        return self.best_Q - self.fixed_Q
+
+    @property
+    def carried_gain(self) -> np.ndarray | None:
+        """What carries over: the headroom less its control, float64 [Q]."""
+        return None if self.carried_Q is None else self.carried_Q - self.fixed_Q
+
+    @property
+    def luck(self) -> np.ndarray | None:
+        """The control: what the oracle gains by luck, float64 [Q]."""
+        return None if self.carried_Q is None else self.best_Q - self.carried_Q
+
+
+def oracle(outcomes: Outcomes, fixed: Budget, side: Side) -> Oracle:
+    """Return the oracle that adapts `side` per query and its control.
+
+    Args:
+        outcomes: of one mode and measure.
+        fixed: the budget it is measured against, chosen on other queries than these; `query` keeps its K_p, `passage`
+            its K_q, `joint` neither.
+        side: what is adapted.
+
+    Raises:
+        ValueError: the sweep lacks `fixed`.
+    """
+    a, b = outcomes.place(fixed)
+    values_CQ, evidence_CQ, start = _candidates(outcomes.values_ABQ, a, b, side)
+    fixed_Q, everyone = values_CQ[start], np.arange(len(outcomes.queries))
+    dataset_Q, carried_Q = fixed_Q.copy(), fixed_Q.copy()
+    for training, test in folds(len(everyone)):
+        means_C1 = values_CQ[:, training].mean(axis=1, keepdims=True)
+        best_Q = np.full(len(everyone), _first_best(means_C1, start)[0])
+        own_CQ = np.zeros_like(values_CQ) if evidence_CQ is None else _deviation(evidence_CQ, training)
+        moves = [_first_best(means_C1 + trust * own_CQ, start) for trust in _TRUSTS]
+        for gained_Q, rules in ((dataset_Q, [best_Q]), (carried_Q, [best_Q, *moves])):
+            chosen_Q = _surest(values_CQ, training, start, rules)
+            gained_Q[test] = values_CQ[chosen_Q[test], test]
+    return Oracle(fixed_Q, dataset_Q, None if evidence_CQ is None else carried_Q, values_CQ.max(axis=0))
+
+
+def best_query_budgets(outcomes: Outcomes, passage_budget: int) -> np.ndarray:
+    """Return each query's K_q with the highest value at `passage_budget`, int64 [Q]; of equals the smallest."""
+    _, b = outcomes.place(Budget(outcomes.query_budgets[0], passage_budget))
+    # argmax takes the first, and budgets ascend.
+    return np.array(outcomes.query_budgets)[outcomes.values_ABQ[:, b].argmax(axis=0)]
+
+
+def decided(outcomes: Outcomes, passage_budget: int) -> np.ndarray:
+    """Return for each query whether its K_q matters at all at `passage_budget`, bool [Q]."""
+    _, b = outcomes.place(Budget(outcomes.query_budgets[0], passage_budget))
+    return np.ptp(outcomes.values_ABQ[:, b], axis=0) > 0
+
+
+def _candidates(values_ABQ: np.ndarray, a: int, b: int, side: Side) -> tuple[np.ndarray, np.ndarray | None, int]:
+    """Return values and evidence of the candidates, [C, Q] each, and the fixed budget's place among them."""
+    n_a, n_b, n_queries = values_ABQ.shape
+    across_b = _others_mean(values_ABQ, axis=1)
+    across_a = _others_mean(values_ABQ, axis=0)
+    if side == "query":
+        return values_ABQ[:, b], None if across_b is None else across_b[:, b], a
+    if side == "passage":
+        return values_ABQ[a], None if across_a is None else across_a[a], b
+    flat = (n_a * n_b, n_queries)
+    evidence = None if across_a is None or across_b is None else ((across_a + across_b) / 2).reshape(flat)
+    return values_ABQ.reshape(flat), evidence, a * n_b + b
+
+
+def _others_mean(values_ABQ: np.ndarray, axis: int) -> np.ndarray | None:
+    """Return for each cell the mean of the other cells along `axis`; None where there is no other."""
+    n = values_ABQ.shape[axis]
+    return None if n == 1 else (values_ABQ.sum(axis=axis, keepdims=True) - values_ABQ) / (n - 1)
+
+
+def _deviation(evidence_CQ: np.ndarray, training: np.ndarray) -> np.ndarray:
+    """Return what is a query's own in the evidence: less its mean, and less what the training queries share."""
+    own_CQ = evidence_CQ - evidence_CQ.mean(axis=0)
+    return own_CQ - own_CQ[:, training].mean(axis=1, keepdims=True)
+
+
+def _surest(values_CQ: np.ndarray, training: np.ndarray, start: int, rules: list[np.ndarray]) -> np.ndarray:
+    """Return the rule that gains most on the training queries less a standard error, or else the fixed budget.
+
+    Args:
+        values_CQ: float64 [C, Q].
+        training: positions of queries.
+        start: the fixed budget's place among the candidates.
+        rules: int64 [Q] each, a place among the candidates for every query.
+    """
+    surest, best = np.full(values_CQ.shape[1], start), 0.0
+    for places_Q in rules:
+        gains = values_CQ[places_Q[training], training] - values_CQ[start, training]
+        sure = float(gains.mean() - gains.std() / np.sqrt(len(gains)))
+        if sure > best:
+            surest, best = places_Q, sure
+    return surest
+
+
+def _first_best(scores_CQ: np.ndarray, start: int) -> np.ndarray:
+    """Return the place of each query's highest score; of equals the fixed budget's if it is one, else the first."""
+    highest_Q = scores_CQ.max(axis=0)
+    # Equal but for rounding is equal: a query without a preference stays where it is.
+    stays_Q = scores_CQ[start] >= highest_Q - 1e-12
+    return np.where(stays_Q, start, scores_CQ.argmax(axis=0))

@@ -1,0 +1,459 @@
+"""Fewer slots for passages that need fewer: which vectors to drop so that the least is lost (the paper's future work).
+
+Which vectors are worth most follows from the vectors alone; what is lost without the others is measured by dense search
+of a sweep's queries, or of a collection's.
+
+Legend: K slots of a passage, N vectors of all passages, P passages, C chosen passages, M query vectors, Q queries,
+H hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from diffretriever.collections import Qrels, Run, open_collection
+from diffretriever.evaluation.conditions import settled_by_index
+from diffretriever.evaluation.formats.tables import Interval
+from diffretriever.evaluation.measures import evaluate
+from diffretriever.evaluation.statistics import bootstrap_interval, holm, t_test_p
+from diffretriever.evaluation.sweeps import SweptSplit, open_splits
+from diffretriever.index.damage import finite_rows
+from diffretriever.index.manifest import check_same, manifest_of
+from diffretriever.index.table import PassageIndex
+from diffretriever.presets import with_places
+from diffretriever.progress import track
+from diffretriever.representations import Representations, offsets_of, read_vectors
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.prune import PruneSlotsJob
+from diffretriever.schemas.retriever import has_slots
+from diffretriever.scoring.hits import Hits, Passages, TopK
+from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest, maxsim
+from diffretriever.search.batch import kept_hits, searched_depth
+
+PruneRule: TypeAlias = Literal["all", "same number", "threshold", "first slots", "encoded"]
+"""Which slots stay; see `PrunePoint`."""
+
+_PRUNING: tuple[PruneRule, ...] = ("same number", "threshold")
+"""The rules that drop the cheapest slots; the others are there to be compared with."""
+
+_PASSAGES_AT_ONCE = 4096
+_BATCH_ROWS = 4096
+_QUERIES_AT_ONCE = 32
+# Passages of a run that are measured.
+_DEPTH = 100
+# Vectors are stored in fp16.
+_BYTES_A_NUMBER = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Removals:
+    """In which order the slots of many passages go, and at what cost.
+
+    Attributes:
+        offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1].
+        ranks_N: int64 [N], 0 for the slot of a passage that goes first; its last slot never goes.
+        costs_N: float64 [N], what a removal adds to its passage's loss, at least as much as those before it; infinite
+            for the slot that stays.
+    """
+
+    offsets: np.ndarray
+    ranks_N: np.ndarray
+    costs_N: np.ndarray
+
+    def keep_each(self, most: int) -> np.ndarray:
+        """Return which vectors stay when every passage keeps its last `most`, bool [N]; `most` is at least 1."""
+        counts_P = np.diff(self.offsets)
+        return self.ranks_N >= np.repeat(counts_P - most, counts_P)
+
+    def keep_total(self, total: int) -> np.ndarray:
+        """Return which vectors stay when the cheapest removals of all passages leave `total` vectors, bool [N].
+
+        So there is one threshold on the cost for all, and passages with redundant slots lose more of them. Of equal
+        costs the slots that come earlier in their passages' orders go, then those of earlier passages. Every passage
+        keeps a slot, and so never fewer than P vectors stay.
+        """
+        removable = int(np.isfinite(self.costs_N).sum())
+        n_dropped = min(max(len(self.costs_N) - total, 0), removable)
+        kept_N = np.ones(len(self.costs_N), dtype=bool)
+        kept_N[np.lexsort((self.ranks_N, self.costs_N))[:n_dropped]] = False
+        return kept_N
+
+
+def removals(vectors_NH: np.ndarray, offsets: np.ndarray) -> Removals:
+    """Return the removals of all passages, each by itself as `removal_order` has them.
+
+    Args:
+        vectors_NH: floating [N, H], unit length.
+        offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1].
+    """
+    ranks_N = np.zeros(len(vectors_NH), dtype=np.int64)
+    costs_N = np.full(len(vectors_NH), np.inf)
+    counts_P = np.diff(offsets)
+    for count in np.unique(counts_P[counts_P > 0]).tolist():
+        alike = offsets[:-1][counts_P == count]
+        for start in range(0, len(alike), _PASSAGES_AT_ONCE):
+            rows_PK = alike[start : start + _PASSAGES_AT_ONCE, None] + np.arange(count)
+            order_PK, losses_PK = _removal_orders(vectors_NH[rows_PK])
+            gone_PK = np.take_along_axis(rows_PK, order_PK, axis=1)
+            stays_P1 = rows_PK.sum(axis=1, keepdims=True) - gone_PK.sum(axis=1, keepdims=True)
+            ranks_N[gone_PK], ranks_N[stays_P1] = np.arange(count - 1), count - 1
+            costs_N[gone_PK] = np.maximum.accumulate(np.diff(losses_PK, prepend=0.0, axis=1), axis=1)
+    return Removals(offsets, ranks_N, costs_N)
+
+
+def removal_order(vectors_KH: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return in which order to drop a passage's slots, and what is lost by then.
+
+    MaxSim takes the best slot of a passage for each query vector. Where a slot is gone, its nearest kept neighbour
+    answers instead, and a query vector loses at most their distance. So the loss of a set of dropped slots is the sum
+    over them of 1 - cosine to the nearest kept slot (half the squared distance of unit vectors), and slots are dropped
+    one by one, each time the one that adds least; of equals the later one. Two copies of one vector cost nothing.
+
+    Args:
+        vectors_KH: floating [K, H], unit length, K at least 1.
+
+    Returns:
+        order: int64 [K - 1], slots in the order in which they go; the last slot stays.
+        losses: float64 [K - 1], the loss after each, never falling but for rounding; 0 is nothing, 2 the opposite.
+    """
+    order_1K, losses_1K = _removal_orders(vectors_KH[None])
+    return order_1K[0], losses_1K[0]
+
+
+def _removal_orders(vectors_PKH: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return order and losses of passages with equally many slots, [P, K - 1] each."""
+    n_passages, n_slots = vectors_PKH.shape[:2]
+    wide_PKH = vectors_PKH.astype(np.float64)
+    cosines_PKK = wide_PKH @ wide_PKH.swapaxes(1, 2)
+    # A product's last bits may depend on the side, and copies must tie.
+    cosines_PKK = np.maximum(cosines_PKK, cosines_PKK.swapaxes(1, 2))
+    everyone, slots = np.arange(n_passages), np.arange(n_slots)
+    others_PKK = cosines_PKK.copy()
+    others_PKK[:, slots, slots] = -np.inf
+    kept_PK = np.ones((n_passages, n_slots), dtype=bool)
+    order_PK = np.empty((n_passages, n_slots - 1), dtype=np.int64)
+    losses_PK = np.empty((n_passages, n_slots - 1))
+    for step in range(n_slots - 1):
+        candidates_PK = _losses(others_PKK, kept_PK)
+        # The last of equals.
+        gone_P = n_slots - 1 - candidates_PK[:, ::-1].argmin(axis=1)
+        order_PK[:, step], losses_PK[:, step] = gone_P, candidates_PK[everyone, gone_P]
+        kept_PK[everyone, gone_P] = False
+    return order_PK, losses_PK
+
+
+def _losses(others_PKK: np.ndarray, kept_PK: np.ndarray) -> np.ndarray:
+    """Return the loss when each kept slot goes besides those that are gone, [P, K]; infinite for one that is gone.
+
+    A slot that is gone is answered by its nearest kept slot, or by its second nearest when the nearest goes too.
+    """
+    near_PKK = np.where(kept_PK[:, None, :], others_PKK, -np.inf)
+    places_PK = near_PKK.argmax(axis=2)
+    first_PK = near_PKK.max(axis=2)
+    np.put_along_axis(near_PKK, places_PK[:, :, None], -np.inf, axis=2)
+    second_PK = near_PKK.max(axis=2)
+    gone_PK = ~kept_PK
+    now_P1 = np.where(gone_PK, 1.0 - first_PK, 0.0).sum(axis=1, keepdims=True)
+    losses_PK = now_P1 + (1.0 - first_PK)
+    with np.errstate(invalid="ignore"):
+        rises_PK = np.where(gone_PK, first_PK - second_PK, 0.0)
+    owners = np.nonzero(gone_PK)
+    np.add.at(losses_PK, (owners[0], places_PK[owners]), rises_PK[owners])
+    return np.where(kept_PK, losses_PK, np.inf)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PruneSource:
+    """Queries and the passages that they are searched in.
+
+    Attributes:
+        index: whose vectors are pruned.
+        passage_ids: P ids.
+        vectors_NH: float16 [N, H].
+        offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1].
+        query_ids: of the encoded queries.
+        queries: encoded.
+        query_budget: their K_q.
+        qrels: judgements.
+        exclude_self: whether a query's own document is left out.
+        encoded: K_p below the index's own → (values of the sweep's dense runs by query id, vectors in that index).
+    """
+
+    index: PassageIndex
+    passage_ids: list[str]
+    vectors_NH: np.ndarray
+    offsets: np.ndarray
+    query_ids: list[str]
+    queries: Representations
+    query_budget: int
+    qrels: Qrels
+    exclude_self: bool
+    encoded: dict[int, tuple[dict[str, float], int]] = field(default_factory=dict)
+
+
+def open_source(job: PruneSlotsJob) -> PruneSource:
+    """Read all that the job names into memory; queries are encoded only where there is no sweep to take them from.
+
+    Raises:
+        ValueError: no such sweep, budget, index or split, or an index without slots.
+    """
+    return _of_index(job) if job.sweep is None else _of_sweep(job)
+
+
+def _of_sweep(job: PruneSlotsJob) -> PruneSource:
+    assert job.sweep is not None, "the caller has checked this"
+    (split,) = open_splits([job.sweep])
+    k_q = job.query_budget or split.manifest.query_budgets[-1]
+    k_p = job.passage_budget or split.manifest.passage_budgets[-1]
+    index = PassageIndex.open(str(split.index_folder(k_p)))
+    ids, vectors_NH, offsets = _passages(index)
+    return PruneSource(
+        index=index,
+        passage_ids=ids,
+        vectors_NH=vectors_NH,
+        offsets=offsets,
+        query_ids=list(split.queries()),
+        queries=split.encoded(k_q),
+        query_budget=k_q,
+        qrels=split.qrels(job.collection),
+        exclude_self=split.excludes_self,
+        encoded=_encoded(split, k_q, k_p, job.measure),
+    )
+
+
+def _encoded(split: SweptSplit, k_q: int, below: int, measure: str) -> dict[int, tuple[dict[str, float], int]]:
+    """Return what the sweep's indexes of smaller K_p reach in dense search, where it has measured that."""
+    manifest = split.manifest
+    if "dense" not in manifest.modes or measure not in manifest.measures:
+        return {}
+    outcomes = split.outcomes("dense", measure)
+    found = {}
+    for k_p in manifest.passage_budgets:
+        place = str(split.index_folder(k_p))
+        if k_p < below and PassageIndex.exists(place):
+            values = dict(zip(outcomes.queries, outcomes.at(Budget(k_q, k_p)).tolist(), strict=True))
+            found[k_p] = (values, _count_vectors(PassageIndex.open(place)))
+    return found
+
+
+def _of_index(job: PruneSlotsJob) -> PruneSource:
+    from diffretriever.encoders import load_encoder
+
+    assert job.index is not None, "the config has checked this"
+    assert job.collection is not None, "the config has checked this"
+    index = PassageIndex.open(job.index)
+    retriever = index.manifest.retriever
+    if not has_slots(retriever):
+        raise ValueError(f"{job.index} is of the {retriever.method} method, which has no slots to prune")
+    collection = open_collection(job.collection)
+    asked, qrels = collection.queries(job.split), collection.qrels(job.split)
+    k_q = job.query_budget or retriever.budget.query
+    encoder = load_encoder(with_places(retriever, job.backbone, job.adapter), job.device)
+    check_same(index.manifest, manifest_of(encoder), index.uri)
+    ids, vectors_NH, offsets = _passages(index)
+    return PruneSource(
+        index=index,
+        passage_ids=ids,
+        vectors_NH=vectors_NH,
+        offsets=offsets,
+        query_ids=[query.id for query in asked],
+        queries=encoder.encode_queries([query.text for query in asked], [k_q] * len(asked)),
+        query_budget=k_q,
+        qrels=qrels,
+        exclude_self=settled_by_index(job, index, asked, qrels)[0].drops_self,
+    )
+
+
+def _passages(index: PassageIndex) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Return ids, vectors float16 [N, H] and offsets int64 [P + 1] of all passages that have vectors."""
+    ids: list[str] = []
+    parts, counts = [], []
+    for batch in finite_rows(index.uri, index.batches(["id", "reps"], _BATCH_ROWS)):
+        vectors_NH, offsets = read_vectors(batch)
+        ids += batch.column("id").to_pylist()
+        parts.append(vectors_NH)
+        counts.append(np.diff(offsets))
+    if not ids:
+        raise ValueError(f"{index.uri} holds no passages: encode some first")
+    return ids, np.concatenate(parts), offsets_of(np.concatenate(counts))
+
+
+def _count_vectors(index: PassageIndex) -> int:
+    # Every vector has its slot word, and those are far smaller to read.
+    batches = index.batches(["slot_tokens"], _BATCH_ROWS)
+    return sum(len(batch.column("slot_tokens").flatten()) for batch in batches)
+
+
+def kept_offsets(offsets: np.ndarray, kept_N: np.ndarray) -> np.ndarray:
+    """Return the offsets of passages, int64 [P + 1], when only the vectors `kept_N` (bool [N]) are left."""
+    found: np.ndarray = offsets_of(kept_N)[offsets]
+    return found
+
+
+def search_kept(
+    queries: Representations, vectors_NH: np.ndarray, offsets: np.ndarray, passage_ids: Sequence[str], k: int
+) -> Hits:
+    """Return each query's best k passages by mean MaxSim (paper Eq. 2), scores as every other search has them.
+
+    A matrix product finds the passages that can be among the best, and the fp32 kernel of all searches scores them.
+
+    Args:
+        queries: encoded.
+        vectors_NH: float16 [N, H], those that are left.
+        offsets: int64 [P + 1], into those; a passage without any is not found.
+        passage_ids: P ids.
+        k: at least 1.
+    """
+    known, numbers_P = Passages.numbered(pa.array(passage_ids, pa.large_string()))
+    passages, widened_NH = Vectors(vectors_NH, offsets), torch.from_numpy(vectors_NH.astype(np.float32))
+    relative_error = FP32_ROUNDING * longest(widened_NH.numpy())
+    parts: list[Hits] = []
+    for start in range(0, len(queries), _QUERIES_AT_ONCE):
+        part = queries.take(np.arange(start, min(start + _QUERIES_AT_ONCE, len(queries))))
+        asked, best = Vectors(part.vectors_MH.astype(np.float32), part.offsets), TopK(len(part), k, known)
+        scores_QP = maxsim(torch.from_numpy(asked.vectors_MH), asked.offsets, widened_NH, offsets).numpy()
+        add_exact(asked, passages, numbers_P, contenders(asked, scores_QP, relative_error, best), best)
+        parts.append(best.results())
+    return Hits.joined(parts)
+
+
+class PruneTest(Model):
+    """A point of the curve less another, by the paired two-sided t-test over queries."""
+
+    difference: float
+    t_test: float
+    """p, corrected by Holm for all points that are compared with the same."""
+
+
+class PrunePoint(Model):
+    """Passages with some of their slots, searched densely."""
+
+    rule: PruneRule
+    """`all`: nothing pruned. `same number`: of every passage the cheapest slots go until k are left. `threshold`: the
+    cheapest of all passages go until k are left on average. `first slots`: the first k stay. `encoded`: the sweep's
+    index that was encoded with K_p = k."""
+    keep: int
+    """k."""
+    average: float
+    """Slots that a passage has on average."""
+    bytes: int
+    """Of the vectors, at two a number."""
+    mean: float
+    interval: Interval
+    """Bootstrap 95% interval of the mean."""
+    against_all: PruneTest | None
+    """None for the unpruned passages themselves."""
+    against_first: PruneTest | None
+    """Pruned less `first slots` with the same k; None for what is not pruned."""
+    against_encoded: PruneTest | None
+    """Pruned less `encoded` with the same k; None for what is not pruned, or where there is no such index."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Measured:
+    """One way to keep vectors: how many, and float64 [Q] values of the queries."""
+
+    vectors: int
+    values_Q: np.ndarray
+
+
+def curve_points(source: PruneSource, keep: tuple[int, ...], measure: str) -> Iterator[PrunePoint]:
+    """Yield the points: nothing pruned, then each rule by rising k.
+
+    Args:
+        source: queries and passages.
+        keep: the k, ascending, each below the most slots of a passage.
+        measure: as ir_measures writes it.
+    """
+    measured = _measured(source, keep, measure)
+    tests = {rule: _tests(measured, rule) for rule in ("all", "first slots", "encoded")}
+    for (rule, k), found in measured.items():
+        yield PrunePoint(
+            rule=rule,
+            keep=k,
+            average=found.vectors / len(source.passage_ids),
+            bytes=found.vectors * source.vectors_NH.shape[1] * _BYTES_A_NUMBER,
+            mean=float(found.values_Q.mean()),
+            interval=bootstrap_interval(found.values_Q),
+            against_all=tests["all"].get((rule, k)),
+            against_first=tests["first slots"].get((rule, k)),
+            against_encoded=tests["encoded"].get((rule, k)),
+        )
+
+
+def _measured(source: PruneSource, keep: tuple[int, ...], measure: str) -> dict[tuple[PruneRule, int], _Measured]:
+    found = {}
+    for key, kept_N in track(_ways(source, keep), "pruning", "ways"):
+        vectors_NH = source.vectors_NH[kept_N]
+        found[key] = _Measured(
+            int(kept_N.sum()), _values(source, vectors_NH, kept_offsets(source.offsets, kept_N), measure)
+        )
+    for k in keep:
+        if k in source.encoded:
+            values, vectors = source.encoded[k]
+            found["encoded", k] = _Measured(vectors, np.array([values[query] for query in source.qrels]))
+    return found
+
+
+def _ways(source: PruneSource, keep: tuple[int, ...]) -> Iterator[tuple[tuple[PruneRule, int], np.ndarray]]:
+    """Yield which vectors stay, bool [N], by rule and k."""
+    order = removals(source.vectors_NH, source.offsets)
+    yield ("all", int(np.diff(source.offsets).max())), np.ones(len(source.vectors_NH), dtype=bool)
+    for rule in _PRUNING:
+        for k in keep:
+            yield (rule, k), _kept(rule, order, k)
+    places_N = _places(source)
+    for k in keep:
+        yield ("first slots", k), places_N < k
+
+
+def kept_by(rule: Literal["same number", "threshold", "first slots"], source: PruneSource, k: int) -> np.ndarray:
+    """Return which vectors stay, bool [N], when passages keep k slots, each or on average."""
+    if rule == "first slots":
+        return _places(source) < k
+    return _kept(rule, removals(source.vectors_NH, source.offsets), k)
+
+
+def _places(source: PruneSource) -> np.ndarray:
+    """Return the place of each vector in its passage, int64 [N]."""
+    return np.arange(len(source.vectors_NH)) - np.repeat(source.offsets[:-1], np.diff(source.offsets))
+
+
+def _kept(rule: PruneRule, order: Removals, k: int) -> np.ndarray:
+    if rule == "same number":
+        return order.keep_each(k)
+    # As many vectors as when every passage keeps k: passages that never had k count with what they have.
+    return order.keep_total(int(np.minimum(np.diff(order.offsets), k).sum()))
+
+
+def _values(source: PruneSource, vectors_NH: np.ndarray, offsets: np.ndarray, measure: str) -> np.ndarray:
+    depth = searched_depth(_DEPTH, exclude_self=source.exclude_self)
+    hits = search_kept(source.queries, vectors_NH, offsets, source.passage_ids, depth)
+    kept = kept_hits(source.query_ids, hits, _DEPTH, exclude_self=source.exclude_self)
+    values = evaluate(Run(source.query_ids, kept), source.qrels, [measure]).per_query[measure]
+    return np.array([values[query] for query in source.qrels])
+
+
+def _tests(
+    measured: Mapping[tuple[PruneRule, int], _Measured], other: PruneRule
+) -> dict[tuple[PruneRule, int], PruneTest]:
+    """Return what pruned points differ from those of another rule with the same k, or from the one of `all`."""
+    whole = next(key for key in measured if key[0] == "all")
+    compared = _PRUNING if other != "all" else (*_PRUNING, "first slots", "encoded")
+    pairs = {
+        (rule, k): measured[rule, k].values_Q - measured[whole if other == "all" else (other, k)].values_Q
+        for rule, k in measured
+        if rule in compared and (other == "all" or (other, k) in measured)
+    }
+    corrected = holm([t_test_p(differences_Q) for differences_Q in pairs.values()])
+    return {
+        key: PruneTest(difference=float(differences_Q.mean()), t_test=p)
+        for (key, differences_Q), p in zip(pairs.items(), corrected, strict=True)
+    }

@@ -1,0 +1,481 @@
+"""From sweeps on disk to a fitted selector, `fitted_selector.json`, and the report of what it gains.
+
+It is measured on queries that it was not fitted on: across folds of the queries, and across data sets. Only the date in
+`fitted_selector.json` depends on when that is.
+
+Legend: A query budgets, F features, Q queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import numpy as np
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from diffretriever.budgets.features import FEATURES, check_names
+from diffretriever.budgets.selectors import LinearModel, RuleSelector, Selector, fit, folds
+from diffretriever.evaluation.figures import BLUE, GREY, HEAD_INCHES, INK, MUTED, ORANGE, headed_figure, png, quiet
+from diffretriever.evaluation.formats.tables import (
+    NOTHING,
+    Cell,
+    Interval,
+    command_blocks,
+    format_table,
+    listed,
+    markdown_table,
+    p_value,
+    points,
+    share,
+    signed,
+    with_interval,
+)
+from diffretriever.evaluation.statistics import ALPHA, bootstrap_interval, randomisation_p, t_test_p
+from diffretriever.evaluation.sweeps import Outcomes, SweptSplit, open_splits, query_features
+from diffretriever.files import write_bytes, write_text
+from diffretriever.progress import track
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.selector import FitSelectorJob, FittedFeature, LearnedSelectorArtefact
+from diffretriever.schemas.sweep import SweepMode
+from diffretriever.studies.budgets.oracles import oracle
+
+FITTED_SELECTOR_FILE = "fitted_selector.json"
+
+_COLUMNS = ["tested on", "selector", "fitted on", "mean", "mean K_q", "fixed", "its K_q", "gain", "p (t)", "p (r)"]
+_SHARES = ["oracle gains", "carries over", "recovered", "of what carries over"]
+_READING = (
+    "`fixed` is the fixed budget that is best on what the selector was fitted on, for the rule on other folds; p from "
+    "paired two-sided tests over queries, t and randomisation. `folds`: every query is chosen for by a selector fitted "
+    "on other queries of the set. `oracle gains` is what the K_q oracle gains over `fixed`, `carries over` what of "
+    "it is no luck; `recovered` is the selector's gain as a share of either, `of what carries over` being meaningless "
+    "where that is nearly nothing. `against equal K_q`: against the fixed budget that is best among those of no more "
+    "slots than the selector takes."
+)
+_FRUGAL = ["against equal K_q", "p (t)"]
+
+
+class AdaptiveRow(Model):
+    """How one selector did on one set of queries that it was not fitted on."""
+
+    selector: str
+    """Its name; for a learned one with its λ."""
+    cost: float
+    """λ; 0 for one that was not learned."""
+    fitted_on: str
+    """`folds` of the same queries, the name of another set, or `nothing`."""
+    tested_on: str
+    """As collection/split."""
+    queries: int
+    mean: float
+    """Mean measure."""
+    mean_budget: float
+    """Mean K_q."""
+    budgets: dict[int, float]
+    """K_q → share of the queries for which it was chosen."""
+    fixed: float
+    """Mean measure of the fixed budget that is best on what the selector was fitted on."""
+    fixed_budget: float
+    """Mean K_q of that; folds may differ."""
+    gain: float
+    """Mean less fixed."""
+    interval: Interval
+    """Bootstrap 95% interval of the gain."""
+    t_test: float
+    """p of the two-sided paired t-test against fixed."""
+    randomisation: float
+    """p of the two-sided paired randomisation test against fixed."""
+    frugal: float
+    """Mean measure of the fixed budget that is best among those of no more slots than mean_budget."""
+    frugal_gain: float
+    """Mean less frugal."""
+    frugal_t_test: float
+    """p of the two-sided paired t-test against frugal."""
+    headroom: float
+    """What the K_q oracle gains over fixed."""
+    carried: float | None
+    """What of that carries over to other passage budgets, the rest being luck; None where it cannot be told."""
+    recovered: float | None
+    """Gain as a share of the headroom; None where there is none."""
+    recovered_carried: float | None
+    """Gain as a share of what carries over; None where nothing does."""
+
+
+class FittedSelectorReport(Model):
+    """The file `report.json` of jobs/fit_selector.py."""
+
+    retriever: str
+    fingerprint: str
+    mode: SweepMode
+    measure: str
+    passage_budget: int
+    rows: tuple[AdaptiveRow, ...]
+    """Cross-validated, and each fitted selector on every other set, at the λ of the artefact."""
+    curve: tuple[AdaptiveRow, ...]
+    """Cross-validated on all queries together, by λ."""
+    command: str
+    """The command line."""
+
+
+def fit_selector(job: FitSelectorJob, command: str) -> FittedSelectorReport:
+    """Fit on all queries of all sweeps, evaluate across folds and across sets, and write the job's output folder.
+
+    Only `created` in fitted_selector.json depends on when that is.
+
+    Raises:
+        ValueError: sweeps that do not belong together, or lack the mode, the measure, a budget or a feature.
+    """
+    splits = open_splits(job.sweeps)
+    sets = _query_sets(job, splits)
+    everything = joined(sets) if len(sets) > 1 else sets[0]
+    artefact = _artefact(job, splits, everything, command)
+    rule = _rule(everything)
+    manifest = splits[0].manifest
+    report = FittedSelectorReport(
+        retriever=manifest.retriever,
+        fingerprint=manifest.fingerprint,
+        mode=job.mode,
+        measure=job.measure,
+        passage_budget=everything.passage_budget,
+        rows=tuple(_rows(sets, everything, job.cost)),
+        curve=tuple(across_folds(everything, cost) for cost in track(job.curve, "curve", "costs")),
+        command=command,
+    )
+    budgets = everything.outcomes.query_budgets
+    fixed = dict(zip(budgets, everything.values_AQ.mean(axis=1).tolist(), strict=True))
+    write_bytes(job.output / "curve.png", draw_curve(report, fixed, rule))
+    write_text(job.output / "report.json", report.model_dump_json(indent=2) + "\n")
+    write_text(job.output / "report.md", selector_page(report, artefact, fixed))
+    write_text(job.output / "fit_selector.yaml", job.to_yaml())
+    write_text(job.output / FITTED_SELECTOR_FILE, artefact.model_dump_json(indent=2) + "\n")
+    return report
+
+
+def selector_table(report: FittedSelectorReport) -> str:
+    """Return the cross-validated rows as plain text, for the terminal."""
+    return format_table([_cells(row)[: len(_COLUMNS)] for row in report.rows], _COLUMNS)
+
+
+def _query_sets(job: FitSelectorJob, splits: list[SweptSplit]) -> list[QuerySet]:
+    check_names(job.features)
+    late = next((name for name in job.features if FEATURES[name].needs_slots), None)
+    if late is not None:
+        raise ValueError(
+            f"the feature '{late}' takes a pass of the encoder, and a selector chooses before it: leave it out"
+        )
+    outcomes = [_allowed(split.outcomes(job.mode, job.measure), job) for split in splits]
+    k_p = job.passage_budget or _best_passage_budget(outcomes)
+    if k_p not in outcomes[0].passage_budgets:
+        raise ValueError(f"--passage-budget {k_p} was not swept: {listed(outcomes[0].passage_budgets)}")
+    return [
+        QuerySet(split.name, job.features, query_features(split, found.queries, job.features), found, k_p)
+        for split, found in zip(splits, outcomes, strict=True)
+    ]
+
+
+def _best_passage_budget(outcomes: list[Outcomes]) -> int:
+    """Return the K_p of the cell with the best mean over all queries."""
+    first = outcomes[0]
+    values_ABQ = np.concatenate([found.values_ABQ for found in outcomes], axis=2)
+    queries = tuple(map(str, range(values_ABQ.shape[2])))
+    return Outcomes(queries, first.query_budgets, first.passage_budgets, values_ABQ).best().passage
+
+
+def _allowed(outcomes: Outcomes, job: FitSelectorJob) -> Outcomes:
+    """Leave out the query budgets that the job does not allow."""
+    if not job.budgets:
+        return outcomes
+    unknown = sorted(set(job.budgets) - set(outcomes.query_budgets))
+    if unknown:
+        raise ValueError(f"--budgets {unknown[0]} was not swept: K_q is one of {listed(outcomes.query_budgets)}")
+    places = [a for a, budget in enumerate(outcomes.query_budgets) if budget in job.budgets]
+    kept = tuple(outcomes.query_budgets[a] for a in places)
+    return replace(outcomes, query_budgets=kept, values_ABQ=outcomes.values_ABQ[places])
+
+
+def _artefact(
+    job: FitSelectorJob, splits: list[SweptSplit], everything: QuerySet, command: str
+) -> LearnedSelectorArtefact:
+    model = fit(everything.features_QF, everything.values_AQ, everything.outcomes.query_budgets, job.cost)
+    manifest = splits[0].manifest
+    return LearnedSelectorArtefact(
+        fingerprint=manifest.fingerprint,
+        retriever=manifest.retriever,
+        collections=tuple(split.name for split in splits),
+        mode=job.mode,
+        measure=job.measure,
+        passage_budget=everything.passage_budget,
+        queries=len(everything.outcomes.queries),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=command,
+        cost=model.cost,
+        penalty=model.penalty,
+        budgets=model.budgets,
+        features=_fitted_features(everything.names, model),
+        intercepts=tuple(model.intercepts_A.tolist()),
+        coefficients=tuple(map(tuple, model.coefficients_AF.tolist())),
+    )
+
+
+def _fitted_features(names: tuple[str, ...], model: LinearModel) -> tuple[FittedFeature, ...]:
+    columns = zip(
+        names,
+        model.low_F.tolist(),
+        model.high_F.tolist(),
+        model.centre_F.tolist(),
+        model.scale_F.tolist(),
+        strict=True,
+    )
+    return tuple(
+        FittedFeature(name=name, low=low, high=high, centre=centre, scale=scale)
+        for name, low, high, centre, scale in columns
+    )
+
+
+def _rows(sets: list[QuerySet], everything: QuerySet, cost: float) -> list[AdaptiveRow]:
+    """Return the default rule and the learned selector on each set, then the latter from each set to each other."""
+    tested = [*sets, everything] if len(sets) > 1 else sets
+    rules = [rule for queries in tested if (rule := _rule(queries)) is not None]
+    folded = [across_folds(queries, cost) for queries in tested]
+    crossed = [across_sets(source, target, cost) for source in sets for target in sets if source is not target]
+    return [*rules, *folded, *crossed]
+
+
+def _rule(queries: QuerySet) -> AdaptiveRow | None:
+    """Evaluate the default rule, where the features that it looks at are there."""
+    selector = RuleSelector(queries.outcomes.query_budgets)
+    return as_given(selector, queries) if set(selector.features) <= set(queries.names) else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QuerySet:
+    """Queries with their features and what each budget gives them.
+
+    Attributes:
+        name: such as `scifact/test`.
+        names: of the F features.
+        features_QF: float64 [Q, F].
+        outcomes: of one mode and measure.
+        passage_budget: K_p of the index that is searched.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    features_QF: np.ndarray
+    outcomes: Outcomes
+    passage_budget: int
+
+    @property
+    def values_AQ(self) -> np.ndarray:  # noqa: N802 (a tensor)
+        """Values at the passage budget, float64 [A, Q]."""
+        return self.outcomes.values_ABQ[:, self.outcomes.passage_budgets.index(self.passage_budget)]
+
+
+def joined(sets: Sequence[QuerySet]) -> QuerySet:
+    """Return all queries as one set named `all`; every query counts the same, so large sets count for more."""
+    first = sets[0]
+    queries = tuple(f"{s.name}/{query}" for s in sets for query in s.outcomes.queries)
+    values_ABQ = np.concatenate([s.outcomes.values_ABQ for s in sets], axis=2)
+    return replace(
+        first,
+        name="all",
+        features_QF=np.concatenate([s.features_QF for s in sets]),
+        outcomes=replace(first.outcomes, queries=queries, values_ABQ=values_ABQ),
+    )
+
+
+def across_folds(queries: QuerySet, cost: float) -> AdaptiveRow:
+    """Evaluate a learned selector by five-fold cross-validation: each query is chosen for by a fit on other folds."""
+    values_AQ, budgets = queries.values_AQ, queries.outcomes.query_budgets
+    chosen_Q = np.empty(values_AQ.shape[1], np.int64)
+    for training, test in folds(len(chosen_Q)):
+        model = fit(queries.features_QF[training], values_AQ[:, training], budgets, cost)
+        chosen_Q[test] = model.choose(queries.features_QF[test])
+    return _row(_Choice(f"learned λ={cost:g}", cost, "folds", chosen_Q), queries, None)
+
+
+def across_sets(source: QuerySet, target: QuerySet, cost: float) -> AdaptiveRow:
+    """Evaluate on `target` a selector learned on all of `source`, against the fixed budget best on `source`."""
+    model = fit(source.features_QF, source.values_AQ, source.outcomes.query_budgets, cost)
+    chosen_Q = model.choose(target.features_QF)
+    return _row(_Choice(f"learned λ={cost:g}", cost, source.name, chosen_Q), target, source)
+
+
+def as_given(selector: Selector, queries: QuerySet) -> AdaptiveRow:
+    """Evaluate a selector that was fitted on nothing, such as the default rule.
+
+    Raises:
+        ValueError: it chooses a budget that was not swept, or wants a feature that is not in the set.
+    """
+    budgets = queries.outcomes.query_budgets
+    chosen = [selector.choose(dict(zip(queries.names, row, strict=True))) for row in queries.features_QF.tolist()]
+    unknown = sorted(set(chosen) - set(budgets))
+    if unknown:
+        raise ValueError(f"{selector.name} chose K_q = {unknown[0]}, which was not swept: {listed(budgets)}")
+    return _row(_Choice(selector.name, 0.0, "nothing", np.searchsorted(budgets, chosen)), queries, None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Choice:
+    """What a selector chose: int64 [Q] places among the budgets."""
+
+    selector: str
+    cost: float
+    fitted_on: str
+    chosen_Q: np.ndarray
+
+
+def _row(choice: _Choice, queries: QuerySet, source: QuerySet | None) -> AdaptiveRow:
+    """Set a choice beside fixed budgets, best on `source` or else on other folds, and the oracle."""
+    chosen_Q = choice.chosen_Q
+    budgets_A = np.array(queries.outcomes.query_budgets)
+    values_AQ, everyone = queries.values_AQ, np.arange(len(chosen_Q))
+    mean_budget = float(budgets_A[chosen_Q].mean())
+    fixed_Q = _best_fixed(queries, source, len(budgets_A))
+    frugal_Q = _best_fixed(queries, source, int((budgets_A <= mean_budget).sum()))
+    selected, fixed, frugal = (values_AQ[places_Q, everyone] for places_Q in (chosen_Q, fixed_Q, frugal_Q))
+    usual = Budget(int(budgets_A[np.bincount(fixed_Q).argmax()]), queries.passage_budget)
+    limits = oracle(queries.outcomes, usual, "query")
+    gain, headroom = float((selected - fixed).mean()), float((limits.best_Q - fixed).mean())
+    carried = None if limits.carried_Q is None else float((limits.carried_Q - fixed).mean())
+    counts_A = np.bincount(chosen_Q, minlength=len(budgets_A))
+    return AdaptiveRow(
+        selector=choice.selector,
+        cost=choice.cost,
+        fitted_on=choice.fitted_on,
+        tested_on=queries.name,
+        queries=len(chosen_Q),
+        mean=float(selected.mean()),
+        mean_budget=mean_budget,
+        budgets=dict(zip(budgets_A.tolist(), (counts_A / len(chosen_Q)).tolist(), strict=True)),
+        fixed=float(fixed.mean()),
+        fixed_budget=float(budgets_A[fixed_Q].mean()),
+        gain=gain,
+        interval=bootstrap_interval(selected - fixed),
+        t_test=t_test_p(selected - fixed),
+        randomisation=randomisation_p(selected - fixed),
+        frugal=float(frugal.mean()),
+        frugal_gain=float((selected - frugal).mean()),
+        frugal_t_test=t_test_p(selected - frugal),
+        headroom=headroom,
+        carried=carried,
+        recovered=gain / headroom if headroom > 0 else None,
+        recovered_carried=gain / carried if carried is not None and carried > 0 else None,
+    )
+
+
+def _best_fixed(queries: QuerySet, source: QuerySet | None, n_allowed: int) -> np.ndarray:
+    """Return the place of the best of the first budgets, int64 [Q]: best on the source, or else on the other folds."""
+    places_Q = np.empty(len(queries.outcomes.queries), np.int64)
+    if source is not None:
+        places_Q[:] = source.values_AQ[:n_allowed].mean(axis=1).argmax()
+        return places_Q
+    for training, test in folds(len(places_Q)):
+        places_Q[test] = queries.values_AQ[:n_allowed, training].mean(axis=1).argmax()
+    return places_Q
+
+
+def selector_page(report: FittedSelectorReport, artefact: LearnedSelectorArtefact, fixed: Mapping[int, float]) -> str:
+    """Return the whole page; nothing in it depends on when it is made."""
+    parts = [
+        "# A selector of query budgets",
+        _facts(report, artefact),
+        _verdict(report.rows),
+        "## Against fixed budgets",
+        _READING,
+        markdown_table([_cells(row) for row in report.rows], [*_COLUMNS, *_SHARES, *_FRUGAL]),
+        "## What slots cost",
+        "All queries together by cross-validation, with λ taken off each budget's predicted value per slot.",
+        "![Measure against mean K_q](curve.png)",
+        markdown_table([_cells(row) for row in report.curve], [*_COLUMNS, *_SHARES, *_FRUGAL]),
+        "Fixed budgets on the same queries: " + ", ".join(f"K_q = {k} {points(v)}" for k, v in fixed.items()) + ".",
+        *command_blocks(report.command),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _facts(report: FittedSelectorReport, artefact: LearnedSelectorArtefact) -> str:
+    found = "none: it chooses the best fixed budget" if artefact.penalty is None else f"ridge {artefact.penalty:g}"
+    rows: list[list[Cell]] = [
+        ["retriever", report.retriever],
+        ["encoder fingerprint", report.fingerprint],
+        ["fitted on", ", ".join(artefact.collections)],
+        ["queries", f"{artefact.queries:,}"],
+        ["predicts", f"{report.mode} {report.measure} at K_p = {report.passage_budget}"],
+        ["features", ", ".join(feature.name for feature in artefact.features)],
+        ["K_q", listed(artefact.budgets)],
+        ["λ", f"{artefact.cost:g}"],
+        ["signal", found],
+    ]
+    return markdown_table(rows, ["what", "value"])
+
+
+def _verdict(rows: Sequence[AdaptiveRow]) -> str:
+    """Say in words whether the learned selector ever lost."""
+    learned = [row for row in rows if row.selector.startswith("learned")]
+    worse = [row for row in learned if row.gain < 0 and min(row.t_test, row.randomisation) < ALPHA]
+    better = [row for row in learned if row.gain > 0 and max(row.t_test, row.randomisation) < ALPHA]
+    return (
+        f"Of {len(learned)} evaluations of the learned selector, {len(better)} are significantly better than the best "
+        f"fixed budget and {len(worse)} significantly worse (p < .05, uncorrected)."
+    )
+
+
+def _cells(row: AdaptiveRow) -> list[Cell]:
+    return [
+        row.tested_on,
+        row.selector,
+        row.fitted_on,
+        points(row.mean),
+        f"{row.mean_budget:.2f}",
+        points(row.fixed),
+        f"{row.fixed_budget:.2f}",
+        with_interval(row.gain, row.interval),
+        p_value(row.t_test),
+        p_value(row.randomisation),
+        signed(row.headroom),
+        NOTHING if row.carried is None else signed(row.carried),
+        share(row.recovered),
+        share(row.recovered_carried),
+        signed(row.frugal_gain),
+        p_value(row.frugal_t_test),
+    ]
+
+
+def draw_curve(report: FittedSelectorReport, fixed: Mapping[int, float], rule: AdaptiveRow | None) -> bytes:
+    """Return a PNG of mean measure by mean K_q, all queries together.
+
+    Args:
+        report: its `curve` is drawn.
+        fixed: K_q → mean measure.
+        rule: the default rule on the same queries, if it can be used.
+    """
+    title = f"What query slots buy, {report.mode} {report.measure}"
+    subtitle = (
+        f"{report.curve[0].queries:,} queries, $K_p$ = {report.passage_budget}; learned: five-fold cross-validation"
+    )
+    figure = headed_figure(6.4, HEAD_INCHES + 3.6, title, subtitle)
+    panel = figure.subplots()
+    quiet(panel, "y")
+    panel.plot(list(fixed), list(fixed.values()), color=GREY, marker="s", linewidth=1.4, label="fixed", zorder=2)
+    points = sorted({(row.mean_budget, row.mean) for row in report.curve})
+    panel.plot(*zip(*points, strict=True), color=BLUE, marker="o", linewidth=1.8, label="learned", zorder=4)
+    if rule is not None:
+        panel.plot([rule.mean_budget], [rule.mean], color=ORANGE, marker="D", linestyle="none", label="rule", zorder=3)
+    for row, offset, side in ((report.curve[0], (0, 9), "center"), (report.curve[-1], (-9, -4), "right")):
+        panel.annotate(
+            f"λ = {row.cost:g}", (row.mean_budget, row.mean), offset, textcoords="offset points", ha=side,
+            fontsize=8.5, color=BLUE, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8}, zorder=3,
+        )  # fmt: skip
+    panel.set_xscale("log", base=2)
+    panel.xaxis.set_major_locator(FixedLocator(list(fixed)))
+    panel.xaxis.set_minor_locator(NullLocator())
+    panel.xaxis.set_major_formatter("{x:.0f}")
+    panel.set_xlabel("mean $K_q$", fontsize=9.5, color=INK)
+    panel.set_ylabel(report.measure, fontsize=9.5, color=INK)
+    panel.margins(x=0.06, y=0.14)
+    panel.legend(frameon=False, fontsize=9, labelcolor=INK, loc="best")
+    panel.tick_params(labelcolor=MUTED)
+    return png(figure)

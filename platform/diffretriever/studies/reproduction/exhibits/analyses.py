@@ -1,0 +1,122 @@
+"""Our own analyses of budgets, by backbone, under the paper's names of collections.
+
+Legend: A query budgets, B passage budgets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from diffretriever.files import is_file, read_model
+from diffretriever.schemas.places import Place
+from diffretriever.schemas.reproduce import ReproduceJob
+from diffretriever.studies.reproduction.tables import AVERAGE, BEIR7
+
+if TYPE_CHECKING:
+    from diffretriever.studies.budgets.grids import GridMeans
+    from diffretriever.studies.budgets.oracle_gains import OracleGain
+    from diffretriever.studies.budgets.report import AnalysisReport
+
+MADE_BY = "make it by jobs/analyse_budgets.py"
+_SELECTION = "selection"
+_SPLITS = {
+    "msmarco/train": "msmarco-train",
+    "msmarco/dev": "msmarco-dev",
+    "msmarco/dev.small": "msmarco-dev",
+    "msmarco/dl19": "dl19",
+    "msmarco/test": "dl19",
+    "msmarco/dl20": "dl20",
+}
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The report of analyse_budgets.py for one backbone."""
+
+    name: str
+    folder: Place
+    report: AnalysisReport
+
+    def grid(self, collection: str, mode: str) -> GridMeans | None:
+        """Return the means of all cells; of the average over BEIR-7 where all seven were swept."""
+        from diffretriever.studies.budgets.grids import GridMeans, GridSection
+
+        grids = {named(g.collection): g for g in self.report.section(GridSection).grids if g.mode == mode}
+        if collection != AVERAGE:
+            return grids.get(collection)
+        parts = _all_of(grids)
+        if not parts:
+            return None
+        means_AB = [
+            [sum(cell) / len(parts) for cell in zip(*row, strict=True)]
+            for row in zip(*(g.means for g in parts), strict=True)
+        ]
+        flat = {(a, b): value for a, row in enumerate(means_AB) for b, value in enumerate(row)}
+        best_a, best_b = max(flat, key=lambda cell: (flat[cell], -cell[0] - cell[1]))
+        from diffretriever.schemas.budget import Budget
+
+        return GridMeans(
+            collection=AVERAGE,
+            mode=parts[0].mode,
+            means=tuple(map(tuple, means_AB)),
+            best=Budget(self.report.query_budgets[best_a], self.report.passage_budgets[best_b]),
+            spread=max(flat.values()) - min(flat.values()),
+        )
+
+    def gains(self, collection: str, mode: str) -> dict[str, tuple[float, float]]:
+        """Return, for each side that an oracle adapts, the fixed budget's mean and the oracle's."""
+        from diffretriever.studies.budgets.oracle_gains import OracleSection
+
+        found: dict[str, tuple[float, float]] = {}
+        for side in ("query", "passage", "joint"):
+            gains = {
+                named(gain.collection): gain
+                for gain in self.report.section(OracleSection).oracles
+                if (gain.mode, gain.side) == (mode, side)
+            }
+            parts: list[OracleGain] = (
+                _all_of(gains) if collection == AVERAGE else [*filter(None, [gains.get(collection)])]
+            )
+            if parts:
+                fixed = sum(gain.fixed for gain in parts) / len(parts)
+                found[side] = fixed, fixed + sum(gain.headroom for gain in parts) / len(parts)
+        return found
+
+
+def _all_of(found: dict[str, T]) -> list[T]:
+    """Return what was found of the seven collections; nothing where one is missing."""
+    return [found[name] for name in BEIR7] if found.keys() >= set(BEIR7) else []
+
+
+def named(collection: str) -> str:
+    """Return the paper's name of a set such as `msmarco/dl19` or `scifact/test`."""
+    if collection == _SELECTION:
+        return "msmarco-train"
+    return _SPLITS.get(collection, collection.partition("/")[0])
+
+
+def read_analyses(job: ReproduceJob) -> dict[str, Analysis]:
+    """Return the analyses that the job names.
+
+    Raises:
+        ValueError: a folder without a report, or with a damaged one.
+    """
+    return {name: read_analysis(name, folder) for name, folder in job.analyses.items()}
+
+
+def read_analysis(name: str, folder: Place) -> Analysis:
+    """Return the analysis in a folder, by the name of its backbone; raises as `read_analyses` does."""
+    from diffretriever.studies.budgets.report import AnalysisReport
+
+    file = folder / "report.json"
+    if not is_file(file):
+        raise ValueError(f"--analyses {name}={folder}: no report.json there: {MADE_BY}")
+    return Analysis(name, folder, read_model(file, AnalysisReport, MADE_BY))
+
+
+def shown_names(analyses: Iterable[str], published: Iterable[str]) -> list[str]:
+    """Return the paper's backbones, then those of ours that it does not have."""
+    return list(dict.fromkeys([*published, *analyses]))

@@ -1,0 +1,112 @@
+"""What a table or figure of the paper is to the reproduction: a place, a command, what it lacks, what it shows."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from diffretriever.evaluation.formats.base import Block
+from diffretriever.files import is_file, read_text, understood
+from diffretriever.schemas.latencies import Latencies
+from diffretriever.schemas.places import Place
+from diffretriever.schemas.reproduce import ReproduceJob
+from diffretriever.studies.reproduction.exhibits.analyses import Analysis, read_analyses
+from diffretriever.studies.reproduction.plan import Plan
+from diffretriever.studies.reproduction.report import ReproducedTable, ReproductionReport
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that a run knows."""
+
+    job: ReproduceJob
+    plan: Plan
+    report: ReproductionReport
+
+    @cached_property
+    def analyses(self) -> dict[str, Analysis]:
+        """Analyses of budgets by backbone, under the names that the job gives them."""
+        return read_analyses(self.job)
+
+    @cached_property
+    def latencies(self) -> Latencies | None:
+        """Measured latencies, where the job names any.
+
+        Raises:
+            ValueError: the file is no such thing.
+        """
+        place = self.job.latencies
+        if place is None:
+            return None
+        if not is_file(place):
+            raise ValueError(f"--latencies {place}: no such file: make it by python -m benchmarks.latency")
+        return read_latencies(place)
+
+    def score(self, table: str, row: str, collection: str, mode: str) -> float | None:
+        """Return what was measured for a cell, under the first protocol; None where it was not measured.
+
+        Args:
+            table: its name.
+            row: id.
+            collection: or the average.
+            mode: of the score.
+        """
+        rows = [each for measured in self.tables(table) for each in measured.rows if each.id == row]
+        cells = [cell for each in rows for cell in each.cells if cell.ours is not None]
+        wanted = (
+            cell.ours for cell in cells if (cell.collection, cell.mode) == (collection, mode) and "@" in cell.measure
+        )
+        return next(wanted, None)
+
+    def tables(self, name: str) -> list[ReproducedTable]:
+        """Return what was measured for a table, once for each protocol; nothing where it was not asked for."""
+        return [table for table in self.report.tables if table.id == name]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What stands on the page under an exhibit's title."""
+
+    blocks: Sequence[Block]
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Pictures by their name beside the page."""
+
+
+class Exhibit(ABC):
+    """One table or figure."""
+
+    def __init__(self, name: str, place: str, title: str) -> None:
+        """Name an exhibit.
+
+        Args:
+            name: for the command line and for files.
+            place: such as `Table 2`.
+            title: a few words.
+        """
+        self.name, self.place, self.title = name, place, title
+
+    @abstractmethod
+    def command(self, job: ReproduceJob) -> str:
+        """Return the command line that brings ours into it."""
+
+    @abstractmethod
+    def lacks(self, findings: Findings) -> list[str]:
+        """Return what has to be there before ours is whole; empty where it is."""
+
+    @abstractmethod
+    def show(self, findings: Findings) -> Shown:
+        """Return what the page has."""
+
+    def lacking(self, findings: Findings) -> list[str]:
+        """Return a paragraph on what ours lacks; none where it is whole."""
+        reasons = self.lacks(findings)
+        return [f"Ours lacks: {'; '.join(reasons)}."] if reasons else []
+
+
+def read_latencies(place: Place) -> Latencies:
+    """Return the latencies in a file of `benchmarks.latency`; raises as `files.understood` does."""
+    with understood(place, "make it by python -m benchmarks.latency"):
+        return Latencies.model_validate(json.loads(read_text(place))["latencies"])

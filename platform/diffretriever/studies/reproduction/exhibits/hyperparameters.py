@@ -1,0 +1,172 @@
+"""Table 7: the recipe of fine-tuning, printed from the code's recipe `paper` and its presets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from itertools import zip_longest
+
+import yaml
+
+from diffretriever.evaluation.formats.base import Grid, GridCell, GridRow, Rule
+from diffretriever.presets import load_retriever
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.reproduce import ReproduceJob
+from diffretriever.schemas.retriever import has_slots, is_neural
+from diffretriever.schemas.training import Recipe, TrainJob
+from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
+from diffretriever.studies.reproduction.sizes import FAMILIES, parameters_of, published_of, shapes_of
+
+_STRATEGIES = {"ddp": "ddp", "deepspeed": "ZeRO-2"}
+_CAPS = {"promptreps_train": "promptreps-qwen2.5-tuned", "promptreps_zero_shot": "promptreps-qwen2.5"}
+
+_BESIDE = (("Training", "Batching"), ("LoRA", "Method-specific"))
+"""Groups that the paper prints side by side; the last has the table's whole width."""
+
+_NOTES = (
+    "The code's values are those of jobs/train.py --recipe paper and of the presets. Trainable parameters are counted "
+    "from the shapes of the published checkpoints. The default recipe, plain, has the same values but for ddp, whose "
+    "gradients are those of ZeRO-2, and the number of GPUs; the precision is bf16 wherever there is a GPU."
+)
+
+
+class Hyperparameter(Model):
+    """A line of the table."""
+
+    paper: str
+    code: str | None = None
+    """Key in `code_values`."""
+
+
+class Hyperparameters(Exhibit):
+    """Needs no results."""
+
+    def command(self, job: ReproduceJob) -> str:
+        """Return the command that prints it."""
+        return f"python jobs/reproduce.py --tables {self.name} --output {job.output}"
+
+    def lacks(self, findings: Findings) -> list[str]:
+        """Return the values that the code has otherwise than the paper."""
+        ours = code_values()
+        return [
+            f"{name}: the paper has {line.paper}, the code {ours[line.code]}"
+            for lines in published_hyperparameters().values()
+            for name, line in lines.items()
+            if line.code is not None and ours[line.code] != line.paper
+        ]
+
+    def show(self, findings: Findings) -> Shown:
+        """Show the paper's values beside the code's."""
+        ours, groups = code_values(), published_hyperparameters()
+        body: list[GridRow] = []
+        for left, right in _BESIDE:
+            body.append(GridRow(tuple(GridCell(name, "head", 3, bold=True) for name in (left, right)), _rule(body)))
+            sides = [list(groups[name].items()) for name in (left, right)]
+            body += [
+                GridRow(tuple(cell for line in lines for cell in _cells(line, ours)))
+                for lines in zip_longest(*sides, fillvalue=None)
+            ]
+        for name in (name for name in groups if not any(name in pair for pair in _BESIDE)):
+            body.append(GridRow((GridCell(name, "head", 6, bold=True),), _rule(body)))
+            body += [GridRow(tuple(_cells(line, ours, (1, 2, 3)))) for line in groups[name].items()]
+        head = GridRow(tuple(GridCell(text, "head") for text in ("Hyperparameter", "Paper", "Code") * 2))
+        caption = "Fine-tuning hyperparameters; bold where the code's differ."
+        grid = Grid(self.name, self.place, caption, 6, (head,), tuple(body), (_NOTES,))
+        return Shown([grid, *(f"Differs: {reason}." for reason in self.lacks(findings))])
+
+
+def _cells(
+    line: tuple[str, Hyperparameter] | None, ours: Mapping[str, str], columns: tuple[int, int, int] = (1, 1, 1)
+) -> Iterator[GridCell]:
+    """Yield name, the paper's value and the code's; empty cells where there is no such line."""
+    name, paper, own, differs = "", "", "", False
+    if line is not None:
+        name, value = line
+        paper, own = value.paper, "" if value.code is None else ours[value.code]
+        differs = value.code is not None and own != paper
+    yield GridCell(name, columns=columns[0])
+    yield GridCell(paper, columns=columns[1])
+    yield GridCell(own, "ours", columns=columns[2], bold=differs)
+
+
+def _rule(above: Sequence[GridRow]) -> Rule:
+    return "whole" if above else "none"
+
+
+@cache
+def published_hyperparameters() -> dict[str, dict[str, Hyperparameter]]:
+    """Return the paper's table: group → name → line."""
+    text = (files("diffretriever.studies.reproduction.exhibits") / "hyperparameters.yaml").read_text("utf-8")
+    groups = yaml.safe_load(text)
+    return {
+        group: {name: Hyperparameter.model_validate(line) for name, line in lines.items()}
+        for group, lines in groups.items()
+    }
+
+
+@cache
+def code_values() -> dict[str, str]:
+    """Return what the code does, key → value as the table writes it."""
+    job = TrainJob.model_validate({"recipe": "paper", "train": "any", "output": "any"})
+    recipe = job.hyperparameters
+    return {
+        "optimizer": "AdamW",
+        "learning_rate": f"{recipe.learning_rate:g}",
+        "precision": "bf16",
+        "strategy": f"{_STRATEGIES[recipe.strategy]}, {job.workers}\N{MULTIPLICATION SIGN}H100",
+        "accumulation": str(recipe.parts_per_worker(job.workers)),
+        "negatives": f"1 positive + {recipe.hard_negatives} hard",
+        "lengths": f"{recipe.max_query_tokens} / {recipe.max_passage_tokens} tokens",
+        "temperature": f"τ = {recipe.temperature:g}",
+        "decoding": "0.0",
+        **{name: f"{getattr(recipe, name):g}" for name in ("warmup", "lora_dropout")},
+        **{
+            name: str(getattr(recipe, name))
+            for name in ("epochs", "seed", "queries_per_device", "batch_queries", "lora_rank", "lora_alpha")
+        },
+        **_adapter_sizes(recipe),
+        **_preset_values(),
+    }
+
+
+def _preset_values() -> dict[str, str]:
+    values = {}
+    for name in ("dream", "llada"):
+        config = load_retriever(f"diffretriever-{name}")
+        assert has_slots(config), "DiffRetriever's presets have slots"
+        values[f"{name}_budget"] = f"({config.budget.query}, {config.budget.passage})"
+        values["steps"] = str(config.steps)
+    for key, preset in _CAPS.items():
+        values[key] = f"N = {load_retriever(preset).max_vectors('passage')}"
+    sources = {"dream": "diffretriever-dream", "llada": "diffretriever-llada"}
+    sources |= {"llama3": "promptreps-llama3", "qwen2.5": "promptreps-qwen2.5"}
+    for key, preset in sources.items():
+        config = load_retriever(preset)
+        assert is_neural(config), "these presets name a backbone"
+        values[key] = config.backbone.source
+    return values
+
+
+def _adapter_sizes(recipe: Recipe) -> dict[str, str]:
+    """Count the adapters' parameters from the shapes of the published checkpoints."""
+    trainable, shares = [], []
+    for source in FAMILIES:
+        targets = published_of(source).adapter_targets
+        adapted = [
+            shape
+            for tensor, shape in shapes_of(source).items()
+            if _is_in_a_layer(tensor) and tensor.split(".")[-2] in targets
+            if tensor.endswith(".weight")
+        ]
+        trainable.append(recipe.lora_rank * sum(map(sum, adapted)))
+        shares.append(trainable[-1] / (parameters_of(source) + trainable[-1]))
+    return {
+        "parameters": f"{min(trainable) / 1e6:.0f}\N{EN DASH}{max(trainable) / 1e6:.0f} M",
+        "fraction": f"{100 * min(shares):.2f}\N{EN DASH}{100 * max(shares):.2f}%",
+    }
+
+
+def _is_in_a_layer(tensor: str) -> bool:
+    """Whether a name has a layer's number in it: LLaDA's output head is called as its feed-forward output is."""
+    return any(part.isdigit() for part in tensor.split("."))

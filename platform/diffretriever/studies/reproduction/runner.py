@@ -1,0 +1,216 @@
+"""Runs a plan: encode what is not indexed, evaluate what is not measured, nothing twice.
+
+Everything lies under the job's output folder. `indexes/KEY-COLLECTION` is an index; `finished.json` in it says that
+the encoding came to its end, and a job that was killed before goes on in it. `evaluations/PROTOCOL/KEY-SET-SPLIT` is a
+report like that of evaluate.py; tables that are not the paper's have no protocol. `indexes/KEY-COLLECTION-residual2` is
+an index compressed, whose evaluation lies in `…-compressed`: its scores stand beside those of the index before, and so
+do the sizes of the vectors alone, as the paper has them: before, what zstd at level 3 leaves of them in bf16, which is
+how the authors' `shard_io.py` stores them; after, the codes and the codec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import torch
+import yaml
+
+from diffretriever.collections import Run, open_collection, write_run
+from diffretriever.encoders import load_encoder
+from diffretriever.evaluation.evaluate import evaluate_job, with_measures
+from diffretriever.evaluation.measures import EvaluationResult, evaluate
+from diffretriever.evaluation.report import Evaluation, write_evaluation
+from diffretriever.files import file_size, is_file, write_text
+from diffretriever.index.manifest import check_same, manifest_of
+from diffretriever.index.rewrite import sample_of
+from diffretriever.index.table import PassageIndex
+from diffretriever.index.vectors import codec_place
+from diffretriever.ledger import Ledger
+from diffretriever.pipelines.cluster import ray_session
+from diffretriever.pipelines.compress import compress_index
+from diffretriever.pipelines.encode import encode_collection
+from diffretriever.pipelines.few import is_few
+from diffretriever.presets import system_name
+from diffretriever.schemas.compress import CompressJob
+from diffretriever.schemas.encode import NO_METADATA, EncodeJob
+from diffretriever.schemas.evaluate import EvaluateJob
+from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.reproduce import COMPRESSED, STORAGE_FILE, UNCOMPRESSED, IndexStorage, ReproduceJob
+from diffretriever.schemas.retriever import is_neural
+from diffretriever.schemas.settings import RayConfig
+from diffretriever.search.dense.averaged import AveragedSlots
+from diffretriever.studies.reproduction.plan import Plan, Task
+from diffretriever.studies.reproduction.report import read_results
+from diffretriever.studies.reproduction.sizes import BF16, CODEC
+
+_ZSTD_LEVEL = 3
+_SAMPLE = 4096
+_BATCH_ROWS = 65536
+
+
+def run_plan(plan: Plan, job: ReproduceJob, command: str, log: Callable[[str], None]) -> dict[Path | StorePath, str]:
+    """Run what is ready, and go on where one retriever fails for a reason that a user can mend.
+
+    Args:
+        plan: of `job`.
+        job: its Ray settings are used for encoding.
+        command: the command line, for the reports.
+        log: takes a line for each step.
+
+    Returns:
+        Results folder of each task that failed → why.
+    """
+    todo = [[task for task in tasks if not task.is_done] for tasks in plan.tasks().values()]
+    failed: dict[Path | StorePath, str] = {}
+    with ExitStack() as session:
+        if any(_needs_ray(task, job) for tasks in todo for task in tasks):
+            session.enter_context(ray_session(job))
+        for tasks in filter(None, todo):
+            failed |= _run_index(tasks, job, command, log)
+    return failed
+
+
+def _run_index(
+    tasks: list[Task], job: ReproduceJob, command: str, log: Callable[[str], None]
+) -> dict[Path | StorePath, str]:
+    """Run the tasks of one index; return those that failed."""
+    first = tasks[0]
+    if not first.is_indexed:
+        log(f"encoding for {first.label}")
+        try:
+            _encode(first, job)
+        except ValueError as error:
+            log(f"  failed: {error}")
+            return dict.fromkeys((task.results for task in tasks), str(error))
+    failed = {}
+    for task in tasks:
+        log(f"evaluating {task.label}")
+        try:
+            _evaluate(task, job, command)
+        except ValueError as error:
+            log(f"  failed: {error}")
+            failed[task.results] = str(error)
+    return failed
+
+
+def _evaluate(task: Task, job: ReproduceJob, command: str) -> None:
+    evaluation = EvaluateJob(
+        index=str(task.index),
+        collection=task.queries.source,
+        split=task.queries.split,
+        output=task.results,
+        **task.search,
+        # The authors' code leaves a query's own document in (ArguAna, Quora), and the paper says nothing of it.
+        exclude_self=False,
+    )
+    if task.measured == "pooled-slots":
+        evaluate_pooled_slots(evaluation, command)
+    elif task.measured == COMPRESSED:
+        if not is_file(task.uncompressed / "metrics.json"):
+            evaluate_job(evaluation.model_copy(update={"output": task.uncompressed}), command)
+        before = read_results(task.uncompressed)[UNCOMPRESSED]
+        evaluate_compressed(evaluation, before, job.ray_address, command)
+    else:
+        evaluate_job(evaluation, command)
+
+
+def _needs_ray(task: Task, job: ReproduceJob) -> bool:
+    """Whether the task's passages are to be encoded on Ray: few are encoded in this process."""
+    return not task.is_indexed and not is_few(job, open_collection(task.queries.source))
+
+
+def _encode(task: Task, job: ReproduceJob) -> None:
+    retriever = task.index.parent / f"{task.index.name}.yaml"
+    write_text(retriever, yaml.safe_dump(task.retriever.model_dump(mode="json"), sort_keys=False))
+    shared = job.model_dump(include=set(RayConfig.model_fields))
+    summary = encode_collection(
+        EncodeJob(
+            **shared,
+            collection=task.queries.source,
+            metadata=NO_METADATA,
+            retriever=str(retriever),
+            index=str(task.index),
+            # Public collections have empty passages; the report says how many were set aside.
+            on_bad_input="quarantine",
+        )
+    )
+    Ledger(task.index).put(task.summary.name, f"{summary.model_dump_json(indent=2)}\n".encode())
+
+
+def evaluate_pooled_slots(job: EvaluateJob, command: str) -> None:
+    """Do what `evaluate_job` does, by the inner product of averaged slots in place of MaxSim; dense scores only.
+
+    Raises:
+        ValueError: no such index, collection or split, an index without vectors, or the backbone found is not the one
+            that made the index.
+    """
+    assert job.collection is not None, "an evaluation of an index has a collection"
+    collection = open_collection(job.collection)
+    job = with_measures(job, collection.name)
+    queries, qrels = collection.queries(job.split), collection.qrels(job.split)
+    index = PassageIndex.open(job.index)
+    if not is_neural(index.manifest.retriever):
+        raise ValueError(f"{index.uri} is of the bm25 method: it has no slots to average")
+    encoder = load_encoder(index.manifest.retriever, job.device)
+    check_same(index.manifest, manifest_of(encoder), index.uri)
+    hits = AveragedSlots(index).search(encoder.encode_queries([query.text for query in queries]), job.top_k)
+    run = Run([query.id for query in queries], hits)
+    results = {"dense": evaluate(run, qrels, job.measures)}
+    write_run(job.output / "dense.trec", [run], f"{system_name(index.manifest)}.pooled-slots")
+    texts = {query.id: query.text for query in queries}
+    evaluation = Evaluation.of_index(index, job, command, collection.name, texts)
+    write_evaluation(job.output, replace(evaluation, retriever=f"{evaluation.retriever}, slots averaged"), results)
+
+
+def evaluate_compressed(
+    job: EvaluateJob, before: EvaluationResult, ray_address: str, command: str
+) -> dict[str, EvaluationResult]:
+    """Compress a copy of the job's index, evaluate its dense scores and write them beside those of the index itself.
+
+    The copy has files of its own for what is compressed alone; the index stays as it is.
+
+    Args:
+        job: of the index; its output folder gets the report of both, with `storage.json`.
+        before: dense scores of the index itself.
+        ray_address: of the cluster that compresses, where the index is of more than one part.
+        command: the command line.
+
+    Raises:
+        ValueError: as `compress_index` and `evaluate_job` do.
+    """
+    copy = compressed_place(job.index)
+    if not PassageIndex.exists(copy):
+        PassageIndex.open(job.index).clone(copy)
+    compress_index(CompressJob.model_validate({"index": copy, "codec": CODEC, "ray_address": ray_address}))
+    own = job.model_copy(update={"index": copy, "modes": (UNCOMPRESSED,), "output": job.output / COMPRESSED})
+    found = evaluate_job(own, command)[UNCOMPRESSED]
+    results = {UNCOMPRESSED: before, COMPRESSED: found}
+    index = PassageIndex.open(copy)
+    write_text(job.output / STORAGE_FILE, storage_of(PassageIndex.open(job.index), index).model_dump_json(indent=2))
+    write_evaluation(job.output, Evaluation.of_index(index, own, command, job.collection), results)
+    return results
+
+
+def compressed_place(index: str) -> str:
+    """Return where the compressed copy of an index lies: beside it."""
+    return f"{index.rstrip('/')}-{CODEC}"
+
+
+def storage_of(before: PassageIndex, after: PassageIndex) -> IndexStorage:
+    """Return the bytes of the vectors of an index and of its compressed copy."""
+    codec = after.manifest.codec
+    assert codec is not None, "the copy is compressed"
+    assert before.manifest.hidden_size is not None, "so the index has vectors"
+    batches = before.batches(["slot_tokens"], _BATCH_ROWS)
+    # Every vector has its slot word, and those are far smaller to read.
+    vectors = sum(len(batch.column("slot_tokens").flatten()) for batch in batches)
+    raw = vectors * before.manifest.hidden_size * BF16
+    sample_SH, _ = sample_of(before, _SAMPLE)
+    data = torch.from_numpy(sample_SH).to(torch.bfloat16).view(torch.int16).numpy().tobytes()
+    share = len(pa.Codec("zstd", compression_level=_ZSTD_LEVEL).compress(data)) / len(data)
+    codes = vectors * codec.width + file_size(codec_place(after.uri, codec.digest))
+    return IndexStorage(vectors=vectors, raw=raw, zstd=round(share * raw), codes=codes)

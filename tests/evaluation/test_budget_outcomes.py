@@ -1,0 +1,139 @@
+"""A sweep's tables: what is written is read back, and what is incomplete is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from diffretriever.evaluation.sweeps import (
+    Outcomes,
+    SweptQuery,
+    read_manifest,
+    read_queries,
+    write_outcomes,
+    write_queries,
+)
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.sweep import SweepManifest, SweepMode
+
+QUERIES = ("q10", "q2", "a", "é")
+CELLS = [Budget(a, b) for a in (1, 4) for b in (1, 2, 8)]
+
+Cells = dict[tuple[SweepMode, Budget], dict[str, dict[str, float]]]
+
+
+def manifest(folder: Path, **changes: object) -> None:
+    values: dict[str, object] = {
+        "collection": "c",
+        "retriever": "masked tiny",
+        "fingerprint": "f",
+        "query_budgets": (1, 4),
+        "passage_budgets": (1, 2, 8),
+        "modes": ("dense", "sparse"),
+        "measures": ("nDCG@10", "MRR@10"),
+        "splits": ("test",),
+        "command": "python jobs/sweep_budgets.py",
+    }
+    folder.mkdir(exist_ok=True)
+    (folder / "sweep.json").write_text(SweepManifest.model_validate(values | changes).model_dump_json())
+
+
+def cells() -> Cells:
+    generator = np.random.default_rng(0)
+    modes: tuple[SweepMode, ...] = ("sparse", "dense")
+    return {
+        (mode, budget): {
+            m: dict(zip(QUERIES, generator.random(4).tolist(), strict=True)) for m in ("MRR@10", "nDCG@10")
+        }
+        for mode in modes
+        for budget in reversed(CELLS)
+    }
+
+
+def test_every_value_is_read_back_in_its_place(tmp_path: Path) -> None:
+    manifest(tmp_path)
+    written = cells()
+    write_outcomes(tmp_path, "test", written)
+    for mode in ("dense", "sparse"):
+        for measure in ("nDCG@10", "MRR@10"):
+            outcomes = Outcomes.read(tmp_path, "test", mode, measure)
+            assert outcomes.queries == QUERIES
+            for budget in CELLS:
+                assert outcomes.at(budget).tolist() == list(written[mode, budget][measure].values())
+
+
+def test_equal_values_give_equal_bytes(tmp_path: Path) -> None:
+    for split in ("one", "two"):
+        write_outcomes(tmp_path, split, cells())
+    assert (tmp_path / "one/per_query.parquet").read_bytes() == (tmp_path / "two/per_query.parquet").read_bytes()
+
+
+def test_the_best_budget_is_the_cheapest_of_the_best() -> None:
+    values_ABQ = np.zeros((2, 3, 1))
+    values_ABQ[0, 2] = values_ABQ[1, 1] = 1.0
+    assert Outcomes(("q",), (1, 4), (1, 2, 8), values_ABQ).best() == Budget(4, 2)
+    values_ABQ[0, 2] = 1.5
+    assert Outcomes(("q",), (1, 4), (1, 2, 8), values_ABQ).best() == Budget(1, 8)
+
+
+def test_a_cell_that_was_not_swept_is_refused(tmp_path: Path) -> None:
+    manifest(tmp_path)
+    write_outcomes(tmp_path, "test", cells())
+    with pytest.raises(ValueError, match=r"q2p8 was not swept: K_q is one of 1, 4"):
+        Outcomes.read(tmp_path, "test", "dense", "MRR@10").at(Budget(2, 8))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("train", "dense", "MRR@10"), "no split 'train'"),
+        (("test", "hybrid", "MRR@10"), "no mode 'hybrid'"),
+        (("test", "dense", "MRR@1"), r"no measure 'MRR@1'. Did you mean 'MRR@10'\?"),
+    ],
+)
+def test_what_a_sweep_lacks_is_named(tmp_path: Path, arguments: tuple[str, SweepMode, str], message: str) -> None:
+    manifest(tmp_path)
+    write_outcomes(tmp_path, "test", cells())
+    with pytest.raises(ValueError, match=message):
+        Outcomes.read(tmp_path, *arguments)
+
+
+def test_an_incomplete_grid_and_a_foreign_one_are_refused(tmp_path: Path) -> None:
+    manifest(tmp_path)
+    written = cells()
+    del written["dense", Budget(4, 2)]
+    write_outcomes(tmp_path, "test", written)
+    with pytest.raises(ValueError, match="no complete grid"):
+        Outcomes.read(tmp_path, "test", "dense", "MRR@10")
+    manifest(tmp_path, query_budgets=(1, 2))
+    with pytest.raises(ValueError, match=r"query_budget 4 is not in sweep.json"):
+        Outcomes.read(tmp_path, "test", "sparse", "MRR@10")
+
+
+def test_a_folder_without_a_manifest_is_no_sweep(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no sweep at"):
+        read_manifest(tmp_path)
+    (tmp_path / "sweep.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"sweep.json cannot be used: collection: Field required"):
+        read_manifest(tmp_path)
+
+
+def test_budgets_ascend() -> None:
+    with pytest.raises(ValueError, match="ascending"):
+        SweepManifest(
+            collection="c", retriever="r", fingerprint="f", query_budgets=(4, 1), passage_budgets=(1,),
+            modes=("dense",), measures=("MRR@10",), splits=("test",), command="x",
+        )  # fmt: skip
+
+
+def test_queries_are_read_back(tmp_path: Path) -> None:
+    queries = [SweptQuery("q2", "what is é", (5, 6, 5)), SweptQuery("q1", "", ())]
+    write_queries(tmp_path, "test", queries)
+    assert list(read_queries(tmp_path, "test").values()) == queries
+    with pytest.raises(ValueError, match=r"queries.parquet is not there"):
+        read_queries(tmp_path, "train")
+    write_queries(tmp_path, "test", [queries[0], queries[0]])
+    with pytest.raises(ValueError, match="has an id twice"):
+        read_queries(tmp_path, "test")

@@ -1,0 +1,239 @@
+"""The analysis report: the same bytes every time, and its numbers those of a plain calculation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import pytest
+import scipy.stats
+from pyarrow import parquet
+
+from diffretriever.evaluation.sweeps import Outcomes
+from diffretriever.schemas.analyse import AnalyseBudgetsJob
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.sweep import BudgetSelection
+from diffretriever.studies.budgets import report as report_module
+from diffretriever.studies.budgets.analysis import AnalysisData, AnalysisFacts, Section, read_data
+from diffretriever.studies.budgets.features import FeatureSection
+from diffretriever.studies.budgets.grids import GridSection
+from diffretriever.studies.budgets.oracle_gains import OracleSection
+from diffretriever.studies.budgets.report import AnalysisReport, analyse
+from diffretriever.studies.budgets.scoring import ScoringSection
+from diffretriever.studies.budgets.significance import SignificanceSection
+from tests.studies.budgets.made_up import make_sweep
+
+FILES = {"report.md", "report.json", "per_query.parquet", "analyse_budgets.yaml", "features.png"}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("sweeps")
+    make_sweep(root, "one", modes=("dense", "pooled-slots"), splits=("test", "train"))
+    make_sweep(root, "two", modes=("dense", "pooled-slots"))
+    return root
+
+
+def job(root: Path, output: Path, **changes: object) -> AnalyseBudgetsJob:
+    values: dict[str, object] = {
+        "sweeps": (root / "one/test", root / "two/test"),
+        "budget": "q1p4",
+        "mode": "dense",
+        "output": output,
+    }
+    return AnalyseBudgetsJob.model_validate(values | changes)
+
+
+@pytest.fixture(scope="module")
+def made(root: Path) -> tuple[AnalysisReport, Path]:
+    output = root / "report"
+    return analyse(job(root, output), "python jobs/analyse_budgets.py"), output
+
+
+def outcomes(root: Path, name: str) -> Outcomes:
+    return Outcomes.read(root / name, "test", "dense", "nDCG@10")
+
+
+def test_the_report_is_whole(made: tuple[AnalysisReport, Path]) -> None:
+    report, output = made
+    pictures = {"grid-dense.png", "oracles-dense.png", "scoring.png"}
+    assert {file.name for file in output.iterdir()} == FILES | pictures
+    page = (output / "report.md").read_text("utf-8")
+    for file in pictures | {"features.png"}:
+        assert f"]({file})" in page
+    for line in ("## Significance", "## Where the gains come from", "python jobs/analyse_budgets.py", "†", "luck"):
+        assert line in page
+    assert AnalysisReport.model_validate_json((output / "report.json").read_text("utf-8")) == report
+
+
+def test_the_same_files_give_the_same_bytes(root: Path, made: tuple[AnalysisReport, Path]) -> None:
+    _, output = made
+    before = {file.name: file.read_bytes() for file in output.iterdir()}
+    analyse(job(root, output), "python jobs/analyse_budgets.py")
+    assert {file.name: file.read_bytes() for file in output.iterdir()} == before
+
+
+def test_the_published_report_is_read_and_written_as_it_is() -> None:
+    folder = Path(__file__).resolve().parents[3] / "docs/budgets"
+    text = (folder / "report.json").read_text("utf-8")
+    report = AnalysisReport.model_validate_json(text)
+    assert report.model_dump_json(indent=2) + "\n" == text
+    assert report.page() == (folder / "report.md").read_text("utf-8")
+
+
+class CountSection(Section):
+    """A section as anybody would add one."""
+
+    counts: tuple[int, ...]
+
+    @classmethod
+    def compute(cls, data: AnalysisData) -> Self:
+        return cls(counts=tuple(data.facts.queries.values()))
+
+    def figures(self, data: AnalysisData) -> dict[str, bytes]:
+        return {"counts.png": bytes(self.counts)}
+
+    def page(self, facts: AnalysisFacts) -> Iterator[str]:
+        yield f"## {sum(self.counts)} queries"
+
+
+def test_a_new_section_is_a_class_and_a_line(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report_module, "SECTIONS", (*report_module.SECTIONS, CountSection))
+    report = analyse(job(root, tmp_path), "x")
+    assert report.section(CountSection).counts == (30, 30)
+    assert json.loads((tmp_path / "report.json").read_text())["counts"] == [30, 30]
+    assert AnalysisReport.model_validate_json((tmp_path / "report.json").read_text("utf-8")) == report
+    assert (tmp_path / "counts.png").read_bytes() == bytes([30, 30])
+    assert "\n\n## 60 queries\n\n" in (tmp_path / "report.md").read_text("utf-8")
+
+
+def test_grids_are_means_and_the_average_weighs_sets_alike(root: Path, made: tuple[AnalysisReport, Path]) -> None:
+    means = {name: outcomes(root, name).values_ABQ.mean(axis=2) for name in ("one", "two")}
+    grids = {grid.collection: grid for grid in made[0].section(GridSection).grids}
+    assert grids["one/test"].means == pytest.approx(means["one"])
+    assert np.array(grids["average"].means) == pytest.approx((means["one"] + means["two"]) / 2)
+    best = np.unravel_index(means["one"].argmax(), (2, 2))
+    assert grids["one/test"].best == Budget((1, 4)[best[0]], (1, 4)[best[1]])
+
+
+def test_oracles_are_maxima(root: Path, made: tuple[AnalysisReport, Path]) -> None:
+    gains = {(gain.collection, gain.side): gain for gain in made[0].section(OracleSection).oracles}
+    values = outcomes(root, "two").values_ABQ
+    fixed = values[0, 1]
+    assert gains["two/test", "query"].headroom == pytest.approx((values[:, 1].max(axis=0) - fixed).mean())
+    assert gains["two/test", "passage"].headroom == pytest.approx((values[0].max(axis=0) - fixed).mean())
+    assert gains["two/test", "joint"].headroom == pytest.approx((values.max(axis=(0, 1)) - fixed).mean())
+    average = [gains[f"{name}/test", "query"].headroom for name in ("one", "two")]
+    assert gains["average", "query"].headroom == pytest.approx(np.mean(average))
+    for gain in gains.values():
+        assert gain.carried is not None
+        assert gain.luck == pytest.approx(gain.headroom - gain.carried)
+    assert gains["two/test", "query"].carried_interval is not None
+    assert gains["two/test", "query"].carried_interval[0] > 0
+
+
+def test_correlations_and_tests_are_scipys(root: Path, made: tuple[AnalysisReport, Path]) -> None:
+    report, output = made
+    rows = parquet.read_table(output / "per_query.parquet").to_pylist()
+    assert len(rows) == 60
+    best, lengths = [row["best_query_budget"] for row in rows], [row["length"] for row in rows]
+    pooled = next(
+        c
+        for c in report.section(FeatureSection).correlations
+        if (c.collection, c.feature, c.queries) == ("pooled", "length", "all")
+    )
+    assert pooled.spearman.value == pytest.approx(scipy.stats.spearmanr(lengths, best).statistic)
+    assert pooled.kendall.value == pytest.approx(scipy.stats.kendalltau(lengths, best).statistic)
+    values = np.concatenate([outcomes(root, name).values_ABQ for name in ("one", "two")], axis=2)
+    found = {cell.budget: cell for cell in report.section(SignificanceSection).cells if cell.collection == "average"}
+    assert set(found) == {Budget(1, 1), Budget(4, 1), Budget(4, 4)}
+    assert found[Budget(4, 1)].t_test == pytest.approx(scipy.stats.ttest_rel(values[1, 0], values[0, 1]).pvalue)
+    single = next(
+        s for s in report.section(SignificanceSection).systems if (s.collection, s.system) == ("one/test", "fixed")
+    )
+    assert single.better == (single.t_test is not None and single.t_test < 0.05)
+    variants = [v.variant for v in report.section(ScoringSection).scoring if v.collection == "average"]
+    assert variants == ["single", "pooled slots", "MaxSim"]
+
+
+def test_the_fixed_budget_is_chosen_on_other_queries(root: Path, tmp_path: Path) -> None:
+    chosen = job(root, tmp_path, budget=None, selection=root / "one/train", sweeps=(root / "two/test",))
+    report = analyse(chosen, "x")
+    assert report.fixed == Outcomes.read(root / "one", "train", "dense", "nDCG@10").best()
+    assert report.chosen == "best mean nDCG@10 of dense on one/train"
+    assert [grid.collection for grid in report.section(GridSection).grids] == ["selection", "two/test"]
+    assert json.loads((tmp_path / "report.json").read_text())["queries"] == {"two/test": 30}
+
+
+def test_each_collection_has_its_own_measure(root: Path, tmp_path: Path) -> None:
+    """The paper's Figure 7 pools queries of MRR@10 and of nDCG@10."""
+    make_sweep(tmp_path, "msmarco", splits=("dev.small", "dl19"), measures=("nDCG@10", "MRR@10"))
+    place = tmp_path / "msmarco"
+    sweeps = (place / "dev.small", place / "dl19", root / "one/test")
+    data = read_data(job(root, tmp_path / "r", sweeps=sweeps))
+    assert data.measure == "nDCG@10 and MRR@10 (msmarco/dev.small)"
+    for name, measure in (("dev.small", "MRR@10"), ("dl19", "nDCG@10")):
+        expected = Outcomes.read(place, name, "dense", measure).values_ABQ
+        assert np.array_equal(data.outcomes[f"msmarco/{name}", "dense"].values_ABQ, expected)
+    pooled = data.pooled("dense", data.names, Budget(1, 1))
+    assert np.array_equal(pooled[30:60], Outcomes.read(place, "dl19", "dense", "nDCG@10").at(Budget(1, 1)))
+    given = {"msmarco": "MRR@10", "msmarco/dev.small": "nDCG@10"}
+    one_each = read_data(job(root, tmp_path / "r", sweeps=sweeps, measures=given))
+    assert one_each.measure == "nDCG@10 and MRR@10 (msmarco/dl19)"
+    assert read_data(job(root, tmp_path / "r", sweeps=sweeps, measure="nDCG@10")).measure == "nDCG@10"
+    with pytest.raises(ValueError, match=r"--measures: none of the sweeps is of 'mscarmo'\. Did you mean"):
+        read_data(job(root, tmp_path / "r", sweeps=sweeps, measures={"mscarmo": "MRR@10"}))
+
+
+def test_a_selection_file_names_the_fixed_budget(root: Path, tmp_path: Path) -> None:
+    path = tmp_path / "selection.json"
+    selection = BudgetSelection(
+        budget=Budget(4, 1), mode="dense", measure="nDCG@10", split="train", value=0.5, grid={Budget(4, 1): 0.5},
+        queries=30, collection="one", retriever="masked tiny", backbone="tiny", adapter=None, fingerprint="f00d",
+        command="x",
+    )  # fmt: skip
+    path.write_text(selection.model_dump_json())
+    data = read_data(job(root, tmp_path, budget=str(path)))
+    assert (data.fixed, data.chosen) == (Budget(4, 1), "best mean nDCG@10 of dense on one/train")
+    path.write_text(selection.model_copy(update={"fingerprint": "beef"}).model_dump_json())
+    with pytest.raises(ValueError, match=r"is of encoder beef .* the sweeps of f00d"):
+        read_data(job(root, tmp_path, budget=str(path)))
+    path.write_text(selection.model_copy(update={"split": "test"}).model_dump_json())
+    with pytest.raises(ValueError, match="was chosen on one/test, which is among --sweeps"):
+        read_data(job(root, tmp_path, budget=str(path)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"budget": None}, "give --budget, or --selection"),
+        ({"budget": None, "selection": "SWEEPS/one/test"}, "choose the budget on other queries"),
+        ({"sweeps": ()}, "at least one of --sweeps"),
+        ({"budget": "q2p4"}, "q2p4 was not swept"),
+        ({"mode": "sparse"}, "no mode 'sparse'"),
+        ({"sweeps": ("SWEEPS/one",)}, "no sweep at"),
+        ({"sweeps": ("SWEEPS/one/dev",)}, "one/dev is no split of the sweep"),
+        ({"sweeps": ("SWEEPS/one/test", "SWEEPS/one/test")}, "is given twice"),
+    ],
+)
+def test_mistakes_are_named(root: Path, tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    def placed(value: object) -> object:
+        if isinstance(value, tuple):
+            return tuple(map(placed, value))
+        return value.replace("SWEEPS", str(root)) if isinstance(value, str) else value
+
+    with pytest.raises(ValueError, match=message):
+        analyse(job(root, tmp_path, **{name: placed(value) for name, value in changes.items()}), "x")
+    assert not list(tmp_path.iterdir())
+
+
+def test_sweeps_of_two_encoders_or_grids_do_not_mix(root: Path, tmp_path: Path) -> None:
+    make_sweep(tmp_path, "other", fingerprint="beef")
+    make_sweep(tmp_path, "wider", budgets=(1, 2, 4))
+    with pytest.raises(ValueError, match=r"encoder beef \(masked tiny\), .* of f00d"):
+        analyse(job(root, tmp_path / "r", sweeps=(root / "one/test", tmp_path / "other/test")), "x")
+    with pytest.raises(ValueError, match="over different budgets"):
+        analyse(job(root, tmp_path / "r", sweeps=(root / "one/test", tmp_path / "wider/test")), "x")

@@ -1,0 +1,174 @@
+"""The pruning curve of a made-up sweep, against a search written out plainly."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import scipy.stats
+
+from diffretriever.encoders.base import Encoder
+from diffretriever.evaluation.sweeps import Outcomes
+from diffretriever.index.table import PassageIndex
+from diffretriever.representations import read_vectors
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.prune import PruneSlotsJob
+from diffretriever.schemas.retriever import MaskedRetriever
+from diffretriever.studies.budgets.pruning import PrunePoint, removal_order
+from diffretriever.studies.budgets.pruning_report import PruneReport, prune_slots, prune_table
+from tests.search.conftest import fill
+from tests.studies.budgets.made_up import make_sweep
+from tests.studies.budgets.made_up_vectors import PASSAGES, add_vectors, passage_vectors, query_vectors, scores
+
+N = 30
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_sweep(tmp_path_factory.mktemp("sweeps"), "one", n=N)
+    qrels = add_vectors(folder, "test", N)
+    write_collection(folder / "corpus", {f"q{i}": f"d{i % 20}" for i in range(N)})
+    assert qrels.is_file()
+    return folder
+
+
+def write_collection(folder: Path, wanted: dict[str, str]) -> None:
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text('{"_id": "d0", "title": "", "text": "heat"}\n')
+    (folder / "queries.jsonl").write_text("".join(f'{{"_id": "{q}", "text": "heat in a slab"}}\n' for q in wanted))
+    rows = "".join(f"{query}\t{passage}\t1\n" for query, passage in wanted.items())
+    (folder / "qrels/test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{rows}")
+
+
+def job(sweep: Path, output: Path, /, **changes: object) -> PruneSlotsJob:
+    values: dict[str, object] = {"sweep": sweep / "test", "collection": str(sweep / "corpus"), "output": output}
+    return PruneSlotsJob.model_validate(values | changes)
+
+
+@pytest.fixture(scope="module")
+def made(sweep: Path) -> tuple[PruneReport, Path]:
+    output = sweep / "curve"
+    return prune_slots(job(sweep, output, keep=(1, 2)), "python jobs/prune_slots.py"), output
+
+
+def ndcg(found: np.ndarray) -> np.ndarray:
+    """nDCG@10 of a single relevant passage, from scores [queries, passages]."""
+    ids = [passage.id for passage in PASSAGES]
+    values = []
+    for query, row in enumerate(found):
+        ranked = sorted(range(20), key=lambda p: (-row[p], ids[p]))
+        rank = ranked.index(query % 20)
+        values.append(1 / np.log2(rank + 2) if rank < 10 else 0.0)
+    return np.array(values)
+
+
+def kept_values(kept: list[list[int]]) -> np.ndarray:
+    """What queries score when passage p keeps the slots `kept[p]`."""
+    queries, passages = query_vectors(N, 4), passage_vectors(4)
+    columns = [scores(queries, passages[p : p + 1, own])[:, 0] for p, own in enumerate(kept)]
+    return ndcg(np.stack(columns, axis=1))
+
+
+def at(report: PruneReport, rule: str, keep: int) -> PrunePoint:
+    return next(point for point in report.points if (point.rule, point.keep) == (rule, keep))
+
+
+def test_points_are_those_of_a_plain_search(made: tuple[PruneReport, Path], sweep: Path) -> None:
+    report, _ = made
+    orders = [removal_order(passage)[0].tolist() for passage in passage_vectors(4)]
+    whole = kept_values([[0, 1, 2, 3]] * 20)
+    first = kept_values([[0, 1]] * 20)
+    even = kept_values([[s for s in range(4) if s not in order[:2]] for order in orders])
+    assert at(report, "all", 4).mean == pytest.approx(whole.mean())
+    assert at(report, "first slots", 2).mean == pytest.approx(first.mean())
+    point = at(report, "same number", 2)
+    assert point.mean == pytest.approx(even.mean())
+    assert (point.average, point.bytes) == (2.0, 20 * 2 * 8 * 2)
+    assert point.against_all is not None
+    assert point.against_first is not None
+    assert point.against_encoded is None, "the sweep has no index of K_p = 2"
+    assert point.against_all.difference == pytest.approx((even - whole).mean())
+    raw = scipy.stats.ttest_rel(even, first).pvalue
+    assert raw <= point.against_first.t_test <= min(1.0, 4 * raw) + 1e-12
+    encoded = at(report, "encoded", 1)
+    assert encoded.mean == Outcomes.read(sweep, "test", "dense", "nDCG@10").at(Budget(4, 1)).mean()
+    assert at(report, "same number", 1).against_encoded is not None
+
+
+def test_the_threshold_keeps_as_many_on_average(made: tuple[PruneReport, Path]) -> None:
+    report, _ = made
+    marginal = []
+    for p, passage in enumerate(passage_vectors(4)):
+        order, losses = removal_order(passage)
+        costs = np.maximum.accumulate(np.diff(losses, prepend=0))
+        marginal += [(cost, rank, p, slot) for rank, (cost, slot) in enumerate(zip(costs, order, strict=True))]
+    gone = {(p, slot) for _, _, p, slot in sorted(marginal)[:40]}
+    kept = [[s for s in range(4) if (p, s) not in gone] for p in range(20)]
+    assert len({len(own) for own in kept}) > 1, "passages differ"
+    point = at(report, "threshold", 2)
+    assert point.average == 2.0
+    assert point.mean == pytest.approx(kept_values(kept).mean())
+
+
+def test_the_files_are_whole_and_the_same_again(made: tuple[PruneReport, Path], sweep: Path) -> None:
+    report, output = made
+    before = {file.name: file.read_bytes() for file in output.iterdir()}
+    assert set(before) == {"curve.md", "curve.png", "curve.json", "prune_slots.yaml"}
+    assert PruneReport.model_validate_json(before["curve.json"]) == report
+    assert "](curve.png)" in before["curve.md"].decode()
+    assert "threshold" in prune_table(report)
+    prune_slots(job(sweep, output, keep=(1, 2)), "python jobs/prune_slots.py")
+    assert {file.name: file.read_bytes() for file in output.iterdir()} == before
+
+
+def test_an_index_by_itself_is_searched_with_fresh_queries(encoder: Encoder, tmp_path: Path) -> None:
+    index = fill(encoder, str(tmp_path / "index"))
+    write_collection(tmp_path / "corpus", {"q0": "d0", "q1": "d7"})
+    given = {"index": index.uri, "collection": str(tmp_path / "corpus"), "device": "cpu", "output": tmp_path / "curve"}
+    report = prune_slots(PruneSlotsJob.model_validate(given), "x")
+    assert isinstance(encoder.config, MaskedRetriever)
+    budget = encoder.config.budget
+    assert (report.query_budget, report.passage_budget, report.passages) == (budget.query, budget.passage, 60)
+    assert [p.keep for p in report.points if p.rule == "threshold"] == [1, 2, 4, 8][: budget.passage.bit_length() - 1]
+    assert not [p for p in report.points if p.rule == "encoded"]
+
+
+@pytest.mark.parametrize("rule", ["same number", "threshold", "first slots"])
+def test_a_pruned_index_finds_what_the_curve_says(sweep: Path, tmp_path: Path, rule: str) -> None:
+    place = str(tmp_path / "pruned")
+    asked = job(sweep, tmp_path / "curve", keep=(2,), pruned=place, rule=rule)
+    report = prune_slots(asked, "x")
+    pruned = PassageIndex.open(place)
+    columns = pa.Table.from_batches(pruned.batches(["id", "collection", "text", "reps"], 100))
+    assert columns.column("id").to_pylist() == [passage.id for passage in PASSAGES]
+    assert pruned.passages(["d7"]) == PassageIndex.open(report.index).passages(["d7"])
+    vectors, offsets = read_vectors(columns)
+    assert len(vectors) / len(PASSAGES) == at(report, rule, 2).average == 2
+    found = [scores(query_vectors(N, 4), vectors[None, a:b])[:, 0] for a, b in pairwise(offsets)]
+    assert ndcg(np.stack(found, axis=1)).mean() == pytest.approx(at(report, rule, 2).mean)
+    with pytest.raises(ValueError, match="already holds an index"):
+        prune_slots(asked, "x")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pruned": "p", "keep": (1, 2)}, "--pruned needs one value of --keep"),
+        ({"sweep": None}, "give --sweep, or --index"),
+        ({"index": "i"}, "give --sweep, or --index"),
+        ({"sweep": None, "index": "i", "collection": None}, "--index needs --collection"),
+        ({"sweep": None, "index": "i", "passage_budget": 4}, "among the indexes of --sweep"),
+        ({"keep": (4,)}, "--keep must be below that"),
+        ({"query_budget": 3}, "no queries of K_q = 3"),
+        ({"passage_budget": 3}, "no index at"),
+        ({"collection": None}, "does not name the collection"),
+        ({"measure": "nDGC@10"}, "not a measure"),
+    ],
+)
+def test_mistakes_are_named(sweep: Path, tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        prune_slots(job(sweep, tmp_path / "curve", **changes), "x")
+    assert not (tmp_path / "curve").exists()

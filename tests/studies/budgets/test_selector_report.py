@@ -1,0 +1,109 @@
+"""Fitting a selector from sweeps: the artefact that is written chooses as the fit did, and the report says how well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diffretriever.budgets.selectors import fit, open_selector
+from diffretriever.evaluation.sweeps import Outcomes, open_splits
+from diffretriever.schemas.selector import FitSelectorJob
+from diffretriever.studies.budgets.selector_report import fit_selector, selector_table
+from tests.places import local
+from tests.studies.budgets.made_up import make_sweep
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("sweeps")
+    for name in ("one", "two"):
+        make_sweep(root, name, n=200)
+    return root
+
+
+def job(root: Path, output: Path, **changes: object) -> FitSelectorJob:
+    values: dict[str, object] = {
+        "sweeps": (root / "one/test", root / "two/test"),
+        "mode": "dense",
+        "curve": (0.0, 0.1),
+        "output": output,
+    }
+    return FitSelectorJob.model_validate(values | changes)
+
+
+def test_a_planted_preference_is_fitted_written_and_reported(root: Path, tmp_path: Path) -> None:
+    report = fit_selector(job(root, tmp_path), "python jobs/fit_selector.py")
+    selector = open_selector(str(tmp_path / "fitted_selector.json"), "f00d")
+    chosen = [selector.choose({"length": float(n), "entropy": n**0.5}) for n in (2, 28)]
+    assert chosen == [1, 4]
+    rows = {(row.selector, row.fitted_on, row.tested_on): row for row in report.rows}
+    assert set(rows) == {
+        *(("rule", "nothing", name) for name in ("one/test", "two/test", "all")),
+        *(("learned λ=0", "folds", name) for name in ("one/test", "two/test", "all")),
+        ("learned λ=0", "one/test", "two/test"),
+        ("learned λ=0", "two/test", "one/test"),
+    }
+    for key, row in rows.items():
+        if key[0] != "rule":
+            assert row.interval[0] > 0
+            assert row.recovered is not None
+            assert row.recovered > 0.3
+    assert [row.mean_budget for row in report.curve][-1] == 1.0
+    page = (tmp_path / "report.md").read_text("utf-8")
+    assert "5 are significantly better" in page
+    assert "](curve.png)" in page
+    assert "learned λ=0" in selector_table(report)
+
+
+def test_the_artefact_chooses_as_the_fit_does(root: Path, tmp_path: Path) -> None:
+    report = fit_selector(job(root, tmp_path, sweeps=(root / "one/test",), cost=0.003), "x")
+    (split,) = open_splits([root / "one/test"])
+    outcomes = split.outcomes("dense", "nDCG@10")
+    features = split.features(outcomes.queries, ("length", "entropy"))
+    values = outcomes.values_ABQ[:, outcomes.passage_budgets.index(report.passage_budget)]
+    model = fit(features, values, outcomes.query_budgets, 0.003)
+    selector = open_selector(str(tmp_path / "fitted_selector.json"), "f00d")
+    chosen = [selector.choose({"length": length, "entropy": entropy}) for length, entropy in features.tolist()]
+    assert chosen == [outcomes.query_budgets[place] for place in model.choose(features)]
+    assert len(set(chosen)) == 2
+
+
+def test_the_report_is_the_same_every_time_but_for_the_artefacts_date(root: Path, tmp_path: Path) -> None:
+    once, again = (made(job(root, tmp_path, sweeps=(root / "one/test",))) for _ in range(2))
+    assert set(once) == {"report.md", "report.json", "curve.png", "fit_selector.yaml"}
+    assert once == again
+
+
+def made(job: FitSelectorJob) -> dict[str, bytes]:
+    fit_selector(job, "x")
+    return {file.name: file.read_bytes() for file in local(job.output).iterdir() if file.name != "fitted_selector.json"}
+
+
+def test_the_passage_budget_is_that_of_the_best_cell_or_as_given(root: Path, tmp_path: Path) -> None:
+    one = Outcomes.read(root / "one", "test", "dense", "nDCG@10")
+    only = {"sweeps": (root / "one/test",)}
+    assert fit_selector(job(root, tmp_path, **only), "x").passage_budget == one.best().passage
+    given = fit_selector(job(root, tmp_path, **only, passage_budget=1), "x")
+    assert given.passage_budget == 1
+    assert given.rows[-1].fixed == pytest.approx(max(one.values_ABQ[:, 0].mean(axis=1)), abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"passage_budget": 3}, "--passage-budget 3 was not swept: 1, 4"),
+        ({"budgets": (1, 3)}, "--budgets 3 was not swept"),
+        ({"features": ("size",)}, "no query feature 'size'"),
+        ({"features": ("mean_idf",)}, "needs document frequencies"),
+        ({"features": ()}, "at least one of --features"),
+    ],
+)
+def test_mistakes_are_named(root: Path, tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        fit_selector(job(root, tmp_path, **changes), "x")
+
+
+def test_a_selector_without_the_length_has_no_rule_beside_it(root: Path, tmp_path: Path) -> None:
+    report = fit_selector(job(root, tmp_path, features=("entropy",), sweeps=(root / "one/test",)), "x")
+    assert {row.selector for row in report.rows} == {"learned λ=0"}

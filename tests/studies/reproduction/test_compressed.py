@@ -1,0 +1,106 @@
+"""The row of a compressed index: its scores, its size, and that half of it is not the whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from diffretriever.collections import Passage, open_collection
+from diffretriever.encoders import load_encoder
+from diffretriever.files import is_file, read_text, remove
+from diffretriever.index.manifest import manifest_of
+from diffretriever.index.table import PassageIndex
+from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.presets import load_retriever
+from diffretriever.schemas.reproduce import IndexStorage, ReproduceJob
+from diffretriever.schemas.retriever import MaskedRetriever
+from diffretriever.studies.reproduction import runner
+from diffretriever.studies.reproduction.plan import Task, make_plan
+from diffretriever.studies.reproduction.report import read_results
+from diffretriever.studies.reproduction.tables import EvaluationSet
+from tests.index.compressed_cases import stored_vectors
+from tests.studies.reproduction.cases import JobMaker
+from tests.studies.reproduction.conftest import N_PASSAGES
+
+
+@pytest.fixture
+def task(tmp_path: Path, root: Path, checkpoint: Path) -> Task:
+    """Over an index of one part, which is compressed without Ray."""
+    config = load_retriever("diffretriever-llada", str(checkpoint))
+    assert isinstance(config, MaskedRetriever)
+    place = config.backbone.model_copy(update={"dtype": "float32"})
+    encoder = load_encoder(config.model_copy(update={"backbone": place}), "cpu")
+    collection = open_collection(str(root / "scifact"))
+    passages = [record for record in collection.records() if isinstance(record, Passage)]
+    represented = encoder.encode_passages([p.title for p in passages], [p.text for p in passages])
+    index = PassageIndex.create(str(tmp_path / "index"), manifest_of(encoder))
+    block = beside(text_table(passages, "scifact"), represented.to_arrow())
+    Committer(index).commit({"all": write_block(index.uri, block)}, [])
+    return Task(
+        label="a row",
+        retriever=encoder.config,
+        queries=EvaluationSet(str(root / "scifact"), "scifact", "test", "state"),
+        measured="compressed",
+        search={},
+        index=tmp_path / "index",
+        results=tmp_path / "evaluations" / "row-compressed",
+        uncompressed=tmp_path / "evaluations" / "row",
+    )
+
+
+def evaluated(task: Task, job: ReproduceJob) -> None:
+    runner._evaluate(task, job, "c")
+
+
+def test_scores_and_sizes_stand_side_by_side(task: Task, job: JobMaker) -> None:
+    before = PassageIndex.open(str(task.index)).version
+    evaluated(task, job("compressed-storage"))
+    assert PassageIndex.open(str(task.index)).version == before, "other rows search the index as it is"
+    copy = PassageIndex.open(f"{task.index}-residual2")
+    assert copy.manifest.decodes
+    assert len(copy) == N_PASSAGES
+
+    results = read_results(task.results)
+    assert list(results) == ["dense", "compressed"]
+    assert results["dense"].per_query["nDCG@10"] == read_results(task.uncompressed)["dense"].per_query["nDCG@10"]
+    searched = read_results(task.results / "compressed")["dense"]
+    assert results["compressed"].per_query["nDCG@10"] == searched.per_query["nDCG@10"]
+
+    storage = IndexStorage.model_validate_json(read_text(task.results / "storage.json"))
+    vectors_NH = stored_vectors(PassageIndex.open(str(task.index)))
+    assert (storage.vectors, storage.raw) == (len(vectors_NH), 2 * vectors_NH.size)
+    assert 0.5 * storage.raw < storage.zstd < storage.raw, "what zstd leaves"
+    assert copy.manifest.codec is not None
+    codec_bytes = (Path(copy.uri) / "codecs" / f"{copy.manifest.codec.digest}.safetensors").stat().st_size
+    assert storage.codes == storage.vectors * copy.manifest.codec.width + codec_bytes
+    assert results["dense"].mean["MiB"] == pytest.approx(storage.zstd / 2**20)
+    assert results["compressed"].mean["GiB"] == pytest.approx(storage.codes / 2**30)
+    assert results["compressed"].mean["ratio"] == pytest.approx(storage.zstd / storage.codes)
+    assert not np.array_equal(stored_vectors(copy), vectors_NH)
+
+
+def test_the_dense_half_is_not_the_row(task: Task, job: JobMaker) -> None:
+    config = job("compressed-storage")
+    evaluated(task, config)
+    remove(task.results / "metrics.json")
+    assert is_file(task.uncompressed / "metrics.json")
+    assert not task.is_done
+    evaluated(task, config)
+    assert task.is_done
+
+
+def test_it_is_planned_beside_the_plain_row(job: JobMaker, root: Path, checkpoint: Path, tmp_path: Path) -> None:
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text("{}")
+    (adapter / "adapter_model.safetensors").write_bytes(b"")
+    given = {"backbones": {"GSAI-ML/LLaDA-8B-Instruct": checkpoint}, "adapters": {"diffretriever-llada-tuned": adapter}}
+    plan = make_plan(job("beir7-modes", "compressed-storage", **given))
+    names = ("fine-tuned-diffretriever-llada-multi", "llada-multi")
+    plain, compressed = (row.tasks["scifact"] for name in names for row in plan.rows() if row.row.id == name)
+    assert isinstance(plain, Task)
+    assert isinstance(compressed, Task)
+    assert plain.index == compressed.index
+    assert (plain.results, compressed.results.name) == (compressed.uncompressed, f"{plain.results.name}-compressed")

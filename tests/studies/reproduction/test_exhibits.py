@@ -1,0 +1,202 @@
+"""Figures, and the tables that need no results: what is published, what follows from it, ours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from diffretriever.evaluation.formats import FORMATS, Section
+from diffretriever.evaluation.formats.base import Grid, placed
+from diffretriever.evaluation.formats.tables import points
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.latencies import Latencies
+from diffretriever.studies.reproduction.exhibits import EXHIBITS, Exhibit, Findings, asked_for
+from diffretriever.studies.reproduction.exhibits.hyperparameters import code_values, published_hyperparameters
+from diffretriever.studies.reproduction.exhibits.prompts import alternatives, published_prompts, used_prompts
+from diffretriever.studies.reproduction.exhibits.published import published_score
+from diffretriever.studies.reproduction.exhibits.statements import CHECKS, checked, statements
+from diffretriever.studies.reproduction.plan import make_plan
+from diffretriever.studies.reproduction.report import make_report
+from diffretriever.studies.reproduction.tables import BEIR7, load_table
+from tests.evaluation.tex import faults
+from tests.studies.reproduction.cases import JobMaker
+
+
+def test_the_encoders_prompts_are_the_papers_letter_by_letter() -> None:
+    straight = str.maketrans("\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}", '""')
+    paper = {
+        role: {side: text.translate(straight) for side, text in texts.items()}
+        for role, texts in published_prompts().items()
+    }
+    assert paper == used_prompts()
+
+
+@pytest.mark.parametrize(
+    ("one", "several", "both"),
+    [("a b c", "a b c", "a b c"), ("a one c", "a few of c", "a [one ∣ few of] c")],  # noqa: RUF001
+)
+def test_two_texts_are_written_as_one(one: str, several: str, both: str) -> None:
+    assert alternatives(one, several) == both
+
+
+def test_the_recipe_paper_has_the_papers_hyperparameters() -> None:
+    ours = code_values()
+    different = {
+        name
+        for lines in published_hyperparameters().values()
+        for name, line in lines.items()
+        if line.code is not None and ours[line.code] != line.paper
+    }
+    assert not different
+    assert len([line for lines in published_hyperparameters().values() for line in lines.values()]) == 29
+
+
+def test_table_7_has_the_papers_groups_side_by_side(job: JobMaker) -> None:
+    (grid,) = (block for block in exhibit("hyperparameters").show(findings(job, "hyperparameters")).blocks
+               if isinstance(block, Grid))  # fmt: skip
+    lines = [[cell.text for cell in row.cells] for row in grid.body]
+    assert lines[0] == ["Training", "Batching"]
+    assert lines[1] == ["Optimizer", "AdamW", "AdamW", "Per-device batch", "8", "8"]
+    assert lines[8] == ["GPU hours", "10–15 hours per model", "", "", "", ""]  # noqa: RUF001
+    assert lines[9] == ["LoRA", "Method-specific"]
+    assert lines[16:18] == [["Model backbone checkpoint"], ["Dream", *["Dream-org/Dream-v0-Instruct-7B"] * 2]]
+    assert len(list(placed(grid.body, 6))) == 21
+    latex = next(each for each in FORMATS if each.suffix == "tex")
+    assert faults(latex.page("a title", [Section("a section", [grid])])) == []
+
+
+def test_every_value_of_the_code_is_in_the_table() -> None:
+    named = {line.code for lines in published_hyperparameters().values() for line in lines.values()}
+    assert set(code_values()) <= named
+
+
+MEANS = [[0.2 + 0.01 * (a + b) - 0.03 * (a - 2) ** 2 for b in range(5)] for a in range(5)]
+SETS = ("msmarco/dev", "msmarco/dl19", *(f"{name}/test" for name in BEIR7))
+
+
+@pytest.fixture(scope="module")
+def analysis(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The repository's own analysis as if it were of the paper's collections, with made-up means."""
+    folder = tmp_path_factory.mktemp("analysis")
+    report = json.loads((Path(__file__).parents[3] / "docs" / "budgets" / "report.json").read_text("utf-8"))
+    grid = next(g for g in report["grids"] if g["mode"] == "hybrid")
+    oracles = [o for o in report["oracles"] if o["mode"] == "hybrid" and o["collection"] == "scifact/test"]
+    shifted = {name: [[m + 0.01 * n for m in row] for row in MEANS] for n, name in enumerate(("selection", *SETS))}
+    report["grids"] = [
+        {**grid, "collection": name, "means": means, "spread": float(np.ptp(means))} for name, means in shifted.items()
+    ]
+    report["oracles"] = [{**o, "collection": name, "fixed": 0.4} for name in SETS for o in oracles]
+    (folder / "report.json").write_text(json.dumps(report))
+    columns = {"mode": ["dense", "sparse"] * 6, "length": [3.0, 4.0, 5.0] * 4, "entropy": [1.0, 2.0, 3.0] * 4}
+    parquet.write_table(pa.table({**columns, "best_query_budget": [1, 2, 4] * 4}), folder / "per_query.parquet")
+    return folder
+
+
+def findings(job: JobMaker, *tables: str, **changes: object) -> Findings:
+    config = job(*tables, **changes)
+    plan = make_plan(config)
+    return Findings(config, plan, make_report(plan, config, {}, "c"))
+
+
+def exhibit(name: str) -> Exhibit:
+    return next(each for each in EXHIBITS if each.name == name)
+
+
+def test_an_analysis_is_read_by_the_papers_names(job: JobMaker, analysis: Path) -> None:
+    found = findings(job, "statements", analyses={"Dream": analysis}).analyses["Dream"]
+    grid = found.grid("msmarco-train", "hybrid")
+    assert grid is not None
+    assert grid.means == tuple(map(tuple, MEANS))
+    average = found.grid("beir7-average", "hybrid")
+    assert average is not None
+    assert np.array(average.means) == pytest.approx(np.array(MEANS) + 0.06)
+    assert average.best == Budget(4, 16)
+    assert average.spread == pytest.approx(np.ptp(MEANS))
+    assert found.grid("dl20", "hybrid") is None
+    assert found.grid("beir7-average", "dense") is None
+    gains = found.gains("beir7-average", "hybrid")
+    assert set(gains) == {"query", "passage", "joint"}
+    assert gains["joint"][0] == pytest.approx(0.4)
+    assert gains["joint"][1] > gains["query"][1]
+
+
+def test_a_folder_without_an_analysis_is_refused(job: JobMaker, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"--analyses Dream=.*no report.json"):
+        _ = findings(job, "statements", analyses={"Dream": tmp_path}).analyses
+    with pytest.raises(ValueError, match=r"--latencies .*no such file"):
+        _ = findings(job, "statements", latencies=tmp_path / "none.json").latencies
+
+
+def test_a_query_takes_encoding_and_search() -> None:
+    line = {"method": "PromptReps", "backbone": "LLaMA3", "representations": "single"}
+    encoding = [{"x": 16, "ms": 10}, {"x": 32, "ms": 11}, {"x": 512, "ms": 20}]
+    latencies = Latencies.model_validate(
+        {
+            "device": "none",
+            "lines": [
+                {**line, "what": "encoding", "points": encoding},
+                {**line, "what": "search", "points": [{"x": 1000, "ms": 2}]},
+            ],
+        }
+    )
+    assert latencies.of_a_query("PromptReps", "LLaMA3", "single", 1000) == 13
+    assert latencies.of_a_query("PromptReps", "LLaMA3", "single", 100_000) is None
+    assert latencies.of_a_query("PromptReps", "LLaMA3", "multi", 1000) is None
+
+
+def test_what_the_text_says_follows_from_the_tables_but_in_one_case(job: JobMaker) -> None:
+    """Appendix A.2 counts five cells in which three words win on Qwen2.5; its table has seven."""
+    found = checked(findings(job, "statements"))
+    differ = {s.id: (s.paper, result.tables) for s, result in found if result.tables not in (None, s.paper)}
+    assert differ == {
+        "prompt-qwen": ("5 of 9", "7 of 9"),
+        "storage-dream": ("47, 742", "48, 742"),
+        "compression": ("about 6", "4.7 to 6.6"),
+    }
+    assert {s.check for s in statements()} == CHECKS.keys()
+    assert {s.id for s, result in found if result.ours is not None} == {"storage-dream", "storage-llada", "compression"}
+
+
+def test_statements_are_checked_by_our_own_results(job: JobMaker, analysis: Path) -> None:
+    both = {"Dream": analysis, "LLaDA": analysis}
+    found = {s.id: result.ours for s, result in checked(findings(job, "statements", analyses=both))}
+    assert found["spread-dream"] == points(float(np.ptp(MEANS)))
+    assert found["rho-length-dense"] is not None
+    assert found["oracle-dream-dev"] is None, "the fine-tuned rows were not run"
+
+
+@pytest.mark.parametrize("name", ["latency-quality", "oracles", "query-features", "latency-scaling", "heat-maps-train"])
+def test_a_figure_is_drawn_from_what_is_published(job: JobMaker, name: str) -> None:
+    found = findings(job, name)
+    shown = exhibit(name).show(found)
+    assert shown.files[f"{name}.png"].startswith(b"\x89PNG")
+    assert exhibit(name).lacks(found)
+
+
+def test_figures_take_ours(job: JobMaker, analysis: Path) -> None:
+    found = findings(job, "heat-maps-train", analyses={"Dream": analysis, "mine": analysis})
+    lacks = exhibit("heat-maps-train").lacks(found)
+    assert [reason.partition(":")[0] for reason in lacks] == ["LLaDA"]
+    for name in ("heat-maps-train", "query-features"):
+        assert exhibit(name).show(found).files != exhibit(name).show(findings(job, name)).files
+
+
+def test_every_exhibit_can_be_asked_for(job: JobMaker) -> None:
+    names = [each.name for each in EXHIBITS]
+    assert [each.name for each in asked_for(job(*names))] == names
+    assert make_plan(job("prompts")).tables == ()
+
+
+def test_the_bars_of_figure_4_are_those_of_the_tables() -> None:
+    rows = {row.id: row for row in load_table("decomposition").rows}
+    for backbone in ("qwen2.5", "llama3", "dream", "llada"):
+        system = "promptreps" if backbone in ("qwen2.5", "llama3") else "diffretriever"
+        for kind, variant in (("single", "single"), ("maxsim", "multi")):
+            for collection, modes in rows[f"{backbone}-{kind}"].figures.items():
+                row = f"zero-shot-{system}-{backbone}-{variant}"
+                assert list(modes["dense"].values()) == [published_score(row, collection, "dense")]

@@ -1,0 +1,295 @@
+"""The paper's layouts: every figure has its place, marks and emphasis are those that the paper prints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from diffretriever.evaluation.formats import FORMATS
+from diffretriever.evaluation.formats.base import Format, Grid, GridCell, GridRow, Section, placed
+from diffretriever.schemas.reproduce import PublishedTable
+from diffretriever.studies.reproduction.layouts import layout_of
+from diffretriever.studies.reproduction.layouts.compression import size_text
+from diffretriever.studies.reproduction.layouts.marks import Marking, MarkRule, check_marks, marks_of_ours
+from diffretriever.studies.reproduction.layouts.systems import SystemsLayout
+from diffretriever.studies.reproduction.report import PairedTest, ReproducedCell, ReproducedRow, ReproducedTable
+from diffretriever.studies.reproduction.sizes import PASSAGES, index_size
+from diffretriever.studies.reproduction.tables import MINI, PAPER_TABLES, load_table
+from tests.evaluation.tex import faults
+
+PRINTED = tuple(name for name in PAPER_TABLES if name != "index-storage")
+N_MARKED = {
+    "main-indomain": 22,
+    "main-beir7": 35,
+    "multistep-indomain": 18,
+    "multistep-beir7": 73,
+    "prompt-comparison": 20,
+    "compressed-storage": 24,
+    "beir7-modes": 114,
+    "dense-baselines": 0,
+}
+N_BOLD = {
+    "main-indomain": 20,
+    "main-beir7": 16,
+    "multistep-indomain": 36,
+    "multistep-beir7": 96,
+    "prompt-comparison": 17,
+    "beir7-modes": 50,
+    "dense-baselines": 11,
+}
+
+Measure = Callable[[str, float | None], float | None]
+
+
+def measured(table: PublishedTable, ours: Measure = lambda _, __: None) -> ReproducedTable:
+    """What a run would have given: `ours` makes a value of a row's id and its published value."""
+    rows = []
+    for row in table.rows:
+        cells = [
+            ReproducedCell(
+                collection=collection,
+                mode=mode,
+                measure=measure,
+                published=value,
+                ours=(own := ours(row.id, value)),
+                difference=None if own is None or value is None else own - value,
+                tests=(),
+            )
+            for collection, modes in row.figures.items()
+            for mode, measures in modes.items()
+            for measure, value in measures.items()
+        ]
+        rows.append(ReproducedRow(id=row.id, label=row.id, reported=False, stand_ins={}, status={}, cells=tuple(cells)))
+    return ReproducedTable(
+        id=table.id, place=table.place, caption=table.caption, correction=table.correction, rows=tuple(rows)
+    )
+
+
+def cells(grids: list[Grid]) -> list[GridCell]:
+    return [cell for grid in grids for row in grid.body for cell in row.cells]
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_every_published_score_has_its_place(name: str) -> None:
+    table = load_table(name)
+    grids = list(layout_of(table).grids(table, [measured(table)], "beside"))
+    printed = [text for cell in cells(grids) for text in re.findall(r"(?<!\d)\.\d{3}", cell.text)]
+    scores = [
+        value
+        for row in table.rows
+        for modes in row.figures.values()
+        for measures in modes.values()
+        for measure, value in measures.items()
+        if "@" in measure
+    ]
+    assert sorted(printed) == sorted(f"{value:.3f}"[1:] for value in scores if value is not None)
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_marks_are_the_papers_and_stand_where_their_rule_applies(name: str) -> None:
+    table = load_table(name)
+    marking = layout_of(table).marking
+    figures = {row.id: row.figures for row in table.rows}
+    found = 0
+    for row, collections in marking.printed.items():
+        for collection, modes in collections.items():
+            for mode, signs in modes.items():
+                assert mode in figures[row][collection]
+                found += 1
+                for sign in signs:
+                    assert any(rule.sign == sign and row in rule.pairs for rule in marking.rules), (row, sign)
+    assert found == N_MARKED[name]
+    for rule in marking.rules:
+        assert {*rule.pairs, *rule.pairs.values()} <= figures.keys()
+
+
+def test_significant_gains_of_the_text_are_the_marks_of_the_table() -> None:
+    # Paper §5.1: 16 of the 18 cells of DiffRetriever with several representations are better than with one.
+    printed = layout_of(load_table("main-indomain")).marking.printed
+    rows = ("zero-shot-diffretriever-dream-multi", "zero-shot-diffretriever-llada-multi")
+    assert sum("†" in signs for row in rows for modes in printed[row].values() for signs in modes.values()) == 16
+
+
+@pytest.mark.parametrize("name", N_BOLD)
+def test_bold_is_the_best_of_its_rows(name: str) -> None:
+    table = load_table(name)
+    layout = layout_of(table)
+    assert isinstance(layout, SystemsLayout)
+    assert layout.best_within is not None
+    rows = {row.id: row for row in table.rows}
+    found = 0
+    for row, collections in layout.bold.items():
+        rivals = [r for r in table.rows if all(getattr(r, f) == getattr(rows[row], f) for f in layout.best_within)]
+        for collection, modes in collections.items():
+            for mode in modes:
+                found += 1
+                # A column without modes compares whatever score each row has.
+                values = [
+                    value
+                    for rival in rivals
+                    for m, measures in rival.figures.get(collection, {}).items()
+                    if m == mode or not layout.modes
+                    for value in measures.values()
+                ]
+                assert max(filter(None, values)) in rows[row].figures[collection][mode].values(), (row, collection)
+    assert found == N_BOLD[name]
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.suffix)
+@pytest.mark.parametrize("name", [*PRINTED, "index-storage", MINI])
+def test_every_table_comes_out_in_every_format(name: str, form: Format) -> None:
+    table = load_table(name)
+    layout = layout_of(table)
+    for grid in layout.grids(table, [measured(table, lambda _, value: (value or 0.4) + 0.02)], "beside"):
+        text = form.table(grid)
+        assert grid.title in text
+        if form.suffix == "tex":
+            assert faults(form.page("a title", [Section("a section", [grid])])) == []
+
+
+def test_table_10_has_the_papers_lines() -> None:
+    table = load_table("dense-baselines")
+    (grid,) = layout_of(table).grids(table, [measured(table)], "beside")
+    written = {each.suffix: each.table(grid) for each in FORMATS}
+    latex = written["tex"]
+    assert r"\begin{tabular}{@{}lll|ccc|cccccccc@{}}" in latex
+    assert r"\multicolumn{3}{c|}{MS MARCO} & \multicolumn{8}{c}{BEIR-7}" in latex
+    assert r"\cmidrule{2-14}" in latex, "the line between the backbones does not cross the label of their method"
+    assert written["html"].count("divided") == 2 * (2 + len(table.rows)) - 1, "the heads of two rows are one cell"
+
+
+def test_table_6_has_a_short_line() -> None:
+    table = load_table("prompt-comparison")
+    (grid,) = layout_of(table).grids(table, [measured(table)], "beside")
+    assert r"\cmidrule(lr){2-11}" in next(each for each in FORMATS if each.suffix == "tex").table(grid)
+
+
+def test_ours_stands_under_the_papers_with_its_own_emphasis() -> None:
+    table = load_table("main-indomain")
+    values = {"zero-shot-bm25": 0.3, "zero-shot-diffretriever-dream-multi": 0.21}
+    result = measured(table, lambda row, _: values.get(row))
+    (grid,) = layout_of(table).grids(table, [result], "beside")
+    lines = list(placed(grid.body, grid.n_columns))
+    assert len(lines) == len(table.rows) + 2
+    ours = [[cell for cell in line if cell is not None and cell.role == "ours"] for line in lines]
+    bm25, dream = (line for line in ours if line)
+    assert [(cell.text, cell.bold, cell.shade) for cell in bm25[1:4]] == [
+        ("—", False, 0),
+        (".300", True, 3),
+        ("—", False, 0),
+    ]
+    assert [(cell.text, cell.bold, cell.shade) for cell in dream[1:4]] == [
+        (".210", False, 2),
+        (".210", False, 3),
+        (".210", False, -1),
+    ]
+    (alone,) = layout_of(table).grids(table, [result], "ours")
+    assert len(alone.body) == 2
+    assert alone.n_columns == grid.n_columns - 1, "no column says whose a line is"
+
+
+def test_a_sign_needs_its_level_and_its_direction() -> None:
+    rule = MarkRule(sign="†", meaning="better", alpha=0.05, sense="better", pairs={"a": "b"})
+    either = rule.model_copy(update={"sign": "x", "sense": "different"})
+    strict = either.model_copy(update={"sign": "y", "alpha": 0.01})
+    marking = Marking(rules=(rule,), printed={"a": {"nq": {"dense": "†"}}})
+    assert signs(marking, 0.03, 0.1) == "†"
+    assert signs(marking, 0.03, -0.1) == ""
+    assert signs(marking, 0.06, 0.1) == ""
+    assert signs(Marking(rules=(either, strict)), 0.03, -0.1) == "x"
+    assert signs(Marking(rules=(either, strict)), 0.001, -0.1) == "y", "the stricter sign alone"
+    turned = Marking(rules=(rule.model_copy(update={"pairs": {"b": "a"}}),))
+    assert marks_of_ours(turned, compared(0.03, -0.1)) == {("b", "nq", "dense"): "†"}
+    check = check_marks(marking, compared(0.03, -0.1))
+    assert (check.compared, check.agree, check.only_paper) == (1, 0, ("† a nq dense",))
+    assert "agree in 0 of 1" in check.sentence()
+
+
+def signs(marking: Marking, p: float, difference: float) -> str:
+    return marks_of_ours(marking, compared(p, difference)).get(("a", "nq", "dense"), "")
+
+
+def compared(p: float, difference: float) -> ReproducedTable:
+    """Row `a` tested against `b` on one collection."""
+    test = PairedTest(against="b", difference=difference, p=p, significant=p < 0.05)
+    rows = [
+        ReproducedRow(
+            id=name,
+            label=name,
+            reported=False,
+            stand_ins={},
+            status={},
+            cells=(
+                ReproducedCell(
+                    collection="nq",
+                    mode="dense",
+                    measure="nDCG@10",
+                    published=None,
+                    ours=0.5,
+                    difference=None,
+                    tests=(test,) if name == "a" else (),
+                ),
+            ),
+        )
+        for name in ("a", "b")
+    ]
+    return ReproducedTable(id="t", place="Table 0", caption="", correction="none", rows=tuple(rows))
+
+
+@pytest.mark.parametrize(("row", "says"), [([1, 1, 1], "too many"), ([1], "empty")])
+def test_cells_that_do_not_fill_a_table_are_refused(row: list[int], says: str) -> None:
+    rows = [GridRow(tuple(GridCell(columns=n) for n in row))]
+    with pytest.raises(ValueError, match=says):
+        list(placed(rows, 2))
+
+
+def test_sizes_by_arithmetic_are_the_papers_for_large_corpora() -> None:
+    """Small ones differ: the paper's files hold centroids as well."""
+    for row in load_table("compressed-storage").rows:
+        for collection, modes in row.figures.items():
+            before, after = (_bytes(modes[mode]) for mode in ("dense", "compressed"))
+            size = index_size(row, collection)
+            # The paper has two digits or three.
+            assert size.zstd == pytest.approx(before, rel=0.12)
+            if size.raw > 1 << 32:
+                assert size.compressed == pytest.approx(after, rel=0.1), f"{row.id} {collection}"
+    assert len(PASSAGES) == 8
+    assert size_text(47.2 * 2**30) == "47G"
+    assert size_text(7.41 * 2**30) == "7.4G"
+    assert size_text(131 * 2**20) == "131M"
+    assert size_text(1536) == "1.5K"
+
+
+def _bytes(measures: dict[str, float | None]) -> float:
+    unit = "GiB" if "GiB" in measures else "MiB"
+    return (measures[unit] or 0.0) * 2 ** (30 if unit == "GiB" else 20)
+
+
+def test_ours_under_two_protocols_are_two_lines_with_emphasis_of_their_own() -> None:
+    table = load_table("main-beir7")
+    result = measured(table, lambda _, value: None if value is None else value + 0.01)
+    runs = [
+        result.model_copy(update={"protocol": name, "caption": f"{table.caption} Protocol {name}."})
+        for name in ("authors", "paper")
+    ]
+    (grid,) = layout_of(table).grids(table, runs, "beside")
+    assert len(grid.body) == 3 * len(table.rows)
+    sources = [cell.text for cell in cells([grid]) if cell.text in ("paper", "ours, authors", "ours, paper")]
+    assert sources == ["paper", "ours, authors", "ours, paper"] * len(table.rows)
+    bold = [[cell.bold for cell in row.cells if cell.role == "ours"] for row in grid.body]
+    assert bold[1::3] == bold[2::3]
+    assert grid.caption == table.caption
+    assert grid.notes[-2:] == ("Protocol authors.", "Protocol paper.")
+
+
+def test_measured_sizes_take_the_place_of_arithmetic() -> None:
+    table = load_table("compressed-storage")
+    (grid,) = layout_of(table).grids(table, [measured(table)], "beside")
+    assert "\N{ALMOST EQUAL TO}47G\N{RIGHTWARDS ARROW}7.4G" in [cell.text for cell in cells([grid])]
+    (grid,) = layout_of(table).grids(table, [measured(table, lambda _, value: value)], "beside")
+    texts = [cell.text for cell in cells([grid])]
+    assert not any("\N{ALMOST EQUAL TO}" in text for text in texts)
+    assert texts.count("8.0\N{MULTIPLICATION SIGN}") == len(grid.body), "always arithmetic"
+    assert texts.count("48G\N{RIGHTWARDS ARROW}7.5G") == 6

@@ -1,0 +1,168 @@
+"""What published rows are run with: the authors' settings, the paper's text, and what tells their results apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from diffretriever.encoders import load_encoder
+from diffretriever.presets import load_retriever
+from diffretriever.schemas.evaluate import EvaluateJob
+from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.retriever import (
+    CONTENT_WORDS,
+    Bm25Retriever,
+    ContentWordsConfig,
+    GeneratedRetriever,
+    MaskedRetriever,
+    TextConfig,
+    is_trainable,
+)
+from diffretriever.studies.reproduction.plan import Task, make_plan
+from diffretriever.studies.reproduction.protocols import Setup, protocols, set_up
+from diffretriever.studies.reproduction.report import listing
+from diffretriever.studies.reproduction.tables import PAPER_TABLES, load_table
+from tests.studies.reproduction.cases import JobMaker
+from tests.studies.reproduction.conftest import LLADA
+from tests.training.trainer_cases import quick_recipe, run, session_of
+
+ROWS = [row for name in PAPER_TABLES for row in load_table(name).rows if row.preset is not None]
+
+
+def setup_of(name: str, protocol: str | None) -> Setup:
+    row = next(row for row in ROWS if row.id == name)
+    assert row.preset is not None
+    return set_up(row.model_copy(update={"protocol": protocol}), load_retriever(row.preset))
+
+
+def masked(name: str, protocol: str) -> MaskedRetriever:
+    config = setup_of(name, protocol).config
+    assert isinstance(config, MaskedRetriever)
+    return config
+
+
+def generated(name: str, protocol: str) -> GeneratedRetriever:
+    config = setup_of(name, protocol).config
+    assert isinstance(config, GeneratedRetriever)
+    return config
+
+
+@pytest.mark.parametrize("protocol", protocols())
+def test_every_row_can_be_run_under_every_protocol(protocol: str) -> None:
+    for row in ROWS:
+        setup = setup_of(row.id, protocol)
+        EvaluateJob.model_validate({"index": "i", "collection": "c", "output": "o", **setup.search})
+        without = setup_of(row.id, None)
+        assert (setup.config.method, setup.config.modes) == (without.config.method, without.config.modes)
+
+
+def test_the_authors_settings_zero_shot() -> None:
+    whole = TextConfig(
+        title_join="period-space", max_query_tokens=256, max_passage_tokens=256, length_semantics="total"
+    )
+    many, one = (masked(f"zero-shot-diffretriever-dream-{kind}", "authors") for kind in ("multi", "single"))
+    for config in (many, one):
+        assert config.prompt.colon
+        assert (config.content_words, config.text) == (ContentWordsConfig(subwords=True), whole)
+        assert (config.sparse_topk, config.sparse_rounding, config.stop_truncation) == (128, "trunc100", "special")
+    assert (str(many.budget), str(one.budget)) == ("q4p16", "q1p1")
+    assert setup_of("zero-shot-diffretriever-dream-multi", "authors").search == {
+        "score_dtype": "bfloat16-legacy", "maxsim": "sum-floored",
+    }  # fmt: skip
+    assert setup_of("zero-shot-diffretriever-dream-single", "authors").search == {"score_dtype": "bfloat16-legacy"}
+    multi, single = (generated(f"zero-shot-promptreps-llama3-{kind}", "authors") for kind in ("multi", "single"))
+    assert (multi.stop, multi.sparse_topk, multi.sparse_rounding, multi.text) == ("cap-then-cut", 256, "none", whole)
+    assert single.sparse_rounding == "trunc100"
+
+
+def test_the_authors_settings_fine_tuned() -> None:
+    config = masked("fine-tuned-diffretriever-llada-multi", "authors")
+    assert (config.sparse_topk, config.sparse_rounding, config.stop_truncation) == (256, "round100", "none")
+    lengths = (config.text.max_query_tokens, config.text.max_passage_tokens, config.text.length_semantics)
+    assert lengths == (32, 156, "text")
+    assert config.backbone.adapter is not None
+    assert generated("fine-tuned-promptreps-qwen2.5-multi", "authors").stop == "cap"
+    # Rows of a table without regimes are fine-tuned where they have an adapter.
+    assert masked("dream-multi", "authors").sparse_rounding == "round100"
+
+
+def test_the_papers_text() -> None:
+    zero_shot, tuned = (masked(f"{kind}-diffretriever-dream-multi", "paper") for kind in ("zero-shot", "fine-tuned"))
+    assert zero_shot == load_retriever("diffretriever-dream"), "the presets are the paper's, zero-shot"
+    assert zero_shot.content_words == ContentWordsConfig(subwords=False)
+    assert (tuned.text.max_query_tokens, tuned.text.max_passage_tokens) == (32, 156)
+    assert tuned.prompt.colon, "the released adapters know no other prompt"
+    assert setup_of("zero-shot-diffretriever-dream-multi", "paper").search == {}
+
+
+def test_folding_changes_the_filter_alone() -> None:
+    for row in ROWS:
+        folded, paper = (setup_of(row.id, name) for name in ("folded", "paper"))
+        config = folded.config
+        if isinstance(config, MaskedRetriever | GeneratedRetriever):
+            assert config.content_words == ContentWordsConfig(fold_space_variants=True)
+            config = config.model_copy(update={"content_words": ContentWordsConfig()})
+        assert (config, folded.search) == (paper.config, paper.search)
+
+
+def test_bm25_reads_no_titles() -> None:
+    for protocol in protocols():
+        assert setup_of("zero-shot-bm25", protocol).config == Bm25Retriever(title_join="none")
+    (ours,) = [row for row in load_table("mini").rows if row.preset == "bm25"]
+    assert set_up(ours, load_retriever("bm25")).config == Bm25Retriever(), "the table that is ours keeps them"
+
+
+def test_a_filter_has_a_name() -> None:
+    """A name is the same retriever as its switches, so that no index becomes another's."""
+    named = ContentWordsConfig.model_validate("pieces")
+    assert named == ContentWordsConfig(subwords=True)
+    switched = MaskedRetriever.model_validate({"backbone": {"source": "minilm"}, "content_words": {"subwords": True}})
+    by_name = MaskedRetriever.model_validate({"backbone": {"source": "minilm"}, "content_words": "pieces"})
+    one, other = (IndexManifest(retriever=each, created="now").fingerprint for each in (switched, by_name))
+    assert one == other
+    assert len({ContentWordsConfig.model_validate(name) for name in CONTENT_WORDS}) == len(CONTENT_WORDS) == 3
+    with pytest.raises(ValueError, match=r"no filter 'peices'\. Did you mean 'pieces'"):
+        ContentWordsConfig.model_validate("peices")
+
+
+def test_results_of_two_protocols_lie_apart(job: JobMaker) -> None:
+    plan = make_plan(job("main-beir7", "mini", protocol=()))
+    assert [(table.id, table.protocol) for table, _ in plan.tables] == [
+        ("main-beir7", "authors"), ("main-beir7", "paper"), ("mini", None),
+    ]  # fmt: skip
+    found = [row.tasks["scifact"] for row in plan.rows() if row.row.preset == "bm25"]
+    tasks = [task for task in found if isinstance(task, Task)]
+    assert [str(task.results.parent.name) for task in tasks] == ["authors", "paper", "evaluations"]
+    authors, paper, ours = tasks
+    assert authors.index == paper.index != ours.index, "the same retriever is encoded once"
+    text = listing(plan)
+    assert "Protocol authors: the settings of the authors' code" in text
+    assert "Protocol paper: the paper's text taken literally" in text
+
+
+def test_one_protocol_is_chosen(job: JobMaker) -> None:
+    plan = make_plan(job("main-beir7", protocol="folded"))
+    assert [table.protocol for table, _ in plan.tables] == ["folded"]
+    with pytest.raises(ValueError, match=r"--protocol: no protocol 'autors'\. Did you mean 'authors'"):
+        make_plan(job("main-beir7", protocol="autors"))
+
+
+def test_an_adapter_of_two_passes_runs_its_rows(job: JobMaker, checkpoint: Path, tmp_path: Path) -> None:
+    """Trained as the plan says, on a tiny backbone: it loads under both protocols without a warning."""
+    preset = "diffretriever-llada-tuned-2step"
+    retriever = load_retriever(preset, backbone=str(checkpoint))
+    assert is_trainable(retriever)
+    session = session_of(retriever, quick_recipe(max_steps=1))
+    run(session, 1)
+    session.save_adapter(tmp_path / "adapter")
+    given = {"backbones": {LLADA: checkpoint}, "adapters": {preset: tmp_path / "adapter"}}
+    plan = make_plan(job("multistep-beir7", protocol="authors,paper", **given))
+    tasks = [row.tasks["scifact"] for row in plan.rows() if row.row.id == "fine-tuned-llada-2step"]
+    assert len(tasks) == 2
+    for task in tasks:
+        assert isinstance(task, Task)
+        assert task.retriever.passes(1) == 2
+        found = load_encoder(task.retriever, "cpu").encode_queries(["a question"])  # type: ignore[arg-type]
+        assert np.isfinite(found.vectors_MH).all()

@@ -1,0 +1,139 @@
+"""The tables as data: they fit the presets, and the figures that the paper prints twice agree."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from diffretriever.presets import load_retriever, preset_names
+from diffretriever.schemas.reproduce import Figures, PublishedRow
+from diffretriever.schemas.retriever import Bm25Retriever, MaskedRetriever
+from diffretriever.studies.reproduction.protocols import with_settings
+from diffretriever.studies.reproduction.tables import AVERAGE, BEIR7, MINI, PAPER_TABLES, load_table, load_tables
+
+TABLES = (*PAPER_TABLES, "decomposition", MINI)
+INDOMAIN = ("msmarco-dev", "dl19", "dl20")
+N_FIGURES = {
+    "main-indomain": 162,
+    "main-beir7": 176,
+    "multistep-indomain": 72,
+    "multistep-beir7": 192,
+    "prompt-comparison": 36,
+    "compressed-storage": 200,
+    "beir7-modes": 432,
+    "dense-baselines": 143,
+    "index-storage": 4,
+    "decomposition": 108,
+    "mini": 34,
+}
+FORWARD = {"1": 1, "2": 2}
+
+
+def figures(name: str) -> dict[str, Figures]:
+    return {row.id: row.figures for row in load_table(name).rows}
+
+
+def values(row: PublishedRow) -> list[float | None]:
+    return [v for modes in row.figures.values() for measures in modes.values() for v in measures.values()]
+
+
+def test_every_table_is_there_with_all_its_figures() -> None:
+    assert {name: sum(len(values(row)) for row in load_table(name).rows) for name in TABLES} == N_FIGURES
+    assert [table.id for table in load_tables((), "scifact")] == list(TABLES)
+
+
+@pytest.mark.parametrize("name", PAPER_TABLES)
+def test_figures_are_of_the_measure_of_their_collection(name: str) -> None:
+    for row in load_table(name).rows:
+        for collection, modes in row.figures.items():
+            assert collection in {*INDOMAIN, *BEIR7, AVERAGE, "msmarco"}
+            expected = "MRR@10" if collection == "msmarco-dev" else "nDCG@10"
+            for measures in modes.values():
+                assert set(measures) <= {expected, "GiB", "MiB", "ratio"}
+                assert all(v is not None and (m != expected or 0 < v < 1) for m, v in measures.items())
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_presets_exist_and_are_what_the_row_says(name: str) -> None:
+    for row in load_table(name).rows:
+        if row.preset is None:
+            continue
+        assert row.preset in preset_names()
+        config = with_settings(load_retriever(row.preset), row.settings)
+        tuned = not isinstance(config, Bm25Retriever) and config.backbone.adapter is not None
+        if row.regime is not None:
+            assert (row.regime == "fine-tuned") == (tuned or row.needs_adapter), row.id
+        if isinstance(config, MaskedRetriever):
+            assert config.steps == FORWARD.get(row.forward_passes or "", 1)
+            assert ("single" in row.variant) == (str(config.budget) == "q1p1") or name == MINI
+
+
+def test_a_mean_of_seven_collections_is_what_the_paper_prints() -> None:
+    for name in ("main-beir7", "beir7-modes", "multistep-beir7", "dense-baselines"):
+        for row in load_table(name).rows:
+            for mode, printed in row.figures[AVERAGE].items():
+                parts = [row.figures[collection][mode]["nDCG@10"] for collection in BEIR7]
+                mean = math.fsum(part for part in parts if part is not None) / len(BEIR7)
+                # Each figure is rounded to .001, the average as well.
+                assert mean == pytest.approx(printed["nDCG@10"], abs=0.001 + 1e-9), f"{name} {row.id} {mode}"
+
+
+def test_the_main_transfer_table_is_part_of_the_full_one() -> None:
+    full = figures("beir7-modes")
+    for row, collections in figures("main-beir7").items():
+        for collection, modes in collections.items():
+            for mode, measures in modes.items():
+                assert full[row][collection][mode] == measures
+
+
+@pytest.mark.parametrize(
+    ("steps", "whole"), [("multistep-indomain", "main-indomain"), ("multistep-beir7", "beir7-modes")]
+)
+def test_one_step_is_the_main_result(steps: str, whole: str) -> None:
+    for backbone in ("dream", "llada"):
+        for regime in ("zero-shot", "fine-tuned"):
+            assert (
+                figures(steps)[f"{regime}-{backbone}-1step"]
+                == figures(whole)[f"{regime}-diffretriever-{backbone}-multi"]
+            )
+
+
+def test_a_few_words_is_the_main_result() -> None:
+    for backbone in ("llama3", "qwen2.5"):
+        main = figures("main-indomain")[f"zero-shot-promptreps-{backbone}-multi"]
+        assert figures("prompt-comparison")[f"{backbone}-few"] == main
+
+
+@pytest.mark.parametrize("name", ["dense-baselines", "compressed-storage"])
+def test_fine_tuned_dense_figures_are_those_of_the_main_results(name: str) -> None:
+    for variant in ("dream-single", "dream-multi", "llada-single", "llada-multi"):
+        row = f"fine-tuned-diffretriever-{variant}"
+        main = figures("main-indomain")[row] | figures("beir7-modes")[row]
+        for collection, modes in figures(name)[variant].items():
+            for measure, value in main[collection]["dense"].items():
+                assert modes["dense"][measure] == value
+
+
+def test_an_index_is_as_much_smaller_as_the_ratio_says() -> None:
+    for row in load_table("compressed-storage").rows:
+        for collection, modes in row.figures.items():
+            before, after = (_mebibytes(modes[mode]) for mode in ("dense", "compressed"))
+            # Sizes are printed with two digits or three, so their ratio is a tenth off at most.
+            assert before / after == pytest.approx(modes["compressed"]["ratio"], rel=0.1), f"{row.id} {collection}"
+
+
+def _mebibytes(measures: dict[str, float | None]) -> float:
+    size = measures["GiB"] if "GiB" in measures else measures["MiB"]
+    assert size is not None
+    return size * 1024 if "GiB" in measures else size
+
+
+def test_mini_takes_another_collection() -> None:
+    (table,) = load_tables(["mini"], "cranfield")
+    assert {collection for row in table.rows for collection in row.figures} == {"cranfield"}
+
+
+def test_an_unknown_table_suggests() -> None:
+    with pytest.raises(ValueError, match="Did you mean 'main-beir7'"):
+        load_tables(["main-beir"], "scifact")

@@ -1,0 +1,272 @@
+"""The plan and its listing: a status for every row and collection, nothing loaded, nothing fetched."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diffretriever.presets import load_retriever
+from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.retriever import Bm25Retriever, LibraryRetriever, has_slots
+from diffretriever.schemas.training import Recipe
+from diffretriever.studies.reproduction.plan import Plan, PlannedRow, Task, make_plan
+from diffretriever.studies.reproduction.report import listing
+from diffretriever.studies.reproduction.tables import AVERAGE, MINI, PAPER_TABLES, load_table
+from diffretriever.training.session import check_trainable
+from tests.studies.reproduction.cases import JobMaker, fake_evaluation
+from tests.studies.reproduction.conftest import LLADA
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture(autouse=True)
+def _no_network_and_no_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a plan neither connects nor loads")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr("diffretriever.backbones.loader.load_backbone", refuse)
+    monkeypatch.setattr("diffretriever.backbones.loader.load_vocabulary", refuse)
+
+
+def row_of(plan: Plan, name: str) -> PlannedRow:
+    (found,) = [row for row in plan.rows() if row.row.id == name]
+    return found
+
+
+def test_every_row_has_a_status_for_every_collection(job: JobMaker) -> None:
+    plan = make_plan(job(dry_run=True))
+    text = listing(plan)
+    for name in (*PAPER_TABLES, MINI):
+        table = load_table(name)
+        planned = next(rows for found, rows in plan.tables if found.id == name)
+        assert [row.row.id for row in planned] == [row.id for row in table.rows]
+        for row in planned:
+            assert set(row.tasks) == set(row.row.figures) - {AVERAGE}
+            assert all(row.status(collection) for collection in row.tasks)
+            assert row.row.label in text
+    counted = sum(len(row.tasks) for row in plan.rows())
+    ready, done, blocked = (int(part.split()[0]) for part in text.splitlines()[-1].split(", "))
+    assert ready + done + blocked == counted
+    assert done == 0
+
+
+def test_reasons_say_what_is_missing(job: JobMaker) -> None:
+    plan = make_plan(job("main-beir7", "index-storage", dry_run=True))
+    assert row_of(plan, "zero-shot-bm25").status("scifact") == "ready"
+    assert row_of(plan, "zero-shot-bm25").status("nq").startswith("no collection nq: give --collections nq=PATH")
+    missing = row_of(plan, "zero-shot-diffretriever-llada-multi").status("scifact")
+    assert missing == f"no weights for {LLADA}: not in the hub cache and no --backbones override"
+    untrained = row_of(plan, "fine-tuned-promptreps-llama3-multi").status("scifact")
+    assert untrained == (
+        "needs an adapter: python jobs/train.py --recipe paper --train SET --retriever promptreps-llama3-tuned "
+        "--output FOLDER, then --adapters promptreps-llama3-tuned=FOLDER/adapter"
+    )
+    assert row_of(plan, "dream-single").status("msmarco") == "this job measures retrieval only: nothing to run"
+
+
+@pytest.mark.parametrize("table", ["multistep-beir7", "multistep-indomain"])
+@pytest.mark.parametrize("protocol", ["authors", "paper", "folded"])
+def test_rows_of_two_passes_are_trained_so(table: str, protocol: str, job: JobMaker) -> None:
+    """One adapter fits the row under every protocol."""
+    plan = make_plan(job(table, protocol=protocol, dry_run=True))
+    for backbone in ("dream", "llada"):
+        preset = f"diffretriever-{backbone}-tuned-2step"
+        row = row_of(plan, f"fine-tuned-{backbone}-2step")
+        (asked,) = {row.status(collection) for collection in row.tasks}
+        assert asked == (
+            f"needs an adapter trained with S=2: python jobs/train.py --recipe paper --train SET --retriever {preset} "
+            f"--output FOLDER, then --adapters {preset}=FOLDER/adapter"
+        )
+        config = load_retriever(preset)
+        assert has_slots(config)
+        assert (config.steps, config.schedule, config.backbone.adapter) == (2, "even", None)
+        check_trainable(config, Recipe())
+        one_pass = load_retriever(f"diffretriever-{backbone}-tuned")
+        assert has_slots(one_pass)
+        assert (config.budget, config.prompt) == (one_pass.budget, one_pass.prompt)
+
+
+def test_a_protocol_that_changes_what_an_adapter_sees_is_named(job: JobMaker) -> None:
+    plan = make_plan(job("main-beir7", protocol="authors", dry_run=True))
+    asked = row_of(plan, "fine-tuned-promptreps-qwen2.5-multi").status("scifact")
+    assert '--retriever promptreps-qwen2.5-tuned (as a YAML file with prompt.colon: true, stop: "cap")' in asked
+
+
+def test_library_models_need_their_extra_and_their_weights(job: JobMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    without = row_of(make_plan(job("dense-baselines", dry_run=True)), "contriever").status("scifact")
+    assert without.startswith("needs the extra `models`")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
+    plan = make_plan(job("dense-baselines", dry_run=True))
+    assert row_of(plan, "contriever").status("scifact").startswith("no weights for facebook/contriever-msmarco")
+    assert "Contriever BERT single-rep, paper (reported by others, cited by the paper) [contriever]" in listing(plan)
+
+
+def test_a_public_collection_is_fetched_by_a_run_only(job: JobMaker) -> None:
+    plan = make_plan(job("main-beir7", collections={"nq": "nq"}, dry_run=True))
+    assert row_of(plan, "zero-shot-bm25").status("nq") == "no collection nq yet: a run downloads nq"
+
+
+def test_stand_ins_are_loaded_and_named(job: JobMaker, checkpoint: Path) -> None:
+    plan = make_plan(job("main-beir7", backbones={LLADA: checkpoint}, dry_run=True))
+    row = row_of(plan, "zero-shot-diffretriever-llada-multi")
+    assert row.status("scifact") == "ready"
+    assert row.stand_ins == {LLADA: str(checkpoint)}
+    task = row.tasks["scifact"]
+    assert isinstance(task, Task)
+    assert not isinstance(task.retriever, Bm25Retriever)
+    assert task.retriever.backbone.source == str(checkpoint)
+    tuned = row_of(plan, "fine-tuned-diffretriever-llada-multi").status("scifact")
+    assert tuned.startswith("no weights for ielabgroup/diffretriever-llada-8b-multi-q4-p4")
+    assert "--adapters diffretriever-llada-tuned=FOLDER" in tuned
+
+
+def test_an_adapter_goes_to_the_fine_tuned_row_alone(job: JobMaker, checkpoint: Path, tmp_path: Path) -> None:
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text("{}")
+    (adapter / "adapter_model.safetensors").write_bytes(b"")
+    given = {"backbones": {LLADA: checkpoint}, "adapters": {"diffembed-llada": adapter}}
+    plan = make_plan(job("main-beir7", **given, dry_run=True))
+    adapters = {}
+    for name in ("zero-shot-diffembed-llada", "fine-tuned-diffembed-llada"):
+        task = row_of(plan, name).tasks["scifact"]
+        assert isinstance(task, Task)
+        assert not isinstance(task.retriever, Bm25Retriever)
+        adapters[name] = task.retriever.backbone.adapter
+    assert adapters == {"zero-shot-diffembed-llada": None, "fine-tuned-diffembed-llada": str(adapter)}
+
+
+def test_weights_in_the_hub_cache_are_pinned_to_their_commit(job: JobMaker, checkpoint: Path, hub_cache: Path) -> None:
+    repository = hub_cache / f"models--{LLADA.replace('/', '--')}"
+    snapshot = repository / "snapshots" / COMMIT
+    shutil.copytree(checkpoint, snapshot)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(COMMIT)
+    task = row_of(make_plan(job("multistep-beir7")), "zero-shot-llada-1step").tasks["scifact"]
+    assert isinstance(task, Task)
+    assert not isinstance(task.retriever, Bm25Retriever)
+    assert (task.retriever.backbone.source, task.retriever.backbone.revision) == (LLADA, COMMIT)
+
+    (snapshot / "model.safetensors").rename(snapshot / "moved")
+    weight_map = {"weight_map": {"a": "model-1.safetensors"}}
+    (snapshot / "model.safetensors.index.json").write_text(json.dumps(weight_map))
+    incomplete = row_of(make_plan(job("multistep-beir7")), "zero-shot-llada-1step").status("scifact")
+    assert incomplete.startswith(f"no weights for {LLADA}")
+
+
+def test_rows_with_one_config_share_an_index_and_no_others_do(job: JobMaker, checkpoint: Path) -> None:
+    plan = make_plan(job("multistep-beir7", "beir7-modes", "main-beir7", "mini", backbones={LLADA: checkpoint}))
+    indexes: dict[str, Path | StorePath] = {}
+    for row in plan.rows():
+        task = row.tasks["scifact"]
+        if isinstance(task, Task):
+            config = task.retriever.model_dump_json()
+            assert indexes.setdefault(config, task.index) == task.index
+    assert len(set(indexes.values())) == len(indexes)
+    mean, maximum = row_of(plan, "q4p4-pooled-slots").tasks["scifact"], row_of(plan, "q4p4").tasks["scifact"]
+    assert isinstance(mean, Task)
+    assert isinstance(maximum, Task)
+    assert (mean.index, mean.results != maximum.results) == (maximum.index, True)
+
+
+def test_other_weights_in_the_same_folder_are_another_index(job: JobMaker, checkpoint: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "weights"
+    shutil.copytree(checkpoint, folder)
+
+    def index() -> Path | StorePath:
+        plan = make_plan(job("multistep-beir7", backbones={LLADA: folder}))
+        task = row_of(plan, "zero-shot-llada-1step").tasks["scifact"]
+        assert isinstance(task, Task)
+        return task.index
+
+    before = index()
+    assert index() == before
+    with (folder / "model.safetensors").open("ab") as stream:
+        stream.write(b"\0")
+    assert index() != before
+
+
+def test_the_three_sets_on_ms_marco_share_their_passages(job: JobMaker, tmp_path: Path) -> None:
+    folder = tmp_path / "passages"
+    folder.mkdir()
+    (folder / "collection.tsv").write_text("1\ta text\n")
+    for queries, qrels in (
+        ("queries.dev.small.tsv", "qrels.dev.small.tsv"),
+        ("msmarco-test2019-queries.tsv", "2019qrels-pass.txt"),
+        ("msmarco-test2020-queries.tsv", "2020qrels-pass.txt"),
+    ):
+        (folder / queries).write_text("7\ta question\n")
+        (folder / qrels).write_text("7\t0\t1\t1\n")
+    row = row_of(make_plan(job("main-indomain", collections={"msmarco": str(folder)})), "zero-shot-bm25")
+    tasks = [task for task in row.tasks.values() if isinstance(task, Task)]
+    assert [task.queries.split for task in tasks] == ["dev", "dl19", "dl20"]
+    assert len({task.index for task in tasks}) == 1
+    assert len({task.results for task in tasks}) == 3
+
+    (folder / "2020qrels-pass.txt").unlink()
+    row = row_of(make_plan(job("main-indomain", collections={"msmarco": str(folder)})), "zero-shot-bm25")
+    assert re.search(r"no split dl20: .* lacks 2020qrels-pass\.txt .*Splits: dev, dl19", row.status("dl20"))
+
+
+def test_beirs_own_archives_lie_in_the_root_as_they_are(job: JobMaker, root: Path, tmp_path: Path) -> None:
+    shutil.make_archive(str(tmp_path / "root" / "scifact"), "zip", root_dir=root, base_dir="scifact")
+    task = row_of(make_plan(job("main-beir7", collections_root=tmp_path / "root")), "zero-shot-bm25").tasks["scifact"]
+    assert isinstance(task, Task)
+    assert (task.queries.name, task.queries.split) == ("scifact", "test")
+
+
+def test_a_dry_run_converts_nothing(job: JobMaker) -> None:
+    plan = make_plan(job("main-beir7", collections={"scifact": "irds:beir/scifact"}, dry_run=True))
+    assert (
+        row_of(plan, "zero-shot-bm25").status("scifact")
+        == "no collection scifact yet: a run downloads irds:beir/scifact"
+    )
+
+
+def test_published_models_have_the_instructions_of_each_collection(
+    job: JobMaker, root: Path, tmp_path: Path, checkpoint: Path
+) -> None:
+    """By the paper's name of a collection, whatever its folder is called."""
+    pytest.importorskip("sentence_transformers", reason="the extra `models` is not installed")
+    shutil.copytree(root / "scifact", tmp_path / "elsewhere")
+    given = {"arguana": str(tmp_path / "elsewhere")}
+    plan = make_plan(
+        job("dense-baselines", collections=given, backbones={"Qwen/Qwen3-Embedding-0.6B": checkpoint}, dry_run=True)
+    )
+    for name, title in (("arguana", "Given a claim,"), ("scifact", "Given a scientific claim,")):
+        task = row_of(plan, "qwen3-embedding-0.6b").tasks[name]
+        assert isinstance(task, Task)
+        assert isinstance(task.retriever, LibraryRetriever)
+        assert str(task.retriever.query_prompt).startswith(f"Instruct: {title}")
+        assert bool(task.retriever.passage_prompt) == (name == "arguana")
+        assert not task.retriever.on_collections
+
+
+def test_what_is_measured_is_done(job: JobMaker) -> None:
+    task = row_of(make_plan(job("main-beir7")), "zero-shot-bm25").tasks["scifact"]
+    assert isinstance(task, Task)
+    fake_evaluation(task.results, {"sparse": {"nDCG@10": {"q": 1.0}}})
+    assert row_of(make_plan(job("main-beir7")), "zero-shot-bm25").status("scifact") == "done"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tables": ("mini",), "collections": {"nq": "x"}}, r"--collections: no table asked for uses 'nq'"),
+        ({"tables": ("main-beir7",), "collections": {"sifact": "x"}}, "Did you mean 'scifact'"),
+        ({"tables": ("mini",), "backbones": {LLADA: "."}}, "--backbones: no row of the tables asked for uses"),
+        ({"tables": ("main-beir7",), "adapters": {"diffembed-dreem": "."}}, "Did you mean 'diffembed-dream'"),
+    ],
+)
+def test_overrides_that_nothing_uses_are_refused(job: JobMaker, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_plan(job(**changes))

@@ -1,0 +1,184 @@
+"""The whole paper on random weights, from checkpoints and collections to its pages, the way of reproduce.py.
+
+By default a part of the rows: of every table at least one for each of its backbones among the paper's four,
+DiffRetriever with LLaDA on every collection, and 2 x 2 budgets, with Dream on MS MARCO alone. Bootstraps have few
+resamples, a latency is one run, and pictures in the reports of single evaluations and analyses are left out. With
+`--full` all that `python -m tools.random_paper` does: every row that takes no weights but the four backbones', the
+paper's 5 x 5 budgets, and latencies as they are measured.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.latency import __main__ as latency
+from benchmarks.latency import loops
+from diffretriever.evaluation import report as evaluation_report
+from diffretriever.evaluation import statistics
+from diffretriever.files import read_bytes, read_text
+from diffretriever.schemas.reproduce import ReproduceJob
+from diffretriever.studies.budgets.report import SECTIONS
+from diffretriever.studies.reproduction.exhibits import EXHIBITS, Exhibit, Findings
+from diffretriever.studies.reproduction.exhibits.statements import checked
+from diffretriever.studies.reproduction.plan import Plan, make_plan
+from diffretriever.studies.reproduction.report import make_report
+from diffretriever.studies.reproduction.sizes import FAMILIES
+from diffretriever.studies.reproduction.tables import BEIR7, load_table
+from tests.evaluation.tex import faults
+from tools.random_paper import RandomPaperJob, run_paper
+
+ALL = ("msmarco-dev", "dl19", "dl20", *BEIR7)
+FEW = {
+    "zero-shot-bm25": ("dl19", "scifact"),
+    "zero-shot-diffretriever-llada-multi": ALL,
+    "zero-shot-diffretriever-dream-multi": ("dl19", "scifact"),
+    "zero-shot-promptreps-qwen2.5-multi": ("dl19", "scifact"),
+    "zero-shot-promptreps-llama3-multi": ("dl19", "scifact"),
+    "fine-tuned-diffretriever-dream-multi": ("msmarco-dev", "scifact"),
+    "fine-tuned-diffretriever-llada-multi": ("msmarco-dev", "scifact"),
+    "dream-multi": ("scifact",),
+    "llada-multi": ("scifact",),
+    "bm25": ("scifact",),
+}
+"""Row → collections that are run by default; rows of other tables with the same settings share their results."""
+SWEPT = {"LLaDA": ("msmarco", *BEIR7), "Dream": ("msmarco",)}
+"""Whose budgets are swept on what by default."""
+SYSTEMS = {"main-indomain": (1, 4), "main-beir7": (1, 4), "beir7-modes": (2, 4), "multistep-indomain": (1, 2),
+           "multistep-beir7": (2, 2), "prompt-comparison": (1, 2), "dense-baselines": (1, 2)}  # fmt: skip
+"""Table with a line for each system → in how many parts it is printed, and how many of the four backbones it has."""
+PAGES = ("html", "md", "tex")
+BACKBONES = {"Dream", "LLaDA", "Qwen2.5", "LLaMA3"}
+WHOLE = ("latency-quality", "overview", "prompts", "heat-maps-train", "query-features", "latency-scaling",
+         "index-storage-figure", "heat-maps-indomain")  # fmt: skip
+"""What lacks nothing with a part of the rows either."""
+LACKING = ("hyperparameters", "dense-baselines", "statements")
+"""What lacks something with all rows: ZeRO-2, the published embedding models, and what is undefined here."""
+UNDEFINED = {"rho-length-sparse", "rho-entropy-sparse"}
+"""Correlations that are undefined where one K_q is the best for all queries, as it can be of random weights."""
+OF_ALL_ROWS = {
+    "single-below-multi", "significant-gains", "best-columns", "oracle-dream-beir", "oracle-llada-beir",
+    "prompt-llama3", "prompt-qwen", "hybrid-over-dense", "dense-over-hybrid",
+}  # fmt: skip
+"""Numbers in the text that follow from rows which are not run by default."""
+
+
+def few(plan: Plan) -> Plan:
+    """The rows of `FEW`, those alone."""
+    tables = []
+    for table, rows in plan.tables:
+        kept = [
+            replace(row, tasks={name: row.tasks[name] for name in FEW[row.row.id] if name in row.tasks})
+            for row in rows
+            if row.row.id in FEW
+        ]
+        tables.append((table, tuple(kept)))
+    return replace(plan, tables=tuple(tables))
+
+
+@pytest.fixture(scope="module")
+def paper(tmp_path_factory: pytest.TempPathFactory, folder_of: Callable[[str], Path], full: bool) -> ReproduceJob:
+    """The reproduction, its pages written, without Ray."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("diffretriever.pipelines.few.is_cluster_at_hand", lambda _: False)
+        patch.setattr("diffretriever.studies.reproduction.runner.ray_session", None)
+        patch.setattr("diffretriever.pipelines.sweep.ray_session", None)
+        config = RandomPaperJob(output=tmp_path_factory.mktemp("random"))
+        (config.output / "inputs").mkdir()
+        for family in FAMILIES.values():
+            (config.output / "inputs" / family).symlink_to(folder_of(family))
+        if full:
+            return run_paper(config, lambda plan: plan)
+        patch.setattr(statistics, "_RESAMPLES", 10)
+        patch.setattr(latency, "in_child", lambda _, __, **given: loops.measure(**given))
+        patch.setattr(loops, "WARM_UP", 0)
+        patch.setattr(loops, "TIMED", 1)
+        patch.setattr(evaluation_report, "draw_measures", lambda *_: b"")
+        for section_of in SECTIONS:
+            patch.setattr(section_of, "figures", lambda *_: {})
+        return run_paper(config.model_copy(update={"budgets": (1, 2)}), few, SWEPT)
+
+
+@pytest.fixture(scope="module")
+def findings(paper: ReproduceJob) -> Findings:
+    plan = make_plan(paper)
+    return Findings(paper, plan, make_report(plan, paper, {}, "c"))
+
+
+def section(paper: ReproduceJob, suffix: str, exhibit: Exhibit) -> str:
+    """What a page has under the title of an exhibit."""
+    (_, _, rest) = read_text(paper.output / f"paper.{suffix}").rpartition(f"{exhibit.place}: {exhibit.title}")
+    return re.split(r"\n## |<h2 |\\subsection", rest)[0]
+
+
+@pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda exhibit: exhibit.name)
+@pytest.mark.parametrize("suffix", PAGES)
+def test_every_table_and_figure_is_on_every_page(paper: ReproduceJob, exhibit: Exhibit, suffix: str) -> None:
+    text = section(paper, suffix, exhibit)
+    assert f"python {'-m benchmarks' if 'latency' in exhibit.name else 'jobs/reproduce.py'}" in text
+    for picture in re.findall(r"[\w-]+\.png", text):
+        assert read_bytes(paper.output / picture).startswith(b"\x89PNG")
+    if exhibit.name in SYSTEMS:
+        parts, backbones = SYSTEMS[exhibit.name]
+        mark = {"md": r"\| paper \|", "html": r'"paper[^"]*">paper</td>', "tex": "& paper &"}[suffix]
+        rows = parts * len(load_table(exhibit.name).rows)
+        assert len(re.findall(mark, text)) == rows, "every row of the paper in every part"
+        assert text.count("ours, authors, stand-in") >= parts * backbones
+
+
+@pytest.mark.parametrize("name", [*SYSTEMS, "decomposition", "compressed-storage", "mini"])
+def test_every_table_has_a_measured_row_for_each_of_its_backbones(findings: Findings, name: str) -> None:
+    (measured,) = findings.tables(name)
+    cells = {row.id: [cell for cell in row.cells if cell.ours is not None] for row in measured.rows}
+    rows = [row for row in load_table(name).rows if cells[row.id]]
+    assert {row.backbone for row in rows} >= {row.backbone for row in load_table(name).rows} & BACKBONES
+    assert rows
+
+
+def test_figures_and_numbers_in_the_text_have_ours(findings: Findings, full: bool) -> None:
+    for exhibit in EXHIBITS:
+        lacks = exhibit.lacks(findings)
+        if exhibit.name in WHOLE or (full and exhibit.name not in LACKING):
+            assert lacks == [], exhibit.name
+    numbers = [(statement.id, found.ours) for statement, found in checked(findings)]
+    lacking = {name for name, ours in numbers if ours is None}
+    assert lacking - UNDEFINED == (set() if full else OF_ALL_ROWS)
+
+
+def test_the_latex_can_be_set(paper: ReproduceJob) -> None:
+    assert faults(read_text(paper.output / "paper.tex")) == []
+
+
+def test_tables_are_rectangles(paper: ReproduceJob) -> None:
+    for text in re.findall(r"(?:^\|.*\n)+", read_text(paper.output / "paper.md"), re.MULTILINE):
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines()}) == 1, text
+    tables = re.findall(r"<table>(.*?)</table>", read_text(paper.output / "paper.html"), re.DOTALL)
+    assert len(tables) >= 2 * len(SYSTEMS)
+    for table in tables:
+        assert len(set(widths(table))) == 1, table
+
+
+def widths(table: str) -> Iterator[int]:
+    """The columns that each row of an HTML table covers, with cells of rows above."""
+    reach: list[int] = []
+    for number, row in enumerate(re.findall(r"<tr.*?</tr>", table)):
+        covered = sum(last > number for last in reach)
+        for attributes in re.findall(r"<t[hd]([^>]*)>", row):
+            spans = dict(re.findall(r'(colspan|rowspan)="(\d+)"', attributes))
+            reach += [number + int(spans.get("rowspan", 1))] * int(spans.get("colspan", 1))
+            covered += int(spans.get("colspan", 1))
+        yield covered
+
+
+def test_ids_are_there_once(paper: ReproduceJob) -> None:
+    ids = re.findall(r' id="([^"]+)"', read_text(paper.output / "paper.html"))
+    assert len(set(ids)) == len(ids)
+
+
+def test_stand_ins_are_named(paper: ReproduceJob) -> None:
+    for suffix in PAGES:
+        assert "STAND-INS WERE USED" in read_text(paper.output / f"paper.{suffix}")

@@ -1,0 +1,186 @@
+"""The plan: what goes into it, what is worked out, what is refused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from diffretriever.collections import Passage
+from diffretriever.presets import load_retriever
+from diffretriever.representations import Representations
+from diffretriever.schemas.plan import PlanJob
+from diffretriever.schemas.retriever import is_neural
+from diffretriever.studies import planning
+from diffretriever.studies.planning import HIDDEN_SIZES, SAMPLE, count, index_bytes, make_plan, measure, page, scan_rate
+
+
+def job(**values: object) -> PlanJob:
+    return PlanJob.model_validate({"passages": 1000, "bandwidth": 10, **values})
+
+
+def test_hours_scan_and_price_by_hand() -> None:
+    plan = make_plan(job(budget=("q4p4", "q4p16"), rate=50, price_per_gib_month=2), None, [])
+    narrow, wide = plan.budgets
+    assert (narrow.budget, wide.budget) == ("q4p4", "q4p16")
+    assert narrow.hours == wide.hours == 1000 / 50 / 3600
+    assert wide.scanned == 1000 * 16 * (384 + 4) == 4 * narrow.scanned
+    assert wide.seconds_per_query == wide.scanned / 10e9
+    assert wide.price_per_month == 2 * wide.stored_bytes / 2**30
+
+
+@pytest.mark.parametrize(
+    ("passages", "budget", "milliseconds"),
+    [(60_000, "q4p16", 10.2), (1_000_000, "q4p4", 9.0), (8_840_000, "q4p4", 31.1)],
+)
+def test_candidates_by_sketches_take_what_was_measured(passages: int, budget: str, milliseconds: float) -> None:
+    """docs/benchmarks.md, "A model's vectors", with means beside the table, on a machine that scans 10.2 GB/s."""
+    plan = make_plan(job(passages=passages, budget=(budget,), bandwidth=10.2), None, [])
+    assert plan.budgets[0].sketches_seconds == pytest.approx(milliseconds / 1e3, rel=0.15)
+
+
+def test_a_batch_on_a_gpu_by_hand() -> None:
+    plan = make_plan(job(budget=("q4p16",), queries=6980, tflops=100), None, [])
+    seconds = 6980 * 4 * 1000 * 16 * 384 * 2 / 100e12
+    assert plan.budgets[0].batch_seconds == pytest.approx(seconds)
+    assert f"exact batch of 6,980 queries: minutes of one GPU (as given)  {seconds / 60:.3g}" in page(plan)
+    assert make_plan(job(), None, []).budgets[0].batch_seconds is None
+    for alone in ({"queries": 5}, {"tflops": 5}):
+        with pytest.raises(ValueError, match="give both --queries and --tflops"):
+            job(**alone)
+
+
+@pytest.mark.parametrize(
+    ("retriever", "vectors", "impacts"),
+    [("minilm-pooled", 1, 0), ("promptreps-llama3", 20, 30), ("diffretriever-dream", 16, 30)],
+)
+def test_vectors_and_impacts_are_those_of_the_method(retriever: str, vectors: int, impacts: int) -> None:
+    (planned,) = make_plan(job(retriever=retriever), None, []).budgets
+    assert (planned.vectors, planned.impacts) == (vectors, impacts)
+
+
+def test_a_vector_a_token_is_as_many_as_there_are_tokens() -> None:
+    (planned,) = make_plan(job(retriever="colbertv2", hidden_size=128, tokens=60), None, []).budgets
+    assert planned.vectors == 60
+    for retriever, tokens, vectors in (
+        ("minilm-tokens", 60, 60),
+        ("minilm-tokens", 600, 256),
+        ("minilm-clustered", 60, 16),
+        ("minilm-clustered", 9, 9),
+    ):
+        (planned,) = make_plan(job(retriever=retriever, tokens=tokens), None, []).budgets
+        assert planned.vectors == vectors
+
+
+@pytest.mark.parametrize(("retriever", "vectors"), [("minilm-tokens", 32), ("diffretriever-dream", 4)])
+def test_a_scan_is_timed_for_usual_queries(retriever: str, vectors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "scan_rate", lambda asked, *_: float(asked))
+    plan = make_plan(job(retriever=retriever, bandwidth=None), None, [])
+    assert [planned.scan_rate for planned in plan.budgets] == [vectors]
+
+
+def test_every_preset_of_the_paper_has_its_size() -> None:
+    assert {HIDDEN_SIZES[name] for name in HIDDEN_SIZES} == {384, 3584, 4096}
+    assert make_plan(job(retriever="repllama-qwen2.5"), None, []).hidden_size == 3584
+    assert make_plan(job(retriever="diffretriever-llada15"), None, []).hidden_size == 4096
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"passages": None}, "give --passages NUMBER, or --collection"),
+        ({"measure": True}, "--measure needs --collection"),
+        ({"measure": True, "collection": "pydoc", "rate": 1}, "--rate or --measure, not both"),
+    ],
+)
+def test_a_command_line_that_says_too_little_or_too_much(values: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        job(**values)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"retriever": "bm25"}, "bm25 makes no vectors"),
+        ({"retriever": "minilm-pooled", "budget": ("q1p1",)}, "no slots: leave --budget out"),
+        ({"retriever": "contriever"}, "facebook/contriever-msmarco's vectors is not known here: give --hidden-size"),
+    ],
+)
+def test_plans_that_cannot_be_made(values: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_plan(job(**values), None, [])
+
+
+class SlowEncoder:
+    """Three vectors a passage, a hundredth of a second each."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Representations:
+        n = len(texts)
+        self.seen.append(n)
+        time.sleep(0.001 * n)
+        return Representations(
+            vectors_MH=np.zeros((3 * n, 8), np.float16),
+            offsets=np.arange(0, 3 * n + 1, 3),
+            slot_tokens=np.zeros(3 * n, np.int32),
+            impact_ids=np.zeros(2 * n, np.int32),
+            impact_weights=np.ones(2 * n, np.float32),
+            impact_offsets=np.arange(0, 2 * n + 1, 2),
+            n_tokens=np.array([len(text.split()) for text in texts], np.int32),
+        )
+
+
+def test_a_collection_is_counted_and_an_encoder_measured() -> None:
+    passages = [Passage(str(n), "ä", f"{n:04} words of text") for n in range(1000)]
+    counted = count(passages)
+    assert (counted.passages, counted.text_bytes) == (1000, 2 + 18)
+    assert len(set(counted.sample)) == SAMPLE
+    assert np.mean([int(p.text[:4]) for p in counted.sample]) == pytest.approx(500, abs=75), "drawn from all of it"
+    encoder = SlowEncoder()
+    measured = measure(encoder, counted.sample)
+    assert encoder.seen[-1] == SAMPLE
+    assert 100 < measured.rate < 1000
+    plan = make_plan(job(passages=None, collection="c", measure=True), counted, [measured])
+    (planned,) = plan.budgets
+    assert (plan.passages, plan.hidden_size, plan.tokens, plan.text_bytes) == (1000, 8, 4, 20)
+    assert (planned.vectors, planned.impacts, planned.rate) == (3, 2, measured.rate)
+    assert plan.measured_on == SAMPLE
+
+
+def test_a_small_collection_is_its_own_sample() -> None:
+    passages = [Passage(str(n), "", "text") for n in range(5)]
+    assert count(passages).sample == passages
+    with pytest.raises(ValueError, match="no passages"):
+        count([])
+
+
+def test_the_probe_measures_a_scan() -> None:
+    rate = scan_rate(2, 4, 64)
+    assert 1e7 < rate < 1e12
+
+
+def test_the_page_has_a_column_a_budget() -> None:
+    plan = make_plan(job(passages=8_841_823, retriever="diffretriever-dream", budget=("q1p1", "q4p16")), None, [])
+    lines = page(plan).splitlines()
+    assert lines[0] == "8,841,823 passages of 75 tokens (322 bytes), diffretriever-dream, vectors of 3,584 numbers"
+    assert lines[2].split() == ["q1p1", "q4p16"]
+    assert next(line for line in lines if "bf16, GiB" in line).split()[-2:] == ["59.03", "944.41"]
+    assert "hours" not in page(plan)
+    assert "price" not in page(plan)
+    priced = page(make_plan(job(rate=2, price_per_gib_month=1), None, []))
+    assert "encoding, hours of one device" in priced
+    assert "price of all three a month" in priced
+
+
+def test_an_index_of_usual_passages_is_that_of_the_plan() -> None:
+    retriever = load_retriever("diffretriever-dream")
+    assert is_neural(retriever)
+    (planned,) = make_plan(job(retriever="diffretriever-dream", passages=5000), None, []).budgets
+    assert index_bytes(retriever, 5000) == planned.stored_bytes
+    unknown = load_retriever("contriever")
+    assert is_neural(unknown)
+    assert index_bytes(unknown, 5000) is None
