@@ -13,10 +13,10 @@ from diffretriever.schemas.selector import FitSelectorJob
 
 def main(config: FitSelectorJob) -> None:
     """Fit, print the cross-validated table, say where selector and report are."""
-    from diffretriever.studies.budgets.selector_report import FITTED_SELECTOR_FILE, fit_selector, selector_table
+    from diffretriever.studies.budgets.selector_report import FITTED_SELECTOR_FILE, report_selector, selector_table
 
     output = as_place(absolute_place(config.output, "--output"))
-    report = fit_selector(config.model_copy(update={"output": output}), shlex.join(["python", *sys.argv]))
+    report = report_selector(config.model_copy(update={"output": output}), shlex.join(["python", *sys.argv]))
     print(selector_table(report))
     print(f"selector: {output / FITTED_SELECTOR_FILE}")
     print(f"report: {output / 'report.md'}")

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from diffretriever.budgets.selectors import FixedSelector, RuleSelector, fit
-from diffretriever.studies.budgets.selector_report import QuerySet, across_folds, across_sets, as_given, joined
+from diffretriever.evaluation.fit_selector import QuerySet, joined
+from diffretriever.studies.budgets.selector_report import across_folds, across_sets, as_given
 from tests.studies.budgets.sweeps import BUDGETS, noise, outcomes
 
 

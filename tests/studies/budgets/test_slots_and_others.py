@@ -16,7 +16,7 @@ from diffretriever.schemas.selector import FitSelectorJob
 from diffretriever.studies.budgets.against import AgainstSection, AgainstTest
 from diffretriever.studies.budgets.features import FeatureSection
 from diffretriever.studies.budgets.report import AnalysisReport, analyse
-from diffretriever.studies.budgets.selector_report import fit_selector
+from diffretriever.studies.budgets.selector_report import report_selector
 from diffretriever.studies.budgets.slots import SlotSection
 from tests.studies.budgets.made_up import make_sweep
 from tests.studies.budgets.made_up_vectors import add_vectors, passage_vectors, query_vectors, scores, vectors
@@ -122,9 +122,9 @@ def test_features_of_the_collection_and_of_a_first_pass_are_correlated(made: Ana
 
 def test_a_selector_may_look_at_idf_and_not_at_a_pass(sweep: Path, tmp_path: Path) -> None:
     values: dict[str, object] = {"sweeps": (sweep / "test",), "mode": "dense", "curve": (0.0,), "output": tmp_path}
-    fit_selector(FitSelectorJob.model_validate(values | {"features": ("length", "mean_idf")}), "x")
+    report_selector(FitSelectorJob.model_validate(values | {"features": ("length", "mean_idf")}), "x")
     with pytest.raises(ValueError, match="'confidence' takes a pass of the encoder"):
-        fit_selector(FitSelectorJob.model_validate(values | {"features": ("confidence",)}), "x")
+        report_selector(FitSelectorJob.model_validate(values | {"features": ("confidence",)}), "x")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""From sweeps on disk to a fitted selector, `fitted_selector.json`, and the report of what it gains.
+"""A selector fitted on sweeps, `fitted_selector.json`, and the report of what it gains.
 
 It is measured on queries that it was not fitted on: across folds of the queries, and across data sets. Only the date in
 `fitted_selector.json` depends on when that is.
@@ -9,15 +9,14 @@ Legend: A query budgets, F features, Q queries.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from diffretriever.budgets.features import FEATURES, check_names
-from diffretriever.budgets.selectors import LinearModel, RuleSelector, Selector, fit, folds
+from diffretriever.budgets.selectors import RuleSelector, Selector, fit, folds
 from diffretriever.evaluation.figures import BLUE, GREY, HEAD_INCHES, INK, MUTED, ORANGE, headed_figure, png, quiet
+from diffretriever.evaluation.fit_selector import QuerySet, fit_selector, joined, query_sets
 from diffretriever.evaluation.formats.tables import (
     NOTHING,
     Cell,
@@ -33,12 +32,12 @@ from diffretriever.evaluation.formats.tables import (
     with_interval,
 )
 from diffretriever.evaluation.statistics import ALPHA, bootstrap_interval, randomisation_p, t_test_p
-from diffretriever.evaluation.sweeps import Outcomes, SweptSplit, open_splits, query_features
+from diffretriever.evaluation.sweeps import open_splits
 from diffretriever.files import write_bytes, write_text
 from diffretriever.progress import track
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import Budget
-from diffretriever.schemas.selector import FitSelectorJob, FittedFeature, LearnedSelectorArtefact
+from diffretriever.schemas.selector import FitSelectorJob, LearnedSelectorArtefact
 from diffretriever.schemas.sweep import SweepMode
 from diffretriever.studies.budgets.oracles import oracle
 
@@ -119,7 +118,7 @@ class FittedSelectorReport(Model):
     """The command line."""
 
 
-def fit_selector(job: FitSelectorJob, command: str) -> FittedSelectorReport:
+def report_selector(job: FitSelectorJob, command: str) -> FittedSelectorReport:
     """Fit on all queries of all sweeps, evaluate across folds and across sets, and write the job's output folder.
 
     Only `created` in fitted_selector.json depends on when that is.
@@ -128,9 +127,9 @@ def fit_selector(job: FitSelectorJob, command: str) -> FittedSelectorReport:
         ValueError: sweeps that do not belong together, or lack the mode, the measure, a budget or a feature.
     """
     splits = open_splits(job.sweeps)
-    sets = _query_sets(job, splits)
+    sets = query_sets(job, splits)
     everything = joined(sets) if len(sets) > 1 else sets[0]
-    artefact = _artefact(job, splits, everything, command)
+    artefact = fit_selector(job, splits, everything, command)
     rule = _rule(everything)
     manifest = splits[0].manifest
     report = FittedSelectorReport(
@@ -158,82 +157,6 @@ def selector_table(report: FittedSelectorReport) -> str:
     return format_table([_cells(row)[: len(_COLUMNS)] for row in report.rows], _COLUMNS)
 
 
-def _query_sets(job: FitSelectorJob, splits: list[SweptSplit]) -> list[QuerySet]:
-    check_names(job.features)
-    late = next((name for name in job.features if FEATURES[name].needs_slots), None)
-    if late is not None:
-        raise ValueError(
-            f"the feature '{late}' takes a pass of the encoder, and a selector chooses before it: leave it out"
-        )
-    outcomes = [_allowed(split.outcomes(job.mode, job.measure), job) for split in splits]
-    k_p = job.passage_budget or _best_passage_budget(outcomes)
-    if k_p not in outcomes[0].passage_budgets:
-        raise ValueError(f"--passage-budget {k_p} was not swept: {listed(outcomes[0].passage_budgets)}")
-    return [
-        QuerySet(split.name, job.features, query_features(split, found.queries, job.features), found, k_p)
-        for split, found in zip(splits, outcomes, strict=True)
-    ]
-
-
-def _best_passage_budget(outcomes: list[Outcomes]) -> int:
-    """Return the K_p of the cell with the best mean over all queries."""
-    first = outcomes[0]
-    values_ABQ = np.concatenate([found.values_ABQ for found in outcomes], axis=2)
-    queries = tuple(map(str, range(values_ABQ.shape[2])))
-    return Outcomes(queries, first.query_budgets, first.passage_budgets, values_ABQ).best().passage
-
-
-def _allowed(outcomes: Outcomes, job: FitSelectorJob) -> Outcomes:
-    """Leave out the query budgets that the job does not allow."""
-    if not job.budgets:
-        return outcomes
-    unknown = sorted(set(job.budgets) - set(outcomes.query_budgets))
-    if unknown:
-        raise ValueError(f"--budgets {unknown[0]} was not swept: K_q is one of {listed(outcomes.query_budgets)}")
-    places = [a for a, budget in enumerate(outcomes.query_budgets) if budget in job.budgets]
-    kept = tuple(outcomes.query_budgets[a] for a in places)
-    return replace(outcomes, query_budgets=kept, values_ABQ=outcomes.values_ABQ[places])
-
-
-def _artefact(
-    job: FitSelectorJob, splits: list[SweptSplit], everything: QuerySet, command: str
-) -> LearnedSelectorArtefact:
-    model = fit(everything.features_QF, everything.values_AQ, everything.outcomes.query_budgets, job.cost)
-    manifest = splits[0].manifest
-    return LearnedSelectorArtefact(
-        fingerprint=manifest.fingerprint,
-        retriever=manifest.retriever,
-        collections=tuple(split.name for split in splits),
-        mode=job.mode,
-        measure=job.measure,
-        passage_budget=everything.passage_budget,
-        queries=len(everything.outcomes.queries),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=command,
-        cost=model.cost,
-        penalty=model.penalty,
-        budgets=model.budgets,
-        features=_fitted_features(everything.names, model),
-        intercepts=tuple(model.intercepts_A.tolist()),
-        coefficients=tuple(map(tuple, model.coefficients_AF.tolist())),
-    )
-
-
-def _fitted_features(names: tuple[str, ...], model: LinearModel) -> tuple[FittedFeature, ...]:
-    columns = zip(
-        names,
-        model.low_F.tolist(),
-        model.high_F.tolist(),
-        model.centre_F.tolist(),
-        model.scale_F.tolist(),
-        strict=True,
-    )
-    return tuple(
-        FittedFeature(name=name, low=low, high=high, centre=centre, scale=scale)
-        for name, low, high, centre, scale in columns
-    )
-
-
 def _rows(sets: list[QuerySet], everything: QuerySet, cost: float) -> list[AdaptiveRow]:
     """Return the default rule and the learned selector on each set, then the latter from each set to each other."""
     tested = [*sets, everything] if len(sets) > 1 else sets
@@ -247,43 +170,6 @@ def _rule(queries: QuerySet) -> AdaptiveRow | None:
     """Evaluate the default rule, where the features that it looks at are there."""
     selector = RuleSelector(queries.outcomes.query_budgets)
     return as_given(selector, queries) if set(selector.features) <= set(queries.names) else None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class QuerySet:
-    """Queries with their features and what each budget gives them.
-
-    Attributes:
-        name: such as `scifact/test`.
-        names: of the F features.
-        features_QF: float64 [Q, F].
-        outcomes: of one mode and measure.
-        passage_budget: K_p of the index that is searched.
-    """
-
-    name: str
-    names: tuple[str, ...]
-    features_QF: np.ndarray
-    outcomes: Outcomes
-    passage_budget: int
-
-    @property
-    def values_AQ(self) -> np.ndarray:  # noqa: N802 (a tensor)
-        """Values at the passage budget, float64 [A, Q]."""
-        return self.outcomes.values_ABQ[:, self.outcomes.passage_budgets.index(self.passage_budget)]
-
-
-def joined(sets: Sequence[QuerySet]) -> QuerySet:
-    """Return all queries as one set named `all`; every query counts the same, so large sets count for more."""
-    first = sets[0]
-    queries = tuple(f"{s.name}/{query}" for s in sets for query in s.outcomes.queries)
-    values_ABQ = np.concatenate([s.outcomes.values_ABQ for s in sets], axis=2)
-    return replace(
-        first,
-        name="all",
-        features_QF=np.concatenate([s.features_QF for s in sets]),
-        outcomes=replace(first.outcomes, queries=queries, values_ABQ=values_ABQ),
-    )
 
 
 def across_folds(queries: QuerySet, cost: float) -> AdaptiveRow:

@@ -1,0 +1,144 @@
+"""From sweeps on disk to a selector of query budgets.
+
+Legend: A query budgets, B passage budgets, F features, Q queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import numpy as np
+
+from diffretriever.budgets.features import FEATURES, check_names
+from diffretriever.budgets.selectors import LinearModel, fit
+from diffretriever.evaluation.formats.tables import listed
+from diffretriever.evaluation.sweeps import Outcomes, SweptSplit, query_features
+from diffretriever.schemas.selector import FitSelectorJob, FittedFeature, LearnedSelectorArtefact
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QuerySet:
+    """Queries with their features and what each budget gives them.
+
+    Attributes:
+        name: such as `scifact/test`.
+        names: of the F features.
+        features_QF: float64 [Q, F].
+        outcomes: of one mode and measure.
+        passage_budget: K_p of the index that is searched.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    features_QF: np.ndarray
+    outcomes: Outcomes
+    passage_budget: int
+
+    @property
+    def values_AQ(self) -> np.ndarray:  # noqa: N802 (a tensor)
+        """Values at the passage budget, float64 [A, Q]."""
+        return self.outcomes.values_ABQ[:, self.outcomes.passage_budgets.index(self.passage_budget)]
+
+
+def joined(sets: Sequence[QuerySet]) -> QuerySet:
+    """Return all queries as one set named `all`; every query counts the same, so large sets count for more."""
+    first = sets[0]
+    queries = tuple(f"{s.name}/{query}" for s in sets for query in s.outcomes.queries)
+    values_ABQ = np.concatenate([s.outcomes.values_ABQ for s in sets], axis=2)
+    return replace(
+        first,
+        name="all",
+        features_QF=np.concatenate([s.features_QF for s in sets]),
+        outcomes=replace(first.outcomes, queries=queries, values_ABQ=values_ABQ),
+    )
+
+
+def query_sets(job: FitSelectorJob, splits: list[SweptSplit]) -> list[QuerySet]:
+    """Return the queries of each split, with the features and budgets of the job.
+
+    Raises:
+        ValueError: sweeps that lack the mode, the measure, a budget or a feature.
+    """
+    check_names(job.features)
+    late = next((name for name in job.features if FEATURES[name].needs_slots), None)
+    if late is not None:
+        raise ValueError(
+            f"the feature '{late}' takes a pass of the encoder, and a selector chooses before it: leave it out"
+        )
+    outcomes = [_allowed(split.outcomes(job.mode, job.measure), job) for split in splits]
+    k_p = job.passage_budget or _best_passage_budget(outcomes)
+    if k_p not in outcomes[0].passage_budgets:
+        raise ValueError(f"--passage-budget {k_p} was not swept: {listed(outcomes[0].passage_budgets)}")
+    return [
+        QuerySet(split.name, job.features, query_features(split, found.queries, job.features), found, k_p)
+        for split, found in zip(splits, outcomes, strict=True)
+    ]
+
+
+def _best_passage_budget(outcomes: list[Outcomes]) -> int:
+    """Return the K_p of the cell with the best mean over all queries."""
+    first = outcomes[0]
+    values_ABQ = np.concatenate([found.values_ABQ for found in outcomes], axis=2)
+    queries = tuple(map(str, range(values_ABQ.shape[2])))
+    return Outcomes(queries, first.query_budgets, first.passage_budgets, values_ABQ).best().passage
+
+
+def _allowed(outcomes: Outcomes, job: FitSelectorJob) -> Outcomes:
+    """Leave out the query budgets that the job does not allow."""
+    if not job.budgets:
+        return outcomes
+    unknown = sorted(set(job.budgets) - set(outcomes.query_budgets))
+    if unknown:
+        raise ValueError(f"--budgets {unknown[0]} was not swept: K_q is one of {listed(outcomes.query_budgets)}")
+    places = [a for a, budget in enumerate(outcomes.query_budgets) if budget in job.budgets]
+    kept = tuple(outcomes.query_budgets[a] for a in places)
+    return replace(outcomes, query_budgets=kept, values_ABQ=outcomes.values_ABQ[places])
+
+
+def fit_selector(
+    job: FitSelectorJob, splits: list[SweptSplit], everything: QuerySet, command: str
+) -> LearnedSelectorArtefact:
+    """Fit a selector on queries of all splits; only its `created` depends on when that is.
+
+    Args:
+        job: what it is to predict, from which features, at which cost.
+        splits: that the queries are of.
+        everything: all of these queries in one set.
+        command: the command line that asks for it.
+    """
+    model = fit(everything.features_QF, everything.values_AQ, everything.outcomes.query_budgets, job.cost)
+    manifest = splits[0].manifest
+    return LearnedSelectorArtefact(
+        fingerprint=manifest.fingerprint,
+        retriever=manifest.retriever,
+        collections=tuple(split.name for split in splits),
+        mode=job.mode,
+        measure=job.measure,
+        passage_budget=everything.passage_budget,
+        queries=len(everything.outcomes.queries),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=command,
+        cost=model.cost,
+        penalty=model.penalty,
+        budgets=model.budgets,
+        features=_fitted_features(everything.names, model),
+        intercepts=tuple(model.intercepts_A.tolist()),
+        coefficients=tuple(map(tuple, model.coefficients_AF.tolist())),
+    )
+
+
+def _fitted_features(names: tuple[str, ...], model: LinearModel) -> tuple[FittedFeature, ...]:
+    columns = zip(
+        names,
+        model.low_F.tolist(),
+        model.high_F.tolist(),
+        model.centre_F.tolist(),
+        model.scale_F.tolist(),
+        strict=True,
+    )
+    return tuple(
+        FittedFeature(name=name, low=low, high=high, centre=centre, scale=scale)
+        for name, low, high, centre, scale in columns
+    )
