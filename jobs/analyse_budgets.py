@@ -7,8 +7,8 @@ import sys
 
 from _entry import absolute_place, run
 
-from diffretriever.schemas.analyse import AnalyseBudgetsJob
 from diffretriever.schemas.places import as_place
+from diffretriever.studies.budgets.analysis_config import AnalyseBudgetsJob
 
 
 def main(config: AnalyseBudgetsJob) -> None:

@@ -7,21 +7,23 @@ from typing import TYPE_CHECKING
 
 from _entry import run
 
-from diffretriever.schemas.describe import DescribeJob
+from diffretriever.studies.topics_config import DescribeJob
 
 if TYPE_CHECKING:
-    from diffretriever.schemas.describe import IndexDescription
+    from diffretriever.studies.topics_config import IndexDescription
 
 
 def main(config: DescribeJob) -> None:
     """Print what the slots of the index's passages say, and the topics among them."""
     from diffretriever.index.table import PassageIndex
+    from diffretriever.schemas.search import SearchOptions
     from diffretriever.search import encoder_of
     from diffretriever.studies.topics import check_readable, describe
 
     index = PassageIndex.open(config.index)
     check_readable(index)
-    found = describe(index, encoder_of(index, config), config)
+    options = SearchOptions(index=config.index, backbone=config.backbone, adapter=config.adapter, device=config.device)
+    found = describe(index, encoder_of(index, options), config)
     print(found.model_dump_json(indent=2) if config.json_output else "\n".join(_shown(found)))
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from _entry import run
 
-from diffretriever.schemas.plan import PlanJob
+from diffretriever.studies.planning_config import PlanJob
 
 if TYPE_CHECKING:
     from diffretriever.studies.planning import Counted, Measured

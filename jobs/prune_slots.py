@@ -8,7 +8,7 @@ import sys
 from _entry import absolute_place, run
 
 from diffretriever.schemas.places import as_place
-from diffretriever.schemas.prune import PruneSlotsJob
+from diffretriever.studies.budgets.pruning_config import PruneSlotsJob
 
 
 def main(config: PruneSlotsJob) -> None:

@@ -8,7 +8,7 @@ import sys
 from _entry import absolute_place, run
 
 from diffretriever.schemas.places import as_place
-from diffretriever.schemas.reproduce import ReproduceJob
+from diffretriever.studies.reproduction.config import ReproduceJob
 
 
 def main(config: ReproduceJob) -> None:

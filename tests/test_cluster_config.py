@@ -16,9 +16,9 @@ from ray.serve import Application
 from ray.serve.schema import ServeDeploySchema
 
 from diffretriever.schemas.encode import EncodeJob
-from diffretriever.schemas.plan import PlanJob
 from diffretriever.schemas.serve_config import ReplicaConfig, ServeConfig
 from diffretriever.studies.planning import make_plan, page
+from diffretriever.studies.planning_config import PlanJob
 
 ROOT = Path(__file__).resolve().parents[1]
 JOB, SERVICE = "kubernetes/rayjob-encode.yaml", "kubernetes/rayservice-search.yaml"

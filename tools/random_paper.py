@@ -17,10 +17,10 @@ from pydantic import PositiveInt
 
 from benchmarks.latency.__main__ import LatencyBenchmark
 from benchmarks.latency.__main__ import main as measure_latencies
-from diffretriever.schemas.analyse import AnalyseBudgetsJob
-from diffretriever.schemas.reproduce import ReproduceJob
 from diffretriever.schemas.settings import JobConfig
 from diffretriever.schemas.sweep import PAPER_COUNTS, SweepJob
+from diffretriever.studies.budgets.analysis_config import AnalyseBudgetsJob
+from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.sizes import FAMILIES
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from benchmarks.measuring import Benchmark, header, in_child, run
 COLUMNS = ("what", "method", "backbone", "representations", "x", "ms")
 if TYPE_CHECKING:
     from diffretriever.evaluation.formats.tables import Cell
-    from diffretriever.schemas.latencies import Line
+    from diffretriever.studies.reproduction.latencies import Line
 
 _QUERY_TOKENS = 32
 
@@ -71,7 +71,7 @@ class LatencyBenchmark(Benchmark):
 def main(config: LatencyBenchmark) -> None:
     """Measure every system, print a table, write JSON if asked to."""
     from diffretriever.evaluation.formats.tables import format_table
-    from diffretriever.schemas.latencies import Latencies
+    from diffretriever.studies.reproduction.latencies import Latencies
 
     about = header()
     with TemporaryDirectory() as temporary:
@@ -86,7 +86,7 @@ def main(config: LatencyBenchmark) -> None:
 
 
 def _lines(system: System, config: LatencyBenchmark, folder: Path) -> Iterator[Line]:
-    from diffretriever.schemas.latencies import Line
+    from diffretriever.studies.reproduction.latencies import Line
 
     backbone = config.backbones.get(system.backbone) or _random(system, config, folder / system.family)
     values = json.loads((backbone / "config.json").read_text("utf-8"))

@@ -21,10 +21,10 @@ from diffretriever.schemas.encode import EncodeJob
 from diffretriever.schemas.evaluate import EvaluateJob
 from diffretriever.schemas.inspect import InspectJob, MaintainJob
 from diffretriever.schemas.places import plain_place
-from diffretriever.schemas.reproduce import ReproduceJob
 from diffretriever.schemas.search import SearchJob
 from diffretriever.schemas.serve_config import ServeConfig
 from diffretriever.search.accelerate import accelerate, missing_files
+from diffretriever.studies.reproduction.config import ReproduceJob
 from tests.index.compressed_cases import compressed, fill
 from tests.index.test_index import add, block, manifest
 

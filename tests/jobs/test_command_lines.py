@@ -16,15 +16,10 @@ from diffretriever.index.manifest import bm25_manifest
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.schemas.accelerate import AccelerateJob
-from diffretriever.schemas.analyse import AnalyseBudgetsJob
 from diffretriever.schemas.compress import CompressJob
-from diffretriever.schemas.describe import DescribeJob
 from diffretriever.schemas.encode import EncodeJob
 from diffretriever.schemas.evaluate import CompareJob, DemoJob, EvaluateJob
 from diffretriever.schemas.inspect import InspectJob, MaintainJob
-from diffretriever.schemas.plan import PlanJob
-from diffretriever.schemas.prune import PruneSlotsJob
-from diffretriever.schemas.reproduce import ReproduceJob
 from diffretriever.schemas.rerank import RerankJob
 from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.schemas.search import BatchSearchJob, SearchJob
@@ -33,6 +28,11 @@ from diffretriever.schemas.settings import JobConfig
 from diffretriever.schemas.sweep import SweepJob
 from diffretriever.schemas.training import TrainJob
 from diffretriever.schemas.training_data import MineNegativesJob, PrepareTrainingJob
+from diffretriever.studies.budgets.analysis_config import AnalyseBudgetsJob
+from diffretriever.studies.budgets.pruning_config import PruneSlotsJob
+from diffretriever.studies.planning_config import PlanJob
+from diffretriever.studies.reproduction.config import ReproduceJob
+from diffretriever.studies.topics_config import DescribeJob
 from tests.search.conftest import PASSAGES
 
 ROOT = Path(__file__).resolve().parents[2]

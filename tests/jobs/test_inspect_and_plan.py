@@ -13,8 +13,8 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.schemas.index import ROW_CHECKSUM, TEXT_SCHEMA
 from diffretriever.schemas.inspect import IndexReport
-from diffretriever.schemas.plan import CapacityPlan
 from diffretriever.schemas.retriever import Bm25Retriever
+from diffretriever.studies.planning_config import CapacityPlan
 from tests.jobs.test_command_lines import job
 from tests.search.conftest import PASSAGES
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from diffretriever.schemas.describe import IndexDescription
 from diffretriever.schemas.serve import Explanation
+from diffretriever.studies.topics_config import IndexDescription
 from tests.encoders.encoder_cases import PARTS
 from tests.jobs.test_command_lines import index as bm25_index  # noqa: F401 (a fixture)
 from tests.jobs.test_command_lines import job

@@ -20,13 +20,13 @@ from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.mining import mine_negatives
 from diffretriever.pipelines.sweep import sweep_budgets
 from diffretriever.presets import load_retriever, read_selection
-from diffretriever.schemas.analyse import AnalyseBudgetsJob
 from diffretriever.schemas.encode import EncodeJob
 from diffretriever.schemas.evaluate import EvaluateJob, EvaluationReport
 from diffretriever.schemas.places import as_place
 from diffretriever.schemas.retriever import Bm25Retriever, MaskedRetriever
 from diffretriever.schemas.search import BatchSearchJob
 from diffretriever.schemas.training_data import MineNegativesJob
+from diffretriever.studies.budgets.analysis_config import AnalyseBudgetsJob
 from diffretriever.studies.budgets.report import analyse
 from tests.pipelines.corpora import line, write_corpus
 from tests.pipelines.sweep_cases import make_job

@@ -11,10 +11,10 @@ import pytest
 from diffretriever.collections import Passage
 from diffretriever.presets import load_retriever
 from diffretriever.representations import Representations
-from diffretriever.schemas.plan import PlanJob
 from diffretriever.schemas.retriever import is_neural
 from diffretriever.studies import planning
 from diffretriever.studies.planning import HIDDEN_SIZES, SAMPLE, count, index_bytes, make_plan, measure, page, scan_rate
+from diffretriever.studies.planning_config import PlanJob
 
 
 def job(**values: object) -> PlanJob:

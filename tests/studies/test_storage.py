@@ -12,7 +12,6 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.representations import Representations
 from diffretriever.schemas.index import IndexManifest
-from diffretriever.schemas.plan import PlanJob
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.scoring.sketches import DIRECTIONS, SKETCH_BYTES
 from diffretriever.search.dense.codes import CODES, build_codes, open_segments
@@ -20,6 +19,7 @@ from diffretriever.search.dense.sketch import SketchProposer
 from diffretriever.search.sparse.segment import DTYPES
 from diffretriever.studies import planning as storage
 from diffretriever.studies.planning import make_plan
+from diffretriever.studies.planning_config import PlanJob
 
 MS_MARCO = 8_841_823
 GIB = 2**30

@@ -14,13 +14,13 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.index.manifest import bm25_manifest, manifest_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.representations import read_vectors
-from diffretriever.schemas.describe import DescribeJob, Example
 from diffretriever.schemas.retriever import Bm25Retriever, LibraryRetriever
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.serve import ReadWord
 from diffretriever.search import searcher_of
 from diffretriever.studies import topics
 from diffretriever.studies.topics import check_readable, describe
+from diffretriever.studies.topics_config import DescribeJob, Example
 from tests.index.compressed_cases import compressed, stored_vectors
 from tests.search.conftest import fill
 

@@ -10,7 +10,6 @@ from diffretriever.schemas.search import SearchOptions
 if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder
     from diffretriever.index.table import PassageIndex
-    from diffretriever.schemas.describe import DescribeJob
     from diffretriever.search.base import Searcher
 
 __all__ = ["encoder_of", "open_searcher", "searcher_of"]
@@ -46,7 +45,7 @@ def searcher_of(index: PassageIndex, options: SearchOptions, encoder: Encoder | 
     return NeuralSearcher(index, encoder_of(index, options, encoder), options)
 
 
-def encoder_of(index: PassageIndex, options: SearchOptions | DescribeJob, encoder: Encoder | None = None) -> Encoder:
+def encoder_of(index: PassageIndex, options: SearchOptions, encoder: Encoder | None = None) -> Encoder:
     """Return the encoder that made an index of a neural retriever; raises as `open_searcher`.
 
     Args:

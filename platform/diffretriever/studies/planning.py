@@ -21,10 +21,10 @@ from diffretriever.codecs import CODECS, bytes_per_vector
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.accelerate import Beside
 from diffretriever.schemas.codec import Bits, CodecConfig
-from diffretriever.schemas.plan import BudgetPlan, CapacityPlan, PlanJob
 from diffretriever.schemas.retriever import NeuralRetriever, has_slots, is_neural
 from diffretriever.scoring.kernels import scan
 from diffretriever.scoring.sketches import READ_BYTES, SKETCH_BYTES
+from diffretriever.studies.planning_config import BudgetPlan, CapacityPlan, PlanJob
 
 GIB = 1 << 30
 SAMPLE = 256

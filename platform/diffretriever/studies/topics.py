@@ -22,8 +22,8 @@ from diffretriever.index.damage import refuse_rows
 from diffretriever.index.table import PassageIndex
 from diffretriever.progress import Progress
 from diffretriever.representations import read_vectors
-from diffretriever.schemas.describe import DescribeJob, Example, IndexDescription, SlotDescription, SlotWord, Topic
 from diffretriever.schemas.serve import Reading
+from diffretriever.studies.topics_config import DescribeJob, Example, IndexDescription, SlotDescription, SlotWord, Topic
 
 _TAKEN_ROWS = 256
 _EXAMPLES = 3

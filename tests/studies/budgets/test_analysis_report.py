@@ -13,11 +13,11 @@ import scipy.stats
 from pyarrow import parquet
 
 from diffretriever.evaluation.sweeps import Outcomes
-from diffretriever.schemas.analyse import AnalyseBudgetsJob
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.sweep import BudgetSelection
 from diffretriever.studies.budgets import report as report_module
 from diffretriever.studies.budgets.analysis import AnalysisData, AnalysisFacts, Section, read_data
+from diffretriever.studies.budgets.analysis_config import AnalyseBudgetsJob
 from diffretriever.studies.budgets.features import FeatureSection
 from diffretriever.studies.budgets.grids import GridSection
 from diffretriever.studies.budgets.oracle_gains import OracleSection

@@ -15,9 +15,9 @@ from diffretriever.evaluation.sweeps import Outcomes
 from diffretriever.index.table import PassageIndex
 from diffretriever.representations import read_vectors
 from diffretriever.schemas.budget import Budget
-from diffretriever.schemas.prune import PruneSlotsJob
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.studies.budgets.pruning import PrunePoint, removal_order
+from diffretriever.studies.budgets.pruning_config import PruneSlotsJob
 from diffretriever.studies.budgets.pruning_report import PruneReport, prune_slots, prune_table
 from tests.search.conftest import fill
 from tests.studies.budgets.made_up import make_sweep

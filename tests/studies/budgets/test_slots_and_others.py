@@ -11,9 +11,9 @@ import scipy.stats
 from pyarrow import feather
 
 from diffretriever.evaluation.sweeps import Outcomes, available_features, open_splits, query_features
-from diffretriever.schemas.analyse import AnalyseBudgetsJob
 from diffretriever.schemas.selector import FitSelectorJob
 from diffretriever.studies.budgets.against import AgainstSection, AgainstTest
+from diffretriever.studies.budgets.analysis_config import AnalyseBudgetsJob
 from diffretriever.studies.budgets.features import FeatureSection
 from diffretriever.studies.budgets.report import AnalysisReport, analyse
 from diffretriever.studies.budgets.selector_report import report_selector

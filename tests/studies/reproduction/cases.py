@@ -11,7 +11,7 @@ import numpy as np
 from diffretriever.evaluation.measures import EvaluationResult
 from diffretriever.evaluation.report import Evaluation, write_evaluation
 from diffretriever.schemas.places import StorePath
-from diffretriever.schemas.reproduce import ReproduceJob
+from diffretriever.studies.reproduction.config import ReproduceJob
 
 JobMaker = Callable[..., ReproduceJob]
 

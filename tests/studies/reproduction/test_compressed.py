@@ -14,9 +14,9 @@ from diffretriever.index.manifest import manifest_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.presets import load_retriever
-from diffretriever.schemas.reproduce import IndexStorage, ReproduceJob
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.studies.reproduction import runner
+from diffretriever.studies.reproduction.config import IndexStorage, ReproduceJob
 from diffretriever.studies.reproduction.plan import Task, make_plan
 from diffretriever.studies.reproduction.report import read_results
 from diffretriever.studies.reproduction.tables import EvaluationSet

@@ -14,12 +14,12 @@ from diffretriever.evaluation.formats import FORMATS, Section
 from diffretriever.evaluation.formats.base import Grid, placed
 from diffretriever.evaluation.formats.tables import points
 from diffretriever.schemas.budget import Budget
-from diffretriever.schemas.latencies import Latencies
 from diffretriever.studies.reproduction.exhibits import EXHIBITS, Exhibit, Findings, asked_for
 from diffretriever.studies.reproduction.exhibits.hyperparameters import code_values, published_hyperparameters
 from diffretriever.studies.reproduction.exhibits.prompts import alternatives, published_prompts, used_prompts
 from diffretriever.studies.reproduction.exhibits.published import published_score
 from diffretriever.studies.reproduction.exhibits.statements import CHECKS, checked, statements
+from diffretriever.studies.reproduction.latencies import Latencies
 from diffretriever.studies.reproduction.plan import make_plan
 from diffretriever.studies.reproduction.report import make_report
 from diffretriever.studies.reproduction.tables import BEIR7, load_table

@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from diffretriever.schemas.reproduce import ReproduceJob
+from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.hours import RowNeeds, best_order, hours_page, needs_of
 from diffretriever.studies.reproduction.plan import make_plan
 from diffretriever.studies.reproduction.sizes import PASSAGES

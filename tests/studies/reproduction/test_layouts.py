@@ -9,7 +9,7 @@ import pytest
 
 from diffretriever.evaluation.formats import FORMATS
 from diffretriever.evaluation.formats.base import Format, Grid, GridCell, GridRow, Section, placed
-from diffretriever.schemas.reproduce import PublishedTable
+from diffretriever.studies.reproduction.config import PublishedTable
 from diffretriever.studies.reproduction.layouts import layout_of
 from diffretriever.studies.reproduction.layouts.compression import size_text
 from diffretriever.studies.reproduction.layouts.marks import Marking, MarkRule, check_marks, marks_of_ours

@@ -12,8 +12,8 @@ from diffretriever.collections import open_collection, read_run
 from diffretriever.files import remove
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.schemas.encode import EncodeJob, EncodeSummary
-from diffretriever.schemas.reproduce import ReproduceJob
 from diffretriever.studies.reproduction import runner
+from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.plan import Task, make_plan
 from diffretriever.studies.reproduction.report import ReproductionReport, write_report
 from diffretriever.studies.reproduction.runner import run_plan

@@ -21,8 +21,8 @@ from benchmarks.latency import loops
 from diffretriever.evaluation import report as evaluation_report
 from diffretriever.evaluation import statistics
 from diffretriever.files import read_bytes, read_text
-from diffretriever.schemas.reproduce import ReproduceJob
 from diffretriever.studies.budgets.report import SECTIONS
+from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits import EXHIBITS, Exhibit, Findings
 from diffretriever.studies.reproduction.exhibits.statements import checked
 from diffretriever.studies.reproduction.plan import Plan, make_plan

@@ -26,11 +26,11 @@ from diffretriever.evaluation.sweeps import (
     query_features,
 )
 from diffretriever.presets import read_selection
-from diffretriever.schemas.analyse import AnalyseBudgetsJob, runs_by_name
 from diffretriever.schemas.base import Model, suggest
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.sweep import SweepMode
+from diffretriever.studies.budgets.analysis_config import AnalyseBudgetsJob, runs_by_name
 from diffretriever.studies.budgets.oracles import SIDES, Oracle, Side, oracle
 
 MODES: tuple[SweepMode, ...] = ("dense", "sparse", "hybrid")

@@ -24,18 +24,18 @@ from diffretriever.evaluation.measures import evaluate
 from diffretriever.evaluation.statistics import bootstrap_interval, holm, t_test_p
 from diffretriever.evaluation.sweeps import SweptSplit, open_splits
 from diffretriever.index.damage import finite_rows
-from diffretriever.index.manifest import check_same, manifest_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.presets import with_places
 from diffretriever.progress import track
 from diffretriever.representations import Representations, offsets_of, read_vectors
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import Budget
-from diffretriever.schemas.prune import PruneSlotsJob
 from diffretriever.schemas.retriever import has_slots
+from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hits, Passages, TopK
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest, maxsim
+from diffretriever.search import encoder_of
 from diffretriever.search.batch import kept_hits, searched_depth
+from diffretriever.studies.budgets.pruning_config import PruneSlotsJob
 
 PruneRule: TypeAlias = Literal["all", "same number", "threshold", "first slots", "encoded"]
 """Which slots stay; see `PrunePoint`."""
@@ -244,8 +244,6 @@ def _encoded(split: SweptSplit, k_q: int, below: int, measure: str) -> dict[int,
 
 
 def _of_index(job: PruneSlotsJob) -> PruneSource:
-    from diffretriever.encoders import load_encoder
-
     assert job.index is not None, "the config has checked this"
     assert job.collection is not None, "the config has checked this"
     index = PassageIndex.open(job.index)
@@ -255,8 +253,8 @@ def _of_index(job: PruneSlotsJob) -> PruneSource:
     collection = open_collection(job.collection)
     asked, qrels = collection.queries(job.split), collection.qrels(job.split)
     k_q = job.query_budget or retriever.budget.query
-    encoder = load_encoder(with_places(retriever, job.backbone, job.adapter), job.device)
-    check_same(index.manifest, manifest_of(encoder), index.uri)
+    options = SearchOptions(index=job.index, backbone=job.backbone, adapter=job.adapter, device=job.device)
+    encoder = encoder_of(index, options)
     ids, vectors_NH, offsets = _passages(index)
     return PruneSource(
         index=index,

@@ -37,7 +37,6 @@ from diffretriever.files import write_bytes, write_text
 from diffretriever.index.rewrite import write_pruned
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.places import IndexPlace
-from diffretriever.schemas.prune import PruneSlotsJob
 from diffretriever.studies.budgets.pruning import (
     PrunePoint,
     PruneSource,
@@ -46,6 +45,7 @@ from diffretriever.studies.budgets.pruning import (
     kept_by,
     open_source,
 )
+from diffretriever.studies.budgets.pruning_config import PruneSlotsJob
 
 _STYLES = {
     "threshold": (BLUE, "o", "-"),

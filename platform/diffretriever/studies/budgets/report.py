@@ -14,9 +14,9 @@ from pydantic import SerializeAsAny, SerializerFunctionWrapHandler, model_serial
 
 from diffretriever.evaluation.formats.tables import Cell, command_blocks, listed, markdown_table
 from diffretriever.files import whole_file, write_bytes, write_text
-from diffretriever.schemas.analyse import AnalyseBudgetsJob
 from diffretriever.studies.budgets.against import AgainstSection
 from diffretriever.studies.budgets.analysis import AnalysisData, AnalysisFacts, Section, read_data
+from diffretriever.studies.budgets.analysis_config import AnalyseBudgetsJob
 from diffretriever.studies.budgets.features import FeatureSection
 from diffretriever.studies.budgets.grids import GridSection
 from diffretriever.studies.budgets.oracle_gains import OracleSection

@@ -25,8 +25,8 @@ from diffretriever.ledger import Ledger
 from diffretriever.presets import load_retriever, with_places
 from diffretriever.schemas.base import flat_fields, suggest
 from diffretriever.schemas.places import StorePath
-from diffretriever.schemas.reproduce import Measured, PublishedRow, PublishedTable, ReproduceJob
 from diffretriever.schemas.retriever import NeuralRetriever, RetrieverConfig, has_slots, is_neural, is_trainable
+from diffretriever.studies.reproduction.config import Measured, PublishedRow, PublishedTable, ReproduceJob
 from diffretriever.studies.reproduction.protocols import chosen, set_up, under
 from diffretriever.studies.reproduction.sizes import corpus_of
 from diffretriever.studies.reproduction.tables import AVERAGE, MINI, EvaluationSet, check_names, find_set, load_tables

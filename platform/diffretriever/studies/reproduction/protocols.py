@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from diffretriever.schemas.base import suggest
-from diffretriever.schemas.reproduce import Protocol, PublishedRow, PublishedTable, Regime, Vectors
 from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, RetrieverConfig, is_neural
+from diffretriever.studies.reproduction.config import Protocol, PublishedRow, PublishedTable, Regime, Vectors
 
 DEFAULT = ("authors", "paper")
 """What a reproduction runs where nobody says which."""

@@ -20,7 +20,7 @@ from diffretriever.schemas.base import Model
 from diffretriever.schemas.encode import EncodeSummary
 from diffretriever.schemas.evaluate import EvaluationReport
 from diffretriever.schemas.places import StorePath
-from diffretriever.schemas.reproduce import STORAGE_FILE, IndexStorage, PublishedTable, ReproduceJob
+from diffretriever.studies.reproduction.config import STORAGE_FILE, IndexStorage, PublishedTable, ReproduceJob
 from diffretriever.studies.reproduction.plan import DONE, READY, Plan, PlannedRow, Task
 from diffretriever.studies.reproduction.tables import AVERAGE, BEIR7
 

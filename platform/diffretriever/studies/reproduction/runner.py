@@ -20,12 +20,10 @@ import torch
 import yaml
 
 from diffretriever.collections import Run, open_collection, write_run
-from diffretriever.encoders import load_encoder
 from diffretriever.evaluation.evaluate import evaluate_job, with_measures
 from diffretriever.evaluation.measures import EvaluationResult, evaluate
 from diffretriever.evaluation.report import Evaluation, write_evaluation
 from diffretriever.files import file_size, is_file, write_text
-from diffretriever.index.manifest import check_same, manifest_of
 from diffretriever.index.rewrite import sample_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_place
@@ -39,10 +37,11 @@ from diffretriever.schemas.compress import CompressJob
 from diffretriever.schemas.encode import NO_METADATA, EncodeJob
 from diffretriever.schemas.evaluate import EvaluateJob
 from diffretriever.schemas.places import StorePath
-from diffretriever.schemas.reproduce import COMPRESSED, STORAGE_FILE, UNCOMPRESSED, IndexStorage, ReproduceJob
 from diffretriever.schemas.retriever import is_neural
 from diffretriever.schemas.settings import RayConfig
+from diffretriever.search import encoder_of
 from diffretriever.search.dense.averaged import AveragedSlots
+from diffretriever.studies.reproduction.config import COMPRESSED, STORAGE_FILE, UNCOMPRESSED, IndexStorage, ReproduceJob
 from diffretriever.studies.reproduction.plan import Plan, Task
 from diffretriever.studies.reproduction.report import read_results
 from diffretriever.studies.reproduction.sizes import BF16, CODEC
@@ -155,8 +154,7 @@ def evaluate_pooled_slots(job: EvaluateJob, command: str) -> None:
     index = PassageIndex.open(job.index)
     if not is_neural(index.manifest.retriever):
         raise ValueError(f"{index.uri} is of the bm25 method: it has no slots to average")
-    encoder = load_encoder(index.manifest.retriever, job.device)
-    check_same(index.manifest, manifest_of(encoder), index.uri)
+    encoder = encoder_of(index, job)
     hits = AveragedSlots(index).search(encoder.encode_queries([query.text for query in queries]), job.top_k)
     run = Run([query.id for query in queries], hits)
     results = {"dense": evaluate(run, qrels, job.measures)}

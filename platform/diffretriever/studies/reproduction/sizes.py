@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from diffretriever.codecs import storage_bytes
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.codec import CodecConfig
-from diffretriever.schemas.reproduce import PublishedRow
 from diffretriever.schemas.retriever import has_slots
 from diffretriever.studies.planning import HIDDEN_SIZES, ZSTD_SHARE
+from diffretriever.studies.reproduction.config import PublishedRow
 from diffretriever.testing import FAMILIES as FORMATS
 from diffretriever.testing.published import Published, Shapes, Sizes
 

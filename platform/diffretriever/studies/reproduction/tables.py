@@ -18,7 +18,7 @@ from diffretriever.collections.beir import FOLDERS
 from diffretriever.files import cache_dir
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.places import plain_place
-from diffretriever.schemas.reproduce import PublishedTable, ReproduceJob
+from diffretriever.studies.reproduction.config import PublishedTable, ReproduceJob
 
 MINI = "mini"
 """The table that is ours: all methods on the embedded backbone."""

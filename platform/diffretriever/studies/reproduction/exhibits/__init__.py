@@ -8,7 +8,7 @@ from __future__ import annotations
 from diffretriever.evaluation.formats import FORMATS, Command, Section
 from diffretriever.evaluation.formats.base import Block
 from diffretriever.files import write_bytes, write_text
-from diffretriever.schemas.reproduce import ReproduceJob
+from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.exhibits.decomposition import Decomposition
 from diffretriever.studies.reproduction.exhibits.heat_maps import HeatMaps

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from diffretriever.files import is_file, read_model
 from diffretriever.schemas.places import Place
-from diffretriever.schemas.reproduce import ReproduceJob
+from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.tables import AVERAGE, BEIR7
 
 if TYPE_CHECKING:

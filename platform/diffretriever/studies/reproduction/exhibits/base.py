@@ -10,10 +10,10 @@ from functools import cached_property
 
 from diffretriever.evaluation.formats.base import Block
 from diffretriever.files import is_file, read_text, understood
-from diffretriever.schemas.latencies import Latencies
 from diffretriever.schemas.places import Place
-from diffretriever.schemas.reproduce import ReproduceJob
+from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.analyses import Analysis, read_analyses
+from diffretriever.studies.reproduction.latencies import Latencies
 from diffretriever.studies.reproduction.plan import Plan
 from diffretriever.studies.reproduction.report import ReproducedTable, ReproductionReport
 

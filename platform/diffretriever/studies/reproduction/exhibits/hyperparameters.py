@@ -12,9 +12,9 @@ import yaml
 from diffretriever.evaluation.formats.base import Grid, GridCell, GridRow, Rule
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.base import Model
-from diffretriever.schemas.reproduce import ReproduceJob
 from diffretriever.schemas.retriever import has_slots, is_neural
 from diffretriever.schemas.training import Recipe, TrainJob
+from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.sizes import FAMILIES, parameters_of, published_of, shapes_of
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diffretriever.evaluation.formats.base import Picture
-from diffretriever.schemas.reproduce import PublishedRow, ReproduceJob
+from diffretriever.studies.reproduction.config import PublishedRow, ReproduceJob
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.sizes import PASSAGES, corpus_of, index_size
 from diffretriever.studies.reproduction.tables import BEIR7, load_table

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from diffretriever.evaluation.formats.base import Picture
 from diffretriever.evaluation.formats.tables import points
-from diffretriever.schemas.reproduce import ReproduceJob
+from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.exhibits.published import figure_facts, published_score
 from diffretriever.studies.reproduction.tables import AVERAGE

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diffretriever.evaluation.formats.base import Picture
-from diffretriever.schemas.latencies import Latencies, Point
-from diffretriever.schemas.reproduce import ReproduceJob
+from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.exhibits.latency_quality import latency_command
 from diffretriever.studies.reproduction.exhibits.published import figure_facts
+from diffretriever.studies.reproduction.latencies import Latencies, Point
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from diffretriever.evaluation.formats.base import Picture
 from diffretriever.evaluation.formats.tables import points
-from diffretriever.schemas.reproduce import ReproduceJob
+from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.analyses import shown_names
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.exhibits.published import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diffretriever.schemas.reproduce import ReproduceJob
+from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 
 _METHOD = (

@@ -12,8 +12,8 @@ import yaml
 
 from diffretriever.encoders.preparer import SYSTEM, Prompt, build_prompt
 from diffretriever.evaluation.formats.base import Grid, GridCell, GridRow
-from diffretriever.schemas.reproduce import ReproduceJob
 from diffretriever.schemas.retriever import PromptConfig, Side
+from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 
 _SEVERAL = 4

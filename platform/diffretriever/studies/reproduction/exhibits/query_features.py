@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from diffretriever.evaluation.formats.base import Picture
 from diffretriever.files import open_input, understood
-from diffretriever.schemas.reproduce import ReproduceJob
+from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.analyses import MADE_BY, Analysis, shown_names
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.exhibits.published import ANALYSES, BACKBONES, figure_facts

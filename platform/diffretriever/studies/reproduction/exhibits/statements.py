@@ -12,7 +12,7 @@ import yaml
 from diffretriever.evaluation.formats.base import NO_VALUE, Grid, GridCell, GridRow
 from diffretriever.evaluation.formats.tables import points, signed
 from diffretriever.schemas.base import Model
-from diffretriever.schemas.reproduce import ReproduceJob
+from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.exhibits.latency_quality import query_latency
 from diffretriever.studies.reproduction.exhibits.oracles import our_bars

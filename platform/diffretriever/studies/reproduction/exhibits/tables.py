@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from diffretriever.evaluation.formats.base import Block
-from diffretriever.schemas.reproduce import ReproduceJob
+from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.layouts import layout_of
 from diffretriever.studies.reproduction.layouts.marks import check_marks

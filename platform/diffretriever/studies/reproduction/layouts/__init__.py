@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import yaml
 
-from diffretriever.schemas.reproduce import PublishedTable
+from diffretriever.studies.reproduction.config import PublishedTable
 from diffretriever.studies.reproduction.layouts.compression import CompressionLayout
 from diffretriever.studies.reproduction.layouts.systems import SystemsLayout, plain_layout
 

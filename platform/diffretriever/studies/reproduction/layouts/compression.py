@@ -8,7 +8,7 @@ from typing import Literal
 from diffretriever.evaluation.formats.base import NO_VALUE, Grid, GridCell, GridRow
 from diffretriever.evaluation.formats.tables import points
 from diffretriever.schemas.base import Model
-from diffretriever.schemas.reproduce import PublishedRow, PublishedTable
+from diffretriever.studies.reproduction.config import PublishedRow, PublishedTable
 from diffretriever.studies.reproduction.layouts.marks import Marking, Place, marks_of_ours
 from diffretriever.studies.reproduction.layouts.systems import View
 from diffretriever.studies.reproduction.report import ReproducedRow, ReproducedTable

@@ -12,7 +12,7 @@ from pydantic import Field
 from diffretriever.evaluation.formats.base import NO_VALUE, Grid, GridCell, GridRow
 from diffretriever.evaluation.formats.tables import points
 from diffretriever.schemas.base import Model
-from diffretriever.schemas.reproduce import PublishedRow, PublishedTable
+from diffretriever.studies.reproduction.config import PublishedRow, PublishedTable
 from diffretriever.studies.reproduction.layouts.marks import Marking, marks_of_ours
 from diffretriever.studies.reproduction.report import ReproducedCell, ReproducedRow, ReproducedTable
 from diffretriever.studies.reproduction.tables import load_table
