@@ -141,7 +141,7 @@ def test_a_collection_is_counted_and_an_encoder_measured() -> None:
     assert len(set(counted.sample)) == SAMPLE
     assert np.mean([int(p.text[:4]) for p in counted.sample]) == pytest.approx(500, abs=75), "drawn from all of it"
     encoder = SlowEncoder()
-    measured = measure(encoder, counted.sample)
+    measured = measure(encoder, counted.sample)  # type: ignore[arg-type]
     assert encoder.seen[-1] == SAMPLE
     assert 100 < measured.rate < 1000
     plan = make_plan(job(passages=None, collection="c", measure=True), counted, [measured])

@@ -13,11 +13,12 @@ import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, get_args
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
 from diffretriever.codecs import CODECS, bytes_per_vector
+from diffretriever.collections import Passage
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.accelerate import Beside
 from diffretriever.schemas.codec import Bits, CodecConfig
@@ -25,6 +26,9 @@ from diffretriever.schemas.retriever import NeuralRetriever, has_slots, is_neura
 from diffretriever.scoring.kernels import scan
 from diffretriever.scoring.sketches import READ_BYTES, SKETCH_BYTES
 from diffretriever.studies.planning_config import BudgetPlan, CapacityPlan, PlanJob
+
+if TYPE_CHECKING:
+    from diffretriever.encoders.base import Encoder
 
 GIB = 1 << 30
 SAMPLE = 256
@@ -198,25 +202,6 @@ def _hidden_size(retriever: NeuralRetriever) -> int:
     return HIDDEN_SIZES[source]
 
 
-class Text(Protocol):
-    """A passage, as far as it matters here."""
-
-    @property
-    def title(self) -> str:
-        """Blank where there is none."""
-
-    @property
-    def text(self) -> str:
-        """The passage itself."""
-
-
-class PassageEncoder(Protocol):
-    """An encoder, as far as it matters here."""
-
-    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Any:
-        """Return representations."""
-
-
 @dataclass(frozen=True)
 class Counted:
     """A collection's size."""
@@ -224,7 +209,7 @@ class Counted:
     passages: int
     text_bytes: float
     """Average of title and text, UTF-8."""
-    sample: list[Text]
+    sample: list[Passage]
     """Passages drawn at random."""
 
 
@@ -241,7 +226,7 @@ class Measured:
     impacts: float
 
 
-def count(passages: Iterable[Text]) -> Counted:
+def count(passages: Iterable[Passage]) -> Counted:
     """Count passages and draw a sample, in one pass.
 
     Raises:
@@ -249,7 +234,7 @@ def count(passages: Iterable[Text]) -> Counted:
     """
     draw = random.Random(0)  # noqa: S311 (no secret)
     n, size = 0, 0
-    sample: list[Text] = []
+    sample: list[Passage] = []
     for passage in passages:
         n += 1
         size += len(passage.title.encode()) + len(passage.text.encode())
@@ -261,7 +246,7 @@ def count(passages: Iterable[Text]) -> Counted:
     return Counted(n, size / n, sample)
 
 
-def measure(encoder: PassageEncoder, sample: Sequence[Text]) -> Measured:
+def measure(encoder: Encoder, sample: Sequence[Passage]) -> Measured:
     """Encode the sample, preparation included, and time it; a part of it is encoded before, to warm up."""
     titles, texts = [p.title for p in sample], [p.text for p in sample]
     encoder.encode_passages(titles[:_WARM_UP], texts[:_WARM_UP])

@@ -239,7 +239,7 @@ def _encoded(split: SweptSplit, k_q: int, below: int, measure: str) -> dict[int,
         place = str(split.index_folder(k_p))
         if k_p < below and PassageIndex.exists(place):
             values = dict(zip(outcomes.queries, outcomes.at(Budget(k_q, k_p)).tolist(), strict=True))
-            found[k_p] = (values, _count_vectors(PassageIndex.open(place)))
+            found[k_p] = (values, count_vectors(PassageIndex.open(place)))
     return found
 
 
@@ -283,7 +283,8 @@ def _passages(index: PassageIndex) -> tuple[list[str], np.ndarray, np.ndarray]:
     return ids, np.concatenate(parts), offsets_of(np.concatenate(counts))
 
 
-def _count_vectors(index: PassageIndex) -> int:
+def count_vectors(index: PassageIndex) -> int:
+    """Return the number of slot vectors of an index."""
     # Every vector has its slot word, and those are far smaller to read.
     batches = index.batches(["slot_tokens"], _BATCH_ROWS)
     return sum(len(batch.column("slot_tokens").flatten()) for batch in batches)

@@ -27,7 +27,7 @@ from diffretriever.schemas.base import flat_fields, suggest
 from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.retriever import NeuralRetriever, RetrieverConfig, has_slots, is_neural, is_trainable
 from diffretriever.studies.reproduction.config import Measured, PublishedRow, PublishedTable, ReproduceJob
-from diffretriever.studies.reproduction.protocols import chosen, set_up, under
+from diffretriever.studies.reproduction.protocols import chosen, has_adapter, set_up, under
 from diffretriever.studies.reproduction.sizes import corpus_of
 from diffretriever.studies.reproduction.tables import AVERAGE, MINI, EvaluationSet, check_names, find_set, load_tables
 
@@ -249,7 +249,7 @@ def tuned_presets(tables: Sequence[PublishedTable]) -> dict[str, str]:
 
 def _adapter(row: PublishedRow, preset: str, config: NeuralRetriever, job: ReproduceJob) -> str | None:
     """Return the adapter to put in place of the preset's; zero-shot rows of the same preset get none."""
-    if not row.needs_adapter and not _has_adapter(config):
+    if not row.needs_adapter and not has_adapter(config):
         return None
     if preset in job.adapters:
         return str(job.adapters[preset])
@@ -273,10 +273,6 @@ def _training(preset: str, config: NeuralRetriever) -> str:
         f"needs an adapter{passes}: python jobs/train.py --recipe paper --train SET --retriever {preset}{where} "
         f"--output FOLDER, then --adapters {preset}=FOLDER/adapter"
     )
-
-
-def _has_adapter(config: RetrieverConfig) -> bool:
-    return is_neural(config) and config.backbone.adapter is not None
 
 
 def _pin(config: NeuralRetriever, preset: str) -> tuple[NeuralRetriever, str]:

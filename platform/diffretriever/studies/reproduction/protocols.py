@@ -58,7 +58,7 @@ def under(table: PublishedTable, protocol: Protocol) -> PublishedTable:
 def set_up(row: PublishedRow, preset: RetrieverConfig) -> Setup:
     """Return what runs the row: its preset, changed by the protocol that it is under, then by its own settings."""
     config, search = preset, dict[str, Any]()
-    regime: Regime = row.regime or ("fine-tuned" if row.needs_adapter or _has_adapter(preset) else "zero-shot")
+    regime: Regime = row.regime or ("fine-tuned" if row.needs_adapter or has_adapter(preset) else "zero-shot")
     own = with_settings(preset, row.settings)
     vectors: Vectors = "one" if own.max_vectors("query") == own.max_vectors("passage") == 1 else "many"
     for rule in protocols()[row.protocol].rules if row.protocol is not None else ():
@@ -87,5 +87,6 @@ def _extended(protocol: Protocol, known: Mapping[str, Protocol]) -> Protocol:
     return protocol.model_copy(update={"rules": (*before.rules, *protocol.rules)})
 
 
-def _has_adapter(config: RetrieverConfig) -> bool:
+def has_adapter(config: RetrieverConfig) -> bool:
+    """Return whether a retriever names an adapter."""
     return is_neural(config) and config.backbone.adapter is not None

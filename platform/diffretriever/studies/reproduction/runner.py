@@ -41,6 +41,7 @@ from diffretriever.schemas.retriever import is_neural
 from diffretriever.schemas.settings import RayConfig
 from diffretriever.search import encoder_of
 from diffretriever.search.dense.averaged import AveragedSlots
+from diffretriever.studies.budgets.pruning import count_vectors
 from diffretriever.studies.reproduction.config import COMPRESSED, STORAGE_FILE, UNCOMPRESSED, IndexStorage, ReproduceJob
 from diffretriever.studies.reproduction.plan import Plan, Task
 from diffretriever.studies.reproduction.report import read_results
@@ -48,7 +49,6 @@ from diffretriever.studies.reproduction.sizes import BF16, CODEC
 
 _ZSTD_LEVEL = 3
 _SAMPLE = 4096
-_BATCH_ROWS = 65536
 
 
 def run_plan(plan: Plan, job: ReproduceJob, command: str, log: Callable[[str], None]) -> dict[Path | StorePath, str]:
@@ -203,9 +203,7 @@ def storage_of(before: PassageIndex, after: PassageIndex) -> IndexStorage:
     codec = after.manifest.codec
     assert codec is not None, "the copy is compressed"
     assert before.manifest.hidden_size is not None, "so the index has vectors"
-    batches = before.batches(["slot_tokens"], _BATCH_ROWS)
-    # Every vector has its slot word, and those are far smaller to read.
-    vectors = sum(len(batch.column("slot_tokens").flatten()) for batch in batches)
+    vectors = count_vectors(before)
     raw = vectors * before.manifest.hidden_size * BF16
     sample_SH, _ = sample_of(before, _SAMPLE)
     data = torch.from_numpy(sample_SH).to(torch.bfloat16).view(torch.int16).numpy().tobytes()
