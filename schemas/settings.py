@@ -32,8 +32,6 @@ from pydantic_settings import (
 from diffretriever.schemas.base import CommaSeparated, Model, refuse_unknown_keys, suggest
 from diffretriever.schemas.places import StorePath, plain_place
 
-RENAMED_FLAGS = {"--vectors": "--beside"}
-"""A flag of any job that is gone → what it is called now, as `"--old": "--new"`: who uses the old one is told."""
 _VALUES = (
     (r"\{Budget,Path,StorePath\}", "qNpN"),
     (r"\{Path,StorePath\}", "PLACE"),
@@ -106,10 +104,6 @@ class JobConfig(Model):
             raise ValueError(f"--config {path} is not valid YAML: {error}") from error
         if not isinstance(values, dict):
             raise ValueError(f"--config {path} must hold `key: value` lines")
-        for key in values:
-            name = RENAMED_FLAGS.get(_flag_of(str(key)), "").removeprefix("--").replace("-", "_")
-            if key not in cls.model_fields and name in cls.model_fields:
-                raise ValueError(f"{path}: {key} is now called {name}")
         refuse_unknown_keys(values, cls.model_fields, path)
         if "trust_code" in values:
             raise ValueError(
@@ -288,9 +282,6 @@ def _refuse_unknown_flags(arguments: list[str], cls: type[JobConfig]) -> None:
         flag = argument.partition("=")[0]
         if not flag.startswith("--") or flag in known:
             continue
-        positive = "--" + flag.removeprefix("--").removeprefix("no-")
-        if RENAMED_FLAGS.get(positive) in known:
-            raise ValueError(f"{positive} is now called {RENAMED_FLAGS[positive]}")
         raise ValueError(f"unknown flag {flag}.{suggest(flag, offered)}")
 
 

@@ -28,7 +28,6 @@ from diffretriever.schemas.retriever import (
     is_neural,
     is_trainable,
 )
-from diffretriever.schemas.settings import RENAMED_FLAGS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -153,28 +152,6 @@ def test_wrong_command_lines_end_with_status_2_and_the_reason(
         EncodeJob.from_command_line(arguments)
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("old", ["--old-place", "--old-place=x", "--no-old-place"])
-def test_a_renamed_flag_answers_with_its_new_name(
-    old: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(RENAMED_FLAGS, "--old-place", "--index")
-    with pytest.raises(SystemExit) as stop:
-        EncodeJob.from_command_line(["--collection", "c", old])
-    assert stop.value.code == 2
-    assert "--old-place is now called --index" in capsys.readouterr().err
-
-
-def test_a_renamed_key_of_a_job_file_answers_with_its_new_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(RENAMED_FLAGS, "--old-rows", "--rows-per-block")
-    file = tmp_path / "job.yaml"
-    file.write_text("old_rows: 3\n")
-    with pytest.raises(SystemExit):
-        EncodeJob.from_command_line(["--config", str(file)])
-    assert f"{file}: old_rows is now called rows_per_block" in capsys.readouterr().err
 
 
 def test_help_says_defaults_where_there_are_some(capsys: pytest.CaptureFixture[str]) -> None:
