@@ -111,8 +111,6 @@ class Verification(Model):
 
     rows: int
     """Passages that were read."""
-    unchecked_rows: int = 0
-    """Of these, rows of a table made before rows had checksums: damage to their vectors may not be seen."""
     vectors: int
     """Their vectors."""
     coded_vectors: int
@@ -120,8 +118,7 @@ class Verification(Model):
     postings: int = 0
     """Impacts that were compared with their postings."""
     without_checksums: int = 0
-    """Files that were made before there were checksums: of fragments, compared with the table alone, and of deleted
-    rows; one of these may also be of a job that was killed."""
+    """Files of deleted rows that have no checksum, such as one of a job that was killed."""
     problems: list[Problem]
     """Empty where all is well."""
 

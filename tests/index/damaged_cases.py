@@ -1,4 +1,4 @@
-"""Indexes as none are written any more: of 101 passages of which one holds NaN or infinity, or without checksums."""
+"""Damaged indexes: 101 passages of which one holds NaN or infinity, and files that differ from the table."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from diffretriever.artefacts.artefact import HEADER, LISTING, Listing
 from diffretriever.collections import Passage
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
@@ -41,9 +42,9 @@ def damaged_index(folder: Path, number: float, where: Literal["vector", "weight"
     return index
 
 
-def without_checksums(artefact: Path) -> Path:
-    """Leave the folder of an artefact as it was made before there were checksums."""
-    listing = artefact / "artefact.json"
-    (artefact / "header.json").write_text(json.dumps(json.loads(listing.read_text())["header"]))
-    listing.unlink()
-    return artefact
+def resealed(artefact: Path) -> None:
+    """List the files of an artefact's folder again, so that all that was done to them counts as written."""
+    header = json.loads((artefact / LISTING).read_text())["header"]
+    (artefact / LISTING).unlink()
+    (artefact / HEADER).write_text(json.dumps(header))
+    Listing.seal(artefact)

@@ -19,11 +19,10 @@ import pytest
 
 from diffretriever.index import vectors
 from diffretriever.index.damage import manifests_of
-from diffretriever.index.manifest import bm25_manifest, table_schema
+from diffretriever.index.manifest import bm25_manifest
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.schemas.accelerate import AccelerateJob
-from diffretriever.schemas.index import ROW_CHECKSUM, passage_schema
 from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hits
@@ -34,7 +33,7 @@ from diffretriever.search.dense.candidates import PROPOSERS
 from diffretriever.search.dense.codes import open_segments
 from diffretriever.search.inspection import inspect
 from diffretriever.search.sparse import open_sparse
-from tests.index.compressed_cases import CPU, HIDDEN, QUERIES, add, compressed, fill, manifest
+from tests.index.compressed_cases import CPU, QUERIES, compressed, fill
 from tests.search.conftest import PASSAGES
 from tests.search.conftest import QUERIES as TEXTS
 from tests.search.dense_cases import prepare
@@ -279,20 +278,6 @@ def test_zeros_in_the_names_of_encodings_are_a_sentence(tmp_path: Path) -> None:
             read()
 
 
-def test_rows_of_an_older_table_are_read_added_to_and_counted_as_unchecked(tmp_path: Path) -> None:
-    plain = passage_schema(HIDDEN).with_metadata(table_schema(manifest()).metadata)
-    with patch("diffretriever.index.table.table_schema", return_value=plain):
-        index = fill(str(tmp_path / "index"), 3)
-    add(index, ["p3"], seed=2)
-    assert ROW_CHECKSUM not in index.dataset.schema.names
-    verification = inspect(index, check=True).verification
-    assert verification is not None
-    assert (verification.rows, verification.unchecked_rows, verification.problems) == (4, 4, [])
-    made = inspect(compressed(index, "residual2"), check=True).verification
-    assert made is not None
-    assert (made.rows, made.unchecked_rows, made.problems) == (4, 0, [])
-
-
 @pytest.mark.parametrize(
     "name",
     ["codes/*/scales.bin", "postings/*/segment/rows.npy", "codes/*/sketch/factors.bin", "codes/*/*/plaid.safetensors"],
@@ -310,12 +295,12 @@ def test_the_job_makes_damaged_files_anew(name: str, tmp_path: Path) -> None:
 
 
 def test_another_name_of_the_column_of_checksums_is_found(tmp_path: Path) -> None:
-    """Rows would count as those of an older table, which nobody checks."""
+    """No row of it can be checked."""
     index = fill(str(tmp_path / "index"), 5)
     file = newest_manifest(index)
     file.write_bytes(file.read_bytes().replace(b"row_checksum", b"row_checksuo"))
     (problem,) = problems(tmp_path / "index")
-    assert "another name: ['row_checksuo']" in problem
+    assert "a column is not as the manifest wants it: ['row_checksum']" in problem
 
 
 def test_a_changed_bit_of_a_manifest_is_found_or_changes_nothing_that_is_searched(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from tests.index.compressed_cases import (
     stored_vectors,
     streamed,
 )
-from tests.index.damaged_cases import without_checksums
+from tests.index.damaged_cases import resealed
 
 
 @pytest.fixture
@@ -195,11 +195,13 @@ def test_candidates_of_a_compressed_index_are_refused(index: PassageIndex) -> No
 def test_damage_beside_the_table_is_found(name: str, kind: str, index: PassageIndex) -> None:
     made = compressed(index, "product2")
     accelerate(AccelerateJob(index=made.uri))
-    file = without_checksums(PACKED.artefact(made, made.fragments()[0]).path) / f"{name}.bin"
+    folder = PACKED.artefact(made, made.fragments()[0]).path
+    file = folder / f"{name}.bin"
     data = bytearray(file.read_bytes())
     # The last byte of the last number.
     data[-1] ^= 1
     file.write_bytes(data)
+    resealed(folder)
     verification = inspect(made, check=True).verification
     assert verification is not None
     (problem,) = verification.problems

@@ -12,7 +12,7 @@ from diffretriever.schemas.inspect import Problem
 from diffretriever.search.inspection import inspect
 from diffretriever.search.sparse.postings import POSTINGS, build_postings
 from diffretriever.search.sparse.segment import array_file, checksum, read_segment, write_header
-from tests.index.damaged_cases import without_checksums
+from tests.index.damaged_cases import resealed
 from tests.index.test_index_verify import fill, good_row
 
 IDS = ["a", "bb", "ccc"]
@@ -64,24 +64,26 @@ def test_fragments_without_postings_are_counted(tmp_path: Path) -> None:
 )
 def test_postings_of_other_impacts(name: str, position: int, value: float, ids: list[str], index: PassageIndex) -> None:
     """Sound files, checksums included, that say something else than the table."""
-    segment = without_checksums(folder(index)) / "segment"
+    segment = folder(index) / "segment"
     header, arrays = read_segment(segment)
     changed = arrays[name].copy()
     changed[position] = value
     np.save(array_file(segment, name), changed)
     sums = {**header.checksums, name: checksum(changed)}
     write_header(segment, header.model_copy(update={"checksums": sums}))
+    resealed(folder(index))
     (problem,) = problems_of(index)
     assert (problem.kind, problem.first) == ("postings and impacts differ", ids)
 
 
 def test_files_of_other_passages(index: PassageIndex) -> None:
-    without_checksums(folder(index))
     np.save(folder(index) / "rows.npy", np.array([0, 1, 9], np.uint32))
+    resealed(folder(index))
     (problem,) = problems_of(index)
     assert "rows beyond those of the fragment" in problem.first[0]
     np.save(folder(index) / "rows.npy", np.array([0, 1, 2], np.uint32))
     np.save(folder(index) / "ids.npy", np.frombuffer(b"abxccc", np.uint8))
+    resealed(folder(index))
     (problem,) = problems_of(index)
     assert (problem.kind, problem.first) == ("the fragment's postings have another id for the passage", ["bb"])
 

@@ -8,8 +8,6 @@ a name made of their content: what has no listing is not there.
     codes/KEY/artefact.json          {"files": {"codes.bin": {"bytes": …, "sha256": …}, …}, "header": {…}, "digest": …}
     codes/KEY/codes.bin              on a local disk
     codes/KEY/DIGEST/codes.bin       on a store; DIGEST: of the listing, which is also the name in the local cache
-
-Artefacts of a local disk that were made before have a `header.json` in place of the listing, and nothing to compare.
 """
 
 from __future__ import annotations
@@ -91,8 +89,9 @@ class Listing(Model):
     @classmethod
     def seal(cls, folder: Path) -> Listing:
         """List the files of a folder in the folder, take its header in, and wait until all of it is on the disk."""
-        header = read_json(folder / HEADER) or {}
-        (folder / HEADER).unlink(missing_ok=True)
+        said = folder / HEADER
+        header = _NUMBERS.validate_json(said.read_bytes()) if said.is_file() else {}
+        said.unlink(missing_ok=True)
         paths = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*")) if file.is_file()}
         files = {name: ListedFile(bytes=f.stat().st_size, sha256=file_digest(f)) for name, f in paths.items()}
         listing = cls(files=files, header=header)
@@ -108,13 +107,13 @@ class Listing(Model):
 
     @classmethod
     def parse(cls, data: builtins.bytes) -> Listing:
-        """Read what `to_bytes` gave; raises ValueError for anything else. Those made before have no digest."""
+        """Read what `to_bytes` gave; raises ValueError for anything else."""
         values = json.loads(data)
         if not isinstance(values, dict):
             raise ValueError("this is no listing")
         said = values.pop("digest", None)
         listing = cls.model_validate(values)
-        if said not in (None, listing.digest):
+        if said != listing.digest:
             raise ValueError("the listing has another digest than it says")
         return listing
 
@@ -202,13 +201,7 @@ class Artefact:
             DamagedError: the listing is not what was written.
         """
         listing = self._listing()
-        if listing is not None:
-            return listing.header
-        return header_in(self.path) if self.is_local else None
-
-    def has_checksums(self) -> bool:
-        """Return whether there is something to compare it with, which those made before have not."""
-        return unless_damaged(self._listing) is not None
+        return None if listing is None else listing.header
 
     def check(self) -> None:
         """Read all of it, and compare it with what was written; there may be nothing.
@@ -259,22 +252,15 @@ class Artefact:
         Raises:
             DamagedError: as `open`.
         """
-        if self._has_file(name):
-            return HeldFolder(self.path)
         return self._added(name).open()
 
     def has_added(self, name: str) -> bool:
         """Return whether there is something that was added under a name; it may be damaged."""
-        return self._has_file(name) or unless_damaged(self._added(name).size) is not None
+        return unless_damaged(self._added(name).size) is not None
 
     def check_added(self, name: str) -> None:
         """Do what `check` does with what was added under a name."""
-        if not self._has_file(name):
-            self._added(name).check()
-
-    def _has_file(self, name: str) -> bool:
-        """Return whether it was added before there were checksums: as a file of this folder."""
-        return self.is_local and (self.path / name).is_file()
+        self._added(name).check()
 
     def remove(self) -> None:
         """Remove it, whole or damaged; nothing happens where it is not there."""
@@ -300,10 +286,9 @@ class Artefact:
         if not self.path.is_dir():
             return None
         listing = self._listing()
-        if listing is not None:
-            listing.check_sizes(self.path)
-        elif header_in(self.path) is None:
+        if listing is None:
             raise DamagedError(f"{self.path}: {LISTING} is missing")
+        listing.check_sizes(self.path)
         return HeldFolder(self.path)
 
     def _fetched(self) -> HeldFolder | None:
@@ -437,24 +422,10 @@ def header_in(folder: Path) -> dict[str, int] | None:
     """Return what the builder of the artefact in a local folder said; None where there is none.
 
     Raises:
-        DamagedError: it is not what was written.
+        DamagedError: its listing is not what was written.
     """
     listing = _listing_in(folder)
-    if listing is not None:
-        return listing.header
-    try:
-        return read_json(folder / HEADER)
-    except (OSError, ValueError) as error:
-        raise DamagedError(f"{folder}: {HEADER} is damaged") from error
-
-
-def read_json(file: Path) -> dict[str, int] | None:
-    """Return the whole numbers by name that a JSON file holds, None where there is no file; else raises ValueError."""
-    try:
-        data = file.read_bytes()
-    except FileNotFoundError:
-        return None
-    return _NUMBERS.validate_json(data)
+    return None if listing is None else listing.header
 
 
 def bytes_in(folder: Path) -> int:

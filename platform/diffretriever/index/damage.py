@@ -76,7 +76,7 @@ def lost_version(table: str, newest: int) -> int | None:
     try:
         noted = int(json.loads(read_bytes(f"{table}/_versions/{HINT}"))["version"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
-        # A table of an older Lance has no such note, and its loss loses nothing.
+        # The loss of the note loses nothing.
         return None
     return noted if noted > newest else None
 
@@ -232,10 +232,7 @@ def _opens(table: str, version: int) -> bool:
 
 
 def as_stored(rows: T, schema: pa.Schema) -> T:
-    """Return rows with the columns of a table's schema, their checksums made where the table has such a column."""
-    if ROW_CHECKSUM not in schema.names:
-        stored: T = rows.select(schema.names).cast(schema)
-        return stored
+    """Return rows with the columns of a table's schema, checksums included."""
     others = pa.schema([field for field in schema if field.name != ROW_CHECKSUM])
     cast = rows.select(others.names).cast(others)
     sums = pa.array(row_checksums(cast, others.names))

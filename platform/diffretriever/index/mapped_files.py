@@ -112,7 +112,7 @@ class FileKind(Generic[Files]):
         artefact = self.artefact(index, fragment)
         artefact.check()
         files = self.open_of(index, fragment)
-        is_passed_over = files is not None and artefact.has_checksums() and not _hold_all(files, fragment)
+        is_passed_over = files is not None and not _hold_all(files, fragment)
         return None if is_passed_over else files
 
     def remove_damaged(self, index: PassageIndex) -> None:

@@ -13,7 +13,7 @@ from diffretriever.index.table import PassageIndex, table_uri
 from diffretriever.schemas.accelerate import Kind
 from diffretriever.schemas.index import IndexContents
 from diffretriever.schemas.inspect import CodesContents, IndexReport, PostingsContents, Problem, Verification
-from diffretriever.search.accelerate import FILE_KINDS, kinds_of, sizes_of
+from diffretriever.search.accelerate import kinds_of, sizes_of
 from diffretriever.search.bm25 import bm25_artefact, open_bm25
 from diffretriever.search.dense.candidates import PROPOSERS, read_settings
 from diffretriever.search.dense.codes import CODES
@@ -55,7 +55,6 @@ def _verification(index: PassageIndex, contents: IndexContents) -> Verification:
     return found.model_copy(
         update={
             "postings": postings,
-            "without_checksums": found.without_checksums + _without_checksums(index),
             "problems": [*found.problems, *problems, *_other_problems(index)],
         }
     )
@@ -81,12 +80,6 @@ def _other_problems(index: PassageIndex) -> list[Problem]:
         except DamagedError as error:
             problems.add(kind, [str(error)])
     return problems.found()
-
-
-def _without_checksums(index: PassageIndex) -> int:
-    """Return how many fragments have files that were made before these had checksums."""
-    having = [(kind, f) for kind in kinds_of(index) for f in _files(index, kind)[0]]
-    return sum(not FILE_KINDS[kind].artefact(index, fragment).has_checksums() for kind, fragment in having)
 
 
 def _codes_contents(index: PassageIndex) -> CodesContents:

@@ -20,11 +20,12 @@ import pyarrow.compute as pc
 from diffretriever.artefacts.artefact import DamagedError
 from diffretriever.collections import Passage
 from diffretriever.index.damage import lost_version, row_checksums, wrong_data_files
+from diffretriever.index.manifest import table_schema
 from diffretriever.index.table import PassageIndex, rows_written, table_uri
 from diffretriever.index.vectors import codec_place, read_codec, read_packed, with_vectors
 from diffretriever.progress import track
 from diffretriever.representations import any_of_each, offsets_of, read_impacts, read_vectors, rows_of
-from diffretriever.schemas.index import ROW_CHECKSUM, IndexContents, IndexManifest, metadata_fields, passage_schema
+from diffretriever.schemas.index import ROW_CHECKSUM, IndexContents, IndexManifest
 from diffretriever.schemas.inspect import Problem, Verification
 from diffretriever.schemas.metadata import Columns, Scalar
 from diffretriever.schemas.retriever import is_neural
@@ -95,7 +96,6 @@ def verify(index: PassageIndex, contents: IndexContents, codes_of: CodesOf, pack
     _check_counts(index, contents, rows, problems)
     return Verification(
         rows=rows,
-        unchecked_rows=0 if ROW_CHECKSUM in index.dataset.schema.names else rows,
         vectors=vectors,
         coded_vectors=coded,
         without_checksums=unchecked_deletions,
@@ -152,7 +152,7 @@ def _row_problems(
     packed: FragmentPacked | None,
 ) -> Wrong:
     yield from text_problems(batch, index.manifest.metadata)
-    if ROW_CHECKSUM in batch.schema.names:
+    if ROW_CHECKSUM in batch.schema.names:  # `_check_schema` names a column that is lacking.
         yield "a row is not what was written", _differs(batch)
     if index.manifest.hidden_size is None:
         return
@@ -401,14 +401,9 @@ def _ids(index: PassageIndex) -> Iterator[str]:
 
 def _check_schema(index: PassageIndex, problems: Problems) -> None:
     stored = {field.name: _type_name(field) for field in index.dataset.schema}
-    fields = [*passage_schema(index.manifest.hidden_size, index.manifest.codec)]
-    wanted = pa.schema([*fields, *metadata_fields(index.manifest.metadata or {})])
+    wanted = table_schema(index.manifest)
     wrong = [field.name for field in wanted if stored.get(field.name) != _type_name(field)]
     problems.add("a column is not as the manifest wants it", wrong)
-    if ROW_CHECKSUM not in stored:
-        # A table of before rows had checksums has no others than these; a column of a user's own leaves ours there.
-        others = [name for name in stored if name not in wanted.names]
-        problems.add("a column that may be that of the rows' checksums has another name", others)
 
 
 def _type_name(field: pa.Field) -> str:

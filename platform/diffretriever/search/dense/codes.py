@@ -169,7 +169,7 @@ class FragmentCodes:
 
     @staticmethod
     def beside(header: Mapping[str, int]) -> Beside:
-        """Return what there is, by its header; those made before always had the vectors."""
+        """Return what there is, by its header."""
         if not header.get("slots", 1):
             return "means"
         return "vectors" if header.get("vectors", 1) else "codes"
