@@ -7,8 +7,6 @@ here, a place in the unions at the end, and the code that runs it; or an `Instal
 from __future__ import annotations
 
 from abc import abstractmethod
-from functools import partial
-from operator import eq
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 from pydantic import (
@@ -34,11 +32,6 @@ TitleJoin: TypeAlias = Literal["space", "period-space", "none"]
 _INSTRUCTION = "{instruction}"
 
 
-def _is_unset(value: Any) -> bool:
-    """Say of a field that came later whether it is left out of what is stored: older fingerprints stay as they are."""
-    return not value
-
-
 class BackboneConfig(Model):
     """Where the weights are and how they are held."""
 
@@ -55,8 +48,8 @@ class BackboneConfig(Model):
     """Attention kernel; `packed`: texts in one row without pads; `auto`: that on a GPU in half precision,
     on a CPU in bfloat16, and for an adapter of slots alone (`adapter_on: slots`); else SDPA."""
     adapter: str | None = None
-    """LoRA adapter in PEFT format on top of the weights: folder, object-store URI, hub id, or `minilm` or `minilm-v2`
-    for the embedded ones."""
+    """LoRA adapter in PEFT format on top of the weights: folder, object-store URI, hub id, or `minilm`
+    for the embedded one."""
     adapter_revision: str | None = None
     """Branch, tag or commit of the adapter on the hub."""
     adapter_head: Literal["include", "drop"] = "include"
@@ -154,7 +147,7 @@ class RetrieverBase(Model):
     extra_package: ClassVar[str | None] = None
     """Python package that runs it, where the plain installation does not bring that."""
 
-    default_mode: Mode | None = Field(default=None, exclude_if=_is_unset)
+    default_mode: Mode | None = None
     """What passages are ranked by where nobody says otherwise, such as dense+0.3bm25; None: the last of its scores."""
 
     @model_validator(mode="after")
@@ -241,20 +234,20 @@ class MaskedRetriever(PromptedRetriever):
     budget: Budget = Budget(1, 1)
     read_offset: Literal[0, -1] = 0
     """Position read for a slot, relative to it. 0: the paper. -1: Dream's own decoding."""
-    default_selector: str = Field(default="rule", exclude_if=partial(eq, "rule"))
+    default_selector: str = "rule"
     """What chooses K_q where a query's budget is `adaptive`: `rule`, the paper's, by the query's length, or `fixed:4`,
     where none was measured to be better."""
-    readout: Readout = Field(default="states", exclude_if=partial(eq, "states"))
+    readout: Readout = "states"
     """What a slot's vector is, before it gets length 1. `states`: the slot's state h, as in the paper. `residual`: the
     mean of the states of all tokens that are no slots, and R h. `pooling`: that mean and R p, where p is a mean of the
     same states too, weighted by softmax(h A x) for each state x. A training learns the matrices: R starts
     at zero for `residual`, so that dense scores start at those of mean pooling; both start as the identity for
     `pooling`, so that a slot starts as the mean and the tokens that are like it."""
-    slot_view: Literal["text", "part"] = Field(default="text", exclude_if=partial(eq, "text"))
+    slot_view: Literal["text", "part"] = "text"
     """Which of the states p is a mean of (`readout: pooling`): those of the whole text, or of the slot's own part, the
     i-th of as many equal parts as the text has slots. Without an adapter p is a part's plain mean, and R is left out:
     slots that differ with no training."""
-    adapter_on: Literal["all", "slots"] = Field(default="all", exclude_if=partial(eq, "all"))
+    adapter_on: Literal["all", "slots"] = "all"
     """Which tokens the adapter changes. `slots`: these alone, so that the text's states are the backbone's own, and
     their mean is what mean pooling gives without the adapter; for nested slots. It is not merged then."""
     tail_length: Literal[0, 1, 3] = 3
@@ -455,12 +448,12 @@ class LibraryRetriever(RetrieverBase):
     in commands that name the model by `--trust-code` or DIFFRETRIEVER_TRUST_CODE: a config is no consent."""
     text: TextConfig = TextConfig()
     """Its limits apply besides the model's own."""
-    query_length: PositiveInt | None = Field(default=None, exclude_if=_is_unset)
+    query_length: PositiveInt | None = None
     """Of models with a vector for each token: queries are cut to so many tokens, whatever the model's files say, and
     filled up to them by models that do so."""
-    prompt_form: str | None = Field(default=None, exclude_if=_is_unset)
+    prompt_form: str | None = None
     """Prompt of a collection with an instruction of its own, which stands in the place of `{instruction}`."""
-    on_collections: dict[str, OnCollection] = Field(default_factory=dict, exclude_if=_is_unset)
+    on_collections: dict[str, OnCollection] = Field(default_factory=dict)
     """Collection, by its name in lower case → what is otherwise there. A job that names a collection takes it into the
     retriever, and an index has only what it was made with."""
 

@@ -17,8 +17,6 @@ from diffretriever.schemas.places import Place
 from diffretriever.schemas.retriever import ASKED_BY, RetrieverConfig
 from diffretriever.schemas.settings import PresetListing
 
-TRAINING_FORMAT = 1
-
 MANIFEST_FILE = "training.json"
 """Name of the manifest beside an adapter."""
 
@@ -27,32 +25,12 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 OWN_TOKENS = "own-tokens"
 """The teacher that is the retriever itself."""
 
-RecipeName: TypeAlias = Literal["plain", "paper", "minilm", "minilm-v2"]
+RecipeName: TypeAlias = Literal["plain", "paper", "minilm"]
 
 RECIPES: dict[RecipeName, dict[str, Any]] = {
     "plain": {},
     "paper": {"strategy": "deepspeed", "workers": 4},
     "minilm": {
-        "workers": 2,
-        "batch_queries": 32,
-        "queries_per_device": 16,
-        "hard_negatives": 1,
-        "equal_passages": "mask",
-        "max_steps": 450,
-        "max_passage_tokens": 80,
-        "learning_rate": 3e-4,
-        "temperature": 0.02,
-        "lora_dropout": 0.0,
-        "slot_embeddings": 16,
-        "token_head": True,
-        "gradient_checkpointing": False,
-        "query_budgets": (1, 2, 4, 8),
-        "passage_budgets": (1, 2, 4, 8, 16),
-        "distillation": "align",
-        "teacher": "minilm-pooled",
-        "distillation_weight": 5.0,
-    },
-    "minilm-v2": {
         "workers": 2,
         "batch_queries": 32,
         "queries_per_device": 16,
@@ -229,8 +207,8 @@ class TrainJob(Recipe, PresetListing):
 
     recipe: RecipeName = "plain"
     """Where settings come from that are not given. `paper`: the paper's hyperparameter table, four workers and ZeRO-2
-    included. `plain`: the same values in plain data parallelism, on one worker or as many as are given. `minilm`,
-    `minilm-v2`: what the embedded adapters were trained with."""
+    included. `plain`: the same values in plain data parallelism, on one worker or as many as are given. `minilm`:
+    what the embedded adapter was trained with."""
     train: str
     """Training set, as prepare_training.py makes it, a folder or object-store URI; or what it makes one from, a file,
     folder or name: it is then made in the output folder."""
@@ -312,8 +290,6 @@ class Start(Model):
 class TrainingManifest(Model):
     """What an adapter was trained on, and how; `training.json` beside it."""
 
-    format: int = TRAINING_FORMAT
-    """Version of this file."""
     retriever: RetrieverConfig
     """The retriever that was trained, without its adapter, `auto` precision replaced by what was used."""
     weights: str
@@ -350,7 +326,7 @@ class TrainingManifest(Model):
 
     def _identity(self) -> dict[str, Any]:
         values = self.model_dump(mode="json", exclude={"workers", "step", "trainable", "adapter", "slots", "versions"})
-        # How indexes are asked changes nothing here, and trainings of before presets said so go on.
+        # How indexes are searched changes nothing here.
         for field in ASKED_BY:
             values["retriever"].pop(field, None)
         # The same weights may lie elsewhere now: their digest is what counts.

@@ -14,8 +14,6 @@ from diffretriever.schemas.places import IndexPlace, Place
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.settings import JobConfig, RayConfig
 
-TRAINING_SET_FORMAT = 1
-
 PASSAGES_SCHEMA = pa.schema(
     [
         pa.field("id", pa.large_string(), nullable=False),
@@ -99,8 +97,6 @@ class TrainingSource(Model):
 class TrainingSetManifest(Model):
     """The file `manifest.json` of a training set, written last: without it there is no training set."""
 
-    format: int = TRAINING_SET_FORMAT
-    """Version of the layout."""
     digest: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
     """Of all examples in their order, 32 hex digits; the same for any blocks and number of workers. It names the folder
     in the cache of a set on an object store."""

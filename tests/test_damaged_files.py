@@ -170,7 +170,9 @@ def _run(folder: Path) -> Path:
 def _sweep(name: str) -> Callable[[Path], Path]:
     def write(folder: Path) -> Path:
         swept = make_sweep(folder, "swept", n=5)
-        (swept / "sweep.yaml").write_text(yaml.safe_dump({"collection": "c", "top_k": 10, "exclude_self": False}))
+        (swept / "sweep.yaml").write_text(
+            yaml.safe_dump({"collection": "c", "top_k": 10, "exclude_self": False, "max_queries": None})
+        )
         if "encoded" in name:
             add_vectors(swept, "test", 5)
         return swept / name
@@ -253,7 +255,9 @@ def _adapter(name: str) -> Callable[[Path], Path]:
         write_random_checkpoint("dream", folder / "model", hidden_size=32)
         adapter = write_random_adapter(folder / "model", folder / "adapter")
         save_file({"slots": torch.ones(4, 32)}, adapter / SLOTS_FILE)
-        (adapter / MANIFEST_FILE).write_text(json.dumps({"retriever": {"method": "masked"}}))
+        (adapter / MANIFEST_FILE).write_text(
+            json.dumps({"retriever": load_retriever("diffretriever-minilm").model_dump(mode="json")})
+        )
         return adapter / name
 
     return write
@@ -290,7 +294,7 @@ def _read_job(file: Path) -> object:
 
 
 def _trained_for(file: Path) -> None:
-    _check_manifest(load_retriever("diffretriever-minilm-v1"), file.parent)  # type: ignore[arg-type] # it has a backbone
+    _check_manifest(load_retriever("diffretriever-minilm"), file.parent)  # type: ignore[arg-type] # it has a backbone
 
 
 def _scan(file: Path) -> object:

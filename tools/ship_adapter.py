@@ -28,7 +28,7 @@ class ShipAdapter(JobConfig):
     """Commit whose code trained it."""
     training_data: str
     """How the training set was made, for people to read."""
-    output: Path = ROOT / "platform" / "diffretriever" / "adapters" / "minilm-v2"
+    output: Path = ROOT / "platform" / "diffretriever" / "adapters" / "minilm"
     """Folder to write, in place of the one there, if any."""
 
 

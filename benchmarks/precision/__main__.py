@@ -25,7 +25,7 @@ _COLUMNS = ("retriever", "precision", f"{MEASURE} dense", "mean cosine", "least 
 class PrecisionBenchmark(Benchmark):
     """Encode a collection in several precisions, search it, and compare."""
 
-    retrievers: tuple[str, ...] = Field(default=("diffretriever-minilm-v1", "minilm-pooled"), min_length=1)
+    retrievers: tuple[str, ...] = Field(default=("diffretriever-minilm-untrained", "minilm-pooled"), min_length=1)
     """Presets, or YAML files that describe retrievers."""
     dtypes: tuple[Dtype, ...] = Field(default=("float32", "bfloat16", "float8"), min_length=1)
     """Precisions; vectors are compared with those of the first."""

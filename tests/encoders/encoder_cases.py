@@ -29,7 +29,6 @@ CASES: dict[str, dict[str, Any]] = {
     **{f"masked-{family}": {"budget": "q2p3"} for family in ("dream", "llada", "bert", "modernbert")},
     "masked-minilm": {"preset": "diffretriever-minilm-untrained"},
     "masked-minilm-trained": {"preset": "diffretriever-minilm"},
-    "masked-minilm-v1": {"preset": "diffretriever-minilm-v1"},
     "masked-dream-2step": {"budget": "q2p3", "steps": 2},
     "masked-llada-stop": {"budget": "q2p3", "stop_truncation": "quote"},
     **{f"pooled-{family}": {} for family in ("dream", "llada", "qwen2", "bert", "modernbert")},

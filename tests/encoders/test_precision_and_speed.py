@@ -115,7 +115,7 @@ def test_an_adapter_of_slots_alone_is_not_merged_into_8_bits() -> None:
 def test_the_embedded_model_in_8_bits() -> None:
     found = {}
     for dtype in ("float32", "float8"):
-        config = load_retriever("diffretriever-minilm-v1")
+        config = load_retriever("diffretriever-minilm-untrained")
         assert isinstance(config, MaskedRetriever)
         place = config.backbone.model_copy(update={"dtype": dtype})
         encoder = load_encoder(config.model_copy(update={"backbone": place}), "cpu")

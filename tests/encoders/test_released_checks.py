@@ -43,27 +43,22 @@ def refused(config: NeuralRetriever, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "part", "remedy"),
+    ("prompt", "part"),
     [
-        (PromptConfig(), "query_suffix_ids.*here: .*are \"'.*passage_suffix_ids", r"Set `prompt\.colon: true`\."),
-        (
-            PromptConfig(variant="three"),
-            "query_suffix_ids.*trained: .*a few words.*here: .*three words",
-            r"Set `prompt\.variant: paper` and `prompt\.colon: true`\.",
-        ),
-        (PromptConfig(variant="few"), "query_suffix_ids", r"Set `prompt\.colon: true`\."),
-        (PromptConfig(variant="bare"), "query_prefix_ids.*trained: .*Query.*query_suffix_ids", r"Set `prompt\.variant"),
+        (PromptConfig(), "query_suffix_ids.*here: .*are \"'.*passage_suffix_ids"),
+        (PromptConfig(variant="three"), "query_suffix_ids.*trained: .*a few words.*here: .*three words"),
+        (PromptConfig(variant="few"), "query_suffix_ids"),
+        (PromptConfig(variant="bare"), "query_prefix_ids.*trained: .*Query.*query_suffix_ids"),
     ],
 )
-def test_another_prompt_is_refused_with_its_remedy(
-    prompt: PromptConfig, part: str, remedy: str, config: MaskedRetriever
-) -> None:
-    refused(config.model_copy(update={"prompt": prompt}), rf"(?s)retriever_config\.json: .*prompt.*{part}.*{remedy}")
+def test_another_prompt_is_refused(prompt: PromptConfig, part: str, config: MaskedRetriever) -> None:
+    fix = "set the retriever's `prompt`"
+    refused(config.model_copy(update={"prompt": prompt}), rf"(?s)retriever_config\.json: .*prompt.*{part}.*{fix}")
 
 
-def test_a_prompt_that_no_option_builds(config: MaskedRetriever) -> None:
+def test_one_differing_part_of_the_prompt_is_named(config: MaskedRetriever) -> None:
     edit(config, passage_prefix_ids=[1, 2, 3])
-    refused(config, r"(?s)this retriever builds:\n  passage_prefix_ids\n.*No prompt option builds")
+    refused(config, r"(?s)this retriever builds:\n  passage_prefix_ids\n")
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ def test_a_preset_is_called_by_its_name(name: str) -> None:
     config = load_retriever(name)
     for collection in ("", *getattr(config, "on_collections", ())):
         assert system_name(manifest(config.on(collection))).split(".q")[0] == name, collection
-    before = config.model_copy(update={"default_mode": None})
-    assert system_name(manifest(before)).split(".q")[0] == name, "indexes of before presets had a default mode"
+    without = config.model_copy(update={"default_mode": None})
+    assert system_name(manifest(without)).split(".q")[0] == name
 
 
 def test_budget_precision_and_revision_leave_the_name() -> None:

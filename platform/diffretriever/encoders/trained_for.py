@@ -8,8 +8,7 @@ gives vectors that the adapter was never trained for.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
-from itertools import product
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from diffretriever.backbones.checkpoint import read_json
 from diffretriever.backbones.source import resolve_adapter
 from diffretriever.files import understood
 from diffretriever.schemas.budget import Budget
-from diffretriever.schemas.retriever import ASKED_BY, BackboneRetriever, MaskedRetriever, PromptConfig, Side, has_slots
+from diffretriever.schemas.retriever import ASKED_BY, BackboneRetriever, MaskedRetriever, Side, has_slots
 from diffretriever.schemas.training import MANIFEST_FILE
 
 if TYPE_CHECKING:
@@ -91,9 +90,7 @@ def check_trained_for(config: BackboneRetriever, preparer: Preparer) -> None:
 
 def trained_fields(config: BackboneRetriever) -> dict[str, Any]:
     """Return the fields, as JSON values, in which a retriever must be as its adapter was trained."""
-    stored = config.model_dump(mode="json", exclude=set(_FREE))
-    # Those that came later are not stored at their defaults.
-    return {name: stored.get(name, getattr(config, name)) for name in type(config).model_fields if name not in _FREE}
+    return config.model_dump(mode="json", exclude=set(_FREE))
 
 
 def _check_manifest(config: BackboneRetriever, folder: Path) -> None:
@@ -104,12 +101,10 @@ def _check_manifest(config: BackboneRetriever, folder: Path) -> None:
     with understood(file, "fetch the adapter again"):
         trained = dict(read_json(file)["retriever"])
     for name, value in trained_fields(config).items():
-        field = type(config).model_fields[name]
-        theirs = trained.get(name, value if field.exclude_if is None else field.default)
-        if theirs != value:
+        if trained.get(name) != value:
             raise ValueError(
-                f"{file}: the adapter was trained with {name} {theirs!r}, the retriever has {value!r}: use the former, "
-                "or another adapter"
+                f"{file}: the adapter was trained with {name} {trained.get(name)!r}, the retriever has {value!r}: use "
+                "the former, or another adapter"
             )
     if has_slots(config):
         _warn_of_passes(trained, file, config)
@@ -176,31 +171,9 @@ def _check_prompt(trained: Mapping[str, Any], file: Path, config: MaskedRetrieve
     )
     raise ValueError(
         f"{file}: the adapter was trained with another prompt than this retriever builds:{shown}\n"
-        f"{_remedy(theirs, config, preparer)}"
+        "set the retriever's `prompt` to build the trained one, or check the budget and the backbone's tokenizer"
     )
 
 
 def _frames(config: MaskedRetriever, preparer: MaskedPreparer) -> dict[str, list[int]]:
     return {name: preparer.frame_ids(side, config.max_vectors(side))[where] for name, side, where in _PARTS}
-
-
-def _remedy(theirs: Mapping[str, list[int]], config: MaskedRetriever, preparer: MaskedPreparer) -> str:
-    """Name the smallest change of `config.prompt` that builds the trained prompt."""
-    current = config.prompt.model_dump()
-    remedies: list[list[str]] = []
-    for prompt in _prompts():
-        other = config.model_copy(update={"prompt": prompt})
-        frames = _frames(other, type(preparer)(preparer.vocabulary, other))
-        if all(frames[name] == ids for name, ids in theirs.items()):
-            changed = {name: value for name, value in prompt.model_dump().items() if value != current[name]}
-            remedies.append([f"`prompt.{name}: {str(value).lower()}`" for name, value in changed.items()])
-    if not remedies:
-        return "No prompt option builds the trained one for this budget: check the budget and the backbone's tokenizer."
-    fewest = min(remedies, key=len)
-    return f"Set {' and '.join(fewest)}."
-
-
-def _prompts() -> Iterator[PromptConfig]:
-    """Yield the prompts a retriever can have, the usual ones first."""
-    for rewrite, variant, colon in product((False, True), ("paper", "one", "few", "three", "bare"), (True, False)):
-        yield PromptConfig(variant=variant, colon=colon, rewrite_numbers=rewrite)

@@ -20,7 +20,7 @@ import pyarrow as pa
 from diffretriever.collections.records import Passage
 from diffretriever.files import AnyPlace, cache_dir, exists, locked, open_input, read_model, whole_folder
 from diffretriever.schemas.places import StorePath, as_place
-from diffretriever.schemas.training_data import TRAINING_SET_FORMAT, TrainingSetManifest
+from diffretriever.schemas.training_data import TrainingSetManifest
 from diffretriever.training.data.examples import Example, Group, passage_key
 from diffretriever.training.data.seeds import draws, permutation
 
@@ -170,10 +170,6 @@ def read_manifest(place: AnyPlace) -> TrainingSetManifest:
         raise ValueError(
             f"{place}: {state}, {MANIFEST_FILE} is not there: make it with jobs/prepare_training.py"
         ) from None
-    if manifest.format > TRAINING_SET_FORMAT:
-        raise ValueError(
-            f"{place} has layout {manifest.format}; this version reads up to {TRAINING_SET_FORMAT}: upgrade"
-        )
     return manifest
 
 
