@@ -31,7 +31,7 @@ class IndexManifest(Model):
     weights: str | None = None
     """Digest of the backbone's weights; None for BM25."""
     tokenizer: str | None = None
-    """Digest of the backbone's tokenizer; None where the weights' digest covers it, for BM25, and in older indexes."""
+    """Digest of the backbone's tokenizer; None where the weights' digest covers it, and for BM25."""
     libraries: dict[str, str] = Field(default_factory=dict)
     """Versions of the libraries that tokenised and encoded. No part of the fingerprint."""
     hidden_size: int | None = None
@@ -42,13 +42,13 @@ class IndexManifest(Model):
     """ISO 8601 time, UTC."""
     codec: StoredCodec | None = None
     """What wrote the column `codes`; None where there is none. No part of the fingerprint."""
-    metadata: Columns | None = None
-    """Columns of further fields of passages; None in an index of before there were such. No part of the fingerprint."""
+    metadata: Columns = Field(default_factory=dict)
+    """Columns of further fields of passages. No part of the fingerprint."""
 
     @property
     def text_columns(self) -> list[str]:
         """The columns of a passage's own fields and of its metadata, as `text_table` makes them."""
-        return [*TEXT_SCHEMA.names, *(self.metadata or {})]
+        return [*TEXT_SCHEMA.names, *self.metadata]
 
     @property
     def decodes(self) -> bool:
@@ -171,7 +171,7 @@ def codes_field(width: int) -> pa.Field:
 
 
 ROW_CHECKSUM = "row_checksum"
-"""Column with a checksum of what a row stores, made when it is written; tables made before have none."""
+"""Column with a checksum of what a row stores, made when it is written."""
 
 
 def passage_schema(hidden_size: int | None, codec: StoredCodec | None = None) -> pa.Schema:

@@ -324,8 +324,8 @@ class IndexResponse(Model):
     """`masked`, `generated`, `pooled`, `tokens`, `library`, or the name of an installed encoder."""
     modes: list[Mode]
     """Scores that the retriever makes."""
-    default_mode: Mode | None = None
-    """What a question without a mode is ranked by; None from a server of before, where it was the last of `modes`."""
+    default_mode: Mode
+    """What a query without a mode is ranked by."""
     further_modes: list[Mode] = Field(default_factory=list)
     """Scores offered besides: BM25 of the texts, and sums with it. The first such question after a change of the index
     may have to wait until the words of all texts are counted anew."""

@@ -182,14 +182,11 @@ class BudgetSelection(Model):
 
 
 def encoder_fingerprint(manifest: IndexManifest) -> str:
-    """Return the fingerprint of an encoder whatever its budget: the same for all cells of a sweep.
-
-    It leaves the tokenizer out, as selectors and sweeps of before do; the indexes themselves are compared by it.
-    """
+    """Return the fingerprint of an encoder whatever its budget: the same for all cells of a sweep."""
     retriever = manifest.retriever
     if has_slots(retriever):
         retriever = retriever.model_copy(update={"budget": Budget(1, 1)})
-    return manifest.model_copy(update={"retriever": retriever, "tokenizer": None}).fingerprint
+    return manifest.model_copy(update={"retriever": retriever}).fingerprint
 
 
 class SweepSummary(Model):

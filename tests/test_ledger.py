@@ -100,7 +100,7 @@ def test_another_job_is_refused_by_what_differs(folder: str) -> None:
 @pytest.mark.parametrize("found", [b"0123456789abcdef", b"", b"[]", b"\xff"])
 def test_an_identity_that_cannot_be_compared_is_refused(found: bytes, folder: str) -> None:
     Ledger(folder).put(IDENTITY_FILE, found)
-    with pytest.raises(ValueError, match="give another --output, or remove it"):
+    with pytest.raises(ValueError, match="give another --output, or remove the folder"):
         Ledger(folder, JOB)
 
 

@@ -110,12 +110,8 @@ class Ledger:
         if not self.has(IDENTITY_FILE):
             self.put_json(IDENTITY_FILE, identity)
             return
-        try:
-            found = json.loads(self.get(IDENTITY_FILE) or b"")
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise ValueError(f"{self._place} was not begun by this version: give another --output, or remove it")
+        with understood(self.place(IDENTITY_FILE), "give another --output, or remove the folder"):
+            found = {**json.loads(self.get(IDENTITY_FILE) or b"")}
         refuse_another(self._place, "an attempt at another job", found, identity)
 
 

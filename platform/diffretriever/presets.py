@@ -309,7 +309,6 @@ def _preset_of(config: RetrieverConfig) -> str | None:
 
 
 def _system(config: RetrieverConfig) -> dict[str, Any]:
-    # Indexes of before a preset had a default mode are the preset's too.
     values = config.model_dump(mode="json", exclude={"budget", *ASKED_BY})
     place = values.get("backbone", {})
     return {**values, "backbone": {name: place.get(name) for name in ("source", "adapter", "adapter_head")}}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,14 +10,12 @@ from pathlib import Path
 import pytest
 
 from diffretriever.encoders import load_encoder
-from diffretriever.index.manifest import check_same, manifest_of
+from diffretriever.index.manifest import check_same
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.blocks import EncoderStart, load_in_actor
 from diffretriever.presets import load_retriever
-from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import NeuralRetriever
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.schemas.sweep import encoder_fingerprint
 from diffretriever.search import open_searcher
 from diffretriever.testing.checkpoints import write_random_checkpoint
 from tests.search.conftest import QUERIES, fill
@@ -90,23 +87,9 @@ def test_an_actor_with_another_tokenizer_is_refused(made: tuple[Path, PassageInd
         load_in_actor(start)
 
 
-def test_older_indexes_are_searched_with_a_line_in_the_log(
-    made: tuple[Path, PassageIndex], caplog: pytest.LogCaptureFixture
-) -> None:
-    manifest = made[1].manifest
-    old = IndexManifest.model_validate(manifest.model_dump(mode="json", exclude={"tokenizer", "libraries"}))
-    assert old.fingerprint != manifest.fingerprint
-    assert encoder_fingerprint(old) == encoder_fingerprint(manifest), "selectors and sweeps of before stay theirs"
-    with caplog.at_level(logging.WARNING):
-        check_same(old, manifest_of(load_encoder(retriever(made[0]), "cpu")), "here")
-    assert [record.getMessage() for record in caplog.records] == [
-        "here was made before indexes noted their tokenizer: it is searched as if by the same"
-    ]
-
-
 def test_versions_of_libraries_are_named_beside_another_digest(made: tuple[Path, PassageIndex]) -> None:
     manifest = made[1].manifest
     newer = manifest.model_copy(update={"libraries": manifest.libraries | {"tokenizers": "99"}})
     check_same(manifest, newer, "here")
-    with pytest.raises(ValueError, match=r"tokenizer: \w+ != 0\n.*versions of libraries: .*'tokenizers': '99'"):
+    with pytest.raises(ValueError, match=r"versions of libraries: .*'tokenizers': '99'.*\n  tokenizer: \w+ != 0"):
         check_same(manifest, newer.model_copy(update={"tokenizer": "0"}), "here")

@@ -32,7 +32,7 @@ def damaged(encoded: Representations, text: int, number: float, where: Literal["
 
 
 def damaged_index(folder: Path, number: float, where: Literal["vector", "weight"] = "vector") -> PassageIndex:
-    """Passages p0 to p100 in one fragment, p50 damaged, written as before such passages were refused."""
+    """Passages p0 to p100 in one fragment, p50 damaged, which writers refuse."""
     index = PassageIndex.create(str(folder / "index"), manifest())
     passages = [Passage(f"p{i}", "", f"text {i}") for i in range(101)]
     encoded = damaged(representations(101, seed=1), 50, number, where)

@@ -317,7 +317,7 @@ class Index:
     @property
     def metadata(self) -> Columns:
         """The columns of metadata that the index keeps, and their types: what a filter can name."""
-        return dict(self._table.manifest.metadata or {})
+        return dict(self._table.manifest.metadata)
 
     def versions(self) -> list[VersionChange]:
         """Return what is kept of the index's history, oldest first."""

@@ -59,7 +59,7 @@ class _Token(NamedTuple):
         return "the end" if self.kind == "end" else text if self.kind == "text" else f"'{text}'"
 
 
-def condition_of(text: str, metadata: Columns | None) -> str:
+def condition_of(text: str, metadata: Columns) -> str:
     """Return a filter as a condition in Lance's SQL; the same for filters that differ in spaces and case alone.
 
     Args:
@@ -71,7 +71,7 @@ def condition_of(text: str, metadata: Columns | None) -> str:
     """
     if len(text) > MAX_CHARS:
         raise FilterError(f"filter: it has {len(text):,} characters, of {MAX_CHARS:,} at most")
-    return _Parser(_tokens(text), {**_OWN, **(metadata or {})}).whole()
+    return _Parser(_tokens(text), {**_OWN, **metadata}).whole()
 
 
 def collection_filter(collection: str) -> str:

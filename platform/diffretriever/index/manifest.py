@@ -57,13 +57,7 @@ def bm25_manifest(config: Bm25Retriever) -> IndexManifest:
 
 
 def check_same(index: IndexManifest, encoder: IndexManifest, uri: str) -> None:
-    """Raise `ValueError` naming the fields in which `encoder` differs from the one that made the index.
-
-    Of an index made before manifests named the tokenizer, a line in the log says that it is not compared.
-    """
-    if index.tokenizer is None and encoder.tokenizer is not None:
-        _LOG.warning("%s was made before indexes noted their tokenizer: it is searched as if by the same", uri)
-        encoder = encoder.model_copy(update={"tokenizer": None})
+    """Raise `ValueError` naming the fields in which `encoder` differs from the one that made the index."""
     if index.fingerprint == encoder.fingerprint:
         return
     differing = index.differences(encoder)
@@ -79,7 +73,7 @@ def check_same(index: IndexManifest, encoder: IndexManifest, uri: str) -> None:
 
 def table_schema(manifest: IndexManifest) -> pa.Schema:
     """Return the schema of an index's table, a checksum of each row included, with the manifest in its metadata."""
-    fields = [*passage_schema(manifest.hidden_size, manifest.codec), *metadata_fields(manifest.metadata or {})]
+    fields = [*passage_schema(manifest.hidden_size, manifest.codec), *metadata_fields(manifest.metadata)]
     schema = pa.schema([*fields, _CHECKSUM_FIELD])
     return schema.with_metadata({_KEY: manifest.model_dump_json().encode()})
 
@@ -96,11 +90,11 @@ def manifest_in(dataset: Any, uri: str) -> IndexManifest:
         if first["type"] == MISSING:
             raise ValueError(f"{uri}: {first['msg']}") from None
         raise ValueError(
-            f"the manifest of {uri} cannot be read ({'.'.join(map(str, first['loc']))}: {first['msg']}): upgrade if a "
-            f"newer version made it; if it is damaged, restore {dataset.uri}/_versions from a copy"
+            f"the manifest of {uri} cannot be read ({'.'.join(map(str, first['loc']))}: {first['msg']}): if another "
+            f"version made it, encode it again; if it is damaged, restore {dataset.uri}/_versions from a copy"
         ) from error
-    if manifest.format > MANIFEST_FORMAT:
-        raise ValueError(f"{uri} has layout {manifest.format}; this version reads up to {MANIFEST_FORMAT}: upgrade")
+    if manifest.format != MANIFEST_FORMAT:
+        raise ValueError(f"{uri} was made by another version of diffretriever: encode it again")
     return manifest
 
 

@@ -249,7 +249,7 @@ class PassageIndex:
         Metadata are the values of all its columns by name, None where a passage has none. Of a small collection, all of
         it stays in memory after some answers.
         """
-        columns = [*_SHOWN, *(self.manifest.metadata or {})]
+        columns = [*_SHOWN, *self.manifest.metadata]
         texts = self._texts.get(self.version) or self._texts.setdefault(
             self.version, _Texts(int(self.dataset.count_rows()))
         )
@@ -269,7 +269,7 @@ class PassageIndex:
             texts.held = self.dataset.to_table(columns).combine_chunks()
 
     def _with_metadata(self, row: dict[str, Any]) -> dict[str, Any]:
-        metadata = {name: row.pop(name) for name in self.manifest.metadata or {}}
+        metadata = {name: row.pop(name) for name in self.manifest.metadata}
         return {**row, "metadata": metadata}
 
     def representations(self, rows: np.ndarray) -> Representations:
@@ -298,7 +298,7 @@ class PassageIndex:
     def passages(self, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return id to what `shown` says of the passage; ids that are not there are left out."""
         found: dict[str, dict[str, Any]] = {}
-        columns = ["id", *_SHOWN, *(self.manifest.metadata or {})]
+        columns = ["id", *_SHOWN, *self.manifest.metadata]
         for start in range(0, len(ids), _IDS_PER_LOOKUP):
             condition = ids_filter(ids[start : start + _IDS_PER_LOOKUP])
             with self._readable():

@@ -196,14 +196,11 @@ def _with_metadata(job: EncodeJob, source: Collection, existing: Sequence[Passag
         return WithMetadata(source, wanted)
     if any(each != columns[0] for each in columns):
         raise ValueError(f"the indexes keep different metadata: {' and '.join(map(str, columns))}: make them anew")
-    if columns[0] is None and wanted is None:
-        # It was made before there was metadata, and takes none.
-        wanted = ()
     for name in wanted or ():
-        if name not in (columns[0] or {}):
+        if name not in columns[0]:
             known = suggest(name, columns[0]) if columns[0] else " It keeps no metadata."
             raise ValueError(f"--metadata: {job.index} has no column '{name}': make it anew to have one.{known}")
-    return WithMetadata(source, wanted, columns[0] or {})
+    return WithMetadata(source, wanted, columns[0])
 
 
 def _if_few(job: EncodeJob, collection: Collection) -> EncoderHere | None:
@@ -254,7 +251,7 @@ def _describing(
 ) -> Callable[[], IndexManifest]:
     """Return what returns the encoder's manifest, and load it meanwhile where that is done in a worker.
 
-    An older index may name no commit of the hub; `existing` says with which its encoder was begun.
+    `existing` names the commit of the hub that its encoder was loaded from.
     """
     if not is_neural(retriever):
         return partial(bm25_manifest, retriever)

@@ -190,12 +190,11 @@ def _refuse_another(job: SweepJob, manifest: SweepManifest) -> None:
     with understood(job.output / _JOB, "give another --output, or remove the folder and sweep again"):
         settings = yaml.safe_load(read_text(job.output / _JOB))
         theirs = {"collection": before.collection, "top_k": settings["top_k"], "exclude_self": settings["exclude_self"]}
-        # Sweeps of before these settings drew no sample.
-        theirs["max_queries"] = settings.get("max_queries")
+        theirs["max_queries"] = settings["max_queries"]
     ours = {"collection": manifest.collection, "top_k": job.top_k, "exclude_self": job.drops_self}
     ours["max_queries"] = job.max_queries
     if job.max_queries is not None:
-        theirs["seed"], ours["seed"] = settings.get("seed"), job.seed
+        theirs["seed"], ours["seed"] = settings["seed"], job.seed
     if before.fingerprint != manifest.fingerprint:
         # Only then do the names count: the same weights may lie elsewhere by now.
         theirs["retriever"] = f"{before.retriever} ({before.fingerprint})"

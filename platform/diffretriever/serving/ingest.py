@@ -58,7 +58,7 @@ class Writer:
         _check(passages, self._config)
         async with self._turn, _locked(self._config.index):
             index = await asyncio.to_thread(self._open)
-            plan = await asyncio.to_thread(_plan, index, passages, _typed(passages, index.manifest.metadata or {}))
+            plan = await asyncio.to_thread(_plan, index, passages, _typed(passages, index.manifest.metadata))
             if plan.new:
                 encoded = await self._encode([p.title for p in plan.new], [p.text for p in plan.new])
                 await asyncio.to_thread(_commit, index, plan, encoded)
@@ -168,7 +168,7 @@ def _plan(index: PassageIndex, asked: Sequence[PassageIn], passages: Sequence[Pa
 
 
 def _as_shown(index: PassageIndex, passage: Passage, collection: str) -> dict[str, object]:
-    metadata = {name: passage.metadata.get(name) for name in index.manifest.metadata or {}}
+    metadata = {name: passage.metadata.get(name) for name in index.manifest.metadata}
     return {"title": passage.title, "text": passage.text, "collection": collection, "metadata": metadata}
 
 

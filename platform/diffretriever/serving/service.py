@@ -139,7 +139,7 @@ class Service:
             readable=retriever.is_readable,
             adaptive=planner.selector.name if planner.selector else None,
             collections=await asyncio.to_thread(lambda: view.collections),
-            metadata=manifest.metadata or {},
+            metadata=manifest.metadata,
             found_by={name: sorted({part.found_by[name] for part in parts}) for name in parts[0].found_by},
             parts=parts,
             limits=LimitsInForce(**planner.limits.model_dump(include=set(LimitsInForce.model_fields))),

@@ -82,7 +82,7 @@ function compare() {
 /** Return what a side starts with: what the address says of it, else of a search, else two ways worth comparing. */
 function first(side, at) {
   const [own, shared] = [readAddress(`${side}.`), readAddress()];
-  const usual = at === 0 ? { mode: served.default_mode ?? served.modes.at(-1), budget: "adaptive" } : { mode: served.modes[0], budget: served.query_budget };
+  const usual = at === 0 ? { mode: served.default_mode, budget: "adaptive" } : { mode: served.modes[0], budget: served.query_budget };
   const pick = (key) => own[key] ?? (at === 0 ? shared[key] : null) ?? usual[key];
   const { mode, budget } = possible(served, { mode: pick("mode"), budget: pick("budget") });
   return { mode, budget };

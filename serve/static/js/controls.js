@@ -27,7 +27,7 @@ function offered(served) {
 }
 
 function usualMode(served) {
-  return served.default_mode ?? served.modes.at(-1);
+  return served.default_mode;
 }
 
 /** Return the sum of one of the retriever's own scores and BM25, with the weights of the usual one if it is that. */
