@@ -267,7 +267,14 @@ def test_long_text_is_cut_to_where_its_words_are(page: Page) -> None:
 
 
 def test_retriever_without_slots_has_no_switches_for_them(page: Page, stub: Stub) -> None:
-    stub.index = {**stub.index, "query_budget": None, "adaptive": None, "modes": ["dense"], "collections": {"c": 16}}
+    stub.index = {
+        **stub.index,
+        "query_budget": None,
+        "adaptive": None,
+        "modes": ["dense"],
+        "default_mode": "dense",
+        "collections": {"c": 16},
+    }
     page.go("/", q="plain")
     page.settled()
     assert page.texts("#controls legend") == ["Score"]

@@ -130,6 +130,7 @@ DESCRIBED = IndexResponse(
     title="masked minilm q2p4",
     method="masked",
     modes=["dense", "sparse", "hybrid"],
+    default_mode="hybrid",
     further_modes=["bm25", "dense+bm25"],
     query_budget=2,
     passage_budget=4,
