@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import select
 import signal
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,21 +31,6 @@ if (ROOT / "platform").is_dir():
     sys.path.insert(0, str(ROOT / "platform"))
 # Ray starts its processes by fork and exec, never by fork alone, which is what Lance warns of.
 warnings.filterwarnings("ignore", message="lance is not fork-safe")
-# What a job imports is a million objects that stay. To look through them for garbage, time and again, is a tenth of the
-# time to start: the first look comes after them, and leaves them out from then on.
-_OBJECTS_AT_START, _OBJECTS = 2_000_000, 100_000
-
-
-def _after_start(phase: str, _: dict[str, int]) -> None:
-    """Look for garbage as often as a job needs it, once there was the first look."""
-    if phase == "stop":
-        gc.callbacks.remove(_after_start)
-        gc.freeze()
-        gc.set_threshold(_OBJECTS, 20, 100)
-
-
-gc.callbacks.append(_after_start)
-gc.set_threshold(_OBJECTS_AT_START, 20, 100)
 
 from diffretriever.consent import trust_code  # noqa: E402  (found through the path above)
 from diffretriever.full_disk import causes, full_disk  # noqa: E402
@@ -66,8 +49,6 @@ _LOST = (
 )
 """Errors of Ray's, which a job need not have loaded, of what died under its work."""
 _SAFE = "what was committed is safe, the same command goes on from there"
-_WRITTEN = ("index", "output")
-"""Fields of jobs that say where they write."""
 
 
 @contextmanager
@@ -101,7 +82,6 @@ def run(config_class: type[C], main: Callable[[C], None]) -> None:
     and 1.
     """
     signal.signal(signal.SIGTERM, _end)
-    _quieten_libraries()
     # Before required flags are asked for.
     if issubclass(config_class, PresetListing) and "--list-presets" in sys.argv[1:]:
         _print_presets()
@@ -117,7 +97,7 @@ def run(config_class: type[C], main: Callable[[C], None]) -> None:
             trust_code(config.trust_code)
         main(config)
     except BaseException as error:
-        status = _say(error, config)
+        status = _say(error)
         if status is None:
             raise
         raise SystemExit(status) from None
@@ -139,7 +119,7 @@ def _examples(main: Callable[[C], None]) -> list[str]:
     return list(named.get(Path(inspect.getfile(main)).stem, []))
 
 
-def _say(error: BaseException, config: JobConfig) -> int | None:
+def _say(error: BaseException) -> int | None:
     """Say on standard error what ended a job, and return its exit status; None for what was not foreseen."""
     # Of a signal within a call of Ray's, another error is made.
     for each in causes(error):
@@ -150,33 +130,17 @@ def _say(error: BaseException, config: JobConfig) -> int | None:
         if isinstance(each, _EndedError) or (isinstance(each, SystemExit) and each.code == signal.SIGTERM):
             sys.stderr.write(f"told to end: {_SAFE}\n")
             return 128 + signal.SIGTERM
-    sentence = _sentence(error, config) if isinstance(error, Exception) else None
+    sentence = _sentence(error) if isinstance(error, Exception) else None
     if sentence is None:
         return None
     sys.stderr.write(f"error: {sentence}\n")
     return 1
 
 
-def _quieten_libraries() -> None:
-    """Have threads and last calls of libraries show no traceback for a full disk: the job ends with a sentence."""
-    in_thread, at_exit = threading.excepthook, sys.unraisablehook
-
-    def unless_full_in_thread(told: threading.ExceptHookArgs) -> None:
-        if told.exc_value is None or full_disk(told.exc_value) is None:
-            in_thread(told)
-
-    def unless_full_at_exit(told: sys.UnraisableHookArgs) -> None:
-        if told.exc_value is None or full_disk(told.exc_value) is None:
-            at_exit(told)
-
-    threading.excepthook, sys.unraisablehook = unless_full_in_thread, unless_full_at_exit
-
-
-def _sentence(error: Exception, config: JobConfig) -> str | None:
+def _sentence(error: Exception) -> str | None:
     """Return what a mistake or a full disk is to a user; None for what was not foreseen."""
-    places = [place for name in _WRITTEN if (place := getattr(config, name, None))]
-    if full := full_disk(error, places):
-        return str(full)
+    if full := full_disk(error):
+        return f"{str(full).strip().splitlines()[-1]}: make room, and run the same command to resume"
     if isinstance(error, ValueError):
         return str(error)
     if isinstance(error, OSError) and error.filename is not None:

@@ -10,7 +10,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -43,7 +42,7 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    # A look through everything takes most of a second: seldom, as in the jobs.
+    # A look through everything takes most of a second: seldom.
     gc.set_threshold(50_000, 20, 100)
     gc.enable()
 
@@ -82,27 +81,14 @@ def _one_thread() -> Iterator[None]:
 def jobs_path() -> Iterator[None]:
     """`jobs/` on the path; what its modules set for a process of their own is put back after the test."""
     path, modules = [*sys.path], {*sys.modules}
-    handler, thresholds, callbacks = signal.getsignal(signal.SIGTERM), gc.get_threshold(), [*gc.callbacks]
-    hooks = sys.excepthook, sys.unraisablehook, threading.excepthook
+    handler, hook = signal.getsignal(signal.SIGTERM), sys.excepthook
     sys.path.insert(0, str(JOBS))
     yield
-    sys.path[:], gc.callbacks[:] = path, callbacks
-    sys.excepthook, sys.unraisablehook, threading.excepthook = hooks
+    sys.path[:], sys.excepthook = path, hook
     signal.signal(signal.SIGTERM, handler)
-    gc.set_threshold(*thresholds)
-    # Of frozen objects `gc.get_referrers` finds nothing, by which Hypothesis takes them for lost.
-    gc.unfreeze()
     for name in {*sys.modules} - modules:
         if str(getattr(sys.modules[name], "__file__", "")).startswith(str(JOBS)):
             del sys.modules[name]
-
-
-@pytest.fixture(autouse=True)
-def _garbage_is_looked_for() -> Iterator[None]:
-    """A test leaves the search for garbage as it found it: others in its process would behave differently."""
-    before = gc.get_threshold(), gc.get_freeze_count()
-    yield
-    assert (gc.get_threshold(), gc.get_freeze_count()) == before
 
 
 RAY_SETTINGS = {

@@ -1,4 +1,4 @@
-"""A full disk ends every writer with a sentence, leaves nothing that looks whole, and stops no search.
+"""A full disk leaves nothing that looks whole, ends a job with one line, and stops no search.
 
 What no disk is needed for is done with a limit on the size of files: writers are told EFBIG in place of ENOSPC.
 """
@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import errno
 import os
-import pickle
 import resource
 import sys
-import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,15 +18,13 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from diffretriever import progress
 from diffretriever.artefacts.artefact import Artefact, unless_damaged
 from diffretriever.artefacts.cache import BOUND_VARIABLE, FolderCache
 from diffretriever.collections.beir import unpack
 from diffretriever.files import whole_folder, write_text
-from diffretriever.full_disk import FullDiskError, full_disk, room_at
+from diffretriever.full_disk import full_disk
 from diffretriever.index.compaction import execute, plan
 from diffretriever.index.rewrite import parts_of, write_part
 from diffretriever.index.table import PassageIndex, table_uri
@@ -129,39 +125,21 @@ def _a_zip(folder: Path) -> Callable[[], object]:
     return lambda: unpack(folder / "c.zip")
 
 
-def _a_checkpoint(folder: Path) -> Callable[[], object]:
-    def write() -> None:
-        with room_at(folder):
-            torch.save({"weights": torch.zeros(1000)}, folder / "state.pt")
-
-    return write
-
-
-def _tensors(folder: Path) -> Callable[[], object]:
-    def write() -> None:
-        with room_at(folder):
-            save_file({"weights": torch.zeros(1000)}, folder / "adapter.safetensors")
-
-    return write
-
-
 WRITERS = [
     *(_a_file, _a_folder, _an_entry, _an_artefact, _a_new_index, _a_block, _a_commit, _a_deletion, _a_compaction),
-    *(_codes_anew, _codes_and_postings, _a_segment, _a_zip, _a_checkpoint, _tensors),
+    *(_codes_anew, _codes_and_postings, _a_segment, _a_zip),
 ]
 
 
 @pytest.mark.parametrize("ready", WRITERS, ids=lambda each: each.__name__.lstrip("_"))
-def test_every_writer_says_what_is_full(
+def test_a_full_disk_leaves_nothing_that_looks_whole(
     ready: Callable[[Path], Callable[[], object]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DIFFRETRIEVER_CACHE", str(tmp_path / "cache"))
     write = ready(tmp_path)
-    with small_files(100), pytest.raises(FullDiskError) as caught:
+    with small_files(100), pytest.raises((OSError, ValueError)) as caught:
         write()
-    assert str(tmp_path) in str(caught.value)
-    assert "lost" in str(caught.value)
-    assert "give the same command again" in str(caught.value)
+    assert full_disk(caught.value) is not None
     assert not [*tmp_path.rglob(".*.tmp")]
     # The same again, where there is room.
     write()
@@ -178,7 +156,7 @@ def test_room_for_mapped_files_is_taken_before_they_are_written(
     write = _a_segment(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", refuse)
-        with pytest.raises(FullDiskError):
+        with pytest.raises(OSError, match="No space left"):
             write()
     write()
 
@@ -195,25 +173,9 @@ TOLD = {
     "python": FULL,
     "quota": OSError(errno.EDQUOT, "Disk quota exceeded"),
     "lance": OSError("LanceError(IO): No space left on device (os error 28), /home/lance/writer.rs:254:9"),
-    "lance, quota": OSError("LanceError(IO): Disk quota exceeded (os error 122), /home/lance/writer.rs:254:9"),
     "numpy": OSError("2000000 requested and 524288 written"),
-    "torch": RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"),
     "wrapped": WrappedError(FULL),
-    "wrapped, with Ray Data's advice": WrappedError(
-        OSError(errno.ENOSPC, "No space left", "Failed to\nTo change retry")
-    ),
-    "wrapped twice": WrappedError(FullDiskError(errno.ENOSPC, "the disk is full", "/place")),
 }
-
-
-@pytest.mark.parametrize("error", TOLD.values(), ids=TOLD)
-def test_a_full_disk_is_told_from_other_errors(error: Exception, tmp_path: Path) -> None:
-    found = full_disk(error, [tmp_path])
-    assert found is not None
-    assert found.filename in (str(tmp_path), "/place")
-    # Ray Data appends its advice to what an error was made of.
-    found.args = (*found.args, "Failed to apply UDF transform")
-    assert str(pickle.loads(pickle.dumps(found))) == str(found)
 
 
 @pytest.mark.parametrize(
@@ -240,15 +202,8 @@ def entry(jobs_path: None, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.mark.parametrize("error", TOLD.values(), ids=TOLD)
 def test_a_job_ends_with_a_sentence(error: Exception, entry: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    def fail() -> None:
-        raise error
-
     def main(config: SearchJob) -> None:
-        # As a library writes beside the job.
-        thread = threading.Thread(target=fail)
-        thread.start()
-        thread.join()
-        fail()
+        raise error
 
     with pytest.raises(SystemExit) as ended:
         entry.run(SearchJob, main)
@@ -256,14 +211,14 @@ def test_a_job_ends_with_a_sentence(error: Exception, entry: ModuleType, capsys:
     told = capsys.readouterr().err
     assert told.startswith("error: ")
     assert len(told.splitlines()) == 1
-    assert "give the same command again" in told or "/place: the disk is full" in told
+    assert "run the same command to resume" in told
 
 
 def test_a_search_goes_on_without_what_cannot_be_kept(tmp_path: Path) -> None:
     index, other = fill(str(tmp_path / "index"), 20), fill(str(tmp_path / "other"), 20)
     # What is compiled is kept in files, too.
     Bm25Search(other).search(["text"], 3)
-    with small_files(100), pytest.warns(UserWarning, match=r"cannot be kept there .*so large"):
+    with small_files(100), pytest.warns(UserWarning, match=r"cannot be kept there .*too large"):
         found = Bm25Search(index).search(["text"], 3)
     assert bm25_artefact(index).size() is None
     assert len(found[0]) == 3
@@ -280,7 +235,7 @@ def test_a_cache_on_a_disk_that_is_too_full_is_done_without(
     def fetch(folder: Path) -> None:
         (folder / "file").write_bytes(b"12345")
 
-    with small_files(0), pytest.raises(FullDiskError):
+    with small_files(0), pytest.raises(OSError, match="too large"):
         cache.get("key", 5, fetch)
 
 

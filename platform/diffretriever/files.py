@@ -25,7 +25,6 @@ from urllib.parse import unquote
 
 from pydantic import BaseModel, ValidationError
 
-from diffretriever.full_disk import room_at
 from diffretriever.schemas.places import StorePath, as_place, plain_place
 
 if TYPE_CHECKING:
@@ -348,16 +347,15 @@ def whole_file(target: AnyPlace) -> Iterator[IO[bytes]]:
             yield stream
         return
     path = _path(target)
-    with room_at(path):
-        temporary = _temporary_beside(path)
-        try:
-            with temporary.open("wb") as stream:
-                yield stream
-            # Without, a loss of power may leave the new name with an empty file.
-            sync_path(temporary)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+    temporary = _temporary_beside(path)
+    try:
+        with temporary.open("wb") as stream:
+            yield stream
+        # Without, a loss of power may leave the new name with an empty file.
+        sync_path(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
     sync_path(path.parent)
 
 
@@ -365,9 +363,8 @@ def whole_file(target: AnyPlace) -> Iterator[IO[bytes]]:
 def _whole_object(target: AnyPlace) -> Iterator[IO[bytes]]:
     """Collect an object in a temporary file of this machine, and put it when the block succeeds."""
     with tempfile.TemporaryFile() as spool:
-        with room_at(tempfile.gettempdir()):
-            yield spool
-            spool.flush()
+        yield spool
+        spool.flush()
         if not os.fstat(spool.fileno()).st_size:
             write_bytes(target, b"")
             return
@@ -377,15 +374,14 @@ def _whole_object(target: AnyPlace) -> Iterator[IO[bytes]]:
 @contextmanager
 def whole_folder(target: Path) -> Iterator[Path]:
     """Give a folder to fill that appears at `target` only if the block succeeds."""
-    with room_at(target):
-        temporary = _temporary_beside(target)
-        temporary.mkdir()
-        try:
-            yield temporary
-            sync_folder(temporary)
-            _move_unless_there(temporary, target)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+    temporary = _temporary_beside(target)
+    temporary.mkdir()
+    try:
+        yield temporary
+        sync_folder(temporary)
+        _move_unless_there(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
     sync_path(target.parent)
 
 

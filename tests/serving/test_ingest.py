@@ -13,7 +13,6 @@ from fastapi.testclient import TestClient
 from diffretriever.collections import Passage
 from diffretriever.encoders.base import Encoder
 from diffretriever.files import files_in
-from diffretriever.full_disk import FullDiskError
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
 from diffretriever.schemas.retriever import RetrieverBase
@@ -196,7 +195,7 @@ def test_a_full_disk_refuses_passages_and_nothing_else(
     client: TestClient, own_index: PassageIndex, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*_: object) -> str:
-        raise FullDiskError(errno.ENOSPC, "the disk is full", own_index.uri)
+        raise OSError(errno.ENOSPC, "No space left on device", own_index.uri)
 
     with monkeypatch.context() as patch:
         patch.setattr("diffretriever.serving.ingest.write_block", refuse)

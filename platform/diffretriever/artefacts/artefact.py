@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import NonNegativeInt, TypeAdapter, field_validator
 
 from diffretriever.artefacts.cache import HeldFolder, shared_cache
-from diffretriever.files import cache_dir, file_digest, filesystem_of, is_local, sync_folder, sync_path, whole_folder
-from diffretriever.full_disk import full_disk, room_at
+from diffretriever.files import file_digest, filesystem_of, is_local, sync_folder, sync_path, whole_folder
+from diffretriever.full_disk import full_disk
 from diffretriever.schemas.base import Model
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ class Artefact:
         root = shared_cache().root
         root.mkdir(parents=True, exist_ok=True)
         # What is killed is found by its name, and goes after a day.
-        with room_at(root), tempfile.TemporaryDirectory(dir=root, prefix=".", suffix=".tmp") as folder:
+        with tempfile.TemporaryDirectory(dir=root, prefix=".", suffix=".tmp") as folder:
             yield Path(folder)
             self._put(Path(folder))
 
@@ -400,10 +400,9 @@ def unless_damaged(ask: Callable[[], T | None]) -> T | None:
     except DamagedError as error:
         _LOG.warning("%s: it is passed over until the job that makes it is run again", error)
     except OSError as error:
-        full = full_disk(error, [cache_dir()])
-        if full is None:
+        if full_disk(error) is None:
             raise
-        _LOG.warning("%s; what it was wanted for is searched without it, slower", full)
+        _LOG.warning("%s; what it was wanted for is searched without it, slower", error)
     return None
 
 

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from diffretriever.files import cache_dir, locked, whole_folder
-from diffretriever.full_disk import FullDiskError, room_at
 
 BOUND_VARIABLE = "DIFFRETRIEVER_CACHE_GB"
 """Environment variable: gigabytes that fetched files may take on a machine."""
@@ -73,7 +72,7 @@ class FolderCache:
             fill: writes the content into an empty folder; what it raises is passed on, and nothing is left.
 
         Raises:
-            FullDiskError: the disk has no room for it.
+            OSError: the disk has no room for it.
             ValueError: it does not fit into the bound that was given, beside what is in use, or that is no number.
         """
         target = self._entry(key, size)
@@ -106,12 +105,11 @@ class FolderCache:
                 _remove(held.folder)
 
     def _hold(self, target: Path) -> HeldFolder:
-        with room_at(self.root):
-            holder = _holder(self.root)
-            with locked(self.root / "lock"):
-                holder.hold(target.name)
-                if target.is_dir():
-                    os.utime(target)
+        holder = _holder(self.root)
+        with locked(self.root / "lock"):
+            holder.hold(target.name)
+            if target.is_dir():
+                os.utime(target)
         held = HeldFolder(target)
         # The lock of a process that has ended says as much.
         weakref.finalize(held, holder.release, target.name).atexit = False
@@ -135,7 +133,7 @@ class FolderCache:
                     _remove(entry.path)
                     taken -= entry.size
             if taken + size > bound and not os.environ.get(BOUND_VARIABLE):
-                raise FullDiskError(errno.ENOSPC, f"the disk is too full for {size:,} more bytes", str(self.root))
+                raise OSError(errno.ENOSPC, f"the disk is too full for {size:,} more bytes", str(self.root))
             if taken + size > bound:
                 raise ValueError(
                     f"{size:,} more bytes do not fit into {self.root}: {taken:,} are in use of {bound:,} that it may "

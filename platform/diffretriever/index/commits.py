@@ -18,7 +18,6 @@ from typing import Any
 from lance.commit import CommitConflictError
 
 from diffretriever.files import is_local, sync_path
-from diffretriever.full_disk import room_at
 from diffretriever.index.damage import HINT
 
 _CONFLICTS = ("commit conflict", "incompatible transaction")
@@ -49,11 +48,11 @@ def commit_to(uri: str, table: str, files: Iterable[str] = ()) -> Iterator[None]
         files: paths within the table of those that were written for it.
 
     Raises:
-        FullDiskError: there is no room for it.
+        OSError: there is no room for it.
         ChangedError: Lance refused this commit, of which nothing is visible then.
     """
     try:
-        with room_at(uri), _on_disk(table, files):
+        with _on_disk(table, files):
             yield
     except OSError as error:
         known = isinstance(error, CommitConflictError) or any(text in str(error).lower() for text in _CONFLICTS)

@@ -34,7 +34,6 @@ import pyarrow.compute as pc
 from lance.file import LanceFileReader
 
 from diffretriever.files import file_state, files_in, is_local, json_digest, read_bytes, read_model, remove, write_text
-from diffretriever.full_disk import FullDiskError, full_disk
 from diffretriever.representations import offsets_of, rows_not_finite
 from diffretriever.schemas.base import shortened
 from diffretriever.schemas.index import ROW_CHECKSUM, DeletionChecksums
@@ -154,7 +153,7 @@ def readable(uri: str, table: str, fragments: Callable[[], Iterable[Any]]) -> It
         ) from error
 
 
-def not_opened(uri: str, table: str, error: Exception) -> ValueError | FullDiskError | None:
+def not_opened(uri: str, table: str, error: Exception) -> ValueError | None:
     """Return what to tell where Lance opens no table: it is damaged, or out of reach; None if there is none.
 
     Args:
@@ -173,9 +172,9 @@ def not_opened(uri: str, table: str, error: Exception) -> ValueError | FullDiskE
     return None if is_absent else unreachable(uri, error)
 
 
-def unreachable(uri: str, error: Exception) -> ValueError | FullDiskError:
+def unreachable(uri: str, error: Exception) -> ValueError:
     """Return the error of a place that Lance can neither read nor write, with Lance's reason."""
-    return full_disk(error, [uri]) or ValueError(f"cannot reach the index at {uri}: {reason_of(error)}")
+    return ValueError(f"cannot reach the index at {uri}: {reason_of(error)}")
 
 
 def reason_of(error: Exception) -> str:

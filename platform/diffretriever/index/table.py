@@ -24,7 +24,6 @@ import pyarrow as pa
 from lance.fragment import FragmentMetadata
 
 from diffretriever.collections.keys import KEY, KeySet, keys_of
-from diffretriever.full_disk import room_at
 from diffretriever.index import compaction
 from diffretriever.index.commits import ChangedError, changed_by_another, commit_to, data_files
 from diffretriever.index.damage import (
@@ -346,8 +345,7 @@ class PassageIndex:
         by_fragment: dict[int, list[str]] = defaultdict(list)
         for passage_id, address in zip(found["id"].to_pylist(), found["_rowaddr"].to_pylist(), strict=True):
             by_fragment[address >> 32].append(passage_id)
-        with room_at(self.uri):
-            shrunk = {n: self.dataset.get_fragment(n).delete(ids_filter(gone)) for n, gone in by_fragment.items()}
+        shrunk = {n: self.dataset.get_fragment(n).delete(ids_filter(gone)) for n, gone in by_fragment.items()}
         files = deletion_files(part for part in shrunk.values() if part is not None)
         note_deletions(self.uri, table_uri(self.uri), files)
         return shrunk

@@ -28,7 +28,6 @@ from ray._common.utils import get_default_system_temp_dir
 from ray._private.utils import read_ray_address
 
 from diffretriever.consent import VARIABLE, trusted_sources
-from diffretriever.full_disk import FullDiskError, causes
 from diffretriever.schemas.retriever import RetrieverConfig
 from diffretriever.schemas.settings import RayConfig
 
@@ -425,11 +424,7 @@ def cpus_here(wanted: float) -> float:
 
 
 def result_of(reference: Any) -> Any:
-    """Return what a Ray task gives; a `ValueError` of the task is raised as such, without Ray's traceback.
-
-    Raises:
-        FullDiskError: a disk is full where the task ran.
-    """
+    """Return what a Ray task gives; a `ValueError` of the task is raised as such, without Ray's traceback."""
     try:
         return ray.get(reference)
     except ray.exceptions.RayError as error:
@@ -439,9 +434,6 @@ def result_of(reference: Any) -> Any:
 
 def raise_mistake(error: ray.exceptions.RayError) -> None:
     """Raise the `ValueError`, or the `OSError` of a file, that a task ended with; return if it ended otherwise."""
-    for each in causes(error):
-        if type(each) is FullDiskError:
-            raise each from None
     cause = getattr(error, "cause", None)
     if isinstance(cause, ValueError):
         raise ValueError(str(cause).partition(_HOW_TO_RETRY)[0]) from None

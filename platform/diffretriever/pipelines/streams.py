@@ -151,7 +151,6 @@ def tables_of(dataset: Dataset) -> Iterator[pa.Table]:
     """Yield what comes out of a graph as soon as it is done, in no order.
 
     Raises:
-        FullDiskError: a disk is full where one of the graph's functions ran.
         ValueError: one of the graph's functions raised it; without Ray's traceback.
     """
     return ended_with_ray(_tables_of(dataset))

@@ -138,8 +138,8 @@ def _fit(job: TrainJob, manifest: TrainingManifest, folder: RunFolder, gpus: flo
     with Journal(folder.place, label, manifest.total_steps, job.checkpoint_every) as journal, _pumped(inbox, journal):
         try:
             result = trainer.fit()
-        except TrainingFailedError as error:
-            reason = ray.get(inbox.reason.remote()) or full_disk(error, [folder.place])
+        except TrainingFailedError:
+            reason = ray.get(inbox.reason.remote())
             if reason is None:
                 raise
             raise ValueError(str(reason)) from None
@@ -242,11 +242,11 @@ def _work(config: dict[str, Any]) -> None:
                 save_checkpoint=_save_checkpoint,
             )
     except Exception as error:
-        full = full_disk(error, [job.output])
-        may_pass = full or isinstance(error.__cause__, OSError)
-        if full or isinstance(error, ValueError):
+        is_full = full_disk(error) is not None
+        if is_full or isinstance(error, ValueError):
+            may_pass = is_full or isinstance(error.__cause__, OSError)
             report = inbox.report_refusal if may_pass else inbox.report_mistake
-            ray.get(report.remote(str(full or error)))
+            ray.get(report.remote(str(error)))
         raise
 
 

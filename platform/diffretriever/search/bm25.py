@@ -21,7 +21,7 @@ import Stemmer
 
 from diffretriever.artefacts.artefact import Artefact, DamagedError, folders_in
 from diffretriever.encoders.preparer import join_title
-from diffretriever.full_disk import FullDiskError
+from diffretriever.full_disk import full_disk
 from diffretriever.index.parts import IndexPart
 from diffretriever.index.table import PassageIndex
 from diffretriever.progress import Progress
@@ -138,7 +138,9 @@ def _loaded(index: PassageIndex) -> bm25s.BM25 | None:
     """Return the model that is kept; None where there is none, no room for it here, or a damaged one, which goes."""
     try:
         return open_bm25(index)
-    except FullDiskError as error:
+    except OSError as error:
+        if full_disk(error) is None:
+            raise
         _LOG.warning("%s: the BM25 index is made in memory", error)
     except DamagedError as error:
         _LOG.warning("%s: the BM25 index is made anew", error)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from diffretriever.collections import Passage
 from diffretriever.collections.metadata import in_column
 from diffretriever.collections.records import RefusedError, checked_passage
-from diffretriever.full_disk import FullDiskError
+from diffretriever.full_disk import full_disk
 from diffretriever.index.damage import named
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, WriterLock, beside, text_table, write_block
@@ -198,6 +198,8 @@ def _answered_if_full(done: str) -> Iterator[None]:
     """Refuse a request for whose change there is no room; the log says where."""
     try:
         yield
-    except FullDiskError as error:
+    except OSError as error:
+        if full_disk(error) is None:
+            raise
         _LOG.error("nothing is %s: %s", done, error)
         raise UnavailableError(f"the disk of the index is full; nothing was {done}", _FULL_S) from None

@@ -31,7 +31,6 @@ from diffretriever.files import (
     whole_folder,
     write_text,
 )
-from diffretriever.full_disk import room_at
 from diffretriever.schemas.base import counted
 from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.schemas.retriever import BackboneRetriever, is_trainable
@@ -186,7 +185,7 @@ class Journal:
     def add(self, record: Record) -> None:
         """Take note of a record."""
         step = int(record["step"])
-        with room_at(self._folder), (self._folder / METRICS_FILE).open("a", encoding="utf-8") as lines:
+        with (self._folder / METRICS_FILE).open("a", encoding="utf-8") as lines:
             lines.write(json.dumps(record) + "\n")
         if self._writer is None:
             # What a killed run wrote of later steps is taken back.
