@@ -157,12 +157,12 @@ class RayConfig(ModelOptions):
     """Ray cluster to use; `auto` is a running one if there is, else a local one started for this job; `local` always
     starts one."""
     encoders: PositiveInt | None = None
-    """Encoder actors; default: as many as the cluster has room for or, with `autoscale`, can come to have room for."""
+    """Encoder actors; default: as many as the cluster has room for. Required with `autoscale`."""
     cpus_per_encoder: PositiveFloat | None = None
     """CPUs that Ray sets aside for an encoder; default: 1 beside a GPU, 0.75 without."""
     gpus_per_encoder: NonNegativeFloat | None = None
-    """GPUs of an encoder, fractions allowed; default: 1 for a model where the cluster has any or, with `autoscale`, can
-    get any; else 0."""
+    """GPUs of an encoder, fractions allowed; default: 1 for a model where the cluster has any, else 0. With
+    `autoscale`, required for a model while no GPU is alive."""
     threads_per_encoder: PositiveInt = 1
     """CPU threads that compute in an encoder."""
     tokens_per_batch: PositiveInt | Literal["auto"] = "auto"
@@ -174,8 +174,7 @@ class RayConfig(ModelOptions):
     needs a C compiler, takes half a minute in each encoder, and pays off on GPUs, for many passages; vectors stay the
     same up to rounding."""
     autoscale: bool = False
-    """The cluster can add machines: fit the pool into what it can become, and grow it from 1 to `encoders` as they
-    come."""
+    """The cluster can add machines: grow the pool from 1 to `encoders` as they come."""
 
 
 def _local(value: Any) -> Any:

@@ -228,7 +228,8 @@ class TrainJob(Recipe, PresetListing):
     cpus_per_worker: PositiveFloat = 1.0
     """CPUs that Ray sets aside for a worker."""
     gpus_per_worker: NonNegativeFloat | None = None
-    """GPUs of a worker; default: 1 where the cluster has any or, with `autoscale`, can get any; else 0."""
+    """GPUs of a worker; default: 1 where the cluster has any, else 0. With `autoscale`, required while no GPU is
+    alive."""
     threads_per_worker: PositiveInt = 1
     """CPU threads that compute in a worker."""
     validation: str | None = None
@@ -244,7 +245,7 @@ class TrainJob(Recipe, PresetListing):
     max_failures: NonNegativeInt = 3
     """Deaths of workers to survive by going on from the last checkpoint."""
     autoscale: bool = False
-    """The cluster can add machines: hold the request against what it can become, not what is there now."""
+    """The cluster can add machines: wait for them where the present ones have no room."""
     ray_address: str = "auto"
     """Ray cluster to use; `auto` is a running one if there is, else a local one started for this job; `local` always
     starts one."""

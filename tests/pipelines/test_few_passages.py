@@ -142,7 +142,7 @@ def test_an_index_has_the_instruction_of_its_collection(job: Any, tmp_path: Path
     assert isinstance(made, LibraryRetriever)
     assert (made.query_prompt, made.passage_prompt, made.on_collections) == ("refute: ", "be refuted: ", {})
     with pytest.raises(
-        ValueError, match=r"another retriever .*\n.*passage_prompt: be refuted:  != None\n.*query_prompt"
+        ValueError, match=r"another retriever.*\n.*passage_prompt: be refuted:  != None\n.*query_prompt"
     ):
         encode_collection(job.model_copy(update={**of_it, "collection": corpora["nq"]}))
 

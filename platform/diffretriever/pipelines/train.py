@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from diffretriever.collections import open_collection
 from diffretriever.files import filesystem_of, is_file
 from diffretriever.full_disk import full_disk
-from diffretriever.pipelines.cluster import Share, check_room, ray_session, result_of, see_machines
+from diffretriever.pipelines.cluster import Share, check_room, gpus_for_model, ray_session, result_of, see_nodes
 from diffretriever.pipelines.training_data import prepare_training
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.places import StorePath, as_place
@@ -77,16 +77,16 @@ def _gpus_that_fit(job: TrainJob) -> float:
     Raises:
         ValueError: the cluster can never hold the workers: Ray would wait for ever.
     """
-    machines, gpus = see_machines(), job.gpus_per_worker
+    nodes, gpus = see_nodes(), job.gpus_per_worker
     if gpus is None:
-        gpus = machines.gpus_for_model("--gpus-per-worker", autoscale=job.autoscale)
+        gpus = gpus_for_model(nodes, "--gpus-per-worker", autoscale=job.autoscale)
     share = Share(job.cpus_per_worker, gpus)
-    problem = check_room(machines, share, job.workers, 0.0, autoscale=job.autoscale)
+    problem = check_room(nodes, share, job.workers, 0.0, autoscale=job.autoscale)
     if problem is None:
         return gpus
     raise ValueError(
         f"no room for {job.workers} workers of {share}: {problem}. Ask for less with --workers, --cpus-per-worker or "
-        "--gpus-per-worker" + ("" if job.autoscale else ", or say --autoscale if the cluster adds machines by itself")
+        "--gpus-per-worker, or pass --autoscale if the cluster adds machines by itself"
     )
 
 
