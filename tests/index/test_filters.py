@@ -139,9 +139,9 @@ def test_what_is_refused(text: str, says: str) -> None:
 def test_one_meaning_has_one_form() -> None:
     forms = {condition_of(text, COLUMNS) for text in ("year>=2020 and free", " ( year >= +2020 ) AND (free = True)")}
     assert forms == {"((`year` >= 2020) AND (`free` = true))"}
-    assert condition_of(collection_filter("it's"), None) == "(`collection` = 'it''s')"
+    assert condition_of(collection_filter("it's"), {}) == "(`collection` = 'it''s')"
     with pytest.raises(FilterError, match=r"no column 'year'. Known: collection, id\."):
-        condition_of("year = 1", None)
+        condition_of("year = 1", {})
 
 
 def test_many_values_are_understood(index: PassageIndex) -> None:
