@@ -103,15 +103,15 @@ def test_all_of_it_is_verified_and_kept_by_compaction(index: dr.Index) -> None:
     assert [problem.first for problem in changed.verification.problems] == [["a"], ["a"]]
 
 
-def test_an_index_of_before_takes_none(tmp_path: Path) -> None:
-    made = PassageIndex.create(str(tmp_path / "old"), bm25_manifest(Bm25Retriever()))
+def test_an_index_without_columns_takes_none(tmp_path: Path) -> None:
+    made = PassageIndex.create(str(tmp_path / "plain"), bm25_manifest(Bm25Retriever()))
     Committer(made).commit({"all": write_block(made.uri, text_table([Passage("a", "", "prune roses")], "notes"))}, [])
-    old = dr.Index(tmp_path / "old")
-    assert old.search("roses")[0].metadata == {}
-    assert old.add([{"id": "a", "text": "prune roses", "year": 1}], name="notes").already_there == 1
-    assert old.add(NOTES[1:]).encoded == 2
+    plain = dr.Index(tmp_path / "plain")
+    assert plain.search("roses")[0].metadata == {}
+    with pytest.raises(ValueError, match="unknown field: the index has no column 'year'"):
+        plain.add([{"id": "a", "text": "prune roses", "year": 1}], name="notes")
     with pytest.raises(ValueError, match=r"has no column 'year': make it anew to have one. It keeps no metadata."):
-        old.add(NOTES[:1], metadata=["year"])
+        plain.add(NOTES[:1], metadata=["year"])
 
 
 @pytest.mark.usefixtures("warm")
