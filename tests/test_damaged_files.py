@@ -606,7 +606,6 @@ TRIED: dict[str, tuple[str, ...]] = {
     "pipelines/batch_search.py": (_OURS,),
     "pipelines/compress.py": (_OURS,),
     "pipelines/blocks.py": (_OURS,),
-    "pipelines/cluster.py": ("[the cluster's own config, which Ray has read]",),
     "pipelines/mining.py": ("mined negatives",),
     "pipelines/streams.py": (_OURS,),
     "pipelines/sweep.py": ("job of a sweep",),

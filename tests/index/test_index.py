@@ -273,3 +273,8 @@ def test_the_version_before_the_latest_stays_where_the_clock_jumps(tmp_path: Pat
     assert [each.version for each in index.versions()] == [index.version - 1, index.version]
     index.forget_versions(timedelta(0))
     assert [each.version for each in index.versions()] == [index.version]
+
+
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="was made by another version of diffretriever: encode it again"):
+        PassageIndex.create(str(tmp_path / "index"), manifest().model_copy(update={"format": 2}))

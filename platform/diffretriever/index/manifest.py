@@ -60,7 +60,8 @@ def check_same(index: IndexManifest, encoder: IndexManifest, uri: str) -> None:
     """Raise `ValueError` naming the fields in which `encoder` differs from the one that made the index."""
     if index.fingerprint == encoder.fingerprint:
         return
-    differing = index.differences(encoder)
+    # Another method has other fields: it is named first.
+    differing = sorted(index.differences(encoder), key=lambda each: not each.startswith("retriever.method:"))
     if index.tokenizer != encoder.tokenizer and index.libraries != encoder.libraries:
         # Another version may write the state of the same tokenizer in another way.
         differing.insert(0, f"versions of libraries: {index.libraries} != {encoder.libraries}")
