@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,9 +29,8 @@ def main(config: DemoJob) -> None:
     """Encode, search and evaluate with each retriever; print the table and where the report lies."""
     from diffretriever.collections import open_collection
     from diffretriever.evaluation.comparison import comparison_table, write_comparison
-    from diffretriever.pipelines.cluster import ray_session
     from diffretriever.pipelines.encode import encode_collection
-    from diffretriever.pipelines.few import is_few
+    from diffretriever.pipelines.executor import executor_for, few_passages
 
     output = as_place(absolute_place(config.output, "--output"))
     command = shlex.join(["python", *sys.argv])
@@ -41,7 +39,7 @@ def main(config: DemoJob) -> None:
     collection = open_collection(config.collection)
     # Nothing is encoded for a split that is not there.
     collection.qrels(config.split)
-    with nullcontext() if all(is_few(job, collection) for job in encoding.values()) else ray_session(config):
+    with executor_for(config, small=few_passages(collection)):
         for preset, job in encoding.items():
             summary = encode_collection(job)
             print(f"{preset}: {summary.rows:,} passages indexed, {summary.seconds:.0f} s", flush=True)

@@ -26,7 +26,7 @@ def main() -> None:
     if name != "encode_beir":
         runpy.run_path(str(script), run_name="__main__")
         return
-    with mock.patch("diffretriever.pipelines.encode._CommitClock.due", return_value=True):
+    with mock.patch("diffretriever.pipelines.index_writer.CommitClock.due", return_value=True):
         runpy.run_path(str(script), run_name="__main__")
 
 

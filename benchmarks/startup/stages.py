@@ -33,14 +33,14 @@ STAGES: dict[str, dict[str, tuple[str, ...]]] = {
     "encode_beir": {
         "Ray's start": ("diffretriever.pipelines.cluster:connect",),
         "describing the encoder": (
-            "diffretriever.pipelines.encode:describe_encoder",
-            "diffretriever.pipelines.few:EncoderHere.describe",
+            "diffretriever.pipelines.executor:LocalExecutor.manifest",
+            "diffretriever.pipelines.ray_executor:RayExecutor.manifest",
         ),
         "choosing": ("diffretriever.pipelines.encode:scan",),
-        "encoding": ("diffretriever.pipelines.encode:_run",),
+        "encoding": ("diffretriever.pipelines.index_writer:IndexWriter.write",),
         "joining, accelerating": (
-            "diffretriever.pipelines.encode:compact_index",
-            "diffretriever.pipelines.encode:accelerate_index",
+            "diffretriever.pipelines.index_writer:compact_index",
+            "diffretriever.pipelines.index_writer:accelerate_index",
         ),
         "Ray's end": ("ray:shutdown",),
     },

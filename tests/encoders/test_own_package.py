@@ -15,7 +15,7 @@ from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.manifest import manifest_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.pipelines.blocks import EncoderStart, StartedEncoder, with_commits
+from diffretriever.pipelines.encoder_start import EncoderStart, StartedEncoder, with_commits
 from diffretriever.presets import load_retriever, system_name
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.installed import installed_encoder

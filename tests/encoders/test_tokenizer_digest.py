@@ -12,7 +12,7 @@ import pytest
 from diffretriever.encoders import load_encoder
 from diffretriever.index.manifest import check_same
 from diffretriever.index.table import PassageIndex
-from diffretriever.pipelines.blocks import EncoderStart, load_in_actor
+from diffretriever.pipelines.encoder_start import EncoderStart, load_in_actor
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import NeuralRetriever
 from diffretriever.schemas.search import SearchOptions

@@ -10,7 +10,6 @@ import pytest
 import diffretriever as dr
 from diffretriever.collections import Run
 from diffretriever.evaluation.measures import evaluate
-from diffretriever.pipelines import encode
 from diffretriever.pipelines.chunking import TokenCount, chunked
 from diffretriever.schemas.retriever import TextConfig
 
@@ -19,8 +18,8 @@ SENTENCE = "Prune roses in the winter, when they sleep. "
 
 @pytest.fixture(autouse=True)
 def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffretriever.pipelines.few.is_cluster_at_hand", lambda _: False)
-    monkeypatch.delattr(encode, "ray_session")
+    monkeypatch.setattr("diffretriever.pipelines.cluster.is_cluster_at_hand", lambda _: False)
+    monkeypatch.delattr("diffretriever.pipelines.ray_executor.ray_session")
 
 
 @pytest.fixture

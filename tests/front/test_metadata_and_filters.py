@@ -15,7 +15,6 @@ from diffretriever.collections import Passage
 from diffretriever.index.manifest import bm25_manifest
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, text_table, write_block
-from diffretriever.pipelines import encode
 from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.search.inspection import inspect
 
@@ -29,8 +28,8 @@ NOTES: list[dict[str, Any]] = [
 
 @pytest.fixture(autouse=True)
 def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffretriever.pipelines.few.is_cluster_at_hand", lambda _: False)
-    monkeypatch.delattr(encode, "ray_session")
+    monkeypatch.setattr("diffretriever.pipelines.cluster.is_cluster_at_hand", lambda _: False)
+    monkeypatch.delattr("diffretriever.pipelines.ray_executor.ray_session")
 
 
 @pytest.fixture

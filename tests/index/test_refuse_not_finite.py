@@ -14,7 +14,8 @@ from diffretriever.encoders.base import BatchCost, Encoded
 from diffretriever.encoders.preparer import NO_IDS, PreparedText, to_arrow
 from diffretriever.index.rewrite import write_pruned
 from diffretriever.index.writer import Committer, beside, text_table, write_block
-from diffretriever.pipelines.blocks import EncodeBlocks, EncoderStart, pack
+from diffretriever.pipelines.blocks import EncodeBlocks, pack
+from diffretriever.pipelines.encoder_start import EncoderStart
 from diffretriever.representations import Representations, not_finite, rows_not_finite
 from tests.index.compressed_cases import compressed, fill, representations
 from tests.index.damaged_cases import NUMBERS, damaged, damaged_index
@@ -96,10 +97,11 @@ def test_the_encode_job_leaves_them_out_and_says_so(
         bad = damaged(bad, text, number, where)
     budgets = {index.uri: 3 for index in indexes}
     with (
-        patch("diffretriever.pipelines.blocks.load_in_actor"),
+        patch("diffretriever.pipelines.encoder_start.load_in_actor"),
         patch.object(EncodeBlocks, "_launched", return_value=lambda: Encoded([sound, bad], BatchCost(1, 1, 0.0))),
     ):
         stage = EncodeBlocks(EncoderStart("", "", "cpu", 1), budgets)
+        stage.setup()
         prepared = to_arrow([PreparedText(NO_IDS, 3, NO_IDS, NO_IDS, 0)] * len(PASSAGES))
         (receipt,) = next(stage(pack("key", beside(text_table(PASSAGES, "c"), prepared)))).to_pylist()
     left = [p.id for row, p in enumerate(PASSAGES) if row not in wrong]

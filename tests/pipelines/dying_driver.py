@@ -49,7 +49,7 @@ def main(victim: str, moment: str) -> None:
     with (
         mock.patch.object(PassageIndex, "create", create_and),
         mock.patch.object(Committer, "commit", commit_and),
-        mock.patch("diffretriever.pipelines.encode._CommitClock.due", return_value=True),
+        mock.patch("diffretriever.pipelines.index_writer.CommitClock.due", return_value=True),
     ):
         _entry.run(EncodeJob, encode_beir.main)
 

@@ -18,13 +18,13 @@ from diffretriever.collections import Passage
 from diffretriever.encoders.base import Encoder, ModelFacts
 from diffretriever.encoders.preparer import NO_IDS, PreparedText, Preparer, to_arrow
 from diffretriever.index.writer import BlockWriter, Committer, beside, text_table
-from diffretriever.pipelines import encode
 from diffretriever.pipelines.blocks import RECEIPT_SCHEMA, DeviceUse, EncodeBlocks, pack
 from diffretriever.pipelines.cluster import EncoderPool
-from diffretriever.pipelines.streams import actor_options, blocks_at_once, blocks_of, dataset_of
+from diffretriever.pipelines.encoder_start import EncoderStart
+from diffretriever.pipelines.ray_executor import actor_options, blocks_at_once, staged
+from diffretriever.pipelines.streams import blocks_of, dataset_of
 from diffretriever.representations import Representations
 from diffretriever.schemas.retriever import MaskedRetriever
-from diffretriever.schemas.settings import RayConfig
 from tests.index.compressed_cases import HIDDEN, fill, representations
 
 SECONDS = 60
@@ -69,6 +69,7 @@ def test_a_block_is_written_while_the_next_one_computes(tmp_path: Path) -> None:
     index = fill(str(tmp_path / "index"), 5)
     writing, computed = threading.Event(), threading.Event()
     stage = EncodeBlocks(MadeUpEncoder(writing, computed), {index.uri: 3})
+    stage.setup()
     write = BlockWriter.write
 
     def slow(writer: BlockWriter, table: pa.Table) -> str:
@@ -99,6 +100,7 @@ def test_an_error_in_one_block_leaves_the_others(tmp_path: Path) -> None:
     index = fill(str(tmp_path / "index"), 5)
     encoder = MadeUpEncoder(threading.Event(), threading.Event())
     stage, made = EncodeBlocks(encoder, {index.uri: 3}), 0
+    stage.setup()
 
     def third_fails(texts: Sequence[PreparedText]) -> Representations:
         nonlocal made
@@ -169,9 +171,8 @@ def test_ray_calls_an_actor_for_two_blocks_at_once() -> None:
     assert sorted(key for key, _ in blocks_of(rows.map_batches(Meeting, **options))) == ["a", "b", "c", "d"]
 
 
-def test_the_jobs_encoders_are_such_actors(tmp_path: Path) -> None:
-    index, pool, blocks = fill(str(tmp_path / "index"), 5), EncoderPool(1, 1.0, 1.0, autoscale=False), Mock()
-    encode._written(blocks, index.manifest, [index], pool, RayConfig())
-    stage = blocks.map_batches.return_value.map_batches.call_args
-    assert stage.args == (EncodeBlocks,)
+def test_the_jobs_encoders_are_such_actors() -> None:
+    pool, blocks = EncoderPool(1, 1.0, 1.0, autoscale=False), Mock()
+    staged(blocks, EncodeBlocks(EncoderStart("", "", "cpu", 1), {}), pool)
+    stage = blocks.map_batches.call_args
     assert stage.kwargs["compute"] == actor_options(pool, at_once=3)["compute"]

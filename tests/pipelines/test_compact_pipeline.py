@@ -14,7 +14,7 @@ import ray
 from diffretriever.index import compaction
 from diffretriever.index.history import history
 from diffretriever.index.table import PassageIndex
-from diffretriever.pipelines import compact, encode
+from diffretriever.pipelines import compact, index_writer
 from diffretriever.pipelines.compact import CompactionBeside, compact_index
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.schemas.settings import RayConfig
@@ -156,8 +156,8 @@ def test_a_job_that_was_killed_while_compacting_compacts_when_it_is_run_again(
 
     with (
         patch.object(CompactionBeside, "step", patient),
-        patch.object(encode._CommitClock, "due", return_value=True),
-        patch.object(encode, "compact_index", side_effect=KilledError),
+        patch.object(index_writer.CommitClock, "due", return_value=True),
+        patch.object(index_writer, "compact_index", side_effect=KilledError),
         pytest.raises(KilledError),
     ):
         encode_collection(job)

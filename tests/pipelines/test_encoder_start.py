@@ -18,12 +18,21 @@ from diffretriever.backbones import Backbone, source
 from diffretriever.backbones.source import FetchError
 from diffretriever.encoders import load_encoder
 from diffretriever.index.manifest import manifest_of
-from diffretriever.pipelines import blocks, streams
-from diffretriever.pipelines.blocks import EncoderStart, StartedEncoder, as_begun, load_in_actor, pack, retriever_from
+from diffretriever.pipelines import ray_executor
+from diffretriever.pipelines.blocks import pack
 from diffretriever.pipelines.cluster import EncoderPool
 from diffretriever.pipelines.encode import encode_collection
-from diffretriever.pipelines.few import EncoderHere
-from diffretriever.pipelines.streams import actor_options, blocks_of, dataset_of
+from diffretriever.pipelines.encoder_start import (
+    EncoderStart,
+    StartedEncoder,
+    as_begun,
+    load_in_actor,
+    retriever_from,
+    with_commits,
+)
+from diffretriever.pipelines.executor import LocalExecutor
+from diffretriever.pipelines.ray_executor import RayExecutor, actor_options
+from diffretriever.pipelines.streams import blocks_of, dataset_of
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.installed import installed_encoder
 from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, LibraryRetriever, MaskedRetriever
@@ -76,13 +85,15 @@ def test_an_encoder_is_compiled_where_the_job_says_so(checkpoint: Path, monkeypa
     _ = StartedEncoder(start_of(manifest)).encoder
     assert not compiled
     _ = StartedEncoder(EncoderStart.of(manifest, pool, RayConfig(compiled=True))).encoder
-    EncoderHere(RayConfig(compiled=True), device="cpu").describe(retriever_from(manifest.retriever.model_dump_json()))
+    here = LocalExecutor(RayConfig(compiled=True), device="cpu")
+    here.load(retriever_from(manifest.retriever.model_dump_json()))
+    here.manifest()
     assert compiled == ["llada", "llada"]
 
 
 def test_a_branch_is_looked_up_once(hub: list[str | None]) -> None:
     text = MaskedRetriever(backbone=BackboneConfig(source=HUB_ID, dtype="float32")).model_dump_json()
-    manifest = IndexManifest.model_validate_json(streams._describe._function(text, "cpu"))
+    manifest = IndexManifest.model_validate_json(ray_executor._describe._function(text, "cpu"))
     assert manifest.retriever.has_weights
     assert hub[0] is None
     assert set(hub[1:]) == {COMMIT}
@@ -96,9 +107,9 @@ def test_a_branch_is_looked_up_once(hub: list[str | None]) -> None:
 def test_consent_to_code_is_to_the_revision_as_written(hub: list[str | None]) -> None:
     place = BackboneConfig(source=HUB_ID, revision="main")
     config = LibraryRetriever(backbone=place, remote_code=True)
-    assert blocks.with_commits(config) == config
+    assert with_commits(config) == config
     assert not hub
-    assert blocks.with_commits(config.model_copy(update={"remote_code": False})).backbone.revision == COMMIT
+    assert with_commits(config.model_copy(update={"remote_code": False})).backbone.revision == COMMIT
 
 
 def test_work_goes_on_with_the_commit_it_was_begun_with() -> None:
@@ -113,12 +124,12 @@ def test_a_model_that_cannot_be_fetched_is_asked_for_again(checkpoint: Path, mon
     away, encoder = [FetchError("the hub is away")] * 3, object()
     pauses: list[float] = []
     monkeypatch.setattr(time, "sleep", pauses.append)
-    with patch("diffretriever.pipelines.blocks.load_in_actor", side_effect=[*away, encoder]):
+    with patch("diffretriever.pipelines.encoder_start.load_in_actor", side_effect=[*away, encoder]):
         assert StartedEncoder(start).encoder is encoder
     assert len(pauses) == 3
     # Now it is for another machine to try.
     with (
-        patch("diffretriever.pipelines.blocks.load_in_actor", side_effect=[*away, *away]),
+        patch("diffretriever.pipelines.encoder_start.load_in_actor", side_effect=[*away, *away]),
         pytest.raises(FetchError),
     ):
         StartedEncoder(start)
@@ -152,7 +163,7 @@ def test_a_job_ends_with_the_actors_sentence(tmp_path: Path, checkpoint: Path, m
     corpus = write_corpus(tmp_path / "corpus", [line(i) for i in range(3)])
     changed = described(str(checkpoint)).model_copy(update={"weights": OTHER})
     with (
-        patch("diffretriever.pipelines.encode.describing_encoder", return_value=lambda: changed),
+        patch.object(RayExecutor, "manifest", return_value=changed),
         pytest.raises(ValueError, match=r"^machine .* has other weights .*what was committed stays$"),
     ):
         encode_collection(make_job(corpus))

@@ -14,9 +14,10 @@ from diffretriever.artefacts.artefact import folders_in
 from diffretriever.collections import read_run
 from diffretriever.index.rewrite import write_pruned
 from diffretriever.index.table import PassageIndex
-from diffretriever.pipelines import accelerate, batch_search, encode, few, mining, sweep
+from diffretriever.pipelines import accelerate, executor, ray_executor, sweep
 from diffretriever.pipelines.batch_search import search_batch
 from diffretriever.pipelines.encode import encode_collection
+from diffretriever.pipelines.executor import few_queries, runs_here
 from diffretriever.pipelines.mining import mine_negatives
 from diffretriever.pipelines.sweep import sweep_budgets
 from diffretriever.schemas.encode import EncodeJob
@@ -36,9 +37,8 @@ from tests.pipelines.sweep_cases import make_job as make_sweep
 @pytest.fixture(autouse=True)
 def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     """No Ray is at hand, and none may be started."""
-    monkeypatch.setattr("diffretriever.pipelines.few.is_cluster_at_hand", lambda _: False)
-    for jobs in (encode, batch_search, mining):
-        monkeypatch.delattr(jobs, "ray_session")
+    monkeypatch.setattr("diffretriever.pipelines.cluster.is_cluster_at_hand", lambda _: False)
+    monkeypatch.delattr(ray_executor, "ray_session")
 
 
 @pytest.fixture
@@ -180,12 +180,12 @@ def test_who_asks_for_searchers_asks_for_ray(job: Any, monkeypatch: pytest.Monke
     encode_collection(job)
     index = PassageIndex.open(job.index)
     asked = BatchSearchJob(index=job.index, collection="c", output=Path("runs"))
-    assert few.is_few_queries(asked, index, 256)
-    assert not few.is_few_queries(asked, index, 257)
+    assert runs_here(asked, small=few_queries(index, 256))
+    assert not runs_here(asked, small=few_queries(index, 257))
     for value in ({"searchers": 1}, {"encoders": 1}, {"autoscale": True}):
-        assert not few.is_few_queries(asked.model_copy(update=value), index, 1)
-    monkeypatch.setattr(few, "_FEW_PASSAGES", 13)
-    assert not few.is_few_queries(asked, index, 1)
+        assert not runs_here(asked.model_copy(update=value), small=True)
+    monkeypatch.setattr(executor, "_FEW_PASSAGES", 13)
+    assert not few_queries(index, 1)
 
 
 @pytest.mark.parametrize("name", ["corpus.jsonl", "corpus.jsonl.gz"])
@@ -224,7 +224,7 @@ def test_a_job_ends_with_the_index_accelerated(job: Any, tmp_path: Path, monkeyp
     assert not missing_files(PassageIndex.open(job.index))
     assert bm25_artefact(PassageIndex.open(job.index)).size()
     monkeypatch.undo()
-    monkeypatch.setattr("diffretriever.pipelines.few.is_cluster_at_hand", lambda _: False)
+    monkeypatch.setattr("diffretriever.pipelines.cluster.is_cluster_at_hand", lambda _: False)
     more = write_corpus(tmp_path / "more", [line(i) for i in range(14, 20)])
     encode_collection(job.model_copy(update={"collection": str(more)}))
     index = PassageIndex.open(job.index)
@@ -248,11 +248,8 @@ def _killed(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_sweep_of_few_passages_does_without_ray(
-    tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_of_few_passages_does_without_ray(tmp_path: Path, checkpoint: Path) -> None:
     """Each cell is the search with its budget, by an index of the same passages."""
-    monkeypatch.delattr(sweep, "ray_session")
     job = make_sweep(tmp_path, checkpoint).model_copy(update={"encoders": None, "modes": ("dense",)})
     summary = sweep_budgets(job, "c", lambda _: None)
     assert (summary.searched, summary.found) == (8, 0)
@@ -266,7 +263,6 @@ def test_a_sweep_of_few_passages_does_without_ray(
 
 
 def test_many_queries_are_for_ray(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(sweep, "ray_session")
     monkeypatch.setattr(sweep, "MAX_ROWS", 6)
     with pytest.raises(NameError, match="ray_session"):
         sweep_budgets(make_sweep(tmp_path, checkpoint).model_copy(update={"encoders": None}), "c", lambda _: None)

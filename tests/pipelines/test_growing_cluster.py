@@ -22,9 +22,9 @@ import ray
 from ray._private.services import get_node_ip_address
 from ray.autoscaler._private.kuberay.autoscaling_config import _generate_legacy_autoscaling_config_fields
 
+from diffretriever.pipelines import DEVICE_VARIABLE
 from diffretriever.pipelines.blocks import pack
 from diffretriever.pipelines.cluster import (
-    DEVICE_VARIABLE,
     EncoderPool,
     MachinesAhead,
     Share,

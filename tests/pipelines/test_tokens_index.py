@@ -13,7 +13,6 @@ from fastapi.testclient import TestClient
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
-from diffretriever.pipelines import encode
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.sweep import sweep_budgets
 from diffretriever.representations import read_vectors
@@ -49,8 +48,8 @@ PASSAGES = 60
 
 @pytest.fixture(autouse=True)
 def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffretriever.pipelines.few.is_cluster_at_hand", lambda _: False)
-    monkeypatch.delattr(encode, "ray_session")
+    monkeypatch.setattr("diffretriever.pipelines.cluster.is_cluster_at_hand", lambda _: False)
+    monkeypatch.delattr("diffretriever.pipelines.ray_executor.ray_session")
 
 
 @pytest.fixture(params=[{}, {"clusters": 4, "mean_share": 0.5}], ids=["tokens", "clusters"])

@@ -75,7 +75,7 @@ def reference(job: MineNegativesJob, example: Example) -> list[tuple[str, float]
 )
 def test_negatives_are_those_of_the_reference(changes: dict[str, float], job: MineNegativesJob) -> None:
     job = MineNegativesJob.model_validate(job.model_dump() | changes)
-    with patch.dict(mining_parts._QUERIES_PER_PART, {"here": 7}):
+    with patch.dict(mining_parts._QUERIES_PER_PART, {"bm25": 7}):
         made = mine_negatives(job)
     found = good(open_source(str(job.output), "train").records())
     assert [(e.query_id, e.query, e.positives) for e in found] == [(e.query_id, e.query, e.positives) for e in MADE]
@@ -120,7 +120,7 @@ def test_a_job_cut_off_goes_on(job: MineNegativesJob) -> None:
             raise KeyboardInterrupt
         return counting(self, queries, k=k)
 
-    with patch.dict(mining_parts._QUERIES_PER_PART, {"here": 4}), patch("os.cpu_count", return_value=1):
+    with patch.dict(mining_parts._QUERIES_PER_PART, {"bm25": 4}), patch("os.cpu_count", return_value=1):
         with patch.object(Bm25Searcher, "search", dying), pytest.raises(KeyboardInterrupt):
             mine_negatives(job)
         assert not local(job.output).exists()

@@ -6,7 +6,7 @@ import logging
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import numpy as np
@@ -397,20 +397,16 @@ def _encode(job: EncodeJob, collection: Collection, retriever: Retriever, *, on_
         warnings.filterwarnings("ignore", message="IProgress not found")
         from diffretriever.pipelines.chunking import chunked
         from diffretriever.pipelines.encode import encode_collection
-        from diffretriever.pipelines.few import EncoderHere
+        from diffretriever.pipelines.executor import LocalExecutor, few_passages
 
     collection = chunked(collection, job.chunk, retriever.config)
-    if on_ray or (on_ray is None and _has_more(collection, _MOST_HERE)):
+    if on_ray or (on_ray is None and not few_passages(collection, _MOST_HERE)):
         return encode_collection(job, collection=collection, retriever=retriever.config)
     import torch
 
     job = job.model_copy(update={"threads_per_encoder": torch.get_num_threads()})
-    here = EncoderHere(job, retriever.loaded, retriever.device)
-    summary = encode_collection(job, collection=collection, retriever=retriever.config, here=here)
+    here = LocalExecutor(job, retriever.loaded, retriever.device)
+    summary = encode_collection(job, collection=collection, retriever=retriever.config, executor=here)
     if here.encoder is not None:
         retriever.encoder = here.encoder
     return summary
-
-
-def _has_more(collection: Collection, most: int) -> bool:
-    return next(islice(collection.records(), most, None), None) is not None

@@ -1,6 +1,6 @@
-"""Many queries over an index: encode them, search the index's parts on Ray, merge exactly, write runs.
+"""Many queries over an index: encode them, search the index's parts, merge exactly, write runs.
 
-Few queries are encoded and searched for in the job's own process; see `pipelines.few`.
+The executor runs the encoders and the searches: in this process for few queries, else on Ray; see `executor`.
 
 What each part gave is kept in the output folder until the runs are written, so a job that is killed goes on from there.
 BM25 counts words in all texts: it is no matter of parts, and searched for here.
@@ -11,14 +11,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
-import ray
-from ray.data import TaskPoolStrategy
 
 from diffretriever.collections import Collection, Query, Run, open_collection, read_queries, write_run
 from diffretriever.evaluation.conditions import settled_by_index
@@ -28,14 +24,11 @@ from diffretriever.index.manifest import check_same
 from diffretriever.index.parts import IndexPart, split_fragments
 from diffretriever.index.table import PassageIndex
 from diffretriever.ledger import Ledger
-from diffretriever.pipelines.blocks import QUERIES_PER_BLOCK, pack, query_block, unpack
-from diffretriever.pipelines.cluster import EncoderPool, ray_session, size_pool
-from diffretriever.pipelines.few import EncoderHere, is_few_queries
-from diffretriever.pipelines.streams import ONE_BLOCK, blocks_of, dataset_of, describe_encoder, encode_queries
+from diffretriever.pipelines.blocks import QUERIES_PER_BLOCK, Stage, pack, query_block, unpack
+from diffretriever.pipelines.executor import Executor, executor_for, few_queries
 from diffretriever.presets import system_name, with_places
 from diffretriever.progress import Progress, track
 from diffretriever.representations import Representations
-from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.retriever import NeuralRetriever, is_neural
@@ -46,9 +39,6 @@ from diffretriever.search.batch import kept_hits, list_depth, merge, searched_de
 from diffretriever.search.bm25 import Bm25Search
 
 _LOG = logging.getLogger(__name__)
-
-# So that searchers end at about the same time, and little is lost where one dies.
-_PARTS_PER_SEARCHER = 4
 
 _DECISIVE = {
     "modes",
@@ -65,7 +55,7 @@ _DECISIVE = {
 
 
 def search_batch(job: BatchSearchJob) -> BatchSearchSummary:
-    """Run a batch search in the Ray session at hand, or in one of its own; one for few queries, in this process.
+    """Search for the queries of a job and write a run for each mode. A job that is killed resumes.
 
     Raises:
         ValueError: no index there, a mode it does not offer, malformed queries, or a request that the cluster cannot
@@ -85,14 +75,12 @@ def search_batch(job: BatchSearchJob) -> BatchSearchSummary:
             _LOG.warning("warning: %s", each)
     job = job.settled(default=False)
     retriever = _retriever(job, index)
-    few = is_few_queries(job, index, len(queries))
-    with nullcontext() if few else ray_session(job):
-        sized = job.model_copy(update={"encoders": job.searchers or job.encoders})
-        pool = EncoderHere(job) if few else size_pool(sized, retriever)
-        encoder = pool.describe(retriever) if isinstance(pool, EncoderHere) else describe_encoder(retriever, pool)
-        check_same(index.manifest, encoder, index.uri)
-        search = _BatchSearch(job, index, queries, pool)
-        search.encode(encoder)
+    sized = job.model_copy(update={"encoders": job.searchers or job.encoders})
+    with executor_for(sized, small=few_queries(index, len(queries))) as executor:
+        executor.load(retriever)
+        check_same(index.manifest, executor.manifest(), index.uri)
+        search = _BatchSearch(job, index, queries, executor)
+        search.encode()
         for start, stop in search.rounds():
             search.search(start, stop)
     write_text(job.output / "search.yaml", job.to_yaml())
@@ -146,13 +134,10 @@ class _BatchSearch:
         found: parts that an earlier attempt had searched.
     """
 
-    def __init__(
-        self, job: BatchSearchJob, index: PassageIndex, queries: list[Query], pool: EncoderPool | EncoderHere
-    ) -> None:
-        self._job, self._index, self._queries, self._pool = job, index, queries, pool
+    def __init__(self, job: BatchSearchJob, index: PassageIndex, queries: list[Query], executor: Executor) -> None:
+        self._job, self._index, self._queries, self._executor = job, index, queries, executor
         self._condition = None if job.filter is None else condition_of(job.filter, index.manifest.metadata)
-        parts = 1 if isinstance(pool, EncoderHere) else pool.encoders * _PARTS_PER_SEARCHER
-        self._parts = split_fragments(index, parts)
+        self._parts = split_fragments(index, executor.parts)
         self.ledger = Ledger(job.output / f".parts-{_identity(job, index, queries)}")
         self.searched = self.found = 0
 
@@ -161,8 +146,8 @@ class _BatchSearch:
         size, count = self._job.queries_at_once, len(self._queries)
         return [(start, min(start + size, count)) for start in range(0, count, size)]
 
-    def encode(self, encoder: IndexManifest) -> None:
-        """Encode the queries that no attempt has encoded yet; `encoder` is what `describe_encoder` gave."""
+    def encode(self) -> None:
+        """Encode the queries that no attempt has encoded yet."""
         if not encoded_lists_for(self._job.modes):
             return
         blocks = {
@@ -174,11 +159,7 @@ class _BatchSearch:
         missing = {name: query_block(block, budget) for name, block in blocks.items() if not self.ledger.has(name)}
         total = sum(map(len, missing.values()))
         with Progress("encoding queries", total, unit="queries", quiet=True) as progress:
-            if isinstance(self._pool, EncoderHere):
-                encoded = self._pool.encode_queries(missing)
-            else:
-                encoded = encode_queries(missing, encoder, self._pool, self._job)
-            for name, table in encoded:
+            for name, table in self._executor.encode_queries(missing):
                 self.ledger.put_table(name, table)
                 progress.update(len(table))
 
@@ -216,24 +197,14 @@ class _BatchSearch:
         blocks = [self.ledger.get_table(_block_name(first)) for first in range(start, stop, QUERIES_PER_BLOCK)]
         encoded = Representations.from_arrow(pa.concat_tables(blocks))
         lists = len(parts) * len(encoded_lists_for(self._job.modes))
+        stage = SearchParts(self._job, self._index.version, encoded, self._executor.device)
+        fragments = {part: pa.table({"fragment": pa.array(ids, pa.int64())}) for part, ids in parts.items()}
         with Progress(f"queries {start + 1:,} to {stop:,}", lists, unit="lists", quiet=True) as progress:
-            for part, name, table in self._searched(parts, encoded):
+            for found, table in self._executor.map(stage, fragments):
+                part, _, name = found.rpartition("/")
                 self.ledger.put_table(_list_name(start, name, part), table)
                 progress.update()
         self.searched += len(parts)
-
-    def _searched(self, parts: dict[str, list[int]], encoded: Representations) -> Iterator[tuple[str, str, pa.Table]]:
-        if not isinstance(self._pool, EncoderHere):
-            yield from search_parts(parts, encoded, self._index.version, self._job, self._pool)
-            return
-        from diffretriever.backbones.device import torch_threads
-        from diffretriever.search.batch import search_lists
-
-        with torch_threads(self._job.threads_per_encoder):
-            for part, fragments in parts.items():
-                own = IndexPart.of_fragments(PassageIndex.open(self._job.index, self._index.version), fragments)
-                for name, table in search_lists(own, encoded, self._job, self._pool.device):
-                    yield part, name, table
 
     def write_run(self, mode: Mode) -> Path | StorePath:
         """Write the run of one mode and return where it is."""
@@ -269,51 +240,38 @@ def _list_name(start: int, name: str, part: str | None = None) -> str:
     return f"{start}/{name}.arrow" if part is None else f"{start}/{part}/{name}.arrow"
 
 
-def search_parts(
-    parts: dict[str, list[int]], queries: Representations, version: int, job: BatchSearchJob, pool: EncoderPool
-) -> Iterator[tuple[str, str, pa.Table]]:
-    """Search parts of an index for all queries.
+class SearchParts(Stage):
+    """Searches parts of an index for all queries.
 
-    Args:
-        parts: name → fragments.
-        queries: encoded.
-        version: of the index.
-        job: the settings of the search.
-        pool: how many tasks may run at once, and what each takes.
-
-    Yields:
-        The name of a part, `dense` or `sparse`, whichever the modes need, and a table of `search.batch.to_table`; in
-        no order.
+    A block is the numbers of a part's fragments. It becomes a table of `search.batch.to_table` for each list that the
+    modes need, named `PART/dense` or `PART/sparse`.
     """
-    blocks = [pack(name, pa.table({"fragment": pa.array(ids, pa.int64())})) for name, ids in parts.items()]
-    found = dataset_of(blocks).map_batches(
-        _search_part,
-        fn_kwargs={
-            "queries": ray.put(queries),
-            "version": version,
-            "job_json": job.model_dump_json(),
-            "device": pool.device,
-        },
-        # A part is searched as a whole: what a task is given must be one.
-        compute=TaskPoolStrategy(size=pool.encoders),
-        num_cpus=pool.cpus,
-        num_gpus=pool.gpus,
-        **ONE_BLOCK,
-    )
-    for key, table in blocks_of(found):
-        part, _, name = key.rpartition("/")
-        yield part, name, table
 
+    workers = "searchers"
 
-def _search_part(rows: pa.Table, queries: Any, version: int, job_json: str, device: str) -> Iterator[pa.Table]:
-    import torch
+    def __init__(self, job: BatchSearchJob, version: int, queries: Representations, device: str) -> None:
+        """Take what to search for.
 
-    from diffretriever.search.batch import search_lists
+        Args:
+            job: the settings of the search.
+            version: of the index.
+            queries: encoded.
+            device: to compute on.
+        """
+        self._job, self._version, self._queries, self._device = job, version, queries, device
 
-    job = BatchSearchJob.model_validate_json(job_json)
-    torch.set_num_threads(job.threads_per_encoder)
-    representations: Representations = ray.get(queries)
-    for key, table in unpack(rows):
-        part = IndexPart.of_fragments(PassageIndex.open(job.index, version), table.column("fragment").to_pylist())
-        for name, found in search_lists(part, representations, job, device):
-            yield pack(f"{key}/{name}", found)
+    def setup(self) -> None:
+        """Compute in as many threads as the job sets."""
+        import torch
+
+        torch.set_num_threads(self._job.threads_per_encoder)
+
+    def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
+        """Search the parts of the blocks in `rows`."""
+        from diffretriever.search.batch import search_lists
+
+        for name, table in unpack(rows):
+            index = PassageIndex.open(self._job.index, self._version)
+            part = IndexPart.of_fragments(index, table.column("fragment").to_pylist())
+            for kind, found in search_lists(part, self._queries, self._job, self._device):
+                yield pack(f"{name}/{kind}", found)

@@ -1,4 +1,4 @@
-"""Blocks of passages or queries: the unit of work, and what a worker does to it, in a Ray actor or in the job itself.
+"""Blocks of passages or queries, the unit of work, and the stages that they go through, in whatever worker.
 
 A block of passages is encoded together, written together and committed together. Ray Data merges and splits its own
 blocks as it sees fit. A block of ours therefore travels as one row: its key and its table as Arrow IPC bytes, so that
@@ -12,36 +12,35 @@ device waits for nobody.
 from __future__ import annotations
 
 import hashlib
-import socket
+import math
 import threading
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, reduce
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from functools import partial, reduce
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from pydantic import ValidationError
 
-from diffretriever.backbones.source import FetchError, pinned
-from diffretriever.collections import Passage, Query
+from diffretriever.collections import Passage, Query, ScanResult
+from diffretriever.collections.metadata import WithMetadata
+from diffretriever.collections.scanning import ScannedPart
 from diffretriever.index.writer import BlockWriter, beside, text_table
+from diffretriever.pipelines.encoder_start import EncoderStart, StartedEncoder
 from diffretriever.representations import not_finite
-from diffretriever.schemas.index import IndexManifest
-from diffretriever.schemas.metadata import Columns
-from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, NeuralRetriever, RetrieverConfig
-from diffretriever.schemas.settings import RayConfig
+from diffretriever.schemas.retriever import RetrieverConfig
 
 if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoded, Encoder
-    from diffretriever.encoders.preparer import PreparedText, Preparer
-    from diffretriever.pipelines.cluster import EncoderPool
+    from diffretriever.encoders.preparer import PreparedText
     from diffretriever.representations import Representations
 
-T = TypeVar("T")
+Receipt: TypeAlias = dict[str, Any]
+"""A row of `RECEIPT_SCHEMA`."""
 
 QUERIES_PER_BLOCK = 256
 _BLOCK_BYTES = 32 << 20
@@ -50,8 +49,6 @@ _MIN_ROWS, MAX_ROWS = 32, 512
 # About what a passage takes beside its vectors.
 _TEXT_BYTES = 4096
 _BUDGET = "budget"
-_PAUSES = (2.0, 10.0, 30.0)
-"""Seconds before a model that could not be fetched is asked for again."""
 RECEIPT_SCHEMA = pa.schema(  # of a block: `ids` are written, `not_finite` are those that were left out
     [
         ("key", pa.string()),
@@ -77,20 +74,33 @@ def rows_per_block(retriever: RetrieverConfig, hidden_size: int | None) -> int:
     return max(_MIN_ROWS, min(MAX_ROWS, _BLOCK_BYTES // row_bytes))
 
 
-def passage_blocks(
-    passages: Iterable[Passage], collection: str, rows: int, metadata: Columns | None = None
-) -> Iterator[pa.Table]:
-    """Yield passages of a collection, a packed block at a time.
+@dataclass(frozen=True, slots=True)
+class PassageBlocks:
+    """The passages of a collection that are to be encoded, in blocks."""
 
-    Args:
-        passages: in order.
-        collection: what it is called.
-        rows: passages of a block.
-        metadata: columns of it; None: none.
-    """
-    passages = iter(passages)
+    collection: WithMetadata
+    scanned: ScanResult
+    """Which passages."""
+    rows: int
+    """Passages of a block."""
+
+    @property
+    def count(self) -> int:
+        """Number of blocks."""
+        return math.ceil(self.scanned.n_kept / self.rows)
+
+    def readers(self) -> list[Callable[[], Iterator[pa.Table]]]:
+        """Return a function for each part of the collection, which yields its packed blocks."""
+        return [partial(_read_part, self.collection, part, self.rows) for part in self.scanned.parts if part.n_kept]
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        return chain.from_iterable(read() for read in self.readers())
+
+
+def _read_part(collection: WithMetadata, part: ScannedPart, rows: int) -> Iterator[pa.Table]:
+    passages = part.kept(collection)
     while chunk := list(islice(passages, rows)):
-        yield pack(_block_key(chunk), text_table(chunk, collection, metadata))
+        yield pack(_block_key(chunk), text_table(chunk, collection.name, collection.columns))
 
 
 def _block_key(passages: Iterable[Passage]) -> str:
@@ -114,192 +124,64 @@ def unpack(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         yield key, pa.ipc.open_stream(block.as_buffer()).read_all()
 
 
-@dataclass(frozen=True, slots=True)
-class EncoderStart:
-    """What the encoder actors of a job start with."""
+class Stage(ABC):
+    """A step that packed blocks go through. An executor sends it to workers, and each of them sets it up once."""
 
-    retriever_json: str
-    """The encoder, every choice made."""
-    weights: str | None
-    """Digest of the weights that an actor must find."""
-    device: str
-    """Where they go."""
-    threads: int
-    """Of torch."""
-    tokens_per_batch: int | Literal["auto"] = "auto"
-    tokenizer: str | None = None
-    """Digest of the tokenizer that an actor must find."""
-    compiled: bool = False
-    """Whether the model's layers are compiled."""
+    workers: ClassVar[Literal["preparers", "encoders", "searchers", "writer"]]
+    """Workers that run it."""
+    overlaps: ClassVar[bool] = False
+    """Whether a worker is called for several blocks at once, each in a thread of its own."""
 
-    @classmethod
-    def of(cls, manifest: IndexManifest, pool: EncoderPool, config: RayConfig) -> EncoderStart:
-        """Return the start of the encoder that `describe_encoder` described."""
-        return cls(
-            manifest.retriever.model_dump_json(),
-            manifest.weights,
-            pool.device,
-            config.threads_per_encoder,
-            config.tokens_per_batch,
-            manifest.tokenizer,
-            config.compiled,
-        )
+    @abstractmethod
+    def setup(self) -> None:
+        """Load what the worker needs."""
+
+    @abstractmethod
+    def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
+        """Yield what the stage makes of the blocks in `rows`."""
 
 
-class StartedEncoder:
-    """The encoder of an actor, which loads it as it starts.
+class PrepareBlocks(Stage):
+    """Tokenises each block's passages and finds their content words, which become columns of the block."""
 
-    Ray Data starts another actor in the place of one that fails at that, on another machine where it can. A user's
-    mistake would be the same there: so it is kept, and ends the job when the first block is to be encoded.
-    """
+    workers = "preparers"
 
     def __init__(self, start: EncoderStart | Encoder) -> None:
-        """Load the encoder, unless it is loaded already.
+        """`start` is the encoder, or what a worker loads its preparer from."""
+        self._start = start
 
-        Raises:
-            FetchError: the hub, which the probe found the model on, did not give it to this machine, time and again.
-        """
-        self._encoder: Encoder | None = None
-        self._mistake = ""
-        self._threads: int | None = None
-        if not isinstance(start, EncoderStart):
-            self._encoder = start
-            return
-        self._threads = start.threads
-        try:
-            self._encoder = fetched_at_last(lambda: load_in_actor(start))
-        except FetchError:
-            raise
-        except ValueError as error:
-            self._mistake = str(error)
+    def setup(self) -> None:
+        """Load the tokenizer."""
+        self._preparer = self._start.preparer
 
-    @property
-    def encoder(self) -> Encoder:
-        """The encoder; torch computes in as many threads as the job says wherever somebody asks for it.
+    def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
+        """Yield each block with the columns of its prepared passages."""
+        from diffretriever.encoders.preparer import to_arrow
 
-        Raises:
-            ValueError: it could not be loaded, or its weights are others than the job's.
-        """
-        if self._encoder is None:
-            raise ValueError(self._mistake)
-        if self._threads is not None:
-            import torch
-
-            # Each of an actor's threads has a number of its own.
-            torch.set_num_threads(self._threads)
-        return self._encoder
+        for key, table in unpack(rows):
+            titles, texts = table.column("title").to_pylist(), table.column("text").to_pylist()
+            yield pack(key, beside(table, to_arrow(self._preparer.prepare_passages(titles, texts))))
 
 
-@cache
-def preparer_of(retriever_json: str) -> Preparer:
-    """Return what prepares texts for a retriever, read once a process."""
-    from diffretriever.encoders import load_preparer
+class EncodeBlocks(Stage):
+    """Encodes prepared blocks and writes them as uncommitted fragments; yields their receipts."""
 
-    config = retriever_from(retriever_json)
-    return fetched_at_last(lambda: load_preparer(config))
-
-
-def fetched_at_last(load: Callable[[], T]) -> T:
-    """Return what `load` does; where the hub fails it, which served others before, it is called again a few times."""
-    for pause in _PAUSES:
-        try:
-            return load()
-        except FetchError:
-            time.sleep(pause)
-    return load()
-
-
-def load_in_actor(start: EncoderStart) -> Encoder:
-    """Load the encoder of an actor, which works with so many threads from then on.
-
-    Raises:
-        ValueError: it cannot be loaded or compiled, or its weights or its tokenizer are others than the job's.
-    """
-    import torch
-
-    from diffretriever.encoders import load_encoder
-    from diffretriever.encoders.room import chosen_tokens
-
-    torch.set_num_threads(start.threads)
-    encoder = load_encoder(retriever_from(start.retriever_json), start.device)
-    facts = encoder.facts
-    for what, found, expected in (
-        ("other weights", facts.weights, start.weights),
-        ("another tokenizer", facts.tokenizer, start.tokenizer),
-    ):
-        if found != expected:
-            raise ValueError(
-                f"machine {socket.gethostname()} has {what} than the job began with: {encoder.config.title} has "
-                f"digest {found} there, {expected} was expected. Give every machine the same files, "
-                "or name a commit of the hub as the backbone's revision; what was committed stays"
-            )
-    if start.compiled:
-        encoder.compile_layers()
-    encoder.tokens_per_batch = chosen_tokens(encoder, start.tokens_per_batch)
-    return encoder
-
-
-def with_commits(retriever: NeuralRetriever) -> NeuralRetriever:
-    """Return a retriever whose revisions on the hub are commits; raises ValueError as `pinned` does."""
-    if retriever.runs_its_code:
-        # Consent is to the revision as it is written.
-        return retriever
-    return retriever.model_copy(update={"backbone": pinned(retriever.backbone)})
-
-
-def as_begun(place: BackboneConfig, begun: BackboneConfig) -> BackboneConfig:
-    """Return a backbone in the precision, and of the commits on the hub, in which work with it was begun.
-
-    Only what is left open is taken over: a probe may choose otherwise today, and a branch may have moved.
-    """
-    kept: dict[str, str | None] = {}
-    if place.dtype == "auto":
-        kept["dtype"] = begun.dtype
-    if place.source == begun.source and place.revision is None:
-        kept["revision"] = begun.revision
-    if place.adapter == begun.adapter and place.adapter_revision is None:
-        kept["adapter_revision"] = begun.adapter_revision
-    return place.model_copy(update=kept)
-
-
-def retriever_from(text: str) -> NeuralRetriever:
-    """Return the retriever that a job sent to this process.
-
-    Raises:
-        ValueError: this machine lacks the package that it is in.
-    """
-    try:
-        return RETRIEVER_ADAPTER.validate_json(text)  # type: ignore[return-value] # jobs give no other
-    except ValidationError as error:
-        raise ValueError(f"machine {socket.gethostname()}: {error.errors()[0]['msg']}") from None
-
-
-def prepare_blocks(rows: pa.Table, retriever_json: str) -> Iterator[pa.Table]:
-    """Tokenise each block's passages and find their content words."""
-    yield from prepared_blocks(rows, preparer_of(retriever_json))
-
-
-def prepared_blocks(rows: pa.Table, preparer: Preparer) -> Iterator[pa.Table]:
-    """Yield each block with the columns of its prepared passages."""
-    from diffretriever.encoders.preparer import to_arrow
-
-    for key, table in unpack(rows):
-        titles, texts = table.column("title").to_pylist(), table.column("text").to_pylist()
-        prepared = to_arrow(preparer.prepare_passages(titles, texts))
-        yield pack(key, beside(table, prepared))
-
-
-class EncodeBlocks:
-    """An encoder actor: prepared blocks in, receipts of written fragments out. Several threads may call it at once."""
+    workers = "encoders"
+    overlaps = True
 
     def __init__(self, start: EncoderStart | Encoder, budgets: dict[str, int]) -> None:
-        """Load the encoder, unless it is loaded already.
+        """Take what to work with.
 
-        `budgets` is uri → K_p of each index to write, several only of nested slots.
+        Args:
+            start: the encoder, or what a worker loads it from.
+            budgets: uri → K_p of each index to write, several only of nested slots.
         """
-        self._started = StartedEncoder(start)
-        self._budgets = budgets
-        self._writers = [BlockWriter(uri) for uri in budgets]
+        self._start, self._budgets = start, budgets
+
+    def setup(self) -> None:
+        """Load the encoder, unless it is loaded already."""
+        self._started = StartedEncoder(self._start)
+        self._writers = [BlockWriter(uri) for uri in self._budgets]
         self._name = uuid.uuid4().hex
         # Blocks follow each other: batches of two in turn would be done at the same time, and the device wait for both.
         self._turn = threading.Lock()
@@ -360,11 +242,18 @@ def _finite_only(block: pa.Table, encoded: list[Representations]) -> tuple[pa.Ta
     return block.take(pa.array(kept_P)), [each.take(kept_P) for each in encoded], ids
 
 
-class StoreBlocks:
+class StoreBlocks(Stage):
     """Writes each block's texts as they are, for retrievers that encode nothing (BM25)."""
 
+    workers = "writer"
+
     def __init__(self, uri: str) -> None:
-        self._writer = BlockWriter(uri)
+        """`uri` is the index."""
+        self._uri = uri
+
+    def setup(self) -> None:
+        """Read what the index's blocks must agree with."""
+        self._writer = BlockWriter(self._uri)
 
     def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
         """Write each block; yield its receipt."""
@@ -417,11 +306,18 @@ def query_block(queries: Sequence[Query], budget: int | None) -> pa.Table:
     return pa.table(columns)
 
 
-class EncodeQueries:
-    """An encoder actor: blocks of query texts in, their representations out."""
+class EncodeQueries(Stage):
+    """Encodes blocks of query texts; yields their representations."""
+
+    workers = "encoders"
 
     def __init__(self, start: EncoderStart | Encoder) -> None:
-        self._started = StartedEncoder(start)
+        """`start` is the encoder, or what a worker loads it from."""
+        self._start = start
+
+    def setup(self) -> None:
+        """Load the encoder, unless it is loaded already."""
+        self._started = StartedEncoder(self._start)
 
     def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
         """Encode each block."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from diffretriever.collections import Collection
 from diffretriever.collections.chunks import ChunkedCollection
-from diffretriever.pipelines.blocks import preparer_of
+from diffretriever.pipelines.encoder_start import preparer_of
 from diffretriever.schemas.retriever import RetrieverConfig, is_neural
 
 if TYPE_CHECKING:

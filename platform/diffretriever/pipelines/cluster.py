@@ -22,13 +22,12 @@ from ray._common.utils import get_default_system_temp_dir
 from ray._private.utils import read_ray_address
 
 from diffretriever.consent import VARIABLE, trusted_sources
+from diffretriever.pipelines import DEVICE_VARIABLE
 from diffretriever.schemas.retriever import RetrieverConfig
 from diffretriever.schemas.settings import RayConfig
 
 # Ray counts resources in ten-thousandths.
 _ROUNDING = 1e-9
-DEVICE_VARIABLE = "DIFFRETRIEVER_ENCODER_DEVICE"
-"""In its environment a job is told to have encoders compute elsewhere, on clusters whose GPUs are made up."""
 # What reading and preparing take beside the encoders.
 READER_CPUS = 0.1
 PREPARE_CPUS = 0.15

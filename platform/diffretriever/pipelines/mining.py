@@ -1,6 +1,6 @@
 """A mining job: search for the training queries a part at a time, keep each part, join them at the end.
 
-A BM25 index is searched in this process by threads, any other by batch search: on Ray, unless queries are few.
+A BM25 index is searched in this process by threads, any other by batch search, for which the executor is kept open.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from diffretriever.collections import BadRecord, read_run
 from diffretriever.files import exists, json_digest, read_model, remove, whole_file, write_text
@@ -24,8 +23,7 @@ from diffretriever.index.writer import WriterLock
 from diffretriever.ledger import Ledger
 from diffretriever.pipelines.batch_search import search_batch
 from diffretriever.pipelines.blocks import QUERIES_PER_BLOCK
-from diffretriever.pipelines.cluster import ray_session
-from diffretriever.pipelines.few import is_few_queries
+from diffretriever.pipelines.executor import LocalExecutor, executor_for, few_queries
 from diffretriever.progress import Progress
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.places import StorePath
@@ -43,16 +41,13 @@ from diffretriever.training.data.sources import ExampleSource, open_source
 _DECISIVE = ("split", "mode", "depth", "negatives", "skip_top", "max_share", "maxsim", "search_budget", "score_dtype")
 """Settings that results depend on."""
 
-_QUERIES_PER_PART = {"here": 1000, "on Ray": 20_000}
+_QUERIES_PER_PART = {"bm25": 1000, "encoded": 20_000}
 # Of gzip: more takes most of the job's time for a few percent.
 _COMPRESSION = 2
 
-Search: TypeAlias = Callable[[int, Sequence[str]], Sequence[Sequence[Hit]]]
-"""The number of a part and its queries to their hits."""
-
 
 def mine_negatives(job: MineNegativesJob) -> MinedNegatives:
-    """Mine in the Ray session at hand, or in one of its own where Ray is needed.
+    """Mine negatives for the queries of a source.
 
     What an attempt that was killed had finished is not done again; where this very job is done, nothing is.
 
@@ -152,20 +147,20 @@ class _Parts:
     def __init__(self, job: MineNegativesJob, index: PassageIndex, work: Path | StorePath, ledger: Ledger) -> None:
         self._job, self._work, self._ledger = job, work, ledger
         self._index, self._corpus = index, Corpus(index)
-        self._is_here = not index.manifest.retriever.has_weights
-        self._search = self._search_here(index) if self._is_here else self._search_by_batch
+        self._searcher = None if index.manifest.retriever.has_weights else Bm25Searcher(index)
 
     def run(self, records: Iterable[Checked]) -> Counter[str]:
         """Do the parts that no attempt has done; return the counts of all."""
-        size = _QUERIES_PER_PART["here" if self._is_here else "on Ray"]
-        workers = (os.cpu_count() or 1) if self._is_here else 1
+        is_bm25 = self._searcher is not None
+        size = _QUERIES_PER_PART["bm25" if is_bm25 else "encoded"]
+        workers = (os.cpu_count() or 1) if is_bm25 else 1
         records = iter(records)
         first = list(islice(records, QUERIES_PER_BLOCK + 1))
         parts = enumerate(_chunks(chain(first, records), size))
         counts: Counter[str] = Counter()
-        without_ray = self._is_here or is_few_queries(self._job, self._index, len(first))
-        session = nullcontext() if without_ray else ray_session(self._job)
-        with session, ThreadPoolExecutor(workers) as pool, Progress("mining", None, unit="queries") as progress:
+        small = few_queries(self._index, len(first))
+        executor = LocalExecutor(self._job) if is_bm25 else executor_for(self._job, small=small)
+        with executor, ThreadPoolExecutor(workers) as pool, Progress("mining", None, unit="queries") as progress:
             # Some at a time: a source need not fit in memory.
             while some := list(islice(parts, 2 * workers)):
                 for found in pool.map(lambda part: self._part(*part), some):
@@ -198,12 +193,10 @@ class _Parts:
         self._ledger.put_json(_counts_name(number), counts)
         return counts
 
-    def _search_here(self, index: PassageIndex) -> Search:
-        searcher = Bm25Searcher(index)
-        return lambda _, queries: searcher.search(queries, k=self._job.depth)["sparse"]
-
-    def _search_by_batch(self, number: int, queries: Sequence[str]) -> Sequence[Sequence[Hit]]:
+    def _search(self, number: int, queries: Sequence[str]) -> Sequence[Sequence[Hit]]:
         job = self._job
+        if self._searcher is not None:
+            return self._searcher.search(queries, k=job.depth)["sparse"]
         assert job.mode is not None, "it is chosen by now"
         asked, output = self._work / f"{number:06}.queries.jsonl", self._work / f"{number:06}.search"
         lines = (json.dumps({"id": str(place), "text": text}) + "\n" for place, text in enumerate(queries))

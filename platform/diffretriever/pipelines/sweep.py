@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -39,11 +38,10 @@ from diffretriever.files import is_file, json_digest, read_text, remove, underst
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
 from diffretriever.ledger import Ledger, refuse_another
-from diffretriever.pipelines.blocks import MAX_ROWS, QUERIES_PER_BLOCK, as_begun, query_block
-from diffretriever.pipelines.cluster import EncoderPool, ray_session, size_pool
+from diffretriever.pipelines.blocks import MAX_ROWS, QUERIES_PER_BLOCK, query_block
 from diffretriever.pipelines.encode import encode_collection
-from diffretriever.pipelines.few import EncoderHere, is_few
-from diffretriever.pipelines.streams import describe_encoder, encode_queries
+from diffretriever.pipelines.encoder_start import as_begun
+from diffretriever.pipelines.executor import Executor, executor_for, few_passages
 from diffretriever.presets import RETRIEVERS, load_retriever, system_name
 from diffretriever.progress import track
 from diffretriever.representations import Representations
@@ -80,9 +78,7 @@ _STATE = "cell.json"
 
 
 def sweep_budgets(job: SweepJob, command: str, log: Callable[[str], None]) -> SweepSummary:
-    """Encode and search what the sweep in the job's folder lacks, in the Ray session at hand, or in one of its own.
-
-    Few passages and queries are encoded in this process; see `pipelines.few`.
+    """Encode and search what the sweep in the job's folder lacks.
 
     Args:
         job: of the sweep.
@@ -100,17 +96,17 @@ def sweep_budgets(job: SweepJob, command: str, log: Callable[[str], None]) -> Sw
     job = _settled(job, collection, log)
     queries = {split: drawn_queries(job, split, collection.queries(split)) for split in job.splits}
     with WriterLock(str(job.output)):
-        few = is_few(job, collection) and sum(map(len, queries.values())) <= MAX_ROWS
-        with nullcontext() if few else ray_session(job):
-            pool = EncoderHere(job) if few else size_pool(job, retriever)
-            encoder = pool.describe(retriever) if isinstance(pool, EncoderHere) else describe_encoder(retriever, pool)
+        small = few_passages(collection) and sum(map(len, queries.values())) <= MAX_ROWS
+        with executor_for(job, small=small) as executor:
+            executor.load(retriever)
+            encoder = executor.manifest()
             _begin(job, collection.name, encoder, command)
             _write_queries(job.output, queries, encoder)
             store = QueryStore(job.output, queries, encoder_fingerprint(encoder))
             # Passages first: a bad one stops the job before anything is encoded.
             indexes = _encode_indexes(job, collection, nested=retriever.nested_slots, log=log)
             log(f"queries of {', '.join(job.splits)}")
-            store.encode(job.query_budgets, encoder, job, pool, log)
+            store.encode(job.query_budgets, executor, log)
         return _search_missing(job, indexes, store, started, log)
 
 
@@ -268,31 +264,12 @@ class QueryStore:
         """Return the queries of a split, encoded with K_q = `budget`."""
         return Representations.from_arrow(self._ledger.get_table(self._name(split, budget)))
 
-    def encode(
-        self,
-        budgets: Sequence[int],
-        encoder: IndexManifest,
-        job: RayConfig,
-        pool: EncoderPool | EncoderHere,
-        log: Callable[[str], None],
-    ) -> None:
-        """Encode the queries of all splits with every K_q that no attempt has encoded them with yet.
-
-        Args:
-            budgets: every K_q.
-            encoder: as `describe_encoder` gave it.
-            job: what each actor works with.
-            pool: the actors, or the encoder in this process.
-            log: takes a line for each step.
-        """
+    def encode(self, budgets: Sequence[int], executor: Executor, log: Callable[[str], None]) -> None:
+        """Encode the queries of all splits with every K_q of `budgets` that no attempt has encoded them with yet."""
         missing = [(s, k) for k in budgets for s in self.queries if not self._ledger.has(self._name(s, k))]
         blocks = {json.dumps([s, k, start]): table for s, k in missing for start, table in self._blocks(s, k)}
         done: dict[tuple[str, int], dict[int, pa.Table]] = {cell: {} for cell in missing}
-        if isinstance(pool, EncoderHere):
-            encoded = pool.encode_queries(blocks)
-        else:
-            encoded = encode_queries(blocks, encoder, pool, job)
-        for name, table in encoded:
+        for name, table in executor.encode_queries(blocks):
             split, budget, start = json.loads(name)
             parts = done[split, budget]
             parts[start] = table

@@ -31,7 +31,7 @@ from diffretriever.ledger import Ledger
 from diffretriever.pipelines.cluster import ray_session
 from diffretriever.pipelines.compress import compress_index
 from diffretriever.pipelines.encode import encode_collection
-from diffretriever.pipelines.few import is_few
+from diffretriever.pipelines.executor import few_passages, runs_here
 from diffretriever.presets import system_name
 from diffretriever.schemas.compress import CompressJob
 from diffretriever.schemas.encode import NO_METADATA, EncodeJob
@@ -119,7 +119,7 @@ def _evaluate(task: Task, job: ReproduceJob, command: str) -> None:
 
 def _needs_ray(task: Task, job: ReproduceJob) -> bool:
     """Whether the task's passages are to be encoded on Ray: few are encoded in this process."""
-    return not task.is_indexed and not is_few(job, open_collection(task.queries.source))
+    return not task.is_indexed and not runs_here(job, small=few_passages(open_collection(task.queries.source)))
 
 
 def _encode(task: Task, job: ReproduceJob) -> None:

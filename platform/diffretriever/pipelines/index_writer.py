@@ -1,0 +1,260 @@
+"""The indexes that an encode job writes: locked, committed to as blocks come, and finished."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Self
+
+from diffretriever.collections import Collection
+from diffretriever.collections.keys import KeySet, PassageSelection
+from diffretriever.collections.metadata import WithMetadata
+from diffretriever.files import write_text
+from diffretriever.index.collection_places import note_place, refuse_other_places
+from diffretriever.index.damage import named
+from diffretriever.index.manifest import check_same
+from diffretriever.index.table import PassageIndex
+from diffretriever.index.writer import Committer, WriterLock
+from diffretriever.pipelines.accelerate import accelerate_index
+from diffretriever.pipelines.blocks import DeviceUse, Receipt
+from diffretriever.pipelines.compact import CompactionBeside, compact_index
+from diffretriever.pipelines.encoder_start import as_begun
+from diffretriever.progress import Progress
+from diffretriever.schemas.base import suggest
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.encode import EncodeJob
+from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.retriever import RetrieverConfig, has_slots, is_neural
+
+_COMMIT_EVERY_SECONDS = 2.0
+# A commit rewrites the list of fragments: on a table with many, commit less often rather than spend time on it.
+_COMMIT_SHARE = 0.02
+_DELETED_AT_ONCE = 10_000
+_ROWS_AT_ONCE = 65_536
+
+
+class IndexWriter:
+    """Writes a collection to an index, and to further ones of smaller budgets. It holds their locks in a `with` block.
+
+    A block is committed exactly once: a job that is killed leaves valid indexes, and the same job adds the rest.
+    """
+
+    left_out: list[str]
+    """Ids of passages that are encoded as NaN or infinity, and not written."""
+    use: DeviceUse
+    """What the encoders used of their devices."""
+
+    def __init__(self, job: EncodeJob, collection: Collection, smaller: Mapping[int, str]) -> None:
+        """Open nothing yet.
+
+        Args:
+            job: of the index.
+            collection: that is to be written.
+            smaller: K_p → uri of each index of a smaller budget.
+        """
+        self._job, self._collection, self._smaller = job, collection, smaller
+        self._uris = (job.index, *smaller.values())
+        self._locks = ExitStack()
+        self._finished: list[tuple[float, int]] = []
+        self.indexes: list[PassageIndex] = []
+        self.left_out, self.use = [], DeviceUse()
+
+    def __enter__(self) -> Self:
+        """Lock the indexes, and open those that exist.
+
+        Raises:
+            ValueError: another job writes to one, or the job syncs and the passages of the collection's name came from
+                another place.
+        """
+        with ExitStack() as locks:
+            for uri in self._uris:
+                locks.enter_context(WriterLock(uri))
+                if self._job.sync:
+                    refuse_other_places(uri, self._collection)
+            self._existing = [PassageIndex.open(uri) if PassageIndex.exists(uri) else None for uri in self._uris]
+            self._present = [KeySet.none() if index is None else index.keys() for index in self._existing]
+            self._locks = locks.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._locks.__exit__(*error)
+
+    def begun(self, retriever: RetrieverConfig) -> RetrieverConfig:
+        """Return a retriever in the precision and of the commits on the hub that the existing index was begun with."""
+        existing = self._existing[0]
+        if existing is None or not is_neural(retriever) or not is_neural(existing.manifest.retriever):
+            return retriever
+        backbone = as_begun(retriever.backbone, existing.manifest.retriever.backbone)
+        return retriever.model_copy(update={"backbone": backbone})
+
+    def selection(self) -> PassageSelection:
+        """Return what chooses the passages that an index lacks."""
+        return PassageSelection(self._job, self._present)
+
+    def with_metadata(self, source: Collection) -> WithMetadata:
+        """Return a collection with the metadata that the indexes have columns for; in a new one, the job's choice.
+
+        Raises:
+            ValueError: the job names a field that an index has no column for, or the indexes have different columns.
+        """
+        wanted = self._job.metadata_wanted
+        columns = [index.manifest.metadata for index in self._existing if index is not None]
+        if not columns:
+            return WithMetadata(source, wanted)
+        if any(each != columns[0] for each in columns):
+            raise ValueError(f"the indexes keep different metadata: {' and '.join(map(str, columns))}: make them anew")
+        if columns[0] is None and wanted is None:
+            # It was made before there was metadata, and takes none.
+            wanted = ()
+        for name in wanted or ():
+            if name not in (columns[0] or {}):
+                known = suggest(name, columns[0]) if columns[0] else " It keeps no metadata."
+                raise ValueError(
+                    f"--metadata: {self._job.index} has no column '{name}': make it anew to have one.{known}"
+                )
+        return WithMetadata(source, wanted, columns[0] or {})
+
+    def create(self, manifest: IndexManifest) -> None:
+        """Create the indexes that do not exist, and write the job and the collection's place to each one's folder.
+
+        Raises:
+            ValueError: an existing index was made by another retriever.
+        """
+        manifests = [manifest, *(_with_budget(manifest, budget) for budget in self._smaller)]
+        for uri, existing, each in zip(self._uris, self._existing, manifests, strict=True):
+            if existing is not None:
+                check_same(existing.manifest, each, uri)
+            self.indexes.append(existing or PassageIndex.create(uri, each))
+        for index in self.indexes:
+            write_text(f"{index.uri.rstrip('/')}/encode.yaml", self._job.to_yaml())
+            note_place(index.uri, self._collection)
+
+    def write(self, receipts: Iterable[Receipt], total: int, compactions: Sequence[CompactionBeside]) -> None:
+        """Commit written blocks as they come.
+
+        Args:
+            receipts: of the blocks. A new row replaces the old one of its id in the same commit.
+            total: number of passages in all of them.
+            compactions: of the indexes, which take a step after each commit.
+
+        Raises:
+            ValueError: a passage is encoded as NaN or infinity, and the job refuses bad input. What is done by then is
+                committed, and the rest not begun.
+            RuntimeError: blocks were lost.
+        """
+        clock = CommitClock()
+        pending = [_Pending(index, held) for index, held in zip(self.indexes, self._present, strict=True)]
+        with Progress(f"{self._collection.name} → {self._job.index}", total) as progress:
+            for receipt in receipts:
+                for each, written in zip(pending, receipt["receipts"], strict=True):
+                    each.add(receipt["key"], written, receipt["ids"])
+                if clock.due():
+                    with clock:
+                        for each in pending:
+                            each.commit()
+                        for compaction in compactions:
+                            compaction.step()
+                progress.update(self._count(receipt), receipt["tokens"], receipt["padded_tokens"])
+                if receipt["not_finite"] and self._job.on_bad_input == "error":
+                    break
+            for each in pending:
+                each.commit()
+        self._refuse_incomplete(total)
+        for compaction in compactions:
+            compaction.finish()
+
+    def _count(self, receipt: Receipt) -> int:
+        """Take note of a receipt; return the number of its passages."""
+        count = len(receipt["ids"]) + len(receipt["not_finite"])
+        self._finished.append((time.monotonic(), count))
+        self.left_out += receipt["not_finite"]
+        self.use.add(receipt)
+        return count
+
+    def _refuse_incomplete(self, total: int) -> None:
+        if self.left_out and self._job.on_bad_input == "error":
+            raise ValueError(
+                f"collection '{self._collection.name}': {named(self.left_out)} would be stored with NaN or infinity; "
+                f"what was committed to {self._job.index} stays. Look for damaged weights, or leave such passages out "
+                "and have them listed with --on-bad-input quarantine; the same command then goes on"
+            )
+        done = sum(count for _, count in self._finished)
+        if done != total:
+            raise RuntimeError(f"{total} passages went in and {done} came out: run the same command again")
+
+    @property
+    def steady_rate(self) -> float:
+        """Passages per second from the end of the first block on, which also waited for the encoders to load."""
+        if len(self._finished) < 2:
+            return 0.0
+        seconds = self._finished[-1][0] - self._finished[0][0]
+        return sum(count for _, count in self._finished[1:]) / max(seconds, 1e-9)
+
+    def delete_gone(self, selection: PassageSelection) -> int:
+        """Delete the collection's passages that the selection did not meet; return how many there were."""
+        deleted = 0
+        for index in self.indexes:
+            gone = selection.gone(index.batches(["id", "collection"], _ROWS_AT_ONCE), self._collection.name)
+            deleted = sum(
+                index.delete(gone[at : at + _DELETED_AT_ONCE]) for at in range(0, len(gone), _DELETED_AT_ONCE)
+            )
+        return deleted
+
+    def finish(self) -> None:
+        """Join small fragments and make the files that searches are faster by, as the job says.
+
+        This is done also where nothing was written: an earlier attempt may have been killed before it came here.
+        """
+        if self._job.compact:
+            for index in self.indexes:
+                compact_index(index, self._job, self._job.keep_versions)
+        if self._job.accelerate:
+            for index in self.indexes:
+                accelerate_index(index)
+
+
+def _with_budget(manifest: IndexManifest, passage_budget: int) -> IndexManifest:
+    retriever = manifest.retriever
+    assert has_slots(retriever), "only such retrievers have smaller budgets"
+    assert retriever.nested_slots, "other slots depend on the number of slots"
+    assert passage_budget < retriever.budget.passage, "the largest budget is the job's own"
+    budget = Budget(retriever.budget.query, passage_budget)
+    return manifest.model_copy(update={"retriever": retriever.model_copy(update={"budget": budget})})
+
+
+class _Pending:
+    """What was written to an index and is not committed yet."""
+
+    def __init__(self, index: PassageIndex, present: KeySet) -> None:
+        self._committer, self._present = Committer(index), present
+        self._receipts: dict[str, str] = {}
+        self._replaced: list[str] = []
+
+    def add(self, key: str, receipt: str, ids: Sequence[str]) -> None:
+        self._receipts[key] = receipt
+        held = self._present.has_ids(ids)
+        self._replaced += [i for i, is_held in zip(ids, held.tolist(), strict=True) if is_held]
+
+    def commit(self) -> None:
+        self._committer.commit(self._receipts, self._replaced)
+        self._receipts, self._replaced = {}, []
+
+
+class CommitClock:
+    """Times commits, and tells when the next one is due."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+        self._start = 0.0
+
+    def due(self) -> bool:
+        """Return whether it is time to commit."""
+        return time.monotonic() >= self._next
+
+    def __enter__(self) -> None:
+        self._start = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        end = time.monotonic()
+        self._next = end + max(_COMMIT_EVERY_SECONDS, (end - self._start) / _COMMIT_SHARE)
