@@ -143,6 +143,7 @@ def test_importing_a_module_loads_nothing_heavy() -> None:
         "diffretriever.training.data.seeds": ["torch"],
         "diffretriever.training.data.training_set": ["torch"],
         "diffretriever.training.engine": ["deepspeed"],
+        "diffretriever.pipelines.encode": ["ray"],
     }
     code = f"""
 import sys

@@ -21,8 +21,7 @@ from diffretriever.index.writer import BlockWriter, Committer, beside, text_tabl
 from diffretriever.pipelines.blocks import RECEIPT_SCHEMA, DeviceUse, EncodeBlocks, pack
 from diffretriever.pipelines.cluster import EncoderPool
 from diffretriever.pipelines.encoder_start import EncoderStart
-from diffretriever.pipelines.ray_executor import actor_options, blocks_at_once, staged
-from diffretriever.pipelines.streams import blocks_of, dataset_of
+from diffretriever.pipelines.ray_executor import actor_options, blocks_at_once, blocks_of, dataset_of, staged
 from diffretriever.representations import Representations
 from diffretriever.schemas.retriever import MaskedRetriever
 from tests.index.compressed_cases import HIDDEN, fill, representations

@@ -14,9 +14,10 @@ import ray
 from diffretriever.index import compaction
 from diffretriever.index.history import history
 from diffretriever.index.table import PassageIndex
-from diffretriever.pipelines import compact, index_writer
-from diffretriever.pipelines.compact import CompactionBeside, compact_index
+from diffretriever.pipelines import compact, index_writer, ray_executor
+from diffretriever.pipelines.compact import compact_index
 from diffretriever.pipelines.encode import encode_collection
+from diffretriever.pipelines.ray_executor import CompactionBeside
 from diffretriever.schemas.settings import RayConfig
 from tests.index.compressed_cases import add, compressed, fill, stored_vectors
 from tests.pipelines.corpora import JobMaker, line, write_corpus
@@ -134,7 +135,7 @@ def test_a_task_that_fails_leaves_the_work_for_the_end(tmp_path: Path) -> None:
     index = fill(str(tmp_path / "index"), *[10] * 3)
     beside = CompactionBeside(index, encoders=1)
     tasks = compaction.plan(index.dataset)
-    with patch.object(compact, "plan", return_value=[task._replace(text="no task") for task in tasks]):
+    with patch.object(ray_executor, "plan", return_value=[task._replace(text="no task") for task in tasks]):
         beside.step()
     beside.finish()
     beside.step()

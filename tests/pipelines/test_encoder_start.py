@@ -31,8 +31,7 @@ from diffretriever.pipelines.encoder_start import (
     with_commits,
 )
 from diffretriever.pipelines.executor import LocalExecutor
-from diffretriever.pipelines.ray_executor import RayExecutor, actor_options
-from diffretriever.pipelines.streams import blocks_of, dataset_of
+from diffretriever.pipelines.ray_executor import RayExecutor, actor_options, blocks_of, dataset_of
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.installed import installed_encoder
 from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, LibraryRetriever, MaskedRetriever
@@ -93,7 +92,7 @@ def test_an_encoder_is_compiled_where_the_job_says_so(checkpoint: Path, monkeypa
 
 def test_a_branch_is_looked_up_once(hub: list[str | None]) -> None:
     text = MaskedRetriever(backbone=BackboneConfig(source=HUB_ID, dtype="float32")).model_dump_json()
-    manifest = IndexManifest.model_validate_json(ray_executor._describe._function(text, "cpu"))
+    manifest = IndexManifest.model_validate_json(ray_executor._describe_there._function(text, "cpu"))
     assert manifest.retriever.has_weights
     assert hub[0] is None
     assert set(hub[1:]) == {COMMIT}

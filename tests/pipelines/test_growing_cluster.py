@@ -33,7 +33,7 @@ from diffretriever.pipelines.cluster import (
     see_nodes,
 )
 from diffretriever.pipelines.encode import encode_collection
-from diffretriever.pipelines.streams import blocks_of, read_blocks
+from diffretriever.pipelines.ray_executor import blocks_of, read_blocks
 from tests.pipelines.corpora import JobMaker, line, write_corpus
 from tests.ports import free_port
 

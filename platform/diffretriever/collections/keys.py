@@ -129,7 +129,6 @@ class PassageSelection:
     job: EncodeJob
     present: Sequence[KeySet]
     """What each index holds."""
-    wanted: int = 0
     already_there: int = 0
     skipped: int = 0
     replaced: int = 0
@@ -160,7 +159,6 @@ class PassageSelection:
             room = _CONFLICTS_NAMED - len(self.first_conflicts)
             self.first_conflicts += (np.flatnonzero(changed_N)[:room] + self.asked).tolist()
         self.asked += len(keys_N)
-        self.wanted += int(wanted_N.sum())
         if self.job.sync:
             self.keys.append(keys_N)
         return wanted_N

@@ -10,14 +10,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 import pyarrow as pa
-import ray
-from ray.data import TaskPoolStrategy
 
 from diffretriever.artefacts.artefact import folders_in
 from diffretriever.files import is_local
 from diffretriever.index.table import PassageIndex
-from diffretriever.pipelines.cluster import cpus_here, ray_session
-from diffretriever.pipelines.streams import AS_ARROW, dataset_of, tables_of
 from diffretriever.progress import Progress
 from diffretriever.schemas.accelerate import Kind
 from diffretriever.schemas.retriever import is_neural
@@ -81,6 +77,8 @@ def make_on_ray(index: PassageIndex, missing: Sequence[Missing], workers: int) -
         ValueError: the files of a fragment could not be made; those of others may be there.
         RuntimeError: fragments were lost on the way; run again.
     """
+    from diffretriever.pipelines.cluster import ray_session
+
     total = sum(each.passages for each in missing)
     errors: list[str] = []
     done: set[int] = set()
@@ -98,6 +96,12 @@ def make_on_ray(index: PassageIndex, missing: Sequence[Missing], workers: int) -
 
 
 def _results(index: PassageIndex, missing: Sequence[Missing], workers: int) -> Iterator[dict[str, Any]]:
+    import ray
+    from ray.data import TaskPoolStrategy
+
+    from diffretriever.pipelines.cluster import cpus_here
+    from diffretriever.pipelines.ray_executor import AS_ARROW, dataset_of, tables_of
+
     rows = [pa.Table.from_pylist([each._asdict()]) for each in missing]
     # A folder may be there on this machine alone.
     here = {"label_selector": {"ray.io/node-id": ray.get_runtime_context().get_node_id()}}

@@ -1,8 +1,8 @@
 """An index's small fragments joined by Ray tasks on any machine; the driver commits what they have written.
 
-A fragment of a few gigabytes is some hundred blocks of an encode job. `CompactionBeside` joins them while such a job
-goes on: its blocks are written and committed one by one, so that little is lost with a worker, and the table has few
-fragments all the same. `compact_index` does what is left at the end.
+A fragment of a few gigabytes is some hundred blocks of an encode job. `ray_executor.CompactionBeside` joins them while
+such a job runs: its blocks are written and committed one by one, so that little is lost with a worker, and the table
+has few fragments all the same. `compact_index` does what is left at the end.
 """
 
 from __future__ import annotations
@@ -10,23 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from itertools import islice
-from typing import Any
 
 import pyarrow as pa
-import ray
 
-from diffretriever.index.compaction import CompactionTask, execute, is_current, plan
+from diffretriever.index.compaction import CompactionTask, execute, plan
 from diffretriever.index.table import PassageIndex, table_uri
-from diffretriever.pipelines.cluster import ray_session
-from diffretriever.pipelines.streams import AS_ARROW, dataset_of, tables_of
 from diffretriever.progress import Progress
 from diffretriever.schemas.settings import RayConfig
 
 # What a killed driver loses beside the tasks that run.
 _TASKS_PER_COMMIT = 8
-# Beside encoders, which are given all other CPUs where there are no GPUs; most of a task is reading and writing.
-_CPUS_BESIDE = 0.25
-_ENCODERS_PER_TASK = 8
 
 
 def compact_index(index: PassageIndex, config: RayConfig, keep_versions: float | None = None) -> None:
@@ -48,6 +41,8 @@ def compact_index(index: PassageIndex, config: RayConfig, keep_versions: float |
     if len(tasks) == 1:
         index.commit_compaction([execute(table_uri(index.uri), tasks[0].text)])
     elif tasks:
+        from diffretriever.pipelines.cluster import ray_session
+
         with ray_session(config), Progress(f"compacting {index.uri}", sum(task.rows for task in tasks)) as progress:
             _run(index, tasks, progress)
     index.forget_versions(timedelta(hours=1) if keep_versions is None else timedelta(days=keep_versions))
@@ -67,6 +62,8 @@ def _run(index: PassageIndex, tasks: Sequence[CompactionTask], progress: Progres
 
 def _results(uri: str, tasks: Sequence[CompactionTask]) -> Iterator[tuple[int, str]]:
     """Yield the place in the plan and the result of each task, as it is done."""
+    from diffretriever.pipelines.ray_executor import AS_ARROW, dataset_of, tables_of
+
     rows = [pa.table({"number": [number], "task": [task.text]}) for number, task in enumerate(tasks)]
     done = dataset_of(rows).map_batches(_execute, fn_kwargs={"table": table_uri(uri)}, num_cpus=1, **AS_ARROW)
     for each in tables_of(done):
@@ -86,54 +83,3 @@ def _in_order(results: Iterable[tuple[int, str]]) -> Iterator[str]:
         while first in waiting:
             yield waiting.pop(first)
             first += 1
-
-
-class CompactionBeside:
-    """Joins what a job has committed while the job goes on. The job's driver commits for both, one after the other."""
-
-    def __init__(self, index: PassageIndex, encoders: int) -> None:
-        """`encoders` write to `index`; one task in eight of them keeps up."""
-        self._index = index
-        self._most = -(-encoders // _ENCODERS_PER_TASK)
-        self._running: dict[Any, CompactionTask] = {}
-        self._changing: set[int] = set()
-        self._execute = ray.remote(execute).options(num_cpus=_CPUS_BESIDE, scheduling_strategy="SPREAD")
-
-    def step(self) -> None:
-        """Commit what has been joined, and begin with fragments that there are enough of by now; wait for nothing.
-
-        Raises:
-            ValueError: another process changed the index.
-        """
-        if self._running:
-            done, _ = ray.wait([*self._running], num_returns=len(self._running), timeout=0)
-            self._commit(done)
-        if len(self._running) >= self._most:
-            return
-        busy = self._changing.union(*(task.fragments for task in self._running.values()))
-        full = (task for task in plan(self._index.dataset, busy, worn=False) if task.is_full)
-        for task in islice(full, self._most - len(self._running)):
-            self._running[self._execute.remote(table_uri(self._index.uri), task.text)] = task
-
-    def finish(self) -> None:
-        """Wait for the tasks that run, and commit what they have joined; raises as `step`."""
-        self._commit([*self._running])
-
-    def _commit(self, done: Sequence[Any]) -> None:
-        results = [result for reference in done if (result := self._result(reference)) is not None]
-        self._index.commit_compaction(results)
-
-    def _result(self, reference: Any) -> str | None:
-        """Return what a task has written; None if that is of no use."""
-        task = self._running.pop(reference)
-        try:
-            result = str(ray.get(reference))
-        except ray.exceptions.RayError:
-            # The job's own work goes on; compaction at its end does this again, and says what is wrong.
-            self._most = 0
-            return None
-        if is_current(self._index.dataset, result):
-            return result
-        # The job replaces rows of these, and will replace more: they are joined at its end.
-        self._changing.update(task.fragments)
-        return None

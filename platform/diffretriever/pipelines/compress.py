@@ -17,7 +17,7 @@ from diffretriever.index.vectors import codec_of, codec_place
 from diffretriever.index.writer import WriterLock
 from diffretriever.ledger import Ledger
 from diffretriever.pipelines.cluster import ray_session
-from diffretriever.pipelines.streams import AS_ARROW, dataset_of, tables_of
+from diffretriever.pipelines.ray_executor import AS_ARROW, dataset_of, tables_of
 from diffretriever.progress import Progress
 from diffretriever.schemas.codec import StoredCodec
 from diffretriever.schemas.compress import CompressJob, CompressSummary

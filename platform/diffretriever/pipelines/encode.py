@@ -17,8 +17,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from diffretriever.collections import Collection, ScanResult, open_collection, scan, set_aside
 from diffretriever.collections.chunks import ChunkedCollection
 from diffretriever.collections.keys import PassageSelection
@@ -70,6 +68,7 @@ def encode_collection(
     with executor, IndexWriter(job, source.collection, smaller or {}) as writer:
         executor.load(writer.begun(source.retriever))
         selection = source.select(writer, executor)
+        executor.expect(math.ceil(selection.scanned.n_kept / (job.rows_per_block or MAX_ROWS)))
         manifest = executor.manifest().model_copy(update={"metadata": selection.collection.columns})
         writer.create(manifest)
         if selection.scanned.n_kept:
@@ -106,9 +105,8 @@ class Source:
             beside = as_place(job.index) / ("quarantine.jsonl" if is_local(job.index) else "quarantine")
             quarantine = own_file(job.quarantine or beside, collection)
             refuse_other_files(quarantine, collection.inputs())
-        retriever = retriever or load_retriever(job.retriever, job.backbone, job.budget, job.adapter).on(
-            collection.name
-        )
+        if retriever is None:
+            retriever = load_retriever(job.retriever, job.backbone, job.budget, job.adapter).on(collection.name)
         return cls(job, chunked(collection, job.chunk, retriever), retriever, quarantine)
 
     def select(self, writer: IndexWriter, executor: Executor) -> Selection:
@@ -120,10 +118,8 @@ class Source:
         """
         counts = writer.selection()
         collection = writer.with_metadata(self.collection)
-        choose = _Choice(counts, executor, self.job.rows_per_block or MAX_ROWS)
-        scanned = scan(
-            collection, self.job.on_bad_input, self.quarantine, choose=choose, scan_parts=executor.scan_parts
-        )
+        policy, scan_parts = self.job.on_bad_input, executor.scan_parts
+        scanned = scan(collection, policy, self.quarantine, choose=counts, scan_parts=scan_parts)
         if scanned.left_out:
             _LOG.warning(
                 "%s: values such as lists and objects are not kept as metadata: those of %s",
@@ -135,20 +131,6 @@ class Source:
         collection = replace(collection, columns=scanned.columns)
         counts.refuse_conflicts(scanned.good(collection))
         return Selection(self, collection, scanned, counts)
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """Chooses passages by their keys, and has the executor expect the blocks that they will be."""
-
-    selection: PassageSelection
-    executor: Executor
-    rows: int
-
-    def __call__(self, keys_N: np.ndarray) -> np.ndarray:
-        wanted_N = self.selection(keys_N)
-        self.executor.expect(math.ceil(self.selection.wanted / self.rows))
-        return wanted_N
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,13 +34,13 @@ from diffretriever.pipelines.blocks import (
 )
 from diffretriever.pipelines.encoder_start import EncoderStart, with_commits
 from diffretriever.schemas.index import IndexManifest
-from diffretriever.schemas.retriever import RetrieverConfig, is_neural
+from diffretriever.schemas.retriever import NeuralRetriever, RetrieverConfig, is_neural
 from diffretriever.schemas.settings import RayConfig
 
 if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder
     from diffretriever.index.table import PassageIndex
-    from diffretriever.pipelines.compact import CompactionBeside
+    from diffretriever.pipelines.ray_executor import CompactionBeside
 
 _OPTIONS_OF_RAY = ("encoders", "cpus_per_encoder", "gpus_per_encoder", "autoscale", "searchers")
 _FEW_PASSAGES = 100_000
@@ -93,6 +93,7 @@ class Executor(ABC):
         """Start nothing yet; `config` is the job."""
         self.config = config
         self._open = ExitStack()
+        self._manifest: IndexManifest | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -108,13 +109,16 @@ class Executor(ABC):
         """
         self.retriever = retriever
 
-    @abstractmethod
     def manifest(self) -> IndexManifest:
         """Wait until the encoder is loaded; return its manifest, with commits for revisions on the hub.
 
         Raises:
             ValueError: it cannot be loaded or compiled, with the reason.
         """
+        if self._manifest is None:
+            retriever = self.retriever
+            self._manifest = self._describe(retriever) if is_neural(retriever) else bm25_manifest(retriever)
+        return self._manifest
 
     @abstractmethod
     def expect(self, blocks: int) -> None:
@@ -173,6 +177,10 @@ class Executor(ABC):
         """Return what joins fragments of indexes while this number of blocks is encoded."""
 
     @abstractmethod
+    def _describe(self, retriever: NeuralRetriever) -> IndexManifest:
+        """Return the manifest of the retriever's encoder, loaded."""
+
+    @abstractmethod
     def _encoder(self) -> Encoder | EncoderStart:
         """Return the loaded encoder, or what workers load it from."""
 
@@ -204,10 +212,7 @@ class LocalExecutor(Executor):
         """Device of the encoder."""
         return os.environ.get(DEVICE_VARIABLE) or self._device
 
-    def manifest(self) -> IndexManifest:
-        """Load the encoder, and return its manifest; see `Executor.manifest`."""
-        if not is_neural(self.retriever):
-            return bm25_manifest(self.retriever)
+    def _describe(self, retriever: NeuralRetriever) -> IndexManifest:
         from diffretriever.encoders import load_encoder
         from diffretriever.encoders.room import chosen_tokens
         from diffretriever.index.manifest import manifest_of
@@ -215,7 +220,7 @@ class LocalExecutor(Executor):
         wanted = self.config.tokens_per_batch
         if self.encoder is None:
             with self._threads():
-                self.encoder = load_encoder(with_commits(self.retriever), self.device)
+                self.encoder = load_encoder(with_commits(retriever), self.device)
                 if self.config.compiled:
                     self.encoder.compile_layers()
                 self.encoder.tokens_per_batch = chosen_tokens(self.encoder, wanted)

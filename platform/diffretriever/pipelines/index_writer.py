@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from diffretriever.collections import Collection
 from diffretriever.collections.keys import KeySet, PassageSelection
@@ -18,7 +18,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, WriterLock
 from diffretriever.pipelines.accelerate import accelerate_index
 from diffretriever.pipelines.blocks import DeviceUse, Receipt
-from diffretriever.pipelines.compact import CompactionBeside, compact_index
+from diffretriever.pipelines.compact import compact_index
 from diffretriever.pipelines.encoder_start import as_begun
 from diffretriever.progress import Progress
 from diffretriever.schemas.base import suggest
@@ -26,6 +26,9 @@ from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.encode import EncodeJob
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import RetrieverConfig, has_slots, is_neural
+
+if TYPE_CHECKING:
+    from diffretriever.pipelines.ray_executor import CompactionBeside
 
 _COMMIT_EVERY_SECONDS = 2.0
 # A commit rewrites the list of fragments: on a table with many, commit less often rather than spend time on it.
@@ -104,16 +107,13 @@ class IndexWriter:
             return WithMetadata(source, wanted)
         if any(each != columns[0] for each in columns):
             raise ValueError(f"the indexes keep different metadata: {' and '.join(map(str, columns))}: make them anew")
-        if columns[0] is None and wanted is None:
-            # It was made before there was metadata, and takes none.
-            wanted = ()
         for name in wanted or ():
-            if name not in (columns[0] or {}):
+            if name not in columns[0]:
                 known = suggest(name, columns[0]) if columns[0] else " It keeps no metadata."
                 raise ValueError(
                     f"--metadata: {self._job.index} has no column '{name}': make it anew to have one.{known}"
                 )
-        return WithMetadata(source, wanted, columns[0] or {})
+        return WithMetadata(source, wanted, columns[0])
 
     def create(self, manifest: IndexManifest) -> None:
         """Create the indexes that do not exist, and write the job and the collection's place to each one's folder.
@@ -196,9 +196,8 @@ class IndexWriter:
         deleted = 0
         for index in self.indexes:
             gone = selection.gone(index.batches(["id", "collection"], _ROWS_AT_ONCE), self._collection.name)
-            deleted = sum(
-                index.delete(gone[at : at + _DELETED_AT_ONCE]) for at in range(0, len(gone), _DELETED_AT_ONCE)
-            )
+            groups = (gone[at : at + _DELETED_AT_ONCE] for at in range(0, len(gone), _DELETED_AT_ONCE))
+            deleted = sum(map(index.delete, groups))
         return deleted
 
     def finish(self) -> None:

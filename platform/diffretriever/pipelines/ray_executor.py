@@ -1,9 +1,10 @@
-"""Stages on Ray: graphs of Ray Data for blocks, pools of encoder actors, tasks that scan and load ahead of them."""
+"""Stages on Ray: graphs of Ray Data for blocks, pools of encoder actors, tasks that scan and load before them."""
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
@@ -11,31 +12,41 @@ from typing import Any, Self
 
 import pyarrow as pa
 import ray
-from ray.data import ActorPoolStrategy, Dataset, TaskPoolStrategy
+from ray.data import ActorPoolStrategy, DataContext, Dataset, Datasource, ReadTask, TaskPoolStrategy
+from ray.data.block import BlockMetadata
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from diffretriever.collections import Collection
 from diffretriever.collections.scanning import PartScan, scan_part
 from diffretriever.files import is_local
-from diffretriever.index.manifest import bm25_manifest
-from diffretriever.index.table import PassageIndex
-from diffretriever.pipelines.blocks import PassageBlocks, Stage, pack
+from diffretriever.index.compaction import CompactionTask, execute, is_current, plan
+from diffretriever.index.table import PassageIndex, table_uri
+from diffretriever.pipelines.blocks import PassageBlocks, Stage, pack, unpack
 from diffretriever.pipelines.cluster import (
     PREPARE_CPUS,
+    READER_CPUS,
     EncoderPool,
     MachinesAhead,
     cpus_here,
+    ended_with_ray,
+    raise_mistake,
     ray_session,
     result_of,
     size_pool,
 )
-from diffretriever.pipelines.compact import CompactionBeside
 from diffretriever.pipelines.encoder_start import EncoderStart, retriever_from, with_commits
 from diffretriever.pipelines.executor import Executor
-from diffretriever.pipelines.streams import AS_ARROW, ONE_BLOCK, blocks_of, dataset_of, read_blocks, tables_of
 from diffretriever.schemas.index import IndexManifest
-from diffretriever.schemas.retriever import RetrieverConfig, is_neural
+from diffretriever.schemas.retriever import NeuralRetriever, RetrieverConfig, is_neural
 from diffretriever.schemas.settings import RayConfig
+
+AS_ARROW: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
+"""For `map_batches`: rows as they come, as an Arrow table."""
+ONE_BLOCK: dict[str, Any] = {**AS_ARROW, "batch_size": 1}
+"""Likewise, a packed block at a time: Ray Data takes nothing but a number where it is asked for GPUs."""
+
+_FAILED_STARTS = 8
+"""Actors that may fail to start in a row, in all of a graph's pool."""
 
 _AT_ONCE_CPU, _AT_ONCE_GPU = 2, 3
 """Blocks of an encoder actor: one on the device, the others on their way there or to the store. A GPU is done with a
@@ -43,6 +54,9 @@ block in about the time that a slow store takes to write it: there two may be wr
 _ENCODERS_PER_PREPARER = 4
 _PARTS_PER_SEARCHER = 4
 """So that searchers end at about the same time, and little is lost where one is killed."""
+# Beside encoders, which are given all other CPUs where there are no GPUs; most of a task is reading and writing.
+_COMPACTION_CPUS = 0.25
+_ENCODERS_PER_COMPACTION = 8
 _SCAN_CPUS = 0.5
 # So that no more than these wait for an earlier one.
 _SCANS_AHEAD = 64
@@ -60,7 +74,6 @@ class RayExecutor(Executor):
         self._ahead = ExitStack()
         self._machines: MachinesAhead
         self._described: Any = None
-        self._manifest: IndexManifest | None = None
 
     def __enter__(self) -> Self:
         self._open.enter_context(ray_session(self.config))
@@ -79,22 +92,22 @@ class RayExecutor(Executor):
         self._machines = self._ahead.enter_context(MachinesAhead(self.pool))
         self._open.enter_context(self._ahead)
         if is_neural(retriever):
-            options = _describe.options(num_cpus=self.pool.cpus, num_gpus=self.pool.gpus)
+            options = _describe_there.options(num_cpus=self.pool.cpus, num_gpus=self.pool.gpus)
             self._described = options.remote(retriever.model_dump_json(), self.pool.device)
 
     def expect(self, blocks: int) -> None:
-        """Have the cluster add nodes for this number of blocks; placeholders leave when the encoder is described."""
+        """Have the cluster add nodes for this number of blocks: placeholders take the encoders' capacity."""
         self._machines.ask(blocks)
 
     def manifest(self) -> IndexManifest:
-        """Wait for the worker that loads the encoder; see `Executor.manifest`."""
-        if self._manifest is None:
-            if is_neural(self.retriever):
-                self._manifest = IndexManifest.model_validate_json(result_of(self._described))
-            else:
-                self._manifest = bm25_manifest(self.retriever)
-            self._ahead.close()
-        return self._manifest
+        """Wait for the encoder, and have the placeholders of `expect` leave; see `Executor.manifest`."""
+        manifest = super().manifest()
+        self._ahead.close()
+        return manifest
+
+    def _describe(self, retriever: NeuralRetriever) -> IndexManifest:
+        del retriever
+        return IndexManifest.model_validate_json(result_of(self._described))
 
     @property
     def device(self) -> str:
@@ -145,6 +158,57 @@ class RayExecutor(Executor):
     def _pool_for(self, blocks: int) -> EncoderPool:
         """Return the pool; an encoder more than there are blocks would load its weights for nothing."""
         return replace(self.pool, encoders=min(self.pool.encoders, blocks))
+
+
+class CompactionBeside:
+    """Joins what a job has committed while the job goes on. The job's driver commits for both, one after the other."""
+
+    def __init__(self, index: PassageIndex, encoders: int) -> None:
+        """`encoders` write to `index`; one task in eight of them keeps up."""
+        self._index = index
+        self._most = -(-encoders // _ENCODERS_PER_COMPACTION)
+        self._running: dict[Any, CompactionTask] = {}
+        self._changing: set[int] = set()
+        self._execute = ray.remote(execute).options(num_cpus=_COMPACTION_CPUS, scheduling_strategy="SPREAD")
+
+    def step(self) -> None:
+        """Commit what has been joined, and begin with fragments that there are enough of by now; wait for nothing.
+
+        Raises:
+            ValueError: another process changed the index.
+        """
+        if self._running:
+            done, _ = ray.wait([*self._running], num_returns=len(self._running), timeout=0)
+            self._commit(done)
+        if len(self._running) >= self._most:
+            return
+        busy = self._changing.union(*(task.fragments for task in self._running.values()))
+        full = (task for task in plan(self._index.dataset, busy, worn=False) if task.is_full)
+        for task in islice(full, self._most - len(self._running)):
+            self._running[self._execute.remote(table_uri(self._index.uri), task.text)] = task
+
+    def finish(self) -> None:
+        """Wait for the tasks that run, and commit what they have joined; raises as `step`."""
+        self._commit([*self._running])
+
+    def _commit(self, done: Sequence[Any]) -> None:
+        results = [result for reference in done if (result := self._result(reference)) is not None]
+        self._index.commit_compaction(results)
+
+    def _result(self, reference: Any) -> str | None:
+        """Return what a task has written; None if that is of no use."""
+        task = self._running.pop(reference)
+        try:
+            result = str(ray.get(reference))
+        except ray.exceptions.RayError:
+            # The job's own work goes on; compaction at its end does this again, and says what is wrong.
+            self._most = 0
+            return None
+        if is_current(self._index.dataset, result):
+            return result
+        # The job replaces rows of these, and will replace more: they are joined at its end.
+        self._changing.update(task.fragments)
+        return None
 
 
 def staged(rows: Dataset, stage: Stage, pool: EncoderPool) -> Dataset:
@@ -216,9 +280,87 @@ def actor_options(pool: EncoderPool, at_once: int = 1) -> dict[str, Any]:
 
 
 @ray.remote
-def _describe(retriever_json: str, device: str) -> str:
+def _describe_there(retriever_json: str, device: str) -> str:
     from diffretriever.encoders import load_encoder
     from diffretriever.index.manifest import manifest_of
 
     retriever = with_commits(retriever_from(retriever_json))
     return manifest_of(load_encoder(retriever, device)).model_dump_json()
+
+
+def dataset_of(rows: Sequence[pa.Table]) -> Dataset:
+    """Return a dataset of tables of one row each."""
+    _configure_ray_data()
+    return ray.data.from_arrow(list(rows))
+
+
+def read_blocks(sources: Sequence[Callable[[], Iterable[pa.Table]]], *, anywhere: bool = False) -> Dataset:
+    """Return a dataset of what the sources yield, a task each.
+
+    A block that is lost with its machine is read again with its own source and no other.
+
+    Args:
+        sources: what to read, in order.
+        anywhere: whether every machine can; otherwise that of the driver does, where its files are.
+    """
+    _configure_ray_data()
+    place: dict[str, Any] = {"num_cpus": READER_CPUS}
+    if not anywhere:
+        here = ray.get_runtime_context().get_node_id()
+        place = {"num_cpus": cpus_here(READER_CPUS), "label_selector": {"ray.io/node-id": here}}
+    # One at a time keeps hundreds of encoders busy; of more, each would hold blocks before their turn.
+    return ray.data.read_datasource(_Sources(sources), override_num_blocks=len(sources), concurrency=1, **place)
+
+
+def _configure_ray_data() -> None:
+    """Let Ray Data pass every row on at once, for each is a whole unit of work, and show no bars of its own."""
+    context = DataContext.get_current()
+    context.enable_progress_bars = False
+    context.target_max_block_size = 1
+    # Of many machines one may fail to fetch a model: another actor is started in its place.
+    context.max_consecutive_actor_init_deaths = _FAILED_STARTS
+    # An error that ends a graph is raised; Ray Data would show it a second time, with its own traceback.
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+
+
+class _Sources(Datasource):
+    """Streams what each source yields in a read of its own."""
+
+    def __init__(self, sources: Sequence[Callable[[], Iterable[pa.Table]]]) -> None:
+        super().__init__()
+        self._sources = sources
+
+    def get_read_tasks(
+        self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
+    ) -> list[ReadTask]:
+        """Return a task for each source."""
+        metadata = BlockMetadata(num_rows=None, size_bytes=None, exec_stats=None, input_files=None)
+        return [ReadTask(source, metadata) for source in self._sources]
+
+    def estimate_inmemory_data_size(self) -> int | None:
+        """Not known, and not needed: the stream is read at the pace of what follows."""
+        return None
+
+
+def tables_of(dataset: Dataset) -> Iterator[pa.Table]:
+    """Yield what comes out of a graph as soon as it is done, in no order.
+
+    Raises:
+        FullDiskError: a disk is full where one of the graph's functions ran.
+        ValueError: one of the graph's functions raised it; without Ray's traceback.
+    """
+    return ended_with_ray(_tables_of(dataset))
+
+
+def _tables_of(dataset: Dataset) -> Generator[pa.Table, None, None]:
+    try:
+        yield from dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
+    except ray.exceptions.RayError as error:
+        raise_mistake(error)
+        raise
+
+
+def blocks_of(dataset: Dataset) -> Iterator[tuple[str, pa.Table]]:
+    """Yield key and table of each packed block that comes out of a graph, in no order."""
+    for rows in tables_of(dataset):
+        yield from unpack(rows)

@@ -21,7 +21,7 @@ from diffretriever.collections import BadRecord
 from diffretriever.index.writer import WriterLock
 from diffretriever.pipelines.blocks import pack, unpack
 from diffretriever.pipelines.cluster import ray_session
-from diffretriever.pipelines.streams import AS_ARROW, read_blocks, tables_of
+from diffretriever.pipelines.ray_executor import AS_ARROW, read_blocks, tables_of
 from diffretriever.progress import Progress
 from diffretriever.schemas.settings import RayConfig
 from diffretriever.schemas.training_data import PrepareTrainingJob, TrainingCounts, TrainingSetManifest
