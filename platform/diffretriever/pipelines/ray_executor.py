@@ -106,7 +106,6 @@ class RayExecutor(Executor):
         return manifest
 
     def _describe(self, retriever: NeuralRetriever) -> IndexManifest:
-        del retriever
         return IndexManifest.model_validate_json(result_of(self._described))
 
     @property
@@ -222,7 +221,7 @@ def staged(rows: Dataset, stage: Stage, pool: EncoderPool) -> Dataset:
     """
     if stage.workers == "encoders":
         options = actor_options(pool, at_once=blocks_at_once(pool) if stage.overlaps else 1)
-        return rows.map_batches(_Actor, fn_constructor_kwargs={"stage": stage}, **options)
+        return rows.map_batches(_actor(stage), fn_constructor_kwargs={"stage": stage}, **options)
     if stage.workers == "searchers":
         # A part is searched as a whole: what a task is given must be one.
         compute = TaskPoolStrategy(size=pool.encoders)
@@ -233,7 +232,7 @@ def staged(rows: Dataset, stage: Stage, pool: EncoderPool) -> Dataset:
         options = {"compute": compute, "num_cpus": PREPARE_CPUS, **AS_ARROW}
     else:
         options = {"compute": ActorPoolStrategy(size=1), "num_cpus": PREPARE_CPUS, **AS_ARROW}
-        return rows.map_batches(_Actor, fn_constructor_kwargs={"stage": stage}, **options)
+        return rows.map_batches(_actor(stage), fn_constructor_kwargs={"stage": stage}, **options)
     return rows.map_batches(_in_task, fn_kwargs={"stage": ray.put(stage)}, **options)
 
 
@@ -246,6 +245,11 @@ class _Actor:
 
     def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
         return self._stage(rows)
+
+
+def _actor(stage: Stage) -> type[_Actor]:
+    """Return an actor of the stage's name, which Ray gives its process."""
+    return type(type(stage).__name__, (_Actor,), {})
 
 
 def _in_task(rows: pa.Table, stage: Any) -> Iterator[pa.Table]:
