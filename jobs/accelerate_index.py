@@ -1,4 +1,4 @@
-"""Make an index fast to search: codes, postings, and a candidate index where asked for."""
+"""Make an index fast to search: codes, postings, and a candidate index if asked to."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def main(config: AccelerateJob) -> None:
     if done.only_streams:
         print(
             "searches will read the whole table, since codes of means only serve candidates and none are calibrated: "
-            f"`python jobs/accelerate_index.py --index {config.index} --candidates sketch`"
+            f"`python jobs/accelerate_index.py --index {config.index} --candidates`"
         )
     if done.candidates is not None:
         chosen = done.candidates
         print(
-            f"candidates: {chosen.proposer}, search budget {chosen.search_budget:,} of {chosen.passages:,} passages, "
+            f"candidates: search budget {chosen.search_budget:,} of {chosen.passages:,} passages, "
             f"recall@{chosen.top_k} {chosen.measured:.4f} on {chosen.sample} sampled queries (target {chosen.target})"
         )
 

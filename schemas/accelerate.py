@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.places import IndexPlace
@@ -16,18 +16,6 @@ in place of them, and an inverted index of its impacts."""
 Beside: TypeAlias = Literal["vectors", "codes", "means"]
 """What a fragment's `codes` hold: 8-bit codes of all vectors and these once more, such codes alone, or codes of the
 passages' mean vectors alone."""
-ProposerName: TypeAlias = Literal["mean", "sketch", "plaid"]
-FormerProposerName: TypeAlias = Literal["lancedb_tokens", "faiss_tokens"]
-"""Candidate indexes that indexes made before may be calibrated with."""
-
-
-def _refuse_former(name: Any) -> Any:
-    if name in get_args(FormerProposerName):
-        raise ValueError(f"{name} is no longer a candidate index: take mean, sketch, plaid, or auto, which tries all")
-    return name
-
-
-CandidatesChoice: TypeAlias = Annotated[Literal["none", "auto"] | ProposerName, BeforeValidator(_refuse_former)]
 Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -36,16 +24,16 @@ class AccelerateJob(ModelOptions):
 
     index: IndexPlace
     """Folder or object-store URI of the index."""
-    candidates: CandidatesChoice = "none"
-    """Candidate index to calibrate: only what it names is scored, exactly. `mean` goes by passages' mean vectors,
-    `sketch` by 28 bytes of each and then the means of few, `plaid` by the centroids of slot vectors; `auto` tries all
-    three. Where none is faster at that recall, all are scored.
-    Worth it from about a hundred thousand passages on; below, the exact scan of the codes is fast enough."""
+    candidates: bool = False
+    """Build and calibrate a candidate index: searches score only the passages that it proposes, exactly. It reads 28
+    bytes of each passage, then the mean vectors of few. Where the exact scan is no slower at that recall, all passages
+    are scored. Worth it from about a hundred thousand passages on; below, the exact scan of the codes is fast
+    enough."""
     beside: Beside | None = None
     """What lies beside the table for dense searches. `vectors`: 8-bit codes of all vectors, which exact searches scan,
     and the vectors themselves once more. `codes`: the codes alone; exact scores read the vectors of few passages from
-    the table, which takes milliseconds longer a query. `means`: codes of passages' mean vectors alone, for `mean` and
-    `sketch` to name candidates by: a few hundred bytes a passage whatever K_p, and exact searches read the whole table.
+    the table, which takes milliseconds longer a query. `means`: codes of passages' mean vectors alone, for candidates:
+    a few hundred bytes a passage whatever K_p, and exact searches read the whole table.
     Default: as with codes that are there, or else vectors."""
     recall: Share = 0.99
     """Recall@top_k that the search budget is chosen for, on queries made from the index's own passages."""
@@ -65,10 +53,6 @@ class AccelerateJob(ModelOptions):
 class CandidateSettings(Model):
     """The outcome of a calibration on a sample of the index's own passages, kept beside the codes."""
 
-    proposer: ProposerName | FormerProposerName
-    """`mean`: the inner product of mean vectors. `sketch`: the same, of those that sketches name. `plaid`: MaxSim over
-    the centroids of slot vectors. `lancedb_tokens`, `faiss_tokens`: of an index made before; searches score all of its
-    passages."""
     search_budget: PositiveInt
     """Candidates a query; as many as there are passages where the exact scan was no slower."""
     top_k: PositiveInt

@@ -623,7 +623,6 @@ TRIED: dict[str, tuple[str, ...]] = {
     "studies/reproduction/tables.py": ("[data of this package]",),
     "schemas/settings.py": ("config of a job",),
     "search/dense/candidates.py": (_CHECKED,),
-    "search/dense/plaid.py": ("search/test_plaid.py", _CHECKED),
     "search/sparse/postings.py": ("search/test_postings_files.py",),
     "search/sparse/segment.py": ("search/test_postings_files.py",),
     "training/data/examples.py": ("examples in lines",),

@@ -306,7 +306,7 @@ def _filled(folder: Path, rng: random.Random) -> tuple[PassageIndex, list[str]]:
 def _neural(folder: Path, rng: random.Random) -> list[str]:
     index, ids = _filled(folder, rng)
     if rng.random() < 0.7:
-        prepare(index, "plaid")
+        prepare(index)
     accelerate(AccelerateJob(index=index.uri))
     return ids
 

@@ -25,7 +25,7 @@ from benchmarks.search.figures import (
     Figures,
     Hybrid,
 )
-from diffretriever.schemas.accelerate import Beside, ProposerName
+from diffretriever.schemas.accelerate import Beside
 
 Size: TypeAlias = Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)?[km]-\d+-\d+$")]
 Spread: TypeAlias = Literal["clustered", "independent", "real"]
@@ -51,9 +51,7 @@ class SearchBenchmark(Benchmark):
     """For exact searches, which are slower; 0 leaves their table out, where all vectors in fp32 are more than memory
     holds."""
     beside: Beside = "vectors"
-    """What lies beside the table, as accelerate_index.py has it; with `means`, `--exact-queries 0` and no plaid."""
-    proposers: tuple[ProposerName, ...] = ("mean", "sketch", "plaid")
-    """Candidate indexes of ours."""
+    """What lies beside the table, as accelerate_index.py has it; with `means`, `--exact-queries 0`."""
     peers: tuple[Peer, ...] = ("faiss",)
     """Other libraries' indexes over the same vectors; '[]' for none. LanceDB's takes many minutes to build."""
     fast_plaid_python: Path | None = None
@@ -63,8 +61,7 @@ class SearchBenchmark(Benchmark):
     fast_plaid_passages: PositiveInt = 20_000
     """Passages that these two get: fast-plaid takes minutes to index so many."""
     hybrid: bool = False
-    """Also the sum of dense scores and BM25: candidates of the last of `--proposers`, made-up texts of 56 words, and
-    queries of 6."""
+    """Also the sum of candidates' dense scores and BM25: made-up texts of 56 words, and queries of 6."""
     quick: bool = False
     """10,000 passages and 20 queries."""
 
@@ -124,7 +121,7 @@ def _measure(config: SearchBenchmark, size: Size, spread: Spread) -> Figures:
         sys.stderr.write(f"{size} {spread}: written\n")
         used = config.exact_queries
         exact = _loop("exact", **given, queries=config.queries, used=used) if used else []
-        ours = [_ours(config, name, given) for name in config.proposers]
+        ours = _ours(config, given)
         hybrid = _hybrid(config, given) if config.hybrid else None
         peers = [found for name, told in _peers(config) if (found := _peer(name, **given, **told)) is not None]
     return Figures(
@@ -133,23 +130,23 @@ def _measure(config: SearchBenchmark, size: Size, spread: Spread) -> Figures:
         exact_goal=size == _EXACT_GOAL_FOR,
         goal=GOALS.get(size),
         exact=exact,
-        candidates=[*ours, *peers],
+        candidates=[ours, *peers],
         hybrid=hybrid,
     )
 
 
-def _ours(config: SearchBenchmark, name: str, given: dict[str, Any]) -> Candidates:
-    built = Built.model_validate(_loop("build", folder=given["folder"], proposer=name))
-    # One of them shows the exact scan as well, in a process that holds nothing else.
-    budgets = [*_BUDGETS, given["vectors"]["passages"]] if name == "mean" else list(_BUDGETS)
-    found = _loop("candidates", **given, proposer=name, budgets=budgets, queries=config.queries)
-    sys.stderr.write(f"{name}: done\n")
+def _ours(config: SearchBenchmark, given: dict[str, Any]) -> Candidates:
+    built = Built.model_validate(_loop("build", folder=given["folder"]))
+    # The last is the exact scan, in a process that holds nothing else.
+    budgets = [*_BUDGETS, given["vectors"]["passages"]] if config.exact_queries else list(_BUDGETS)
+    found = _loop("candidates", **given, budgets=budgets, queries=config.queries)
+    sys.stderr.write("ours: done\n")
     return Candidates.model_validate(found).model_copy(update={"built": built})
 
 
 def _hybrid(config: SearchBenchmark, given: dict[str, Any]) -> Hybrid:
     words = _loop("build_bm25", folder=given["folder"])
-    found = _loop("hybrid", **given, proposer=config.proposers[-1], queries=config.queries)
+    found = _loop("hybrid", **given, queries=config.queries)
     return Hybrid.model_validate({**found, "words": words})
 
 

@@ -28,9 +28,10 @@ from diffretriever.scoring.fusion import FUSION_DEPTH, ranked
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.bm25 import Bm25Search, keep_bm25
 from diffretriever.search.dense.base import DenseSearch
-from diffretriever.search.dense.candidates import PROPOSERS, CandidateSearch, choose_count, counts_to_try
+from diffretriever.search.dense.candidates import CandidateSearch, choose_count, counts_to_try
 from diffretriever.search.dense.coded import CodedPassages, CodedScan
 from diffretriever.search.dense.codes import build_codes, open_segments
+from diffretriever.search.dense.sketch import CandidateIndex
 from diffretriever.search.dense.stream import StreamingScan
 
 T = TypeVar("T")
@@ -62,11 +63,11 @@ def prepare(folder: str, vectors: dict[str, Any], queries: int, beside: Beside) 
     return built
 
 
-def candidates(folder: str, vectors: dict[str, Any], proposer: str, budgets: list[int], queries: int) -> Candidates:
-    """Search through one candidate index, made already, at the budget that its calibration asks for and at others."""
+def candidates(folder: str, vectors: dict[str, Any], budgets: list[int], queries: int) -> Candidates:
+    """Search through our candidate index, made already, at the budget that its calibration asks for and at others."""
     made, index = vectors_from(vectors), PassageIndex.open(folder)
     asked, sample = queries_of(made, queries)
-    opened = PROPOSERS[proposer].open(index, open_segments(index)[0])
+    opened = CandidateIndex.open(open_segments(index)[0])
     tried = counts_to_try(K, made.passages)
     chosen, _ = choose_count(opened, sample, _numbered(index, found_before(folder, "sample")), tried, _TARGET)
     best = ids(found_before(folder, "asked"))
@@ -83,14 +84,14 @@ def candidates(folder: str, vectors: dict[str, Any], proposer: str, budgets: lis
         kind = "calibrated: " if not runs else ""
         label = f"{kind}{budget:,}" if budget < made.passages else f"{kind}all"
         runs.append(row(label, passes[1], found, best).model_copy(update={"first_ms": tuple(passes[0])}))
-    return Candidates(name=f"ours: {proposer}", built=None, runs=runs, own_mb=own_mb(), peak_mb=peak_mb())
+    return Candidates(name="ours: sketch", built=None, runs=runs, own_mb=own_mb(), peak_mb=peak_mb())
 
 
-def build(folder: str, proposer: str) -> Built:
-    """Make one candidate index."""
+def build(folder: str) -> Built:
+    """Make our candidate index."""
     index, size = PassageIndex.open(folder), folder_mb(Path(folder))
     start = time.perf_counter()
-    PROPOSERS[proposer].build(index, open_segments(index)[0])
+    CandidateIndex.build(index, open_segments(index)[0])
     return Built(seconds=time.perf_counter() - start, mb=folder_mb(Path(folder)) - size)
 
 
@@ -103,11 +104,11 @@ def build_bm25(folder: str) -> CountedWords:
     return CountedWords(built=made, peak_mb=peak_mb())
 
 
-def hybrid(folder: str, vectors: dict[str, Any], proposer: str, queries: int) -> dict[str, Any]:
+def hybrid(folder: str, vectors: dict[str, Any], queries: int) -> dict[str, Any]:
     """Search by the sum of dense scores, of candidates, and BM25, each a thousand deep, as a searcher does."""
     made, index = vectors_from(vectors), PassageIndex.open(folder)
     asked, _ = queries_of(made, queries)
-    opened = PROPOSERS[proposer].open(index, open_segments(index)[0])
+    opened = CandidateIndex.open(open_segments(index)[0])
     dense, words = CandidateSearch(opened, [], stream_of(index, made.slots), FUSION_DEPTH), Bm25Search(index)
     compiled = made_up_texts(1, _QUERY_WORDS, 0)
     dense.search(asked.take(np.array([0])), K), words.search(compiled, K)
@@ -125,7 +126,7 @@ def hybrid(folder: str, vectors: dict[str, Any], proposer: str, queries: int) ->
         if is_first:
             first_ms = times["sum"]
     ms = {"ms": times["sum"], "first_ms": first_ms, "dense_ms": times["dense"], "bm25_ms": times["bm25"]}
-    return {"proposer": proposer, "peak_mb": peak_mb(), **ms}
+    return {"peak_mb": peak_mb(), **ms}
 
 
 def exact(folder: str, vectors: dict[str, Any], queries: int, used: int) -> list[dict[str, Any]]:

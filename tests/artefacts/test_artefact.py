@@ -159,14 +159,14 @@ def test_a_listing_cannot_write_elsewhere(name: str, store: Path) -> None:
 
 def test_files_that_are_added_later(store: Path) -> None:
     build(ARTEFACT)
-    assert ARTEFACT.open_added("plaid") is None
-    with ARTEFACT.adding("plaid") as folder:
+    assert ARTEFACT.open_added("sketch") is None
+    with ARTEFACT.adding("sketch") as folder:
         (folder / "lists").write_bytes(b"lists")
-    held = ARTEFACT.open_added("plaid")
+    held = ARTEFACT.open_added("sketch")
     assert held is not None
     assert (held.folder / "lists").read_bytes() == b"lists"
     ARTEFACT.remove()
-    assert ARTEFACT.open_added("plaid") is None
+    assert ARTEFACT.open_added("sketch") is None
 
 
 @pytest.mark.parametrize("name", ["artefact.json", "codes.bin"])

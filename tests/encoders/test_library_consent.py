@@ -211,7 +211,7 @@ WAYS: dict[str, Callable[[str, Path], object]] = {
     "evaluate": lambda index, folder: evaluate_job(
         EvaluateJob(index=index, collection=collection_in(folder / "collection"), output=folder / "out"), "command"
     ),
-    "accelerate": lambda index, _: accelerate(AccelerateJob(index=index, candidates="mean", top_k=2, sample=2)),
+    "accelerate": lambda index, _: accelerate(AccelerateJob(index=index, candidates=True, top_k=2, sample=2)),
     "serve": lambda index, _: open_encoder(ServeConfig(index=index), open_index(ServeConfig(index=index)), "cpu"),
     "prepare": lambda index, _: open_preparer(ServeConfig(index=index), open_index(ServeConfig(index=index))),
 }

@@ -29,8 +29,8 @@ from diffretriever.scoring.hits import Hits
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.bm25 import Bm25Searcher
 from diffretriever.search.dense import open_dense
-from diffretriever.search.dense.candidates import PROPOSERS
 from diffretriever.search.dense.codes import open_segments
+from diffretriever.search.dense.sketch import CandidateIndex
 from diffretriever.search.inspection import inspect
 from diffretriever.search.sparse import open_sparse
 from tests.index.compressed_cases import CPU, QUERIES, compressed, fill
@@ -84,7 +84,7 @@ def damaged(file: Path, damage: str) -> Iterator[bool]:
 
 
 def neural(folder: Path) -> PassageIndex:
-    index = prepare(prepare(fill(str(folder), 37, 23), "sketch"), "plaid")
+    index = prepare(fill(str(folder), 37, 23))
     accelerate(AccelerateJob(index=index.uri))
     return PassageIndex.open(index.uri)
 
@@ -280,7 +280,7 @@ def test_zeros_in_the_names_of_encodings_are_a_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["codes/*/scales.bin", "postings/*/segment/rows.npy", "codes/*/sketch/factors.bin", "codes/*/*/plaid.safetensors"],
+    ["codes/*/scales.bin", "postings/*/segment/rows.npy", "codes/*/sketch/factors.bin"],
 )
 def test_the_job_makes_damaged_files_anew(name: str, tmp_path: Path) -> None:
     index = neural(tmp_path / "index")
@@ -288,8 +288,7 @@ def test_the_job_makes_damaged_files_anew(name: str, tmp_path: Path) -> None:
     sound = file.read_bytes()
     file.write_bytes(flipped(sound, len(sound) - 1))
     accelerate(AccelerateJob(index=index.uri))
-    for proposer in PROPOSERS.values():
-        proposer.build(index, open_segments(index)[0])
+    CandidateIndex.build(index, open_segments(index)[0])
     assert problems(tmp_path / "index") == []
     assert sorted((tmp_path / "index").glob(name))[0].read_bytes() == sound
 

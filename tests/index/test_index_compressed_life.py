@@ -180,7 +180,7 @@ def test_an_index_made_fast_stays_compressed(index: PassageIndex) -> None:
 def test_candidates_of_a_compressed_index_are_refused(index: PassageIndex) -> None:
     made = compressed(index, "product2")
     with pytest.raises(ValueError, match="would undo the compression"):
-        accelerate(AccelerateJob(index=made.uri, candidates="mean"))
+        accelerate(AccelerateJob(index=made.uri, candidates=True))
 
 
 @pytest.mark.parametrize(

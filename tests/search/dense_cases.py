@@ -6,13 +6,14 @@ import torch
 
 from diffretriever.index.table import PassageIndex
 from diffretriever.representations import Representations
-from diffretriever.schemas.accelerate import Beside, CandidateSettings, ProposerName
+from diffretriever.schemas.accelerate import Beside, CandidateSettings
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.base import DenseSearch
-from diffretriever.search.dense.candidates import PROPOSERS, write_settings
+from diffretriever.search.dense.candidates import write_settings
 from diffretriever.search.dense.codes import build_codes, open_segments
+from diffretriever.search.dense.sketch import CandidateIndex
 from diffretriever.search.dense.stream import StreamingScan
 
 CPU = torch.device("cpu")
@@ -31,13 +32,12 @@ def streamed(index: PassageIndex, queries: Representations, k: int) -> Hits:
     return stream_of(index).search(queries, k)
 
 
-def prepare(index: PassageIndex, name: ProposerName, beside: Beside = "vectors") -> PassageIndex:
+def prepare(index: PassageIndex, beside: Beside = "vectors") -> PassageIndex:
     """Give an index of 60 passages codes and a candidate index."""
     build_codes(index, beside)
-    PROPOSERS[name].build(index, open_segments(index)[0])
+    CandidateIndex.build(index, open_segments(index)[0])
     index.refresh()
     settings = CandidateSettings(
-        proposer=name,
         search_budget=BUDGET,
         top_k=10,
         target=0.9,

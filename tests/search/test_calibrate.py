@@ -12,11 +12,10 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.index.manifest import manifest_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.representations import Representations
-from diffretriever.schemas.accelerate import AccelerateJob, ProposerName
+from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.candidates import (
-    PROPOSERS,
     CandidateSearch,
     choose_count,
     counts_to_try,
@@ -26,7 +25,7 @@ from diffretriever.search.dense.candidates import (
 )
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import build_codes, open_segments
-from diffretriever.search.dense.mean import MeanProposer
+from diffretriever.search.dense.sketch import CandidateIndex
 from tests.search.conftest import QUERIES, fill
 from tests.search.dense_cases import assert_same_hits, opened, prepare, stream_of, streamed
 
@@ -38,7 +37,7 @@ def own_index(encoder: Encoder, tmp_path: Path) -> PassageIndex:
 
 @pytest.fixture
 def proposed(own_index: PassageIndex) -> PassageIndex:
-    return prepare(own_index, "mean")
+    return prepare(own_index)
 
 
 def test_candidates_have_exact_scores_and_a_large_budget_loses_nothing(
@@ -71,62 +70,59 @@ def test_a_budget_without_candidates_is_an_error(own_index: PassageIndex) -> Non
 
 
 def test_the_chosen_budget_reaches_its_recall(own_index: PassageIndex, encoder: Encoder) -> None:
-    build_codes(own_index)
-    proposer = MeanProposer.open(own_index, open_segments(own_index)[0])
+    prepare(own_index)
+    candidate_index = CandidateIndex.open(open_segments(own_index)[0])
     queries = sample_queries(own_index, encoder, 40)
     exact = streamed(own_index, queries, 10)
-    budget, measured = choose_count(proposer, queries, exact, list(range(1, 61)), 0.9)
+    budget, measured = choose_count(candidate_index, queries, exact, list(range(1, 61)), 0.9)
     assert measured >= 0.9
     assert budget < 60
-    wanted = wanted_numbers(proposer, exact)
-    assert recall_at(proposer, queries, wanted, budget).mean() == measured
-    below = recall_at(proposer, queries, wanted, budget - 1)
+    wanted = wanted_numbers(candidate_index, exact)
+    assert recall_at(candidate_index, queries, wanted, budget).mean() == measured
+    below = recall_at(candidate_index, queries, wanted, budget - 1)
     assert below.mean() - 1.645 * below.std() / len(below) ** 0.5 < 0.9
-    search = CandidateSearch(proposer, [], stream_of(own_index), max(10, budget))
+    search = CandidateSearch(candidate_index, [], stream_of(own_index), max(10, budget))
     found = search.search(queries, 10)
     overlap = [len({i for i, _ in a} & {i for i, _ in b}) / 10 for a, b in zip(found, exact, strict=True)]
     assert np.mean(overlap) >= 0.9
 
 
-@pytest.mark.parametrize("name", PROPOSERS)
-def test_what_recall_is_measured_as(name: ProposerName, own_index: PassageIndex, encoder: Encoder) -> None:
-    index = prepare(own_index, name)
+def test_what_recall_is_measured_as(own_index: PassageIndex, encoder: Encoder) -> None:
+    index = prepare(own_index)
     queries = encoder.encode_queries(QUERIES)
     exact = streamed(index, queries, 10)
-    proposer = PROPOSERS[name].open(index, open_segments(index)[0])
-    wanted = wanted_numbers(proposer, exact)
+    candidate_index = CandidateIndex.open(open_segments(index)[0])
+    wanted = wanted_numbers(candidate_index, exact)
     for budget in (10, 40):
-        shares = recall_at(proposer, queries, wanted, budget)
-        for query, proposal in enumerate(proposer.propose(queries, budget)):
-            ids = {i for s, rows in proposer.passages.split(np.sort(proposal)) for i in s.ids_of(rows)}
+        shares = recall_at(candidate_index, queries, wanted, budget)
+        for query, proposal in enumerate(candidate_index.propose(queries, budget)):
+            ids = {i for s, rows in candidate_index.passages.split(np.sort(proposal)) for i in s.ids_of(rows)}
             assert shares[query] == pytest.approx(len(ids & {i for i, _ in exact[query]}) / 10)
 
 
-@pytest.mark.parametrize("fastest", [*PROPOSERS, "scan"])
-def test_auto_takes_the_fastest(
+@pytest.mark.parametrize("fastest", ["candidates", "codes"])
+def test_the_exact_scan_is_kept_where_candidates_are_no_faster(
     fastest: str, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = fill(encoder, str(tmp_path / "index"))
 
     def made_up_time(search: DenseSearch, queries: Representations, k: int) -> float:
         assert (len(queries), k) == (20, 5)
-        name = search.proposer.name if isinstance(search, CandidateSearch) else "scan"
-        return 1.0 if name == fastest else 2.0
+        return 1.0 if search.way == fastest else 2.0
 
     monkeypatch.setattr("diffretriever.search.accelerate.milliseconds", made_up_time)
     with patch("diffretriever.encoders.load_encoder", lambda *_: encoder):
-        done = accelerate(AccelerateJob(index=made.uri, candidates="auto", top_k=5, sample=20, recall=0.3))
+        done = accelerate(AccelerateJob(index=made.uri, candidates=True, top_k=5, sample=20, recall=0.3))
     assert done.candidates is not None
     assert done.candidates.milliseconds == 1.0
     made.refresh()
     search = opened(made)
-    if fastest == "scan":
+    if fastest == "codes":
         assert done.candidates.search_budget == 60
         assert isinstance(search, CodedScan)
         return
     assert done.candidates.search_budget < 60
     assert isinstance(search, CandidateSearch)
-    assert search.proposer.name == done.candidates.proposer == fastest
 
 
 def test_budgets_end_with_all_passages() -> None:
@@ -139,4 +135,4 @@ def test_budgets_end_with_all_passages() -> None:
 def test_candidates_of_an_empty_index_are_refused(encoder: Encoder, tmp_path: Path) -> None:
     empty = PassageIndex.create(str(tmp_path / "empty"), manifest_of(encoder))
     with pytest.raises(ValueError, match="holds no passages to make a candidate index of: encode some first"):
-        accelerate(AccelerateJob(index=empty.uri, candidates="auto"))
+        accelerate(AccelerateJob(index=empty.uri, candidates=True))

@@ -14,12 +14,12 @@ from diffretriever.codecs import codec_from_bytes
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_of
-from diffretriever.schemas.accelerate import ProposerName
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.search.dense.candidates import PROPOSERS, CandidateSearch
+from diffretriever.search.dense.candidates import CandidateSearch
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import build_codes, open_segments
 from diffretriever.search.dense.compressed import CompressedScan
+from diffretriever.search.dense.sketch import CandidateIndex
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
 from diffretriever.search.neural import NeuralSearcher
@@ -35,12 +35,6 @@ NAMED = rf"index holds NaN or infinity for passage '{BAD}'.*--verify"
 @pytest.fixture(params=NUMBERS)
 def number(request: pytest.FixtureRequest) -> float:
     return NUMBERS[request.param]
-
-
-@pytest.fixture(params=PROPOSERS)
-def proposer(request: pytest.FixtureRequest) -> ProposerName:
-    name: ProposerName = request.param
-    return name
 
 
 def unchecked(uri: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -80,24 +74,19 @@ def test_codes_of_an_older_index(queries: int, number: float, tmp_path: Path) ->
         search.search(QUERIES.take(np.arange(queries)), 10)
 
 
-def test_candidates_of_an_older_index(proposer: ProposerName, number: float, tmp_path: Path) -> None:
+def test_candidates_of_an_older_index(number: float, tmp_path: Path) -> None:
     index = with_old_codes(damaged_index(tmp_path, number))
-    if proposer != "mean":
-        with pytest.raises(ValueError, match=NAMED):
-            PROPOSERS[proposer].build(index, open_segments(index)[0])
-        return
-    search = opened(prepare(index, proposer))
-    assert isinstance(search, CandidateSearch)
     with pytest.raises(ValueError, match=NAMED):
-        search.search(QUERIES, 10)
+        CandidateIndex.build(index, open_segments(index)[0])
 
 
 def test_a_fragment_that_candidates_do_not_know(number: float, tmp_path: Path) -> None:
-    index = prepare(fill(str(tmp_path / "sound"), 60), "mean")
+    index = prepare(fill(str(tmp_path / "sound"), 60))
     search = opened(index)
     assert isinstance(search, CandidateSearch)
     bad = damaged_index(tmp_path, number)
-    unknown = CandidateSearch(search.proposer, bad.fragments(), StreamingScan(bad, SearchOptions(index=""), CPU, 3), 30)
+    stream = StreamingScan(bad, SearchOptions(index=""), CPU, 3)
+    unknown = CandidateSearch(search.candidate_index, bad.fragments(), stream, 30)
     with pytest.raises(ValueError, match=NAMED):
         unknown.search(QUERIES, 10)
 
@@ -148,9 +137,7 @@ def test_the_check_of_an_index_names_it(where: str, number: float, tmp_path: Pat
 WAYS: dict[str, Callable[[PassageIndex], object]] = {
     "stream": opened,
     "codes": lambda index: build_codes(index) and opened(index),
-    "mean": lambda index: opened(prepare(index, "mean")),
-    "sketch": lambda index: opened(prepare(index, "sketch")),
-    "plaid": lambda index: opened(prepare(index, "plaid")),
+    "candidates": lambda index: opened(prepare(index)),
     "compressed": lambda index: opened(compressed(index, "residual2")),
     "impacts": lambda index: open_sparse(index, SearchOptions(index=index.uri)),
     "postings": lambda index: build_postings(index) and open_sparse(index, SearchOptions(index=index.uri)),

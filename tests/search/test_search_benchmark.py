@@ -19,7 +19,6 @@ from benchmarks.search.texts import BenchTexts
 from benchmarks.search.texts import main as write_texts
 from diffretriever.collections import Passage, open_collection
 from diffretriever.encoders.base import Encoder
-from diffretriever.search.dense.candidates import PROPOSERS
 from tests.pipelines.corpora import line, write_corpus
 from tests.search.conftest import QUERIES as QUERY_TEXTS
 from tests.search.conftest import fill
@@ -40,19 +39,18 @@ def recalls(found: Candidates) -> list[float]:
     return [run.recall_10 for run in found.runs]
 
 
-@pytest.mark.parametrize("proposer", PROPOSERS)
-def test_our_candidates(proposer: str, folder: str) -> None:
-    assert loops.build(folder, proposer).seconds >= 0
-    found = loops.candidates(folder, VECTORS, proposer, [400], QUERIES)
+def test_our_candidates(folder: str) -> None:
+    assert loops.build(folder).seconds >= 0
+    found = loops.candidates(folder, VECTORS, [400], QUERIES)
     assert min(recalls(found)) > 0.9
     assert recalls(found)[-1] == 1, "all passages"
 
 
 def test_hybrid(folder: str) -> None:
-    loops.build(folder, "mean")
+    loops.build(folder)
     words = loops.build_bm25(folder)
     assert words.built.mb > 0
-    found = Hybrid.model_validate({**loops.hybrid(folder, VECTORS, "mean", QUERIES), "words": words})
+    found = Hybrid.model_validate({**loops.hybrid(folder, VECTORS, QUERIES), "words": words})
     assert len(found.ms) == len(found.first_ms) == len(found.dense_ms) == len(found.bm25_ms) == QUERIES
     assert all(
         whole >= dense + bm25 for whole, dense, bm25 in zip(found.ms, found.dense_ms, found.bm25_ms, strict=True)
@@ -92,12 +90,6 @@ def test_a_peer_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         main(SearchBenchmark(peers=(), fast_plaid_python=Path(sys.executable)))
     with pytest.raises(SystemExit, match="--warp-python: nowhere is no Python that has xtr-warp-rs"):
         main(SearchBenchmark(peers=(), warp_python=Path("nowhere")))
-
-
-def test_what_is_no_longer_ours(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        SearchBenchmark.from_command_line(["--proposers", "faiss_tokens"])
-    assert "--proposers" in capsys.readouterr().err
 
 
 def test_real_vectors_need_a_folder() -> None:

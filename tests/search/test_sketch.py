@@ -12,7 +12,7 @@ from diffretriever.index.parts import IndexPart
 from diffretriever.index.table import PassageIndex, ids_filter
 from diffretriever.scoring.maxsim import Codes
 from diffretriever.search.dense.codes import build_codes, open_segments, quantise
-from diffretriever.search.dense.sketch import MeanSketches, SketchProposer
+from diffretriever.search.dense.sketch import CandidateIndex, MeanSketches
 
 PASSAGES = 1200
 MADE = MadeUpVectors(passages=PASSAGES, slots=2, dims=32, spread="clustered")
@@ -26,7 +26,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> PassageIndex:
         patch.setattr("benchmarks.search.vectors.FRAGMENT", 500)
         index = MADE.write(str(tmp_path_factory.mktemp("sketch") / "index"))
     build_codes(index)
-    SketchProposer.build(index, open_segments(index)[0])
+    CandidateIndex.build(index, open_segments(index)[0])
     return index
 
 
@@ -62,7 +62,7 @@ def test_segments_share_directions_that_are_nearly_as_good(made: PassageIndex) -
 
     def kept(vectors: np.ndarray, others: list[MeanSketches]) -> MeanSketches:
         codes, scales, _ = quantise(vectors.astype(np.float32))
-        return MeanSketches.of_means(Codes(codes, scales, np.arange(len(vectors) + 1)), others)
+        return MeanSketches.of(Codes(codes, scales, np.arange(len(vectors) + 1)), others)
 
     first = kept(narrow, [])
     assert kept(narrow[:50], [first]).digest == first.digest
@@ -71,8 +71,8 @@ def test_segments_share_directions_that_are_nearly_as_good(made: PassageIndex) -
 
 @pytest.mark.parametrize("n", [1, 20, 150, PASSAGES])
 def test_of_what_sketches_name_the_best_means_come_first(n: int, made: PassageIndex) -> None:
-    proposer = SketchProposer.open(made, open_segments(made)[0])
-    for numbers, products in zip(proposer.propose(MADE.queries(5), n), by_means(made), strict=True):
+    candidate_index = CandidateIndex.open(open_segments(made)[0])
+    for numbers, products in zip(candidate_index.propose(MADE.queries(5), n), by_means(made), strict=True):
         assert len(numbers) == n
         assert (np.diff(products[numbers]) <= 1e-3).all()
         best = np.argsort(-products)[:n]
@@ -81,8 +81,8 @@ def test_of_what_sketches_name_the_best_means_come_first(n: int, made: PassageIn
 
 def test_what_a_filter_leaves_out_is_not_named(made: PassageIndex) -> None:
     part = IndexPart.filtered(made, ids_filter({f"{number:09d}" for number in range(0, PASSAGES, 40)}))
-    proposer = SketchProposer.open(part, open_segments(part)[0])
-    for numbers in proposer.propose(MADE.queries(5), 10):
+    candidate_index = CandidateIndex.open(open_segments(part)[0])
+    for numbers in candidate_index.propose(MADE.queries(5), 10):
         assert len(numbers) == 10
         assert (numbers % 40 == 0).all()
 

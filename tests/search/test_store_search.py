@@ -24,7 +24,6 @@ from diffretriever.scoring.hits import Hits
 from diffretriever.search import open_searcher
 from diffretriever.search.accelerate import accelerate, missing_files
 from diffretriever.search.dense import open_dense
-from diffretriever.search.dense.candidates import PROPOSERS
 from diffretriever.search.inspection import inspect
 from diffretriever.search.sparse import open_sparse
 from diffretriever.serving.snapshots import ShardNumber, Snapshots, Version
@@ -33,7 +32,7 @@ from tests.index.compressed_cases import QUERIES as MADE_UP_QUERIES
 from tests.index.compressed_cases import assert_sound, compressed
 from tests.index.compressed_cases import fill as fill_made_up
 from tests.search.conftest import PASSAGES, QUERIES, fill
-from tests.search.dense_cases import CPU, prepare
+from tests.search.dense_cases import BUDGET, CPU, prepare
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -120,18 +119,17 @@ def test_through_changes_of_the_table(
     assert found(stored, queries) == mixed
 
 
-@pytest.mark.parametrize("name", PROPOSERS)
-def test_candidates(name: str, stored: PassageIndex, local: PassageIndex, queries: Representations) -> None:
-    hits = [found(prepare(index, name), queries) for index in (stored, local)]  # type: ignore[arg-type]
+def test_candidates(stored: PassageIndex, local: PassageIndex, queries: Representations) -> None:
+    hits = [found(prepare(index), queries) for index in (stored, local)]
     assert "dense candidates" in hits[0]
     assert hits[0] == hits[1]
     report = inspect(stored, check=False)
     assert report.candidates is not None
-    assert report.candidates.proposer == name
+    assert report.candidates.search_budget == BUDGET
 
 
 def test_a_calibration(stored: PassageIndex, queries: Representations) -> None:
-    accelerate(AccelerateJob(index=stored.uri, candidates="auto", top_k=5, sample=10))
+    accelerate(AccelerateJob(index=stored.uri, candidates=True, top_k=5, sample=10))
     assert inspect(stored, check=False).candidates is not None
     assert found(stored, queries)
 

@@ -10,8 +10,13 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.retriever import Bm25Retriever
-from diffretriever.search import dense, sparse
 from diffretriever.search.dense.averaged import AveragedSlots
+from diffretriever.search.dense.candidates import CandidateSearch
+from diffretriever.search.dense.coded import CodedScan
+from diffretriever.search.dense.compressed import CompressedScan
+from diffretriever.search.dense.stream import StreamingScan
+from diffretriever.search.sparse.postings import PostingsSearch
+from diffretriever.search.sparse.stream import StreamingImpacts
 from tests.search.conftest import QUERIES
 from tests.search.dense_cases import opened
 
@@ -19,7 +24,8 @@ ways: TypeAdapter[str] = TypeAdapter(Way)
 
 
 def test_every_search_names_its_own_way() -> None:
-    for searches in (dense.SEARCHES, sparse.SEARCHES):
+    dense = (CandidateSearch, CodedScan, CompressedScan, StreamingScan, AveragedSlots)
+    for searches in (dense, (PostingsSearch, StreamingImpacts)):
         names = [ways.validate_python(search.way) for search in searches]
         assert len(set(names)) == len(names)
     with pytest.raises(ValidationError):

@@ -15,7 +15,7 @@ from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.scoring.sketches import DIRECTIONS, SKETCH_BYTES
 from diffretriever.search.dense.codes import CODES, build_codes, open_segments
-from diffretriever.search.dense.sketch import SketchProposer
+from diffretriever.search.dense.sketch import CandidateIndex
 from diffretriever.search.sparse.segment import DTYPES
 from diffretriever.studies import planning as storage
 from diffretriever.studies.planning import make_plan
@@ -71,7 +71,7 @@ def test_a_real_index_is_as_large_as_predicted(
     assert storage.codes_bytes(shape) == sum(sizes.values())
     assert storage.codes_bytes(shape, "codes") == sum(sizes.values()) - sizes["vectors.bin"]
     assert storage.codes_bytes(shape, "means") == means
-    SketchProposer.build(index, open_segments(index)[0])
+    CandidateIndex.build(index, open_segments(index)[0])
     (fragment,) = index.fragments()
     kept = list(CODES.artefact(index, fragment).path.glob("sketch/*.bin"))
     directions = hidden_size * DIRECTIONS * 4

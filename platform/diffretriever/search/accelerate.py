@@ -10,35 +10,31 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from diffretriever.artefacts.artefact import Artefact, folders_in, headers_of, sizes_of_all
+from diffretriever.artefacts.artefact import Artefact, folders_in, headers_of, sizes_of_all, unless_damaged
 from diffretriever.files import is_local
 from diffretriever.index.mapped_files import FileKind, lacking
 from diffretriever.index.table import PassageIndex, fragment_key
 from diffretriever.progress import track
-from diffretriever.representations import Representations
-from diffretriever.schemas.accelerate import AccelerateJob, Beside, CandidateSettings, Kind, ProposerName
+from diffretriever.schemas.accelerate import AccelerateJob, Beside, CandidateSettings, Kind
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.hits import Hits
 from diffretriever.search.bm25 import keep_bm25
-from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.candidates import (
-    AUTO,
-    PROPOSERS,
     CandidateSearch,
-    calibrated,
     choose_count,
     complete_candidates,
     counts_to_try,
     milliseconds,
+    read_settings,
     sample_queries,
     write_settings,
 )
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import CODES, FragmentCodes, build_fragment_codes, open_segments
 from diffretriever.search.dense.compressed import PACKED, build_fragment_packed
+from diffretriever.search.dense.sketch import CandidateIndex
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.neural import NeuralSearcher
 from diffretriever.search.sparse.postings import POSTINGS, build_fragment_postings, may_have_postings
@@ -87,7 +83,7 @@ class Accelerated(Model):
     candidates: CandidateSettings | None
     """The candidate index, if one was asked for."""
     only_streams: bool
-    """Whether there are codes of means alone, and no candidate index that names passages by them."""
+    """Whether there are codes of means alone, and no candidate index that proposes passages by them."""
 
 
 def make_missing(index: PassageIndex, missing: Sequence[Missing]) -> None:
@@ -153,10 +149,10 @@ def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:
         _remove_other_codes(index, job.beside)
     missing = complete(index, make, job.beside)
     settings = None
-    if job.candidates == "none":
-        complete_candidates(index)
+    if job.candidates:
+        settings = _calibrate(index, job)
     else:
-        settings = _calibrate(index, job, job.candidates)
+        complete_candidates(index)
     files = {
         kind: Kept(
             made=sum(kind in each.kinds for each in missing),
@@ -169,18 +165,19 @@ def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:
 
 
 def _has_candidates(index: PassageIndex) -> bool:
-    """Return whether the candidate index that was calibrated is there, of whatever fragments."""
-    found = calibrated(index)
-    return found is not None and len(found[0].open(index, open_segments(index)[0]).passages) > 0
+    """Return whether a candidate index was calibrated and is there, of whatever fragments."""
+    if unless_damaged(lambda: read_settings(index)) is None:
+        return False
+    return len(CandidateIndex.open(open_segments(index)[0]).passages) > 0
 
 
 def _refuse(index: PassageIndex, job: AccelerateJob) -> None:
-    if job.candidates != "none" and index.manifest.decodes:
+    if job.candidates and index.manifest.decodes:
         raise ValueError(
-            f"{index.uri} is compressed, and candidate indexes are over the vectors themselves, which would undo the "
+            f"{index.uri} is compressed, and a candidate index is over the vectors themselves, which would undo the "
             "compression: leave --candidates out, and all passages are scored by their codes"
         )
-    if job.candidates != "none" and not len(index):
+    if job.candidates and not len(index):
         raise ValueError(f"{index.uri} holds no passages to make a candidate index of: encode some first")
     if job.beside is not None and "codes" not in kinds_of(index):
         raise ValueError(
@@ -193,61 +190,38 @@ def _refuse(index: PassageIndex, job: AccelerateJob) -> None:
         )
 
 
-def _calibrate(
-    index: PassageIndex, job: AccelerateJob, candidates: Literal["auto"] | ProposerName
-) -> CandidateSettings:
-    """Keep the fastest way that reaches the recall: one of the candidate indexes, or the exact scan."""
+def _calibrate(index: PassageIndex, job: AccelerateJob) -> CandidateSettings:
+    """Choose how many candidates reach the recall; all passages where the exact scan is no slower."""
     from diffretriever.search import open_searcher
 
     segments, _ = open_segments(index)
-    has_slots = all(segment.codes.slots is not None for segment in segments)
-    names = [name for name in AUTO if has_slots or not PROPOSERS[name].needs_slots]
-    if candidates != "auto":
-        names = [candidates]
-    for name in names:
-        PROPOSERS[name].build(index, segments)
+    CandidateIndex.build(index, segments)
     index.refresh()
     options = SearchOptions(index=job.index, backbone=job.backbone, adapter=job.adapter, search_budget="exact")
     searcher = open_searcher(job.index, options)
     assert isinstance(searcher, NeuralSearcher), "an index with vectors has an encoder"
     scan = searcher.dense
-    queries = sample_queries(index, searcher.encoder, job.sample)
-    exact = scan.search(queries, job.top_k)
-    scanned = milliseconds(scan, queries, job.top_k)
-    outcomes = [
-        _outcome(index, job, name, scan, queries, exact) for name in track(names, "calibrating", "candidate indexes")
-    ]
-    settings = min(outcomes, key=lambda outcome: outcome.milliseconds)
-    if settings.milliseconds >= scanned:
-        settings = settings.model_copy(update={"search_budget": len(index), "measured": 1.0, "milliseconds": scanned})
-    write_settings(index, settings)
-    return settings
-
-
-def _outcome(
-    index: PassageIndex,
-    job: AccelerateJob,
-    name: ProposerName,
-    scan: DenseSearch,
-    queries: Representations,
-    exact: Hits,
-) -> CandidateSettings:
     stream = scan.stream if isinstance(scan, CodedScan) else scan
     assert isinstance(stream, StreamingScan), "codes were built for every fragment, or all is scanned"
-    proposer = PROPOSERS[name].open(index, open_segments(index)[0])
-    count, measured = choose_count(proposer, queries, exact, counts_to_try(job.top_k, len(index)), job.recall)
-    search = scan if count >= len(index) else CandidateSearch(proposer, [], stream, count)
-    return CandidateSettings(
-        proposer=name,
+    queries = sample_queries(index, searcher.encoder, job.sample)
+    exact, scanned = scan.search(queries, job.top_k), milliseconds(scan, queries, job.top_k)
+    candidate_index = CandidateIndex.open(open_segments(index)[0])
+    count, measured = choose_count(candidate_index, queries, exact, counts_to_try(job.top_k, len(index)), job.recall)
+    fast = milliseconds(CandidateSearch(candidate_index, [], stream, count), queries, job.top_k)
+    if count >= len(index) or fast >= scanned:
+        count, measured, fast = len(index), 1.0, scanned
+    settings = CandidateSettings(
         search_budget=count,
         top_k=job.top_k,
         target=job.recall,
         measured=measured,
-        milliseconds=milliseconds(search, queries, job.top_k),
+        milliseconds=fast,
         sample=len(queries),
         passages=len(index),
         version=index.version,
     )
+    write_settings(index, settings)
+    return settings
 
 
 def _beside_now(index: PassageIndex) -> Beside:

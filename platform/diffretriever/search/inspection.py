@@ -15,9 +15,10 @@ from diffretriever.schemas.index import IndexContents
 from diffretriever.schemas.inspect import CodesContents, IndexReport, PostingsContents, Problem, Verification
 from diffretriever.search.accelerate import kinds_of, sizes_of
 from diffretriever.search.bm25 import bm25_artefact, open_bm25
-from diffretriever.search.dense.candidates import PROPOSERS, read_settings
+from diffretriever.search.dense.candidates import read_settings
 from diffretriever.search.dense.codes import CODES
 from diffretriever.search.dense.compressed import PACKED
+from diffretriever.search.dense.sketch import CandidateIndex
 from diffretriever.search.sparse.postings import POSTINGS
 from diffretriever.search.verify import Problems, verify, verify_postings
 
@@ -69,11 +70,10 @@ def _other_problems(index: PassageIndex) -> list[Problem]:
     ]
     if "codes" in kinds_of(index):
         checks.append(("the settings of the candidate index are damaged", partial(read_settings, index)))
-        for artefact in (CODES.artefact(index, fragment) for fragment in index.fragments()):
-            checks += [
-                (f"the {proposer.content} of a fragment are damaged", partial(proposer.check, artefact))
-                for proposer in PROPOSERS.values()
-            ]
+        checks += [
+            ("the sketches of a fragment are damaged", partial(CandidateIndex.check, CODES.artefact(index, fragment)))
+            for fragment in index.fragments()
+        ]
     for kind, check in checks:
         try:
             check()

@@ -1,13 +1,16 @@
-"""Dense search: one interface over exact scans and candidate indexes. Every returned score is exact fp32 MaxSim."""
+"""Dense search: one interface over exact scans and candidates. Every returned score is exact fp32 MaxSim."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diffretriever.search.dense.candidates import CandidateSearch
-from diffretriever.search.dense.coded import CodedScan
-from diffretriever.search.dense.compressed import CompressedScan
-from diffretriever.search.dense.stream import StreamingScan
+from diffretriever.search.dense.candidates import CandidateSearch, n_candidates_for
+from diffretriever.search.dense.coded import CodedPassages, CodedScan
+from diffretriever.search.dense.codes import open_segments
+from diffretriever.search.dense.compressed import CompressedScan, open_packed
+from diffretriever.search.dense.resident import resident_codes
+from diffretriever.search.dense.sketch import CandidateIndex
+from diffretriever.search.dense.stream import StreamingScan, asks_for_the_authors_score
 
 if TYPE_CHECKING:
     import torch
@@ -17,15 +20,25 @@ if TYPE_CHECKING:
     from diffretriever.search.dense.base import DenseSearch
 
 
-SEARCHES: tuple[type[DenseSearch], ...] = (CandidateSearch, CodedScan, CompressedScan, StreamingScan)
-"""The ways to search by MaxSim, the fastest first. Adding one is a file here and an entry."""
-
-
 def open_dense(index: PassageIndex, options: SearchOptions, device: torch.device) -> DenseSearch:
     """Return the fastest search that the index is ready for: candidates, the codes of all passages, or a stream.
 
     Raises:
         ValueError: the index holds no vectors, or a number of candidates is asked for and there is no candidate index.
     """
-    opened = (search.open(index, options, device) for search in SEARCHES)
-    return next(search for search in opened if search is not None)
+    stream = StreamingScan.open(index, options, device)
+    if asks_for_the_authors_score(options):
+        return stream
+    segments, uncoded = open_segments(index)
+    if segments and (n_candidates := n_candidates_for(index, options)) is not None:
+        candidate_index = CandidateIndex.open(segments)
+        known = {id(segment) for segment in candidate_index.passages.segments}
+        if known:
+            unknown = [segment.fragment for segment in segments if id(segment) not in known]
+            return CandidateSearch(candidate_index, uncoded + unknown, stream, n_candidates)
+    scanned = [segment for segment in segments if segment.codes.slots is not None]
+    if scanned:
+        uncoded += [segment.fragment for segment in segments if segment.codes.slots is None]
+        resident = resident_codes(scanned, device, options.memory_mb)
+        return CodedScan(CodedPassages(scanned), uncoded, stream, options, resident)
+    return CompressedScan(index, stream, *open_packed(index)) if index.manifest.decodes else stream

@@ -9,7 +9,7 @@ Legend: Q queries, P passages of a batch, N vectors, H hidden size.
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ from diffretriever.index.damage import finite_rows
 from diffretriever.index.table import PassageIndex
 from diffretriever.representations import Representations, read_vectors, refuse_queries
 from diffretriever.schemas.mode import Way
-from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hits, TopK
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest, mean_slots
 from diffretriever.search.dense.base import DenseSearch
@@ -35,11 +34,6 @@ class AveragedSlots(DenseSearch):
     def __init__(self, index: PassageIndex) -> None:
         self._index = index
         self._order = index.order
-
-    @classmethod
-    def open(cls, index: PassageIndex, options: SearchOptions, device: torch.device) -> Self:
-        """Open it; any index with vectors can be searched so."""
-        return cls(index)
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages by the inner product of averaged slots."""

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Self
+from typing import ClassVar
 
-import torch
-
-from diffretriever.index.table import PassageIndex
 from diffretriever.representations import Representations
 from diffretriever.schemas.mode import Way
-from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import BoundedHits, Hits
 
 
@@ -26,15 +22,6 @@ class DenseSearch(ABC):
     """Whether the best k are always found; scores are exact either way."""
     n_candidates: int | None = None
     """Passages that a candidate index names for each query, more where more are asked for; None: all are looked at."""
-
-    @classmethod
-    @abstractmethod
-    def open(cls, index: PassageIndex, options: SearchOptions, device: torch.device) -> Self | None:
-        """Open it; None where the index is not ready for it, or the options ask for another search.
-
-        Raises:
-            ValueError: the options ask for this search, and the index is not ready for it.
-        """
 
     @abstractmethod
     def search(self, queries: Representations, k: int) -> Hits:

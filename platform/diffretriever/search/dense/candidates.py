@@ -1,8 +1,8 @@
 """Search through a candidate index: something fast names passages, and only those are scored, exactly.
 
-A candidate index never scores what is returned: its passages go through the 8-bit codes, and those that can be among
-the best k of them through their stored vectors. Fragments that it does not know are scanned whole and merged, so new
-passages are neither favoured nor hidden.
+A candidate index (`sketch`) never scores what is returned: its passages go through the 8-bit codes, and those that can
+be among the best k of them through their stored vectors. Fragments that it does not know are scanned whole and merged,
+so new passages are neither favoured nor hidden.
 
 How many candidates a recall takes is measured on the index's own passages. The queries are the beginnings of sampled
 passages (their titles, where they have any), encoded as queries. Real questions can be harder: what is kept is the
@@ -16,36 +16,25 @@ from __future__ import annotations
 import json
 import logging
 import time
-import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import numpy as np
-import torch
 
 from diffretriever.artefacts.artefact import DamagedError, unless_damaged
 from diffretriever.encoders.base import Encoder
 from diffretriever.files import filesystem_of, json_digest, write_text
 from diffretriever.index.table import PassageIndex
 from diffretriever.representations import Representations, refuse_queries
-from diffretriever.schemas.accelerate import CandidateSettings, ProposerName
+from diffretriever.schemas.accelerate import CandidateSettings
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hits, TopK
 from diffretriever.scoring.maxsim import CodedQueries
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.codes import CODES, open_segments
-from diffretriever.search.dense.mean import MeanProposer
-from diffretriever.search.dense.plaid import PlaidProposer
-from diffretriever.search.dense.proposer import Proposer
-from diffretriever.search.dense.sketch import SketchProposer
-from diffretriever.search.dense.stream import StreamingScan, asks_for_the_authors_score
-
-PROPOSERS: Mapping[str, type[Proposer]] = {"mean": MeanProposer, "sketch": SketchProposer, "plaid": PlaidProposer}
-"""Candidate indexes by name. Adding one is a file here, a name in `schemas.accelerate` and an entry."""
-
-AUTO: tuple[ProposerName, ...] = ("mean", "sketch", "plaid")
-"""What a calibration chooses from where none is named: those that are made in seconds."""
+from diffretriever.search.dense.sketch import SKETCHES, CandidateIndex
+from diffretriever.search.dense.stream import StreamingScan
 
 _DIGEST = "digest"
 _GROWN = 1.5
@@ -61,71 +50,37 @@ _LOG = logging.getLogger(__name__)
 
 
 class CandidateSearch(DenseSearch):
-    """Scores the passages that a proposer names, `n_candidates` for each query."""
+    """Scores the passages that a candidate index proposes, `n_candidates` for each query."""
 
     way: ClassVar[Way] = "candidates"
     is_exact: ClassVar[bool] = False
 
-    def __init__(self, proposer: Proposer, unknown: list[Any], stream: StreamingScan, n_candidates: int) -> None:
+    def __init__(
+        self, candidate_index: CandidateIndex, unknown: list[Any], stream: StreamingScan, n_candidates: int
+    ) -> None:
         """Search through an open candidate index.
 
         Args:
-            proposer: names the candidates.
+            candidate_index: proposes the candidates.
             unknown: the fragments that it does not know.
             stream: scans those.
             n_candidates: passages to score for each query; more where more are asked for.
         """
-        self.proposer = proposer
+        self.candidate_index = candidate_index
         self.n_candidates: int = n_candidates
         self._unknown = unknown
         self._stream = stream
 
-    @classmethod
-    def open(cls, index: PassageIndex, options: SearchOptions, device: torch.device) -> Self | None:
-        """Open the candidate index that was calibrated; None where all passages are to be scored.
-
-        An index made before may be calibrated with a candidate index that is there no longer: a warning says what to
-        run.
-        """
-        if options.search_budget == "exact" or asks_for_the_authors_score(options):
-            return None
-        settings = unless_damaged(lambda: read_settings(index))
-        segments, uncoded = open_segments(index)
-        if not segments or (settings is None and options.search_budget == "auto"):
-            return None
-        if settings is None:
-            raise ValueError(
-                f"a search budget needs a candidate index: `python jobs/accelerate_index.py --index {index.uri} "
-                "--candidates mean`, or leave --search-budget out"
-            )
-        if settings.proposer not in PROPOSERS:
-            warnings.warn(
-                f"{index.uri}: {settings.proposer} is no longer a candidate index, so all passages are scored: run "
-                f"`python jobs/accelerate_index.py --index {index.uri} --candidates mean` to have candidates again",
-                stacklevel=3,
-            )
-            return None
-        n_candidates = settings.search_budget if options.search_budget == "auto" else options.search_budget
-        if n_candidates >= len(index):
-            return None
-        proposer = PROPOSERS[settings.proposer].open(index, segments)
-        known = {id(segment) for segment in proposer.passages.segments}
-        if not known:
-            # A candidate index of other fragments than these has nothing to name.
-            return None
-        unknown = [segment.fragment for segment in segments if id(segment) not in known]
-        return cls(proposer, uncoded + unknown, StreamingScan.open(index, options, device), n_candidates)
-
     def search(self, queries: Representations, k: int) -> Hits:
-        """Return each query's best k passages among the candidates and the fragments not known to the proposer."""
+        """Return each query's best k passages among the candidates and the fragments not known to it."""
         refuse_queries(queries)
-        self.proposer.passages.refuse_not_finite(self._stream.uri)
+        self.candidate_index.passages.refuse_not_finite(self._stream.uri)
         best = TopK(len(queries), k, self._stream.order.passages)
         for fragment in self._unknown:
             self._stream.add_fragment(fragment, queries, best)
         coded = CodedQueries(queries.vectors_MH, queries.offsets)
-        passages = self.proposer.passages
-        proposals = self.proposer.propose(queries, max(k, self.n_candidates))
+        passages = self.candidate_index.passages
+        proposals = self.candidate_index.propose(queries, max(k, self.n_candidates))
         chosen = [passages.best_of(coded, query, np.sort(numbers_C), k) for query, numbers_C in enumerate(proposals)]
         passages.rescore(queries, chosen, best)
         return best.results()
@@ -134,42 +89,48 @@ class CandidateSearch(DenseSearch):
         """See `DenseSearch`; the candidate index is the same."""
         if n_candidates >= self.n_candidates:
             return self
-        return CandidateSearch(self.proposer, self._unknown, self._stream, n_candidates)
+        return CandidateSearch(self.candidate_index, self._unknown, self._stream, n_candidates)
 
 
-def calibrated(index: PassageIndex) -> tuple[type[Proposer], CandidateSettings] | None:
-    """Return the candidate index that was calibrated, and to what; None where none was, or one that is gone."""
-    settings = unless_damaged(lambda: read_settings(index))
-    if settings is None or settings.proposer not in PROPOSERS:
+def n_candidates_for(index: PassageIndex, options: SearchOptions) -> int | None:
+    """Return how many candidates a search scores for each query; None where it scores all passages.
+
+    Raises:
+        ValueError: the options ask for a number of candidates, and no candidate index was calibrated.
+    """
+    if options.search_budget == "exact":
         return None
-    return PROPOSERS[settings.proposer], settings
+    settings = unless_damaged(lambda: read_settings(index))
+    if settings is None:
+        if options.search_budget == "auto":
+            return None
+        raise ValueError(
+            f"a search budget needs a candidate index: `python jobs/accelerate_index.py --index {index.uri} "
+            "--candidates`, or leave --search-budget out"
+        )
+    n_candidates = settings.search_budget if options.search_budget == "auto" else options.search_budget
+    return None if n_candidates >= len(index) else n_candidates
 
 
 def complete_candidates(index: PassageIndex) -> None:
-    """Make what the candidate index that was calibrated lacks, of fragments that came since: compaction's, new ones.
+    """Sketch the fragments that came since the candidate index was calibrated: compaction's, new ones.
 
-    Nothing happens where it cannot be made of what there is beside the table now. A line in the log says where the
-    index has grown so much that the recall it was calibrated to may be missed.
+    A line in the log says where the index has grown so much that the recall it was calibrated to may be missed.
     """
-    found = calibrated(index)
-    if found is None:
+    settings = unless_damaged(lambda: read_settings(index))
+    if settings is None:
         return
-    proposer, settings = found
     if len(index) > _GROWN * settings.passages and settings.search_budget < settings.passages:
         _LOG.warning(
             "%s: its candidates were calibrated to recall %g when it held %s passages, now it holds %s: run "
-            "`python jobs/accelerate_index.py --index %s --candidates %s` to calibrate them anew",
-            *(index.uri, settings.target, f"{settings.passages:,}", f"{len(index):,}", index.uri, settings.proposer),
+            "`python jobs/accelerate_index.py --index %s --candidates` to calibrate them anew",
+            *(index.uri, settings.target, f"{settings.passages:,}", f"{len(index):,}", index.uri),
         )
-    if proposer.kept is None:
-        return
     artefacts = [CODES.artefact(index, fragment) for fragment in index.fragments()]
-    if all(artefact.has_added(proposer.kept) for artefact in artefacts):
+    if all(artefact.has_added(SKETCHES) for artefact in artefacts):
         # To open codes that lie on an object store would fetch them.
         return
-    segments, _ = open_segments(index)
-    if not proposer.needs_slots or all(segment.codes.slots is not None for segment in segments):
-        proposer.build(index, segments)
+    CandidateIndex.build(index, open_segments(index)[0])
 
 
 def read_settings(index: PassageIndex) -> CandidateSettings | None:
@@ -189,8 +150,7 @@ def read_settings(index: PassageIndex) -> CandidateSettings | None:
         return None
     except (ValueError, AttributeError, TypeError) as error:
         raise DamagedError(f"{place} is damaged") from error
-    # Settings written before have none.
-    if said not in (None, _digest_of(settings)):
+    if said != _digest_of(settings):
         raise DamagedError(f"{place} is damaged")
     return settings
 
@@ -233,25 +193,25 @@ def counts_to_try(k: int, passages: int) -> list[int]:
 
 
 def choose_count(
-    proposer: Proposer, queries: Representations, exact: Hits, counts: Sequence[int], target: float
+    candidate_index: CandidateIndex, queries: Representations, exact: Hits, counts: Sequence[int], target: float
 ) -> tuple[int, float]:
     """Return the smallest number of candidates whose recall surely reaches the target, and its recall on the sample.
 
     Surely: the lower end of a one-sided 95 % interval of the mean. Few candidates need not be the first of more, since
-    some proposers look the further the more they are asked for: every number is tried by itself.
+    it looks the further the more it is asked for: every number is tried by itself.
 
     Args:
-        proposer: what names candidates.
+        candidate_index: over segments of the index.
         queries: S queries.
         exact: their exact passages.
         counts: numbers of candidates, ascending, the last of them all passages.
         target: mean recall wanted.
     """
-    wanted = wanted_numbers(proposer, exact)
+    wanted = wanted_numbers(candidate_index, exact)
     low, high, measured = 0, len(counts) - 1, 1.0
     while low < high:
         middle = (low + high) // 2
-        shares_S = recall_at(proposer, queries, wanted, counts[middle])
+        shares_S = recall_at(candidate_index, queries, wanted, counts[middle])
         if shares_S.mean() - _ONE_SIDED_95 * shares_S.std() / np.sqrt(len(shares_S)) >= target:
             high, measured = middle, float(shares_S.mean())
         else:
@@ -259,25 +219,25 @@ def choose_count(
     return counts[low], measured
 
 
-def wanted_numbers(proposer: Proposer, exact: Hits) -> list[np.ndarray]:
-    """Return each query's passages as numbers into the proposer's, negative for those that it does not know."""
-    return np.split(proposer.passages.places_of(exact.numbers_F), exact.offsets[1:-1])
+def wanted_numbers(candidate_index: CandidateIndex, exact: Hits) -> list[np.ndarray]:
+    """Return each query's passages as numbers into the candidate index's, negative for those that it does not know."""
+    return np.split(candidate_index.passages.places_of(exact.numbers_F), exact.offsets[1:-1])
 
 
 def recall_at(
-    proposer: Proposer, queries: Representations, wanted: Sequence[np.ndarray], n_candidates: int
+    candidate_index: CandidateIndex, queries: Representations, wanted: Sequence[np.ndarray], n_candidates: int
 ) -> np.ndarray:
     """Return float [S]: the share of each query's wanted passages that so many candidates hold.
 
-    Passages that the proposer does not know count as held, since they are scanned whole.
+    Passages that it does not know count as held, since they are scanned whole.
 
     Args:
-        proposer: what names candidates.
+        candidate_index: over segments of the index.
         queries: S queries.
         wanted: for each, int64 [W] numbers, as `wanted_numbers` returns them.
         n_candidates: for each query.
     """
-    proposals = proposer.propose(queries, n_candidates)
+    proposals = candidate_index.propose(queries, n_candidates)
     held = [np.isin(own_W, own_C) | (own_W < 0) for own_W, own_C in zip(wanted, proposals, strict=True)]
     return np.array([own_W.sum() / max(1, len(own_W)) for own_W in held])
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from diffretriever.index.damage import stored_not_finite
-from diffretriever.index.table import PassageIndex
 from diffretriever.progress import track
 from diffretriever.representations import Representations, offsets_of, refuse_queries
 from diffretriever.schemas.mode import Way
@@ -24,9 +23,9 @@ from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import NO_NUMBER, BoundedHits, BoundedList, Hits, TopK, each_of
 from diffretriever.scoring.maxsim import CodedQueries, Shortlist, can_be_best, exact_scores
 from diffretriever.search.dense.base import DenseSearch
-from diffretriever.search.dense.codes import Segment, open_segments
-from diffretriever.search.dense.resident import ResidentCodes, resident_codes
-from diffretriever.search.dense.stream import StreamingScan, asks_for_the_authors_score
+from diffretriever.search.dense.codes import Segment
+from diffretriever.search.dense.resident import ResidentCodes
+from diffretriever.search.dense.stream import StreamingScan
 
 _NOT_THERE = -1
 _BOUNDLESS = 1e30
@@ -70,20 +69,6 @@ class CodedScan(DenseSearch):
         self._queries_at_once = max(1, (options.memory_mb << 19) // (4 * max(1, len(passages))))
         self.rescored = 0
         """Passages whose stored vectors were read since the search was opened, summed over queries."""
-
-    @classmethod
-    def open(cls, index: PassageIndex, options: SearchOptions, device: torch.device) -> Self | None:
-        """Open it over an index of which some fragment has codes."""
-        if asks_for_the_authors_score(options):
-            return None
-        found, uncoded = open_segments(index)
-        segments = [segment for segment in found if segment.codes.slots is not None]
-        if not segments:
-            return None
-        uncoded += [segment.fragment for segment in found if segment.codes.slots is None]
-        stream = StreamingScan.open(index, options, device)
-        resident = resident_codes(segments, device, options.memory_mb)
-        return cls(CodedPassages(segments), uncoded, stream, options, resident)
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages: the same as `StreamingScan`, faster."""

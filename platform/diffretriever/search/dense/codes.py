@@ -68,16 +68,8 @@ class Segment:
 
     @property
     def slots(self) -> SlotCodes:
-        """The codes of its vectors.
-
-        Raises:
-            ValueError: there are such of mean vectors alone.
-        """
-        if self.codes.slots is None:
-            raise ValueError(
-                f"{self.artefact.place} has codes of mean vectors alone: `python jobs/accelerate_index.py --index "
-                f"{self.index.uri} --beside codes` makes those of all vectors"
-            )
+        """The codes of all its vectors, where they are not of mean vectors alone."""
+        assert self.codes.slots is not None, "an exact scan opens no codes of means alone"
         return self.codes.slots
 
     def ids_of(self, rows_C: np.ndarray) -> list[str]:

@@ -16,11 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from diffretriever.index.mapped_files import (
     FileKind,
@@ -37,11 +36,10 @@ from diffretriever.index.table import PassageIndex, rows_written
 from diffretriever.index.vectors import codec_of, read_packed
 from diffretriever.representations import Representations, offsets_of, refuse_queries, rows_of
 from diffretriever.schemas.mode import Way
-from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import NO_NUMBER, Hits, TopK
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders
 from diffretriever.search.dense.base import DenseSearch
-from diffretriever.search.dense.stream import StreamingScan, asks_for_the_authors_score
+from diffretriever.search.dense.stream import StreamingScan
 
 FORMAT = 1
 """Of these files."""
@@ -164,13 +162,6 @@ class CompressedScan(DenseSearch):
         self._codec = codec_of(index.uri, index.manifest)
         self.rescored = 0
         """Passages decoded since the search was opened."""
-
-    @classmethod
-    def open(cls, index: PassageIndex, options: SearchOptions, device: torch.device) -> Self | None:
-        """Open it over an index whose vectors are stored by a codec alone."""
-        if not index.manifest.decodes or asks_for_the_authors_score(options):
-            return None
-        return cls(index, StreamingScan.open(index, options, device), *open_packed(index))
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages: the same as `StreamingScan`, faster."""

@@ -1,10 +1,12 @@
 """Candidates by sketches of mean vectors: 28 bytes a passage are read of all, and the codes of the means of few.
 
-The mean of a passage's vectors is what `mean` goes by as well. Sketches say which have a high product with that of the
-query, eight times as many as are wanted; of these, the 8-bit codes of the means say which to name. How high a product
-must be for that, a sample of the sketches says beforehand, so that most are looked at by half of their bits.
+A passage is known by the mean of its slot vectors: one product a passage in place of K_q times K_p. Sketches say which
+passages have a high product with the mean of the query's vectors, eight times as many as are wanted. The 8-bit codes of
+the means of these say which to propose. A sample of the sketches says beforehand how high a product must be for that,
+so that most passages are looked at by half of their bits.
 
-Legend: P passages of a segment, S sampled ones of all segments, H hidden size, D directions, C chosen passages.
+Legend: Q queries, P passages of a segment, S sampled ones of all segments, H hidden size, D directions, C chosen
+passages.
 """
 
 from __future__ import annotations
@@ -12,15 +14,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 
+from diffretriever.artefacts.artefact import Artefact, DamagedError, open_all_added, unless_damaged
+from diffretriever.artefacts.cache import HeldFolder
 from diffretriever.index.mapped_files import numbers_in, read_header, write_arrays, write_header
+from diffretriever.index.table import PassageIndex
+from diffretriever.progress import track
 from diffretriever.representations import Representations
-from diffretriever.schemas.accelerate import ProposerName
 from diffretriever.scoring.maxsim import CodedQueries, Codes
 from diffretriever.scoring.sketches import (
     DIRECTIONS,
@@ -30,10 +35,11 @@ from diffretriever.scoring.sketches import (
     lower_shape,
     main_directions,
 )
+from diffretriever.search.dense.coded import CodedPassages
 from diffretriever.search.dense.codes import Segment
-from diffretriever.search.dense.mean import highest, means_of, surely_reached
-from diffretriever.search.dense.proposer import KeepingProposer
 
+SKETCHES = "sketch"
+"""Name of the folder of a segment's sketches, in that of its codes."""
 FORMAT = 2
 """Of these files."""
 _FILES = {"directions": np.float32, "higher": np.uint64, "lower": np.uint64, "factors": np.float32}
@@ -51,6 +57,8 @@ _LEAST_SAMPLE, _MOST_APART = 8192, 64
 """Passages of the sample where there are so many, and how many there are at most for one of it."""
 _DOUBT = 1.5
 """Standard deviations by which an estimate from half of the bits may be too low."""
+_SAMPLE = 16_384
+"""Scores that are looked at to find out roughly which are high."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +76,7 @@ class MeanSketches:
     sketches: Sketches
 
     @classmethod
-    def of(cls, segment: Segment, others: Sequence[Self]) -> Self:
-        """Sketch a segment's means; see `of_means`."""
-        return cls.of_means(segment.codes.means, others)
-
-    @classmethod
-    def of_means(cls, means: Codes, others: Sequence[Self]) -> Self:
+    def of(cls, means: Codes, others: Sequence[Self]) -> Self:
         """Find the main directions of a sample of mean vectors, and sketch all of them.
 
         Others' directions are taken if they are nearly as good: a query is turned into all that are in use.
@@ -122,16 +125,59 @@ class MeanSketches:
         )
 
 
-class SketchProposer(KeepingProposer[MeanSketches]):
-    """Ranks the passages that sketches name by the inner product of their mean vector with the query's."""
+class CandidateIndex:
+    """Proposes passages of one index version by the product of their mean vector with the query's.
 
-    name: ClassVar[ProposerName] = "sketch"
-    content: ClassVar[str] = "sketches"
-    kept: ClassVar[str] = "sketch"
-    keeps = MeanSketches
+    It never scores what is returned.
+    """
+
+    def __init__(self, segments: Sequence[Segment], sketches: Sequence[MeanSketches]) -> None:
+        """`segments` are those that have sketches, and `sketches` are those of each."""
+        self.passages = CodedPassages(segments)
+        self._kept = sketches
+
+    @classmethod
+    def build(cls, index: PassageIndex, segments: Sequence[Segment]) -> None:
+        """Sketch the segments of an index that have no sketches, or damaged ones.
+
+        Raises:
+            ValueError: a passage's vectors hold NaN or infinity.
+        """
+        CodedPassages(segments).refuse_not_finite(index.uri)
+        there: list[MeanSketches] = []
+        pairs = zip(segments, _opened(segments), strict=True)
+        total = sum(len(segment.codes) for segment in segments)
+        for segment, kept in track(
+            pairs, f"sketches → {index.uri}", "passages", total, lambda pair: len(pair[0].codes)
+        ):
+            if kept is not None and _is_whole(segment.artefact):
+                there.append(kept)
+                continue
+            there.append(MeanSketches.of(segment.codes.means, there))
+            with segment.artefact.adding(SKETCHES) as folder:
+                there[-1].write(folder)
+
+    @classmethod
+    def open(cls, segments: Sequence[Segment]) -> Self:
+        """Open it over the segments that have sketches; a line in the log names those whose are damaged."""
+        pairs = zip(segments, _opened(segments), strict=True)
+        found = [(segment, kept) for segment, kept in pairs if kept is not None]
+        return cls([segment for segment, _ in found], [kept for _, kept in found])
+
+    @staticmethod
+    def check(artefact: Artefact) -> None:
+        """Read the sketches in a fragment's codes, if there are some, and compare them with what was written.
+
+        Raises:
+            DamagedError: they are not what was written.
+        """
+        artefact.check_added(SKETCHES)
+        held = artefact.open_added(SKETCHES)
+        if held is not None:
+            _read(held)
 
     def propose(self, queries: Representations, n: int) -> list[np.ndarray]:
-        """Return each query's n best passages by mean vectors, of those that sketches name."""
+        """Return at most n passages a query as numbers into `passages`, int64 [C], most promising first, none twice."""
         means_QH = means_of(queries)
         coded = CodedQueries(means_QH, np.arange(len(means_QH) + 1))
         return [self._ranked(coded, query, n) for query in range(len(queries))]
@@ -191,5 +237,71 @@ class SketchProposer(KeepingProposer[MeanSketches]):
         return [(each.sketches.take(own), live_P[own]) for each, live_P, own in pairs]
 
 
+def _opened(segments: Sequence[Segment]) -> list[MeanSketches | None]:
+    """Return the sketches of each segment; None for one that has none, or damaged ones."""
+    folders = open_all_added([segment.artefact for segment in segments], SKETCHES)
+    pairs = zip(segments, folders, strict=True)
+    return [None if held is None else unless_damaged(partial(_fitting, segment, held)) for segment, held in pairs]
+
+
+def _fitting(segment: Segment, held: HeldFolder) -> MeanSketches:
+    kept = _read(held)
+    if not kept.fits(segment):
+        raise DamagedError(f"{held.folder / SKETCHES} does not fit the codes beside it")
+    return kept
+
+
+def _read(held: HeldFolder) -> MeanSketches:
+    try:
+        return MeanSketches.read(held.folder)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DamagedError(f"{held.folder / SKETCHES} cannot be read ({error})") from error
+
+
+def _is_whole(artefact: Artefact) -> bool:
+    try:
+        artefact.check_added(SKETCHES)
+    except DamagedError:
+        return False
+    return True
+
+
 def _digest(directions_HD: np.ndarray) -> int:
     return int.from_bytes(hashlib.blake2b(directions_HD.tobytes(), digest_size=7).digest(), "big")
+
+
+def means_of(queries: Representations) -> np.ndarray:
+    """Return float32 [Q, H]: the mean of each query's vectors."""
+    sums_QH = np.add.reduceat(queries.vectors_MH.astype(np.float32), queries.offsets[:-1])
+    means: np.ndarray = sums_QH / np.diff(queries.offsets)[:, None].astype(np.float32)
+    return means
+
+
+def _enough(scores_P: np.ndarray, n: int) -> np.ndarray:
+    """Return the numbers of n scores or more, the highest among them.
+
+    Selecting among all scores would take as long as computing them: a sample says from where on to look.
+    """
+    every = len(scores_P) // _SAMPLE + 1
+    sample_S, share = scores_P[::every], n / every
+    enough = np.flatnonzero(scores_P >= surely_reached(sample_S, share))
+    return enough if len(enough) >= n else np.arange(len(scores_P))
+
+
+def surely_reached(sample_S: np.ndarray, expected: float) -> float:
+    """Return a score that the highest reach of which a sample is expected to hold so many, by three deviations.
+
+    -inf, which all reach, where that would be the whole sample.
+    """
+    rank = int(expected + 3 * np.sqrt(expected) + 3)
+    if rank >= len(sample_S):
+        return -np.inf
+    return float(np.partition(sample_S, len(sample_S) - rank)[len(sample_S) - rank])
+
+
+def highest(scores_P: np.ndarray, n: int) -> np.ndarray:
+    """Return the numbers of the n highest scores, highest first."""
+    candidates = np.arange(len(scores_P)) if len(scores_P) <= _SAMPLE else _enough(scores_P, n)
+    if len(candidates) > n:
+        candidates = candidates[np.argpartition(scores_P[candidates], len(candidates) - n)[len(candidates) - n :]]
+    return candidates[np.argsort(-scores_P[candidates], kind="stable")]

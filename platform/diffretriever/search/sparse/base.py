@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Self
+from typing import ClassVar
 
-from diffretriever.index.table import PassageIndex
 from diffretriever.representations import Representations
 from diffretriever.schemas.mode import Way
-from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hits
 
 
@@ -20,11 +18,6 @@ class SparseSearch(ABC):
 
     way: ClassVar[Way]
     """What it is called where a server says how it finds passages."""
-
-    @classmethod
-    @abstractmethod
-    def open(cls, index: PassageIndex, options: SearchOptions) -> Self | None:
-        """Open it; None where the index is not ready for it."""
 
     @abstractmethod
     def search(self, queries: Representations, k: int) -> Hits:

@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from diffretriever.index.damage import NotFiniteError, finite_rows
 from diffretriever.index.mapped_files import (
@@ -34,7 +33,6 @@ from diffretriever.index.table import PassageIndex, fragment_key, rows_written
 from diffretriever.progress import track
 from diffretriever.representations import Representations, offsets_of, read_impacts, refuse_queries
 from diffretriever.schemas.mode import Way
-from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import NO_NUMBER, Hits, TopK
 from diffretriever.search.sparse.base import SparseSearch
 from diffretriever.search.sparse.segment import Impacts, PostingsSegment, write_segment
@@ -69,14 +67,6 @@ class PostingsSearch(SparseSearch):
         self._without = without
         self._stream = stream
         self._threads = threads
-
-    @classmethod
-    def open(cls, index: PassageIndex, options: SearchOptions) -> Self | None:
-        """Open it over an index of which some fragment has postings."""
-        inverted, without = open_inverted(index)
-        if not inverted:
-            return None
-        return cls(inverted, without, StreamingImpacts.open(index, options), torch.get_num_threads())
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages: the same as `StreamingImpacts`, sooner."""

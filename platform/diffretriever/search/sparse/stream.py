@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -12,7 +12,6 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.progress import track
 from diffretriever.representations import Representations, read_impacts, refuse_queries
 from diffretriever.schemas.mode import Way
-from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hits, TopK
 from diffretriever.scoring.sparse import impact_matrix, sparse_scores
 from diffretriever.search.sparse.base import SparseSearch
@@ -27,16 +26,12 @@ class StreamingImpacts(SparseSearch):
     way: ClassVar[Way] = "stream"
 
     def __init__(self, index: PassageIndex, memory_mb: int) -> None:
+        """Any index can be searched so; one without impacts gives nothing."""
         self._index = index
         self.order = index.order
         """What the numbers of passages mean."""
         self._memory_mb = memory_mb
         self._vocab_size = index.manifest.vocab_size or 0
-
-    @classmethod
-    def open(cls, index: PassageIndex, options: SearchOptions) -> Self:
-        """Open it; any index can be searched so, and one without impacts gives nothing."""
-        return cls(index, options.memory_mb)
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages."""

@@ -1,10 +1,8 @@
-"""What every candidate index must do, whatever it is: name passages of the table as it is now, and never score them."""
+"""The candidate index: it proposes passages of the table as it is now, and never scores them."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Literal, get_args
 from unittest.mock import patch
 
 import numpy as np
@@ -14,55 +12,35 @@ import torch
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.parts import IndexPart
 from diffretriever.index.table import PassageIndex, ids_filter
-from diffretriever.schemas.accelerate import AccelerateJob, Beside, FormerProposerName, ProposerName
+from diffretriever.schemas.accelerate import AccelerateJob, Beside
 from diffretriever.scoring.maxsim import maxsim
 from diffretriever.search.accelerate import accelerate
-from diffretriever.search.dense.candidates import PROPOSERS, CandidateSearch, read_settings, write_settings
+from diffretriever.search.dense.candidates import CandidateSearch
 from diffretriever.search.dense.coded import CodedScan
-from diffretriever.search.dense.codes import build_codes, open_segments
-from diffretriever.search.dense.mean import highest
-from diffretriever.search.dense.proposer import Proposer
+from diffretriever.search.dense.codes import build_codes
+from diffretriever.search.dense.sketch import CandidateIndex, highest
 from diffretriever.search.dense.stream import StreamingScan
-from diffretriever.search.inspection import inspect
 from tests.search.conftest import PASSAGES, QUERIES, fill
 from tests.search.dense_cases import opened, prepare, streamed
 
-CASES = [
-    (name, beside)
-    for name, kind in PROPOSERS.items()
-    for beside in get_args(Beside)
-    # Of codes without the vectors, exact scores read the table as of codes of means.
-    if beside == ("vectors" if name == "mean" else "codes") or (beside == "means" and not kind.needs_slots)
-]
 
-
-@pytest.fixture(params=CASES, ids="-".join)
-def case(request: pytest.FixtureRequest) -> tuple[ProposerName, Beside]:
-    chosen: tuple[ProposerName, Beside] = request.param
+@pytest.fixture(params=["codes", "means"])
+def beside(request: pytest.FixtureRequest) -> Beside:
+    chosen: Beside = request.param
     return chosen
 
 
 @pytest.fixture
-def name(case: tuple[ProposerName, Beside]) -> ProposerName:
-    return case[0]
-
-
-@pytest.fixture
-def beside(case: tuple[ProposerName, Beside]) -> Beside:
-    return case[1]
-
-
-@pytest.fixture
-def index(name: ProposerName, beside: Beside, encoder: Encoder, tmp_path: Path) -> PassageIndex:
+def index(beside: Beside, encoder: Encoder, tmp_path: Path) -> PassageIndex:
     """Of 60 passages in three fragments, all known to the candidate index."""
     made = fill(encoder, str(tmp_path / "index"))
-    return prepare(made, name, beside)
+    return prepare(made, beside)
 
 
-def proposer_of(index: PassageIndex) -> Proposer:
+def candidate_index_of(index: PassageIndex) -> CandidateIndex:
     search = opened(index)
     assert isinstance(search, CandidateSearch)
-    return search.proposer
+    return search.candidate_index
 
 
 def test_scores_are_exact(index: PassageIndex, encoder: Encoder) -> None:
@@ -108,11 +86,11 @@ def test_a_filter_leaves_others_to_be_found(index: PassageIndex, encoder: Encode
 
 
 def test_proposals_are_numbers_of_passages_none_twice(index: PassageIndex, encoder: Encoder) -> None:
-    proposer = proposer_of(index)
-    assert len(proposer.passages) == 60
+    candidate_index = candidate_index_of(index)
+    assert len(candidate_index.passages) == 60
     for queries in (encoder.encode_queries(QUERIES), encoder.encode_queries(QUERIES, [1, 2, 6, 3])):
         for n in (1, 7, 60):
-            proposals = proposer.propose(queries, n)
+            proposals = candidate_index.propose(queries, n)
             assert len(proposals) == len(QUERIES)
             for proposal in proposals:
                 assert proposal.dtype == np.int64
@@ -147,7 +125,7 @@ def test_deleted_passages_are_gone(index: PassageIndex, encoder: Encoder) -> Non
 
 
 def test_passages_that_the_candidate_index_does_not_know_are_scanned(
-    index: PassageIndex, name: ProposerName, beside: Beside, encoder: Encoder
+    index: PassageIndex, beside: Beside, encoder: Encoder
 ) -> None:
     fill(encoder, index.uri, prefix="new")
     index.refresh()
@@ -157,11 +135,11 @@ def test_passages_that_the_candidate_index_does_not_know_are_scanned(
         if step == "codes alone":
             build_codes(index, beside)
         if step == "all":
-            prepare(index, name, beside)
+            prepare(index, beside)
         search = opened(index)
         assert isinstance(search, CandidateSearch)
-        knows_all = step == "all" or (name == "mean" and step == "codes alone")
-        assert len(search.proposer.passages) == (120 if knows_all else 60)
+        knows_all = step == "all"
+        assert len(search.candidate_index.passages) == (120 if knows_all else 60)
         for hits, new in zip(search.search(queries, 120), news, strict=True):
             assert len({i for i, _ in hits}) == len(hits), "none twice"
             if not knows_all:
@@ -169,7 +147,7 @@ def test_passages_that_the_candidate_index_does_not_know_are_scanned(
 
 
 def test_it_knows_all_again_once_an_index_is_completed(
-    index: PassageIndex, name: ProposerName, beside: Beside, encoder: Encoder, caplog: pytest.LogCaptureFixture
+    index: PassageIndex, beside: Beside, encoder: Encoder, caplog: pytest.LogCaptureFixture
 ) -> None:
     queries = encoder.encode_queries(QUERIES)
     fill(encoder, index.uri, prefix="new")
@@ -177,22 +155,22 @@ def test_it_knows_all_again_once_an_index_is_completed(
     index.compact()
     assert isinstance(opened(index), StreamingScan)
     accelerate(AccelerateJob(index=index.uri))
-    assert len(proposer_of(index).passages) == 120
+    assert len(candidate_index_of(index).passages) == 120
     scores = [dict(hits) for hits in streamed(index, queries, 120)]
     for query, hits in enumerate(opened(index).search(queries, 10)):
         assert len(hits) == 10
         assert all(scores[query][i] == score for i, score in hits)
     assert (
         f"calibrated to recall 0.9 when it held 60 passages, now it holds 120: run `python jobs/accelerate_index.py "
-        f"--index {index.uri} --candidates {name}`" in caplog.text
+        f"--index {index.uri} --candidates`" in caplog.text
     )
     caplog.clear()
     accelerate(AccelerateJob(index=index.uri))
-    assert len(proposer_of(index).passages) == 120
+    assert len(candidate_index_of(index).passages) == 120
 
 
 def test_compaction_leaves_an_index_that_can_be_made_anew(
-    index: PassageIndex, name: ProposerName, beside: Beside, encoder: Encoder
+    index: PassageIndex, beside: Beside, encoder: Encoder
 ) -> None:
     queries = encoder.encode_queries(QUERIES)
     index.delete(["d3", "d20"])
@@ -204,13 +182,11 @@ def test_compaction_leaves_an_index_that_can_be_made_anew(
         found = opened(index).search(queries, 10)
         assert all(scores[query][i] == score for query, hits in enumerate(found) for i, score in hits)
         assert all(len(hits) == 10 for hits in found)
-        prepare(index, name, beside)
-    assert len(proposer_of(index).passages) == 58
+        prepare(index, beside)
+    assert len(candidate_index_of(index).passages) == 58
 
 
-def test_a_reader_of_an_older_version_sees_that_version(
-    index: PassageIndex, name: ProposerName, encoder: Encoder
-) -> None:
+def test_a_reader_of_an_older_version_sees_that_version(index: PassageIndex, encoder: Encoder) -> None:
     queries = encoder.encode_queries(QUERIES)
     before = opened(index).search(queries, 10)
     version = index.version
@@ -218,14 +194,13 @@ def test_a_reader_of_an_older_version_sees_that_version(
     assert opened(PassageIndex.open(index.uri, version)).search(queries, 10) == before
 
 
-def test_the_job_builds_and_calibrates(name: ProposerName, beside: Beside, encoder: Encoder, tmp_path: Path) -> None:
+def test_the_job_builds_and_calibrates(beside: Beside, encoder: Encoder, tmp_path: Path) -> None:
     made = fill(encoder, str(tmp_path / "index"))
-    job = AccelerateJob(index=made.uri, candidates=name, beside=beside, top_k=5, sample=20, recall=0.9)
+    job = AccelerateJob(index=made.uri, candidates=True, beside=beside, top_k=5, sample=20, recall=0.9)
     with patch("diffretriever.encoders.load_encoder", lambda *_: encoder):
         done = accelerate(job)
     made.refresh()
     assert done.candidates is not None
-    assert done.candidates.proposer == name
     assert done.candidates.measured >= 0.9
     assert done.candidates.version == made.version
     queries = encoder.encode_queries(QUERIES)
@@ -234,85 +209,14 @@ def test_the_job_builds_and_calibrates(name: ProposerName, beside: Beside, encod
         assert all(scores[query][i] == score for i, score in hits)
 
 
-def test_of_means_alone_nothing_is_made_that_needs_slots(encoder: Encoder, tmp_path: Path) -> None:
-    made = fill(encoder, str(tmp_path / "index"))
-    job = AccelerateJob(index=made.uri, candidates="plaid", beside="means", top_k=5, sample=20, recall=0.9)
-    with patch("diffretriever.encoders.load_encoder", lambda *_: encoder):
-        with pytest.raises(ValueError, match=r"codes of mean vectors alone.*--beside codes"):
-            accelerate(job)
-        done = accelerate(job.model_copy(update={"candidates": "auto"}))
-    assert done.candidates is not None
-    assert done.candidates.proposer in ("mean", "sketch")
-
-
 def test_without_candidates_means_alone_are_said_to_serve_nothing(encoder: Encoder, tmp_path: Path) -> None:
     made = fill(encoder, str(tmp_path / "index"))
     assert accelerate(AccelerateJob(index=made.uri, beside="means")).only_streams
     accelerate(AccelerateJob(index=made.uri, beside="codes"))
-    prepare(made, "plaid")
-    assert accelerate(AccelerateJob(index=made.uri, beside="means")).only_streams, "what plaid kept went with the codes"
-    prepare(made, "sketch", "means")
+    prepare(made)
+    assert not accelerate(AccelerateJob(index=made.uri, beside="means")).only_streams, "sketches are made of new codes"
     assert not accelerate(AccelerateJob(index=made.uri)).only_streams
     assert not accelerate(AccelerateJob(index=made.uri, beside="codes")).only_streams
-
-
-def calibrated_before(index: PassageIndex, former: FormerProposerName) -> PassageIndex:
-    """Leave an index as one that was calibrated when `former` was a candidate index."""
-    prepare(index, "mean")
-    if former == "lancedb_tokens":
-        index.dataset.create_index("reps", "IVF_RQ", name="slots_ivf_rq", metric="cosine", num_partitions=2, num_bits=1)
-        index.refresh()
-    else:
-        for segment in open_segments(index)[0]:
-            (segment.artefact.path / "faiss_tokens.bin").write_bytes(b"an index of faiss")
-    settings = read_settings(index)
-    assert settings is not None
-    write_settings(index, settings.model_copy(update={"proposer": former}))
-    return index
-
-
-@pytest.mark.parametrize("former", get_args(FormerProposerName))
-@pytest.mark.parametrize("search_budget", ["auto", 20])
-def test_a_former_candidate_index_gives_way_to_the_exact_scan(
-    former: FormerProposerName, search_budget: Literal["auto"] | int, encoder: Encoder, tmp_path: Path
-) -> None:
-    made = calibrated_before(fill(encoder, str(tmp_path / "index")), former)
-    queries = encoder.encode_queries(QUERIES)
-    told = (
-        f"{made.uri}: {former} is no longer a candidate index, so all passages are scored: run "
-        f"`python jobs/accelerate_index.py --index {made.uri} --candidates mean` to have candidates again"
-    )
-    with pytest.warns(UserWarning, match=f"^{re.escape(told)}$"):
-        search = opened(PassageIndex.open(made.uri), search_budget=search_budget)
-    assert isinstance(search, CodedScan)
-    assert search.search(queries, 10) == streamed(made, queries, 10)
-    fill(encoder, made.uri, prefix="new")
-    made.refresh()
-    made.delete(["d3"])
-    made.compact()
-    report = inspect(made, check=True)
-    assert report.verification is not None
-    assert report.verification.problems == []
-    assert report.candidates is not None
-    assert report.candidates.proposer == former
-    prepare(made, "mean")
-    search = opened(made, search_budget=100)
-    assert isinstance(search, CandidateSearch)
-    assert [{i for i, _ in hits} for hits in search.search(queries, 10)] == [
-        {i for i, _ in hits} for hits in streamed(made, queries, 10)
-    ]
-
-
-@pytest.mark.parametrize("former", get_args(FormerProposerName))
-def test_a_former_candidate_index_is_answered_with_what_to_take(
-    former: FormerProposerName, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        AccelerateJob.from_command_line(["--index", "x", "--candidates", former])
-    assert (
-        f"--candidates: {former} is no longer a candidate index: take mean, sketch, plaid, or auto"
-        in capsys.readouterr().err
-    )
 
 
 @pytest.mark.parametrize("n", [1, 10, 300, 50_000, 99_999])
