@@ -92,8 +92,8 @@ def build(folder: str, impacts: dict[str, Any], per_segment: int) -> Built:
 
 
 def resident_bytes(segment: PostingsSegment) -> int:
-    """Return the size of what bounds are computed from."""
-    arrays = (segment.terms_D, segment.peaks_D, segment.starts_DB, segment.rows_P, segment.codes_P)
+    """Return the size of what queries read."""
+    arrays = (segment.terms_D, segment.starts_DB, segment.rows_P, segment.weights_P)
     return sum(array.nbytes for array in arrays)
 
 
@@ -130,10 +130,11 @@ class _Timed:
 def alone(folder: str, impacts: dict[str, Any], queries: int, k: int) -> Alone:
     """Search and nothing else, so that the memory is the search's own; a first round is warm-up."""
     segments, asked = _segments(folder), MadeUpImpacts.model_validate(impacts).queries(queries)
+    numbers = numbered(segments)
     for _ in range(2):
         ours = Latencies(wall=[], processor=[])
         for query in asked:
-            measure(ours, partial(search, segments, *query, k))
+            measure(ours, partial(search, segments, numbers, *query, k))
     return Alone(ours=ours, peak_mb=peak_mb(), mapped=mapped_bytes(folder) / sum(len(s.rows_P) for s in segments))
 
 
@@ -142,24 +143,29 @@ def beside(folder: str, impacts: dict[str, Any], queries: int, k: int, today_que
     made, segments = MadeUpImpacts.model_validate(impacts), _segments(folder)
     passages = _matrix(made)
     by_term, asked = passages.tocsc(), made.queries(queries)
-    firsts = np.cumsum([0, *(segment.passages for segment in segments)])
+    numbers = numbered(segments)
     for query in asked:
-        search(segments, *query, k)
+        search(segments, numbers, *query, k)
     ours, columns, today = (Latencies(wall=[], processor=[]) for _ in range(3))
     for number, query in enumerate(asked):
-        found = measure(ours, partial(search, segments, *query, k))
+        found = measure(ours, partial(search, segments, numbers, *query, k))
         scores = measure(columns, partial(_by_columns, by_term, *query, k))
-        assert np.array_equal(found.scores[:k], scores), "the columns give other scores"
+        assert np.array_equal(found.scores, scores), "the columns give other scores"
         if number < today_queries:
             hits = measure(today, partial(_by_rows, passages, *query, k))
-            rows = (firsts[found.segments] + found.rows).tolist()
-            ranking = [(_name(row), score) for row, score in zip(rows, found.scores.tolist(), strict=True)]
-            assert ranking[:k] == hits, "today's search gives another ranking"
+            pairs = zip(found.numbers.tolist(), found.scores.tolist(), strict=True)
+            assert [(_name(number), score) for number, score in pairs] == hits, "today's search gives another ranking"
     return Beside(ours=ours, columns=columns, today=today)
 
 
 def _segments(folder: str) -> list[PostingsSegment]:
     return [PostingsSegment.open(path) for path in sorted(Path(folder).glob("0*"))]
+
+
+def numbered(segments: list[PostingsSegment]) -> list[np.ndarray]:
+    """Return the numbers of each segment's passages, in order."""
+    sizes = [segment.passages for segment in segments]
+    return np.split(np.arange(sum(sizes), dtype=np.int32), np.cumsum(sizes)[:-1])
 
 
 def measure(into: Latencies, work: Callable[[], T]) -> T:

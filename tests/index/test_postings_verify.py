@@ -89,7 +89,7 @@ def test_files_of_other_passages(index: PassageIndex) -> None:
 
 
 def test_damaged_files(index: PassageIndex) -> None:
-    file = array_file(folder(index) / "segment", "codes")
+    file = array_file(folder(index) / "segment", "rows")
     file.write_bytes(file.read_bytes()[:-1] + b"\x07")
     (problem,) = problems_of(index)
     assert problem.kind == "the postings of a fragment are damaged"

@@ -38,16 +38,21 @@ def all_scores(query: Impacts, passages: Impacts, vocab_size: int) -> np.ndarray
 
 
 def expected(scores: np.ndarray, k: int, deleted: np.ndarray | None = None) -> tuple[list[int], list[float]]:
-    """Return the best passages and their scores, those that tie with the k-th included, by score and number."""
+    """Return the k best passages and their scores, by score and number."""
     live = scores > 0 if deleted is None else (scores > 0) & ~deleted
     ranked = np.lexsort((np.arange(len(scores)), -scores))
-    ranked = ranked[live[ranked]]
-    if len(ranked) > k:
-        ranked = ranked[scores[ranked] >= scores[ranked[k - 1]]]
+    ranked = ranked[live[ranked]][:k]
     return ranked.tolist(), scores[ranked].tolist()
 
 
-def found(result: Found, sizes: Sequence[int]) -> tuple[list[int], list[float]]:
-    """Return what a search found as numbers over all segments, and scores."""
-    firsts = np.cumsum([0, *sizes])
-    return (firsts[result.segments] + result.rows).tolist(), result.scores.tolist()
+def numbered(sizes: Sequence[int], deleted: np.ndarray | None = None) -> list[np.ndarray]:
+    """Return the numbers of the passages of segments of these sizes, in order; -1 for deleted ones."""
+    numbers = np.arange(sum(sizes), dtype=np.int32)
+    if deleted is not None:
+        numbers[deleted] = -1
+    return np.split(numbers, np.cumsum(sizes)[:-1]) if len(sizes) else []
+
+
+def found(result: Found) -> tuple[list[int], list[float]]:
+    """Return what a search found as lists."""
+    return result.numbers.tolist(), result.scores.tolist()

@@ -27,6 +27,7 @@ from diffretriever.scoring.hits import Hit
 from diffretriever.search import open_searcher
 from diffretriever.search.bm25 import LUCENE_STOP_WORDS, Bm25Search, Bm25Searcher, analyse, bm25_artefact
 from diffretriever.search.bm25_kernels import best_passages
+from diffretriever.search.sparse.kernels import BLOCK_ROWS, decoded
 from tests.search.conftest import PASSAGES, QUERIES, WORDS
 
 
@@ -146,19 +147,20 @@ def test_the_best_of_several_blocks(k: int) -> None:
     numbers = rng.permutation(passages).astype(np.int32)
     numbers[rng.random(passages) < 0.1] = -1
     queries = [[0, 3, 4], [1, 1, 2], [2], [], [4, 0]]
-    kept = np.empty((len(queries), k), np.int64)
-    scores = np.empty(kept.shape, np.float32)
+    keys, totals_R = np.empty((len(queries), k), np.uint64), np.empty(BLOCK_ROWS, np.float32)
     terms = np.array([term for query in queries for term in query], np.int64)
-    best_passages(matrix, (np.cumsum([0, *map(len, queries)]), terms), numbers, kept, scores)
-    for query, found, written in zip(queries, kept, scores, strict=True):
+    best_passages(
+        matrix, (np.cumsum([0, *map(len, queries)]), terms), numbers, (totals_R, totals_R.view(np.int32)), keys
+    )
+    for query, found in zip(queries, keys, strict=True):
         totals = np.zeros(passages, np.float32)
         for term in query:
             totals[places[term]] += weights[term]
         expected = np.lexsort((numbers, -totals))
         expected = expected[(totals[expected] > 0) & (numbers[expected] >= 0)][:k]
-        assert found[found >= 0].tolist() == expected.tolist()
-        assert written[: len(expected)].tolist() == totals[expected].tolist()
-        assert not written[len(expected) :].any()
+        found_numbers, scores = decoded(np.sort(found[found > 0])[::-1])
+        assert found_numbers.tolist() == numbers[expected].tolist()
+        assert scores.tolist() == totals[expected].tolist()
 
 
 def test_unknown_words_find_nothing(bm25_index: PassageIndex) -> None:

@@ -16,24 +16,9 @@ def test_arrays_by_hand(tmp_path: Path) -> None:
     segment = PostingsSegment.build(tmp_path / "s", [impacts(TEXTS)], 10)
     assert (segment.passages, segment.vocab_size) == (4, 10)
     assert segment.terms_D.tolist() == [0, 2, 7, 9]
-    assert segment.peaks_D.tolist() == np.array([0.1, 1.5, 3, 2], np.float32).tolist()
     assert segment.starts_DB.tolist() == [[0, 1], [1, 4], [4, 5], [5, 6]]
     assert segment.rows_P.tolist() == [3, 0, 2, 3, 0, 3]
-    assert segment.codes_P.tolist() == [255, 85, 255, 170, 255, 255]
     assert segment.weights_P.tolist() == np.array([0.1, 0.5, 1.5, 1, 3, 2], np.float32).tolist()
-
-
-def test_codes_are_the_least_that_reach_the_weight(tmp_path: Path) -> None:
-    rng = np.random.default_rng(1)
-    n = 20_000
-    weights = np.concatenate([rng.gamma(2, 1, n), 2.0 ** rng.integers(-149, 3, n)]).astype(np.float32)
-    passages = (rng.integers(0, 9, 2 * n).astype(np.int32), weights, np.arange(2 * n + 1))
-    segment = PostingsSegment.build(tmp_path / "s", [passages], 9)
-    peaks = np.repeat(segment.peaks_D, np.diff(segment.starts_DB).ravel())
-    # Python's integers are exact.
-    grid = [round(float(np.ldexp(np.float64(w), 149))) for w in segment.weights_P]
-    peak_grid = [round(float(np.ldexp(np.float64(w), 149))) for w in peaks]
-    assert segment.codes_P.tolist() == [-(-255 * w // p) for w, p in zip(grid, peak_grid, strict=True)]
 
 
 def test_batches_make_no_difference(tmp_path: Path) -> None:
@@ -114,10 +99,10 @@ def test_segments_that_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"rows.npy does not hold what segment.json says"):
         PostingsSegment.open(folder)
     header.write_text(json.dumps(content))
-    codes = (folder / "codes.npy").read_bytes()
-    (folder / "codes.npy").write_bytes(codes[:-1] + b"\x07")
-    with pytest.raises(ValueError, match=r"codes.npy is damaged"):
+    rows = (folder / "rows.npy").read_bytes()
+    (folder / "rows.npy").write_bytes(rows[:-1] + b"\x07")
+    with pytest.raises(ValueError, match=r"rows.npy is damaged"):
         segment.verify()
-    (folder / "codes.npy").write_bytes(codes[:-1])
-    with pytest.raises(ValueError, match=r"codes.npy is missing or cut short"):
+    (folder / "rows.npy").write_bytes(rows[:-1])
+    with pytest.raises(ValueError, match=r"rows.npy is missing or cut short"):
         PostingsSegment.open(folder)

@@ -152,7 +152,7 @@ def test_postings_of_another_format_are_made_anew(life: Life) -> None:
     assert build_postings(life.index) == 1
 
 
-@pytest.mark.parametrize("file", ["rows.npy", "ids.npy", "id_lengths.npy", "segment/codes.npy"])
+@pytest.mark.parametrize("file", ["rows.npy", "ids.npy", "id_lengths.npy", "segment/weights.npy"])
 def test_damaged_files_are_named_and_searched_around(file: str, life: Life, caplog: pytest.LogCaptureFixture) -> None:
     build_postings(life.index)
     folder = POSTINGS.artefact(life.index, life.index.fragments()[0]).path

@@ -202,7 +202,7 @@ def test_a_score_by_one_exact_list_has_no_candidates_to_lower(service: Service) 
 
 
 def test_a_candidate_index_names_fewer(encoder: Encoder, own_index: PassageIndex) -> None:
-    prepare(own_index, "mean")
+    prepare(own_index)
     service = serving(own_index.uri, 2)
     answer = ask(service, query=QUERIES, mode="dense", k=3, budget=4)
     assert answer["reduced"] == {"query_slots": None, "candidates": 5}
@@ -213,7 +213,7 @@ def test_a_candidate_index_names_fewer(encoder: Encoder, own_index: PassageIndex
 
 def test_a_batch_of_reduced_and_full_requests_mixes_nothing(encoder: Encoder, own_index: PassageIndex) -> None:
     """What each finds is what it finds alone, in lists and in a candidate index; each answer says what it was left."""
-    prepare(own_index, "mean")
+    prepare(own_index)
     service = local_service(own_index.uri)
     backend = service._backend
     assert isinstance(backend, LocalBackend)

@@ -62,7 +62,7 @@ def test_codes_and_postings_are_used_and_change_no_answer(own_index: PassageInde
 
 
 def test_a_calibrated_candidate_index_is_used(own_index: PassageIndex) -> None:
-    prepare(own_index, "mean")
+    prepare(own_index)
     with served(own_index.uri) as client:
         assert ways(client)["dense"] == ["candidates"]
         assert client.post("/search", json={"query": "heat", "mode": "dense"}).status_code == 200

@@ -51,7 +51,7 @@ def test_residuals_by_hand() -> None:
 
 
 def test_postings_take_what_their_files_hold() -> None:
-    assert sum(DTYPES[name].itemsize for name in ("rows", "codes", "weights")) == storage.POSTING
+    assert sum(DTYPES[name].itemsize for name in ("rows", "weights")) == storage.POSTING
 
 
 @pytest.mark.parametrize(("n_vectors", "hidden_size", "n_impacts"), [(4, 64, 12), (1, 256, 30), (16, 32, 0)])

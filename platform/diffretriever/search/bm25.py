@@ -31,6 +31,7 @@ from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.scoring.hits import NO_NUMBER, Hits, TopK
 from diffretriever.search.base import FILTERS_KEPT, Searcher
 from diffretriever.search.bm25_kernels import best_passages, count_passages, place_counts, weigh
+from diffretriever.search.sparse.kernels import decoded, room_for
 
 # Loaded where it is used, for a search that asks for no BM25 need not wait for it.
 if TYPE_CHECKING:
@@ -120,12 +121,14 @@ class Bm25Search:
         terms_T = np.array([term for each in terms for term in each], np.int64)
         stored = self._model.scores
         matrix = (np.asarray(stored["indptr"]), np.asarray(stored["indices"]), np.asarray(stored["data"]))
-        kept_QK = np.empty((len(terms), min(k, len(self._numbers_D))), np.int64)
-        scores_QK = np.empty(kept_QK.shape, np.float32)
-        best_passages(matrix, (offsets_Q, terms_T), self._numbers_D, kept_QK, scores_QK)
-        found_QK = kept_QK >= 0
-        numbers_F = self._numbers_D[kept_QK[found_QK]]
-        return Hits(self._passages, offsets_of(found_QK.sum(axis=1)), numbers_F, scores_QK[found_QK].astype(np.float64))
+        keys_QK = np.empty((len(terms), min(k, len(self._numbers_D))), np.uint64)
+        # Of few passages, a block is what there is of them.
+        totals_R = np.empty(room_for(len(self._numbers_D)), np.float32)
+        best_passages(matrix, (offsets_Q, terms_T), self._numbers_D, (totals_R, totals_R.view(np.int32)), keys_QK)
+        keys_QK = np.sort(keys_QK, axis=1)[:, ::-1]
+        found_QK = keys_QK > 0
+        numbers_F, scores_F = decoded(keys_QK[found_QK])
+        return Hits(self._passages, offsets_of(found_QK.sum(axis=1)), numbers_F, scores_F.astype(np.float64))
 
 
 def keep_bm25(index: PassageIndex) -> None:

@@ -60,8 +60,8 @@ ZSTD_SHARE = 0.79
 (0.777 to 0.790, whatever the number of vectors)."""
 TEXT_SHARE = 0.63
 """What Lance's compression leaves of titles and texts."""
-POSTING = 7
-"""Row 2, code 1, weight 4; a query reads the first two of each posting of its terms."""
+POSTING = 6
+"""Row 2, weight 4."""
 _FP16 = 2
 _SCALE = 4
 _ROW = 40

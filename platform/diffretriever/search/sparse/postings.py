@@ -33,13 +33,13 @@ from diffretriever.index.table import PassageIndex, fragment_key, rows_written
 from diffretriever.progress import track
 from diffretriever.representations import Representations, offsets_of, read_impacts, refuse_queries
 from diffretriever.schemas.mode import Way
-from diffretriever.scoring.hits import NO_NUMBER, Hits, TopK
+from diffretriever.scoring.hits import Hits, TopK
 from diffretriever.search.sparse.base import SparseSearch
 from diffretriever.search.sparse.segment import Impacts, PostingsSegment, write_segment
 from diffretriever.search.sparse.segment_search import search_many
 from diffretriever.search.sparse.stream import StreamingImpacts
 
-FORMAT = 1
+FORMAT = 2
 """Of these files, those of the segment included."""
 _FILES = {"ids": np.uint8, "id_lengths": np.int32, "rows": np.uint32}
 _BUILD_ROWS = 4096
@@ -60,10 +60,8 @@ class PostingsSearch(SparseSearch):
             stream: scans those.
             threads: queries searched for at a time.
         """
-        self._numbers = np.concatenate([each.numbers_P for each in inverted])
-        self._firsts = offsets_of([len(each.postings) for each in inverted])
         self._segments = [each.postings.segment for each in inverted]
-        self._deleted = [each.deleted() for each in inverted]
+        self._numbers = [each.numbers_P for each in inverted]
         self._without = without
         self._stream = stream
         self._threads = threads
@@ -74,21 +72,12 @@ class PostingsSearch(SparseSearch):
         best = TopK(len(queries), k, self._stream.order.passages, only_positive=True)
         for fragment in self._without:
             self._stream.add_fragment(fragment, queries, best)
-        # What is found for a query is held until its passages' numbers are looked up.
         starts = range(0, len(queries), _QUERIES_AT_ONCE)
         for first in track(starts, f"sparse search, {_QUERIES_AT_ONCE} queries at once", "rounds"):
             offsets = queries.impact_offsets[first : first + _QUERIES_AT_ONCE + 1]
-            found = search_many(
-                self._segments,
-                queries.impact_ids,
-                queries.impact_weights,
-                offsets,
-                k,
-                deleted=self._deleted,
-                threads=self._threads,
-            )
-            for number, each in enumerate(found):
-                best.add_for(first + number, each.scores, self._numbers[self._firsts[each.segments] + each.rows])
+            some = queries.impact_ids, queries.impact_weights, offsets
+            for number, each in enumerate(search_many(self._segments, self._numbers, some, k, threads=self._threads)):
+                best.add_for(first + number, each.scores, each.numbers)
         return best.results()
 
 
@@ -99,11 +88,6 @@ class Inverted:
     postings: FragmentPostings
     numbers_P: np.ndarray
     """int32 [P], the passages' numbers in the order of the index; `NO_NUMBER` for those deleted since."""
-
-    def deleted(self) -> np.ndarray | None:
-        """Return which passages are not in the table any more, bool [P]; None where all are there."""
-        deleted_P = self.numbers_P == NO_NUMBER
-        return deleted_P if deleted_P.any() else None
 
 
 def may_have_postings(index: PassageIndex) -> bool:

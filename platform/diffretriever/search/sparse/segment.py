@@ -26,26 +26,22 @@ from diffretriever.files import whole_folder
 from diffretriever.index.mapped_files import load_array
 from diffretriever.representations import offsets_of
 from diffretriever.schemas.base import Model
-from diffretriever.search.sparse.kernels import BLOCK_ROWS, digest_postings, place, tally
+from diffretriever.search.sparse.kernels import BLOCK_ROWS, digest_postings, place
 
 Impacts: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Of some passages: ids (integers, ascending within a passage), weights (float32), offsets (int64, passages + 1)."""
 
 DTYPES: dict[str, np.dtype[Any]] = {
     "terms": np.dtype(np.int32),
-    "peaks": np.dtype(np.float32),
     "starts": np.dtype(np.uint32),
     "rows": np.dtype(np.uint16),
-    "codes": np.dtype(np.uint8),
     "weights": np.dtype(np.float32),
 }
 """The arrays by the name of their file.
 
-`terms` [D] are the vocabulary entries that occur, ascending; `peaks` [D] their largest weights; `starts` [D, B + 1]
-the first posting of each in each block, and its end. Of each posting, term by term and passage by passage, `rows` [P]
-is the passage's row within its block, `codes` [P] the weight in 255ths of the term's peak, rounded up, and `weights`
-[P] the weight itself. All but `weights`, which only passages near the top are looked up in, is read by every query
-that has the term.
+`terms` [D] are the vocabulary entries that occur, ascending; `starts` [D, B + 1] the first posting of each in each
+block, and its end. Of each posting, term by term and passage by passage, `rows` [P] is the passage's row within its
+block, and `weights` [P] its weight.
 """
 
 _HEADER = "segment.json"
@@ -63,10 +59,8 @@ class PostingsSegment:
         vocab_size: V.
         terms_D: see `DTYPES` for this and what follows. All but small ones are mapped files: memory fills with what
             queries read, and the system may take it back.
-        peaks_D: float32.
         starts_DB: uint32 [D, B + 1].
         rows_P: uint16.
-        codes_P: uint8.
         weights_P: float32.
     """
 
@@ -74,17 +68,15 @@ class PostingsSegment:
     passages: int
     vocab_size: int
     terms_D: np.ndarray
-    peaks_D: np.ndarray
     starts_DB: np.ndarray
     rows_P: np.ndarray
-    codes_P: np.ndarray
     weights_P: np.ndarray
 
     @classmethod
     def build(cls, folder: str | Path, batches: Iterable[Impacts], vocab_size: int) -> Self:
         """Write a segment and open it. Nobody sees the folder before it is whole.
 
-        Takes, for a while, 8 bytes of disk a posting beside the segment's own 7. A million passages are enough for
+        Takes, for a while, 8 bytes of disk a posting beside the segment's own 6. A million passages are enough for
         one segment: the arrays are written all over at once, and should fit the memory that the system has free.
 
         Args:
@@ -113,10 +105,8 @@ class PostingsSegment:
             passages=header.passages,
             vocab_size=header.vocab_size,
             terms_D=arrays["terms"],
-            peaks_D=arrays["peaks"],
             starts_DB=arrays["starts"],
             rows_P=arrays["rows"],
-            codes_P=arrays["codes"],
             weights_P=arrays["weights"],
         )
 
@@ -165,7 +155,6 @@ class _Spool:
 
     def __init__(self, folder: Path, vocab_size: int) -> None:
         self.counts_V = np.zeros(vocab_size, np.int64)
-        self.peaks_V = np.zeros(vocab_size, np.float32)
         self.passages = 0
         self._lengths: list[np.ndarray] = []
         self._ids, self._weights = folder / "ids", folder / "weights"
@@ -178,7 +167,7 @@ class _Spool:
         weights_I = np.asarray(batch[1], np.float32)
         _check(batch[0], weights_I, batch[2], len(self.counts_V), self.passages)
         ids_I = np.asarray(batch[0], np.int32)
-        tally(ids_I, weights_I, self.counts_V, self.peaks_V)
+        self.counts_V += np.bincount(ids_I, minlength=len(self.counts_V))
         self._lengths.append(np.diff(batch[2]).astype(np.int32))
         self.passages += len(self._lengths[-1])
         for file, array in ((self._ids, ids_I), (self._weights, weights_I)):
@@ -224,7 +213,6 @@ def _make_arrays(folder: Path, spool: _Spool) -> dict[str, np.ndarray]:
     for name in arrays:
         _take_room(array_file(folder, name))
     arrays["terms"][:] = terms_D
-    arrays["peaks"][:] = spool.peaks_V[terms_D]
     return arrays
 
 
@@ -236,10 +224,10 @@ def _take_room(file: Path) -> None:
 
 def _fill(arrays: dict[str, np.ndarray], spool: _Spool) -> None:
     cursors_V = np.cumsum(spool.counts_V) - spool.counts_V
-    rows_P, codes_P, weights_P = (arrays[name].view(np.ndarray) for name in ("rows", "codes", "weights"))
+    rows_P, weights_P = (arrays[name].view(np.ndarray) for name in ("rows", "weights"))
     for number, block in enumerate(spool.blocks()):
         arrays["starts"][:, number] = cursors_V[arrays["terms"]]
-        place(block, spool.peaks_V, cursors_V, rows_P, codes_P, weights_P)
+        place(block, cursors_V, rows_P, weights_P)
     arrays["starts"][:, blocks_of(spool.passages)] = cursors_V[arrays["terms"]]
 
 
@@ -263,8 +251,8 @@ class Header(Model):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of each array."""
         starts = (self.terms, blocks_of(self.passages) + 1)
-        shapes: dict[str, tuple[int, ...]] = {"terms": (self.terms,), "peaks": (self.terms,), "starts": starts}
-        return shapes | dict.fromkeys(("rows", "codes", "weights"), (self.postings,))
+        shapes: dict[str, tuple[int, ...]] = {"terms": (self.terms,), "starts": starts}
+        return shapes | dict.fromkeys(("rows", "weights"), (self.postings,))
 
 
 def blocks_of(passages: int) -> int:
