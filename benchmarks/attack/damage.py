@@ -114,9 +114,9 @@ class Case:
         self.rows = PassageIndex.open(str(sound)).dataset.to_table()
         assert problems(sound) == [], "the index is sound before it is damaged"
         self.in_use = used_files(sound)
-        # As they were written: their names are drawn anew by Lance each time.
-        files = sorted((f for f in sound.rglob("*") if f.is_file()), key=lambda f: (f.stat().st_mtime_ns, f.name))
-        self.files = [file.relative_to(sound).as_posix() for file in files]
+        # In the order of writing within a kind: Lance draws names at random, and a sync may change times across kinds.
+        written = {f.relative_to(sound).as_posix(): f.stat().st_mtime_ns for f in sound.rglob("*") if f.is_file()}
+        self.files = sorted(written, key=lambda file: (kind_of(file), written[file], file))
 
     def damage(self, folder: Path) -> None:
         """Damage one file of a copy and look at it."""
