@@ -178,8 +178,12 @@ def test_a_server_answers_by_the_name_that_it_listens_at(
     monkeypatch: pytest.MonkeyPatch, host: str, named: str | None
 ) -> None:
     given: list[dict[str, object]] = []
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
     monkeypatch.setattr("diffretriever.serve.__main__._application", given.append)
-    monkeypatch.setattr("diffretriever.serve.__main__._start_ray", lambda _: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr("diffretriever.serve.__main__._start_ray", interrupted)
     monkeypatch.setattr("diffretriever.serve.__main__._end_ray", lambda: None)
     monkeypatch.setattr("diffretriever.serve.__main__.starting.Starting", lambda *_: nullcontext())
     main(["index=i", f"host={host}"])
