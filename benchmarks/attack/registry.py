@@ -20,7 +20,6 @@ class Entry(NamedTuple):
 ATTACKS = {
     "damage": Entry("damage:DamageAttack", 3),
     "life": Entry("life:LifeAttack", 3),
-    "writers": Entry("writers:WritersAttack", 2),
     "encode": Entry("encode:EncodeAttack", 5),
     "server": Entry("server:ServerAttack", 3),
     "batch_search": Entry("searched:BatchSearchAttack", 2),

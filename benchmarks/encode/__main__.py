@@ -46,10 +46,6 @@ class EncodeBenchmark(Benchmark):
     """Passages for (d), of words of the built-in collection; each is cut at 256 tokens, or nearly as long."""
     vocab_size: PositiveInt = 152_064
     """Vocabulary of the random model of (b); the default is that of Dream 7B."""
-    openvino: bool = False
-    """(d) by OpenVINO too: `pip install openvino`."""
-    repeats: PositiveInt = 3
-    """Measurements of each loop; the ratio is the median."""
 
     @model_validator(mode="after")
     def _enough_blocks(self) -> EncodeBenchmark:
@@ -68,8 +64,7 @@ def main(config: EncodeBenchmark) -> None:
         compared = [_COMPARISONS[part](config, Path(temporary), dtype) for part in config.parts if part in _COMPARISONS]
         if "d" in config.parts:
             compared += [_over_library(config, Path(temporary), attention) for attention in ("auto", "sdpa")]
-            others = ("openvino", "products") if config.openvino else ("products",)
-            compared += [_over_library(config, Path(temporary), "auto", other) for other in others]
+            compared.append(_over_library(config, Path(temporary), "auto", "products"))
         checks = _checks(config, Path(temporary), dtype) if "c" in config.parts else {}
     about_parts = {
         "a": f"(a) {_PRESET} q4p4, {dtype}, {config.passages} passages: bare forward passes, encode job",
@@ -144,7 +139,6 @@ def _over_library(config: EncodeBenchmark, folder: Path, attention: str, ours: s
     }
     names = {
         "pooled": f"mean pooling, attention {attention}",
-        "openvino": "mean pooling, openvino",
         "products": "its products alone",
     }
     return compare(

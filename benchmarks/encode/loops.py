@@ -9,14 +9,12 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 from unittest import mock
 
 import numpy as np
 import torch
-from transformers import AutoModel, AutoTokenizer
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from benchmarks.measuring import Sample, peak_mb, serve_child, watched
@@ -153,33 +151,6 @@ def pooled(retriever: str, passages: int, words: int) -> Sample:
     return _by_cpu_time(lambda: encoder.encode_passages([""] * passages, texts), passages)
 
 
-def openvino(retriever: str, passages: int, words: int) -> Sample:
-    """The same model by OpenVINO in bfloat16, a text at a time, for it is no faster with more."""
-    library: Any = import_module("openvino")
-    torch.set_num_threads(1)
-    encoder = load_encoder(_pooled(retriever), "cpu")
-    source = str(resolve_source(encoder.config.backbone.source))
-    model = AutoModel.from_pretrained(source).eval()
-    tokenizer = AutoTokenizer.from_pretrained(source)
-
-    def tokens(text: str) -> Any:
-        return tokenizer(text, truncation=True, max_length=_TOKENS, return_tensors="pt")
-
-    texts = _long_texts(passages, words)
-    compiled = library.compile_model(
-        library.convert_model(_Means(model), example_input=dict(tokens(texts[0]))),
-        "CPU",
-        {"INFERENCE_PRECISION_HINT": "bf16", "INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1},
-    )
-
-    def encode(those: Sequence[str]) -> np.ndarray:
-        return np.concatenate([compiled({k: v.numpy() for k, v in tokens(text).items()})[0] for text in those])
-
-    ours_NH = encoder.encode_passages([""] * 4, texts[:4]).vectors_MH
-    assert ((encode(texts[:4]) * ours_NH).sum(axis=1) > _ALIKE).all(), "the vectors are the same, but for rounding"
-    return _by_cpu_time(lambda: encode(texts), passages)
-
-
 def products(retriever: str, passages: int, words: int) -> Sample:
     """The products with the layers' matrices alone, for as many tokens: no encoder in bfloat16 is as fast as this.
 
@@ -205,20 +176,6 @@ def products(retriever: str, passages: int, words: int) -> Sample:
                 each(states[each.in_features])
 
     return _by_cpu_time(multiply, passages)
-
-
-class _Means(torch.nn.Module):
-    """A model with mean pooling, of texts without pads."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor
-    ) -> torch.Tensor:
-        states = self.model(input_ids, attention_mask, token_type_ids).last_hidden_state
-        return torch.nn.functional.normalize(states.mean(dim=1), dim=-1)
 
 
 def _pooled(retriever: str) -> PooledRetriever:
@@ -328,5 +285,5 @@ def check_same(ours: Representations, theirs: Representations, vocab_size: int) 
 
 
 if __name__ == "__main__":
-    of_pooling = (library, pooled, openvino, products)
+    of_pooling = (library, pooled, products)
     serve_child({f.__name__: f for f in (chosen_dtype, bare, job, checks, chosen, naive, *of_pooling)})

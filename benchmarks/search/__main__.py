@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, NonNegativeInt, PositiveInt, StringConstraints
+from pydantic import Field, NonNegativeInt, StringConstraints
 
 from benchmarks.measuring import Benchmark, header, in_child, run
 from benchmarks.search.figures import (
@@ -19,7 +19,6 @@ from benchmarks.search.figures import (
     GOALS,
     HYBRID_COLUMNS,
     HYBRID_GOALS,
-    OTHERS,
     Built,
     Candidates,
     Figures,
@@ -54,21 +53,10 @@ class SearchBenchmark(Benchmark):
     """What lies beside the table, as accelerate_index.py has it; with `means`, `--exact-queries 0`."""
     peers: tuple[Peer, ...] = ("faiss",)
     """Other libraries' indexes over the same vectors; '[]' for none. LanceDB's takes many minutes to build."""
-    fast_plaid_python: Path | None = None
-    """Interpreter of an environment that has fast-plaid, which pins another torch; left out if not given."""
-    warp_python: Path | None = None
-    """The same for xtr-warp-rs, WARP's method; one environment can have both."""
-    fast_plaid_passages: PositiveInt = 20_000
-    """Passages that these two get: fast-plaid takes minutes to index so many."""
     hybrid: bool = False
     """Also the sum of candidates' dense scores and BM25: made-up texts of 56 words, and queries of 6."""
     quick: bool = False
     """10,000 passages and 20 queries."""
-
-    def others(self) -> dict[str, Path]:
-        """Return the interpreters of libraries that pin another torch, by the names that `peers.OTHERS` has."""
-        given = {"fast_plaid": self.fast_plaid_python, "warp": self.warp_python}
-        return {library: python for library, python in given.items() if python is not None}
 
 
 def main(config: SearchBenchmark) -> None:
@@ -79,8 +67,6 @@ def main(config: SearchBenchmark) -> None:
         raise SystemExit("--spread real: say by --real where the vectors are (python -m benchmarks.search.arrays)")
     if "faiss" in config.peers and find_spec("faiss") is None:
         raise SystemExit("--peers: faiss is not installed: `pip install faiss-cpu`, or give the others alone")
-    for library, python in config.others().items():
-        _refuse_without(library, python)
     # Of Lance and numba; `in_child` sees to those of OpenMP.
     os.environ.update(LANCE_CPU_THREADS="1", NUMBA_NUM_THREADS="1", RAYON_NUM_THREADS="1")
     if config.quick:
@@ -100,15 +86,6 @@ def main(config: SearchBenchmark) -> None:
     config.report(about, text.rstrip("\n"), results=[each.model_dump() for each in figures])
 
 
-def _refuse_without(library: str, python: Path) -> None:
-    module = {"fast_plaid": "fast_plaid", "warp": "xtr_warp"}[library]
-    try:
-        subprocess.run([python, "-c", f"import {module}"], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        flag = f"--{library.replace('_', '-')}-python"
-        raise SystemExit(f"{flag}: {python} is no Python that has {OTHERS[library]}") from error
-
-
 def _measure(config: SearchBenchmark, size: Size, spread: Spread) -> Figures:
     passages, slots, dims = size.split("-")
     count = int(float(passages[:-1]) * _THOUSANDS[passages[-1]])
@@ -123,7 +100,8 @@ def _measure(config: SearchBenchmark, size: Size, spread: Spread) -> Figures:
         exact = _loop("exact", **given, queries=config.queries, used=used) if used else []
         ours = _ours(config, given)
         hybrid = _hybrid(config, given) if config.hybrid else None
-        peers = [found for name, told in _peers(config) if (found := _peer(name, **given, **told)) is not None]
+        asked = {"queries": config.queries}
+        peers = [found for name in config.peers if (found := _peer(name, **given, **asked)) is not None]
     return Figures(
         case=f"{size}, {spread}",
         codes=codes,
@@ -150,28 +128,18 @@ def _hybrid(config: SearchBenchmark, given: dict[str, Any]) -> Hybrid:
     return Hybrid.model_validate({**found, "words": words})
 
 
-def _peers(config: SearchBenchmark) -> list[tuple[str, dict[str, Any]]]:
-    asked: dict[str, Any] = {"queries": config.queries}
-    peers: list[tuple[str, dict[str, Any]]] = [(name, asked) for name in config.peers]
-    for library, python in config.others().items():
-        own = {"library": library, "python": str(python), "passages": config.fast_plaid_passages}
-        peers.append(("by_another_python", {**asked, **own}))
-    return peers
-
-
 def _loop(name: str, **arguments: object) -> Any:
     return in_child("benchmarks.search.loops", name, **arguments)
 
 
 def _peer(name: str, **arguments: object) -> Candidates | None:
-    """Return what a library reaches; None where it fails, for the hours of the others are not to be lost with it."""
-    label = arguments.get("library", name)
+    """Return the figures of a library, or None if it fails: the figures of the others took hours."""
     try:
         found = Candidates.model_validate(in_child("benchmarks.search.peers", name, **arguments))
     except subprocess.CalledProcessError as error:
-        sys.stderr.write(f"{label}: left out, for it ended with status {error.returncode}\n")
+        sys.stderr.write(f"{name}: left out: it ended with status {error.returncode}\n")
         return None
-    sys.stderr.write(f"{label}: done\n")
+    sys.stderr.write(f"{name}: done\n")
     return found
 
 

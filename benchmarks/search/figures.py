@@ -68,8 +68,6 @@ GOALS = {
 """By size."""
 HYBRID_GOALS = {"8.84m-4-384": 100.0}
 """Milliseconds, by size."""
-OTHERS = {"fast_plaid": "fast-plaid", "warp": "xtr-warp-rs"}
-"""Names of libraries that pin another torch; both keep 4 bits a dimension."""
 
 
 class Timed(Model):

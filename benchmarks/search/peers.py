@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks import ROOT
 from benchmarks.measuring import peak_mb, serve_child
-from benchmarks.search.figures import OTHERS, Built, Candidates, Timed
+from benchmarks.search.figures import Built, Candidates, Timed
 from benchmarks.search.loops import (
     K,
     brute_force,
@@ -88,40 +84,6 @@ def faiss(folder: str, vectors: dict[str, Any], queries: int) -> Candidates:
     return _candidates("faiss IVF,SQ8", built, runs)
 
 
-def by_another_python(
-    folder: str, vectors: dict[str, Any], queries: int, library: str, python: str, passages: int
-) -> Candidates:
-    """Search by a library of an environment of its own; recall is of the exact best of the same passages.
-
-    Args:
-        folder: of the index, which is not read.
-        vectors: what `vectors_from` takes.
-        queries: how many.
-        library: one of `OTHERS`.
-        python: the interpreter.
-        passages: how many it gets, of the first.
-    """
-    made = vectors_from(vectors)
-    stored = np.concatenate(list(made.blocks()))[:passages]
-    asked = made.queries(queries).vectors_MH.reshape(queries, made.query_slots, made.dims)
-    single = torch.from_numpy(stored.astype(np.float32)).view(-1, made.dims)
-    best = [brute_force(single, made.slots, each.astype(np.float32)) for each in asked]
-    with TemporaryDirectory() as place:
-        np.save(Path(place) / "passages.npy", stored)
-        np.save(Path(place) / "queries.npy", asked)
-        script = ROOT / "benchmarks" / "search" / "by_another_python.py"
-        done = subprocess.run([python, str(script), library, place], stdout=subprocess.PIPE, check=True, text=True)
-    answer = json.loads(done.stdout.splitlines()[-1])
-    runs = []
-    for settings, told in answer["runs"].items():
-        found = [[name(row) for row in rows] for rows in told["found"]]
-        to_ten, to_hundred = recall(found, best, 10), recall(found, best, K)
-        runs.append(Timed(name=settings, ms=told["ms"], recall_10=to_ten, recall_100=to_hundred))
-    built = Built(seconds=answer["seconds"], mb=answer["mb"])
-    memory = {name: answer[name] for name in ("own_mb", "peak_mb")}
-    return Candidates(name=f"{OTHERS[library]}, {passages:,} passages", built=built, runs=runs, **memory)
-
-
 def _run(label: str, search: Callable[[np.ndarray], list[str]], made: Vectors, folder: str, queries: int) -> Timed:
     asked = made.queries(queries).vectors_MH.astype(np.float32).reshape(queries, made.query_slots, made.dims)
     best = ids(found_before(folder, "asked"))
@@ -135,4 +97,4 @@ def _candidates(name: str, built: Built, runs: list[Timed]) -> Candidates:
 
 
 if __name__ == "__main__":
-    serve_child({f.__name__: f for f in (lancedb, faiss, by_another_python)})
+    serve_child({f.__name__: f for f in (lancedb, faiss)})

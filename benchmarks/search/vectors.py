@@ -5,7 +5,6 @@ Legend: P passages, K slots of a passage, Q queries, M slots of a query, H hidde
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
@@ -178,12 +177,6 @@ def made_up_ranks(count: int, words: int, seed: int) -> np.ndarray:
     drawn = np.random.default_rng(seed).random((count, words))
     ranks = ((VOCABULARY / _RANK_SHIFT + 1) ** drawn - 1) * _RANK_SHIFT
     return np.minimum(ranks.astype(np.int64), VOCABULARY - 1)
-
-
-def share_of(rank: int) -> float:
-    """Return the share of made-up texts that have a word."""
-    drawn = math.log((rank + 1 + _RANK_SHIFT) / (rank + _RANK_SHIFT)) / math.log(VOCABULARY / _RANK_SHIFT + 1)
-    return 1 - (1 - drawn) ** TEXT_WORDS
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

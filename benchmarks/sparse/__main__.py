@@ -10,25 +10,18 @@ from pydantic import Field, PositiveInt
 from benchmarks.measuring import Benchmark, header, in_child, run
 from benchmarks.sparse.figures import COLUMNS, Alone, Beside, Built, Figures, Law
 
-_INDEXES = ((500_000, 1), (500_000, 100), (5_000_000, 10), (8_840_000, 18))
-"""Passages and fragments of the real indexes."""
-
 
 class SparseBenchmark(Benchmark):
     """Measure the exact sparse search on made-up impacts, terms drawn by Zipf's law and evenly, on one core."""
 
     sizes: tuple[PositiveInt, ...] = (100_000, 500_000)
     """Passages; each size is a run of its own for each law."""
-    sharded: bool = False
-    """Also real indexes of up to 8,840,000 passages by Zipf's law, inverted by Ray; some 10 GB of disk for a while."""
     queries: int = Field(default=200, ge=2)
     """Queries of a run."""
     today_queries: PositiveInt = 3
     """Queries timed on today's products of batches of rows, which are slow."""
     k: PositiveInt = 1000
     """Passages wanted for a query."""
-    workers: PositiveInt = 2
-    """Fragments that Ray inverts at a time."""
     per_segment: int = Field(default=500_000, ge=5_000, multiple_of=5_000)
     """Passages of a segment."""
 
@@ -40,8 +33,6 @@ def main(config: SparseBenchmark) -> None:
     about = header()
     laws: tuple[Law, ...] = ("zipf", "uniform")
     figures = [_measure(config, size, law) for size in config.sizes for law in laws]
-    if config.sharded:
-        figures += [_measure_index(config, *size) for size in _INDEXES]
     what = f"{config.queries} queries of 22 terms, top {config.k}; passages of 59 terms, vocabulary 150,000"
     table = format_table([row for each in figures for row in each.rows()], COLUMNS)
     config.report(about, f"{what}\n\n{table}", results=[each.model_dump() for each in figures])
@@ -58,24 +49,8 @@ def _measure(config: SparseBenchmark, passages: int, law: Law) -> Figures:
     return Figures(passages=passages, law=law, built=built, alone=alone, beside=beside)
 
 
-def _measure_index(config: SparseBenchmark, passages: int, fragments: int) -> Figures:
-    impacts = {"law": "zipf", "passages": passages}
-    with TemporaryDirectory() as folder:
-        uri = f"{folder}/index"
-        _index_loop("write", uri=uri, impacts=impacts, fragments=fragments)
-        built = Built.model_validate(_index_loop("build", uri=uri, workers=config.workers))
-        found = _index_loop("search", uri=uri, impacts=impacts, queries=config.queries, k=config.k)
-    sys.stderr.write(f"{passages:,} passages in {fragments} fragments: done\n")
-    alone = Alone.model_validate(found)
-    return Figures(passages=passages, law="zipf", fragments=fragments, built=built, alone=alone, beside=None)
-
-
 def _loop(name: str, **arguments: object) -> object:
     return in_child("benchmarks.sparse.segments", name, **arguments)
-
-
-def _index_loop(name: str, **arguments: object) -> object:
-    return in_child("benchmarks.sparse.index", name, **arguments)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ COLUMNS = ("", "postings", "scipy columns", "scipy rows, as today", "goal")
 _P50_GOAL = 2.5
 _P50_GOAL_PASSAGES = 500_000
 _BYTES_GOAL = 7.0
-_WHOLE_PASSAGES = 100_000
 
 
 class Latencies(Model):
@@ -68,44 +67,33 @@ class Figures(Model):
     """How many."""
     law: Law
     """How terms are drawn."""
-    fragments: int | None = None
-    """Of a real index that is searched; None: segments alone, without ids of passages."""
     built: Built
     """Building."""
     alone: Alone
     """Searching in a process of its own."""
-    beside: Beside | None
-    """Searching with scipy beside it; None where that takes too much memory."""
+    beside: Beside
+    """Searching with scipy beside it."""
 
     def rows(self) -> list[list[str]]:
         """Return the rows of the printed table."""
-        sides = [self.alone.ours] if self.beside is None else [self.beside.ours, self.beside.columns, self.beside.today]
+        sides = [self.beside.ours, self.beside.columns, self.beside.today]
         p50 = [statistics.median(side.wall) for side in sides]
-        goal = _verdict(p50[0], _P50_GOAL) if self.passages == _P50_GOAL_PASSAGES and self._is_whole() else ""
-        bytes_goal = _verdict(self.built.resident, _BYTES_GOAL) if self._is_whole() else ""
+        goal = _verdict(p50[0], _P50_GOAL) if self.passages == _P50_GOAL_PASSAGES else ""
         processor = [statistics.median(side.processor) for side in sides]
-        ratio = [_row("  p50, ratio (processor)", [p / processor[0] for p in processor], "")] if self.beside else []
         return [
-            [f"{self.passages:,} passages, {self.law}{self._where()}", "", "", "", ""],
+            [f"{self.passages:,} passages, {self.law}", "", "", "", ""],
             _row("  p50, ms", p50, goal),
             _row("  p50, ms of the processor", processor, ""),
-            *ratio,
+            _row("  p50, ratio (processor)", [p / processor[0] for p in processor], ""),
             _row("  p99, ms", [_p99(side.wall) for side in sides[:2]], ""),
             _row("  p99, ms of the processor", [_p99(side.processor) for side in sides[:2]], ""),
-            _row("  bytes a posting, read", [self.built.resident], bytes_goal),
+            _row("  bytes a posting, read", [self.built.resident], _verdict(self.built.resident, _BYTES_GOAL)),
             _row("  bytes a posting, mapped after all queries", [self.alone.mapped], ""),
             _row("  bytes a posting, on disk", [self.built.disk], ""),
             _row("  build, s", [self.built.seconds], ""),
             _row("  peak MB, build", [self.built.peak_mb], ""),
             _row("  peak MB, search", [self.alone.peak_mb], ""),
         ]
-
-    def _where(self) -> str:
-        return "" if self.fragments is None else f", index, fragments: {self.fragments}"
-
-    def _is_whole(self) -> bool:
-        """Whether fragments are as large as compaction makes them, which is what goals are for."""
-        return self.passages // (self.fragments or 1) >= _WHOLE_PASSAGES
 
 
 def _row(name: str, values: list[float], goal: str) -> list[str]:

@@ -8,7 +8,6 @@ import pytest
 
 from diffretriever.encoders.preparer import ContentWords, stop_words
 from diffretriever.schemas.retriever import ContentWordsConfig
-from tools.content_words import kept
 
 
 class WordTokenizer:
@@ -67,13 +66,3 @@ def test_the_shipped_list_has_what_it_says() -> None:
     assert {"the", "of", "don't", "wouldn"} <= stop_words()
     assert len(stop_words()) == 179
     assert all(word == word.lower() for word in stop_words())
-
-
-def test_what_the_named_filters_keep_is_counted() -> None:
-    """Of `dog` and `cab`, and of `cab` alone: `cab` is no entry, and ` cab` is one."""
-    rows = list(kept(WordTokenizer("dog", " cab"), ["the dog, a cab", "the cab"]))
-    assert rows == [
-        ["words", "33.3%", "50.0%", "0.5"],
-        ["pieces", "100.0%", "0.0%", "3.5"],
-        ["folded", "100.0%", "0.0%", "1.5"],
-    ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -10,7 +9,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from benchmarks.search import coarse, loops, peers, words
+from benchmarks.search import loops, peers
 from benchmarks.search.__main__ import SearchBenchmark, main
 from benchmarks.search.arrays import Arrays, BenchArrays, spectra
 from benchmarks.search.arrays import main as write_arrays
@@ -58,13 +57,6 @@ def test_hybrid(folder: str) -> None:
     assert found.row(1e9)[-1].endswith("met")
 
 
-def test_bm25_finds_what_numpy_finds() -> None:
-    config = words.Bm25Benchmark(sizes=(70_000,), queries=3, k=50)
-    postings, theirs, ours = words.measured(config, 70_000)
-    assert len(theirs) == len(ours) == 3
-    assert postings > 50
-
-
 def test_exact_searches(folder: str) -> None:
     rows = loops.exact(folder, VECTORS, QUERIES, 3)
     exact = [row for row in rows if "bf16" not in row["name"]]
@@ -86,10 +78,6 @@ def test_a_peer_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.search.__main__.find_spec", lambda _: None)
     with pytest.raises(SystemExit, match="faiss is not installed"):
         main(SearchBenchmark())
-    with pytest.raises(SystemExit, match=f"--fast-plaid-python: {sys.executable} is no Python that has fast-plaid"):
-        main(SearchBenchmark(peers=(), fast_plaid_python=Path(sys.executable)))
-    with pytest.raises(SystemExit, match="--warp-python: nowhere is no Python that has xtr-warp-rs"):
-        main(SearchBenchmark(peers=(), warp_python=Path("nowhere")))
 
 
 def test_real_vectors_need_a_folder() -> None:
@@ -153,30 +141,3 @@ def test_texts_of_collections_and_installed_packages(tmp_path: Path) -> None:
     ids = [each.id for each in made.records() if isinstance(each, Passage)]
     assert ids == [*(f"0-p{i}" for i in range(5)), "thing.thing"]
     assert made.qrels("test") == {"0-q0": {"0-p0": 1}, "summary:thing.thing": {"thing.thing": 1}}
-
-
-def test_with_one_bucket_an_encoding_is_the_mean() -> None:
-    rng = np.random.default_rng(0)
-    queries, passages = (rng.standard_normal((n, 3, 16)).astype(np.float32) for n in (4, 50))
-    buckets = coarse.Buckets(coarse.Encoding(1, 0, 16), 16)
-    np.testing.assert_allclose(
-        buckets.scores(queries)(passages), queries.sum(axis=1) @ passages.mean(axis=1).T, rtol=1e-4, atol=1e-4
-    )
-
-
-def test_a_vector_meets_those_of_its_bucket_and_where_there_are_none_the_nearest() -> None:
-    rng = np.random.default_rng(0)
-    encoding = coarse.Encoding(1, 2, 16)
-    buckets = coarse.Buckets(encoding, 16)
-    passages = rng.standard_normal((30, 4, 16)).astype(np.float32)
-    encoded = buckets.passages(passages).reshape(30, 4, 16)
-    (planes,) = buckets._planes
-    for passage, own in zip(passages, encoded, strict=True):
-        sides = passage @ planes > 0
-        for bucket, found in enumerate(own):
-            differ = (sides != (np.array([bucket & 1, bucket & 2]) > 0)).sum(axis=1)
-            expected = passage[differ == 0].mean(axis=0) if (differ == 0).any() else passage[differ.argmin()]
-            np.testing.assert_allclose(found, expected, rtol=1e-5)
-    asked = passages[:5, :2]
-    np.testing.assert_allclose(buckets.queries(asked).reshape(5, 4, 16).sum(axis=1), asked.sum(axis=1), rtol=1e-4)
-    assert coarse.Buckets(coarse.Encoding(2, 2, 8), 16).passages(passages).shape == (30, 2 * 4 * 8)
