@@ -174,7 +174,8 @@ class RayConfig(ModelOptions):
     needs a C compiler, takes half a minute in each encoder, and pays off on GPUs, for many passages; vectors stay the
     same up to rounding."""
     autoscale: bool = False
-    """The cluster can add machines: grow the pool from 1 to `encoders` as they come."""
+    """The cluster adds machines: ask for `encoders` whatever room there is now, and encode with those that have
+    come."""
 
 
 def _local(value: Any) -> Any:

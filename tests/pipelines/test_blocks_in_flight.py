@@ -140,16 +140,15 @@ def test_the_share_is_of_each_encoders_own_time() -> None:
     assert (DeviceUse().share, DeviceUse().peak_memory) == (None, None)
 
 
-@pytest.mark.parametrize(("gpus", "autoscale"), [(0.0, False), (0.0, True), (1.0, False), (1.0, True)])
-def test_a_pool_of_actors_works_on_several_blocks_each(*, gpus: float, autoscale: bool) -> None:
-    pool = EncoderPool(4, 1.0, gpus, autoscale)
+@pytest.mark.parametrize("gpus", [0.0, 1.0])
+def test_a_pool_of_actors_works_on_several_blocks_each(gpus: float) -> None:
+    pool = EncoderPool(4, 1.0, gpus)
     at_once = blocks_at_once(pool)
     assert at_once == (3 if gpus else 2)
     compute = actor_options(pool, at_once=at_once)["compute"]
     assert compute.max_concurrent_calls_per_actor == at_once
     assert compute.enable_true_multi_threading
-    # Below 1.75 of those that are worked on, Ray Data would add no actors.
-    assert compute.max_tasks_in_flight_per_actor == (2 * at_once if autoscale else at_once)
+    assert compute.max_tasks_in_flight_per_actor == at_once
 
 
 @pytest.mark.cluster
@@ -166,12 +165,12 @@ def test_ray_calls_an_actor_for_two_blocks_at_once() -> None:
             yield rows
 
     rows = dataset_of([pack(name, pa.table({"row": [0]})) for name in ("a", "b", "c", "d")])
-    options = actor_options(EncoderPool(1, 0.5, 0.0, autoscale=False), at_once=2)
+    options = actor_options(EncoderPool(1, 0.5, 0.0), at_once=2)
     assert sorted(key for key, _ in blocks_of(rows.map_batches(Meeting, **options))) == ["a", "b", "c", "d"]
 
 
 def test_the_jobs_encoders_are_such_actors() -> None:
-    pool, blocks = EncoderPool(1, 1.0, 1.0, autoscale=False), Mock()
+    pool, blocks = EncoderPool(1, 1.0, 1.0), Mock()
     staged(blocks, EncodeBlocks(EncoderStart("", "", "cpu", 1), {}), pool)
     stage = blocks.map_batches.call_args
     assert stage.kwargs["compute"] == actor_options(pool, at_once=3)["compute"]

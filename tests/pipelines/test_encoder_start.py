@@ -51,7 +51,7 @@ def described(place: str) -> IndexManifest:
 
 
 def start_of(manifest: IndexManifest) -> EncoderStart:
-    return EncoderStart.of(manifest, EncoderPool(1, 1.0, 0.0, autoscale=False), RayConfig())
+    return EncoderStart.of(manifest, EncoderPool(1, 1.0, 0.0), RayConfig())
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_an_encoder_is_compiled_where_the_job_says_so(checkpoint: Path, monkeypa
     compiled: list[str] = []
     monkeypatch.setattr(Backbone, "compile_layers", lambda backbone: compiled.append(backbone.family))
     manifest = described(str(checkpoint))
-    pool = EncoderPool(1, 1.0, 0.0, autoscale=False)
+    pool = EncoderPool(1, 1.0, 0.0)
     _ = StartedEncoder(start_of(manifest)).encoder
     assert not compiled
     _ = StartedEncoder(EncoderStart.of(manifest, pool, RayConfig(compiled=True))).encoder
@@ -151,7 +151,7 @@ def test_an_actor_that_cannot_start_is_replaced(tmp_path: Path) -> None:
             return rows
 
     blocks = dataset_of([pack(name, pa.table({"row": [0]})) for name in ("a", "b")])
-    options = actor_options(EncoderPool(1, 0.5, 0.0, autoscale=False))
+    options = actor_options(EncoderPool(1, 0.5, 0.0))
     done = blocks_of(blocks.map_batches(Second, fn_constructor_args=(tmp_path,), **options))
     assert sorted(key for key, _ in done) == ["a", "b"]
 

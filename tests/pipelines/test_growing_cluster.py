@@ -1,6 +1,6 @@
-"""A cluster whose head has no CPUs and which adds machines with made-up GPUs: a job makes it grow, and runs.
+"""A cluster whose head has no CPUs, and which adds up to two machines with made-up GPUs, runs a job of three encoders.
 
-When it has ended, the machines go.
+When the job has ended, the machines go.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from ray.autoscaler._private.kuberay.autoscaling_config import _generate_legacy_
 from diffretriever.pipelines import DEVICE_VARIABLE
 from diffretriever.pipelines.blocks import pack
 from diffretriever.pipelines.cluster import (
-    EncoderPool,
-    MachinesAhead,
     Share,
     cpus_here,
     ray_session,
@@ -103,7 +101,6 @@ def test_a_job_waits_for_a_gpu_that_can_come_and_gives_it_back(
     make_job: JobMaker,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    full: bool,
 ) -> None:
     monkeypatch.setenv(DEVICE_VARIABLE, "cpu")
 
@@ -112,7 +109,7 @@ def test_a_job_waits_for_a_gpu_that_can_come_and_gives_it_back(
         yield pack(ray.get_runtime_context().get_node_id(), pa.table({"row": [0]}))
 
     job = make_job(write_corpus(tmp_path / "corpus", [line(i) for i in range(3)]), ray_address=growing, autoscale=True)
-    job = job.model_copy(update={"encoders": 2, "gpus_per_encoder": 1.0})
+    job = job.model_copy(update={"encoders": 3, "rows_per_block": 1, "gpus_per_encoder": 1.0})
     with ray_session(job):
         here = ray.get_runtime_context().get_node_id()
         assert see_nodes() == (Share(0, 0),)
@@ -122,10 +119,4 @@ def test_a_job_waits_for_a_gpu_that_can_come_and_gives_it_back(
         # This process stays: it is no reason to keep a machine.
         while see_nodes() != (Share(0, 0),):
             time.sleep(0.1)
-        if full:
-            with MachinesAhead(EncoderPool(3, 1.0, 1.0, autoscale=True)) as machines:
-                machines.ask(1)
-                machines.ask(9)
-                while see_nodes().count(Share(2, 1)) < 2:
-                    time.sleep(0.1)
     assert "waiting for a machine with 1 GPU and 1 CPU: none" in capsys.readouterr().err

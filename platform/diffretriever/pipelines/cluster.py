@@ -11,7 +11,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -127,7 +127,6 @@ class EncoderPool:
     encoders: int
     cpus: float
     gpus: float
-    autoscale: bool
 
     @property
     def device(self) -> str:
@@ -264,7 +263,7 @@ def python_path() -> str:
 
 
 def size_pool(config: RayConfig, retriever: RetrieverConfig) -> EncoderPool:
-    """Fit the encoders into the cluster as it is; with `autoscale`, `encoders` is the most that it grows to.
+    """Return the encoders that the cluster has room for; with `autoscale`, `encoders` of them, as nodes come.
 
     Encoders with a model have a GPU each where the cluster has any.
 
@@ -287,7 +286,7 @@ def size_pool(config: RayConfig, retriever: RetrieverConfig) -> EncoderPool:
             "tokenising. Ask for less with --encoders, --cpus-per-encoder or --gpus-per-encoder, or pass --autoscale "
             "if the cluster adds machines by itself"
         )
-    return EncoderPool(encoders, share.cpus, share.gpus, config.autoscale)
+    return EncoderPool(encoders, share.cpus, share.gpus)
 
 
 def cpus_here(wanted: float) -> float:
@@ -318,37 +317,3 @@ def raise_mistake(error: ray.exceptions.RayError) -> None:
     # Of what Ray Data has appended its advice to, the text alone names the file.
     if isinstance(cause, OSError) and (found := _OF_A_FILE.search(str(error))):
         raise OSError(int(found[1]), found[2], found[3]) from None
-
-
-class MachinesAhead:
-    """Has the cluster add machines before encoders start there: actors that do nothing take the room of encoders.
-
-    They leave with the block. No tasks: Ray may abort the process that cancels a task at the moment that it ends.
-    """
-
-    def __init__(self, pool: EncoderPool) -> None:
-        self._pool = pool
-        self._waiting: list[Any] = []
-
-    def __enter__(self) -> MachinesAhead:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for actor in self._waiting:
-            # The job's Ray may have ended.
-            with suppress(ray.exceptions.RayError):
-                ray.kill(actor)
-
-    def ask(self, encoders: int) -> None:
-        """Ask for room for so many encoders, or for as many as the pool has, where machines can be added.
-
-        The task that describes the encoder asks for the room of the first.
-        """
-        if not self._pool.autoscale:
-            return
-        room = {"num_cpus": self._pool.cpus, "num_gpus": self._pool.gpus}
-        for _ in range(len(self._waiting) + 1, min(encoders, self._pool.encoders)):
-            self._waiting.append(ray.remote(_Nothing).options(**room).remote())
-
-
-class _Nothing: ...

@@ -11,7 +11,6 @@ beside encoding: docs/decisions.md has the figures.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -68,7 +67,6 @@ def encode_collection(
     with executor, IndexWriter(job, source.collection, smaller or {}) as writer:
         executor.load(writer.begun(source.retriever))
         selection = source.select(writer, executor)
-        executor.expect(math.ceil(selection.scanned.n_kept / (job.rows_per_block or MAX_ROWS)))
         manifest = executor.manifest().model_copy(update={"metadata": selection.collection.columns})
         writer.create(manifest)
         if selection.scanned.n_kept:

@@ -121,10 +121,6 @@ class Executor(ABC):
         return self._manifest
 
     @abstractmethod
-    def expect(self, blocks: int) -> None:
-        """Prepare for this number of blocks in all: a cluster that can grow adds nodes before they are needed."""
-
-    @abstractmethod
     def scan_parts(self, collection: Collection, most_bad: int | None) -> Iterator[PartScan]:
         """Scan each part of a collection, in order; `most_bad` is the number of bad records to keep of each."""
 
@@ -227,9 +223,6 @@ class LocalExecutor(Executor):
         elif wanted != "auto":
             self.encoder.tokens_per_batch = wanted
         return manifest_of(self.encoder)
-
-    def expect(self, blocks: int) -> None:
-        """Prepare nothing: this process is there."""
 
     def compactions(self, indexes: Sequence[PassageIndex], blocks: int) -> list[CompactionBeside]:
         """Return nothing: few blocks are joined at the end."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Self
@@ -26,7 +25,6 @@ from diffretriever.pipelines.cluster import (
     PREPARE_CPUS,
     READER_CPUS,
     EncoderPool,
-    MachinesAhead,
     cpus_here,
     ended_with_ray,
     raise_mistake,
@@ -71,8 +69,6 @@ class RayExecutor(Executor):
     def __init__(self, config: RayConfig) -> None:
         """Start nothing yet; `config` is the job."""
         super().__init__(config)
-        self._ahead = ExitStack()
-        self._machines: MachinesAhead
         self._described: Any = None
 
     def __enter__(self) -> Self:
@@ -89,21 +85,9 @@ class RayExecutor(Executor):
         """
         super().load(retriever)
         self.pool = size_pool(self.config, retriever)
-        self._machines = self._ahead.enter_context(MachinesAhead(self.pool))
-        self._open.enter_context(self._ahead)
         if is_neural(retriever):
             options = _describe_there.options(num_cpus=self.pool.cpus, num_gpus=self.pool.gpus)
             self._described = options.remote(retriever.model_dump_json(), self.pool.device)
-
-    def expect(self, blocks: int) -> None:
-        """Have the cluster add nodes for this number of blocks: placeholders take the encoders' capacity."""
-        self._machines.ask(blocks)
-
-    def manifest(self) -> IndexManifest:
-        """Wait for the encoder, and have the placeholders of `expect` leave; see `Executor.manifest`."""
-        manifest = super().manifest()
-        self._ahead.close()
-        return manifest
 
     def _describe(self, retriever: NeuralRetriever) -> IndexManifest:
         return IndexManifest.model_validate_json(result_of(self._described))
@@ -272,13 +256,11 @@ def actor_options(pool: EncoderPool, at_once: int = 1) -> dict[str, Any]:
         at_once: blocks that an actor works on at the same time, each in a thread of its own.
     """
     compute = ActorPoolStrategy(
-        min_size=1 if pool.autoscale else pool.encoders,
-        max_size=pool.encoders,
+        size=pool.encoders,
         max_concurrent_calls_per_actor=at_once,
         enable_true_multi_threading=True,
-        # Ray Data adds actors only where those that are there have nearly twice as many blocks as they work on.
-        # Elsewhere a block that waits in an actor could be worked on by another one.
-        max_tasks_in_flight_per_actor=2 * at_once if pool.autoscale else max(2, at_once),
+        # A block that waits in an actor could be encoded by another one.
+        max_tasks_in_flight_per_actor=max(2, at_once),
     )
     return {"compute": compute, "num_cpus": pool.cpus, "num_gpus": pool.gpus, **ONE_BLOCK}
 
