@@ -7,7 +7,6 @@ import tests.waiting  # noqa: F401
 # isort: split
 import gc
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -20,8 +19,6 @@ from xdist.scheduler import LoadFileScheduling
 
 from tests.cluster.s3 import S3, s3_endpoint
 from tests.warm.warm_python import warm_python, warm_test_processes
-
-JOBS = Path(__file__).resolve().parents[1] / "jobs"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -79,16 +76,11 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def jobs_path() -> Iterator[None]:
-    """`jobs/` on the path; what its modules set for a process of their own is put back after the test."""
-    path, modules = [*sys.path], {*sys.modules}
-    handler, hook = signal.getsignal(signal.SIGTERM), sys.excepthook
-    sys.path.insert(0, str(JOBS))
-    yield
-    sys.path[:], sys.excepthook = path, hook
-    signal.signal(signal.SIGTERM, handler)
-    for name in {*sys.modules} - modules:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(JOBS)):
-            del sys.modules[name]
+    """`jobs/` on the path; what its modules set for a process of their own is restored after the test."""
+    from tests.jobs.programs import own_process
+
+    with own_process():
+        yield
 
 
 RAY_SETTINGS = {

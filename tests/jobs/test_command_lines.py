@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -33,6 +32,7 @@ from diffretriever.studies.budgets.pruning_config import PruneSlotsJob
 from diffretriever.studies.planning_config import PlanJob
 from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.topics_config import DescribeJob
+from tests.jobs.programs import run_job
 from tests.search.conftest import PASSAGES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,14 +61,6 @@ JOBS: dict[str, type[JobConfig]] = {
 }
 
 
-pytestmark = pytest.mark.usefixtures("warm")
-
-
-def job(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = ["python", str(ROOT / "jobs" / f"{name}.py"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 @pytest.fixture
 def index(tmp_path: Path) -> Path:
     made = PassageIndex.create(str(tmp_path / "index"), bm25_manifest(Bm25Retriever()))
@@ -80,15 +72,9 @@ def test_every_job_is_listed_here() -> None:
     assert {file.stem for file in (ROOT / "jobs").glob("*.py")} - {"_entry"} == set(JOBS)
 
 
-@pytest.fixture(scope="module")
-def helped() -> tuple[list[Ended], list[str]]:
-    """What each job says to --help, in the order of JOBS."""
-    return in_one_process([(name, ["--help"]) for name in JOBS], ROOT, python=sys.executable)
-
-
 @pytest.mark.parametrize("name", JOBS)
-def test_help_is_complete(name: str, helped: tuple[list[Ended], list[str]]) -> None:
-    done = helped[0][list(JOBS).index(name)]
+def test_help_is_complete(name: str) -> None:
+    done = run_job(name, "--help")
     assert done.status == 0
     assert (JOBS[name].__doc__ or "").split("\n")[0] in " ".join(done.stdout.split())
     flags = re.findall(r"^  (--[a-z0-9-]+)", done.stdout, re.MULTILINE)
@@ -104,68 +90,76 @@ def test_help_is_complete(name: str, helped: tuple[list[Ended], list[str]]) -> N
         assert JOBS[name].model_fields[field].description, f"{name}: {field} has no description"
 
 
-def test_help_is_instant(helped: tuple[list[Ended], list[str]]) -> None:
-    """No job loads what takes seconds."""
-    assert not {"torch", "ray", "lance", "transformers"} & set(helped[1])
+def test_help_is_instant() -> None:
+    """No job loads packages that take seconds to import."""
+    code = (
+        f"import runpy, sys; sys.path.insert(0, {str(ROOT / 'jobs')!r})\n"
+        f"for name in {list(JOBS)!r}:\n    runpy.run_path({str(ROOT / 'jobs')!r} + f'/{{name}}.py', run_name='job')\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "ray", "lance", "transformers"} & set(done.stdout.split())
 
 
 def test_search_prints_ranked_passages(index: Path) -> None:
-    done = job("search", "--index", index, "--query", "heat in a slab", "--top-k", 2)
-    assert done.returncode == 0, done.stderr
+    done = run_job("search", "--index", index, "--query", "heat in a slab", "--top-k", 2)
+    assert done.status == 0, done.stderr
     assert "   1. " in done.stdout
     assert "   2. " in done.stdout
-    rows = json.loads(job("search", "--index", index, "--query", "heat", "--top-k", 2, "--json-output").stdout)
+    rows = json.loads(run_job("search", "--index", index, "--query", "heat", "--top-k", 2, "--json-output").stdout)
     assert [set(row) for row in rows] == [{"id", "score", "mode", "title", "text", "collection", "metadata"}] * 2
 
 
-@pytest.mark.parametrize("flags", [["--list-presets"], ["--query", "heat"], ["--query", "heat", "--json-output"]])
+@pytest.mark.parametrize("flags", [["--list-presets"], ["--query", "heat"]])
 def test_a_job_whose_reader_leaves_ends_without_a_word(flags: list[str], index: Path) -> None:
     """As by `| head -1`: every job's output goes through the same place."""
     name, place = ("search", ["--index", str(index)]) if "--query" in flags else ("encode_beir", [])
     read, write = os.pipe()
     os.close(read)
-    command = ["python", str(ROOT / "jobs" / f"{name}.py"), *flags, *place]
+    command = [sys.executable, str(ROOT / "jobs" / f"{name}.py"), *flags, *place]
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
     os.close(write)
     assert (done.returncode, done.stderr) == (128 + 13, "")
 
 
 def test_an_older_version_is_searched_and_gone_back_to(index: Path) -> None:
-    job("maintain_index", "--index", index, "--delete", ",".join(f"d{number}" for number in range(1, 60)))
+    run_job("maintain_index", "--index", index, "--delete", ",".join(f"d{number}" for number in range(1, 60)))
     ask = ["--index", index, "--query", "slot", "--json-output"]
-    assert len(json.loads(job("search", *ask).stdout)) == 1
-    assert len(json.loads(job("search", *ask, "--version", 2).stdout)) == 10
-    assert "keeps no version 9" in job("search", *ask, "--version", 9).stderr
-    assert "back at version 2" in job("maintain_index", "--index", index, "--restore", 2).stdout
-    assert len(json.loads(job("search", *ask).stdout)) == 10
+    assert len(json.loads(run_job("search", *ask).stdout)) == 1
+    assert len(json.loads(run_job("search", *ask, "--version", 2).stdout)) == 10
+    assert "keeps no version 9" in run_job("search", *ask, "--version", 9).stderr
+    assert "back at version 2" in run_job("maintain_index", "--index", index, "--restore", 2).stdout
+    assert len(json.loads(run_job("search", *ask).stdout)) == 10
 
 
-def test_a_restore_goes_back_past_a_newest_version_that_cannot_be_read(index: Path) -> None:
-    job("maintain_index", "--index", index, "--delete", "d1")
+def test_a_restore_goes_back_past_a_newest_version_that_cannot_be_read(
+    index: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_job("maintain_index", "--index", index, "--delete", "d1")
     newest = min((index / "passages.lance" / "_versions").glob("*.manifest"))
     newest.write_bytes(b"")
-    lost = job("search", "--index", index, "--query", "slot")
+    lost = run_job("search", "--index", index, "--query", "slot")
     assert f"{newest} from a copy, or go back by maintain_index.py --index {index} --restore 2," in lost.stderr
-    done = job("maintain_index", "--index", index, "--restore", 2)
+    done = run_job("maintain_index", "--index", index, "--restore", 2)
     assert done.stdout == f"back at version 2\n{index}: 60 passages, version 3\n"
-    assert done.stderr == f"version 3 cannot be opened: its manifest is now {newest}.unreadable\n"
-    assert job("search", "--index", index, "--query", "slot").returncode == 0
+    assert caplog.messages[-1] == f"version 3 cannot be opened: its manifest is now {newest}.unreadable"
+    assert run_job("search", "--index", index, "--query", "slot").status == 0
 
 
 def test_inspect_and_maintain(index: Path) -> None:
-    assert "rows: 60" in job("inspect_index", "--index", index).stdout
-    done = job("maintain_index", "--index", index, "--delete", "d1,d2,nothing", "--compact")
-    assert done.returncode == 0, done.stderr
+    assert "rows: 60" in run_job("inspect_index", "--index", index).stdout
+    done = run_job("maintain_index", "--index", index, "--delete", "d1,d2,nothing", "--compact")
+    assert done.status == 0, done.stderr
     assert "deleted 2 of 3 ids given" in done.stdout
-    assert json.loads(job("inspect_index", "--index", index, "--json-output").stdout)["contents"]["rows"] == 58
+    assert json.loads(run_job("inspect_index", "--index", index, "--json-output").stdout)["contents"]["rows"] == 58
 
 
 def test_a_run_is_scored_by_itself(tmp_path: Path) -> None:
     (tmp_path / "run.trec").write_text("q1 Q0 a 1 2.0 x\nq1 Q0 b 2 1.0 x\n")
     (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tb\t1\nq2\ta\t1\n")
     output = tmp_path / "out"
-    done = job("evaluate", "--run", tmp_path / "run.trec", "--qrels", tmp_path / "qrels.tsv", "--output", output)
-    assert done.returncode == 0, done.stderr
+    done = run_job("evaluate", "--run", tmp_path / "run.trec", "--qrels", tmp_path / "qrels.tsv", "--output", output)
+    assert done.status == 0, done.stderr
     metrics = json.loads((output / "metrics.json").read_text())
     assert metrics["measures"]["run"]["MRR@10"] == pytest.approx(0.25)
     assert metrics["queries"] == 2
@@ -183,60 +177,12 @@ MISTAKES = [
 ]
 
 
-def test_mistakes_are_one_line_and_status_1(tmp_path: Path) -> None:
-    ended, _ = in_one_process([(name, arguments) for name, arguments, _ in MISTAKES], tmp_path)
-    for done, (name, _, message) in zip(ended, MISTAKES, strict=True):
-        assert done.status == 1, name
-        assert message in done.stderr
-        assert len(done.stderr.splitlines()) == 1, done.stderr
-    alone = job("search", "--index", tmp_path / "nowhere", "--query", "x")
-    assert (alone.returncode, "Traceback" in alone.stderr) == (1, False)
-    assert f"no index at {tmp_path / 'nowhere'}" in alone.stderr
-
-
-class Ended(NamedTuple):
-    """A job that was run."""
-
-    status: int
-    stdout: str
-    stderr: str
-
-
-ONE_AFTER_THE_OTHER = f"""
-import contextlib, io, json, runpy, sys
-sys.path.insert(0, {str(ROOT / "jobs")!r})
-ended = []
-for name, arguments in json.loads(sys.argv[1]):
-    sys.argv = [name, *arguments]
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
-        try:
-            runpy.run_path({str(ROOT / "jobs")!r} + f"/{{name}}.py", run_name="__main__")
-            status = 0
-        except SystemExit as end:
-            status = end.code or 0
-    ended.append([status, out.getvalue(), err.getvalue()])
-print(json.dumps([ended, list(sys.modules)]))
-"""
-
-
-def in_one_process(
-    commands: list[tuple[str, list[str]]], folder: Path, python: str = "python"
-) -> tuple[list[Ended], list[str]]:
-    """Run jobs as programs, but one after the other in a single process: starting it takes longer than they do.
-
-    Args:
-        commands: names of jobs, and their arguments.
-        folder: where they run.
-        python: the interpreter; only a cold one tells which modules the jobs load.
-
-    Returns:
-        How they ended, and the modules that are loaded then.
-    """
-    command = [python, "-c", ONE_AFTER_THE_OTHER, json.dumps(commands)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    ended, modules = json.loads(done.stdout)
-    return [Ended(*each) for each in ended], modules
+@pytest.mark.parametrize(("name", "arguments", "message"), MISTAKES)
+def test_mistakes_are_one_line_and_status_1(name: str, arguments: list[str], message: str, tmp_path: Path) -> None:
+    done = run_job(name, *arguments, folder=tmp_path)
+    assert done.status == 1
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
 _IN_A_CALL = """try:
@@ -266,14 +212,12 @@ _IN_A_CALL = """try:
     ],
 )
 def test_a_job_that_ray_ends_says_that_all_is_safe(end: str, status: int, told: str, tmp_path: Path) -> None:
-    code = (
-        f"import sys; sys.path.insert(0, {str(ROOT / 'jobs')!r}); import _entry, ray\n"
-        "from diffretriever.schemas.inspect import InspectJob\n"
-        f"sys.argv = ['inspect_index.py', '--index', {str(tmp_path)!r}]\n"
-        f"def main(_):\n    {end}\n"
-        "_entry.run(InspectJob, main)\n"
+    job = tmp_path / "ended.py"
+    job.write_text(
+        "import sys, _entry, ray\nfrom diffretriever.schemas.inspect import InspectJob\n\n"
+        f"def main(_):\n    {end}\n\n_entry.run(InspectJob, main)\n"
     )
-    done = subprocess.run(["python", "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == status
+    done = run_job(str(job.with_suffix("")), "--index", tmp_path)
+    assert done.status == status
     assert done.stderr.startswith(told)
     assert len(done.stderr.splitlines()) == 1

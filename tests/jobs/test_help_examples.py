@@ -16,7 +16,8 @@ from diffretriever.collections.beir import FOLDERS
 from diffretriever.presets import preset_names
 from diffretriever.rerank import reranker_names
 from diffretriever.schemas.settings import PresetListing
-from tests.jobs.test_command_lines import JOBS, ROOT, in_one_process
+from tests.jobs.programs import run_job
+from tests.jobs.test_command_lines import JOBS, ROOT
 
 EXAMPLES: dict[str, list[str]] = yaml.safe_load((ROOT / "jobs" / "examples.yaml").read_text("utf-8"))
 NAMES = {
@@ -46,12 +47,10 @@ def test_a_job_takes_its_examples(name: str, example: str, tmp_path: Path, monke
         assert value is None or value in known or value == JOBS[name].model_fields[field].default
 
 
-@pytest.mark.usefixtures("warm")
 def test_help_ends_with_them_and_presets_are_listed() -> None:
     listing = [name for name, job in JOBS.items() if issubclass(job, PresetListing)]
     assert listing == [name for name, job in JOBS.items() if "retriever" in job.model_fields]
-    asked = [("encode_beir", ["--help"]), *((name, ["--list-presets"]) for name in listing)]
-    helped, *listed = in_one_process(asked, ROOT)[0]
+    helped, *listed = run_job("encode_beir", "--help"), *(run_job(name, "--list-presets") for name in listing)
     expected = [f"  python {ROOT / 'jobs' / 'encode_beir.py'} {example}" for example in EXAMPLES["encode_beir"]]
     assert helped.stdout.splitlines()[-len(expected) - 1 :] == ["examples:", *expected]
     for ended in listed:
@@ -80,10 +79,9 @@ def test_interrupting_the_start_is_one_line() -> None:
     assert done.stderr == "interrupted: nothing had begun\n"
 
 
-@pytest.mark.usefixtures("warm")
 def test_a_demo_of_a_split_that_is_not_there_encodes_nothing(tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "x"}\n')
-    ((ended,), _) = in_one_process([("demo", ["--collection", str(tmp_path), "--split", "tst"])], tmp_path)
+    ended = run_job("demo", "--collection", tmp_path, "--split", "tst", folder=tmp_path)
     assert (ended.status, ended.stdout) == (1, "")
     assert "has no split 'tst'" in ended.stderr
     assert not (tmp_path / "demo").exists()

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 
 from diffretriever.index.manifest import bm25_manifest
 from diffretriever.index.table import PassageIndex
@@ -15,10 +14,8 @@ from diffretriever.schemas.index import ROW_CHECKSUM, TEXT_SCHEMA
 from diffretriever.schemas.inspect import IndexReport
 from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.studies.planning_config import CapacityPlan
-from tests.jobs.test_command_lines import job
+from tests.jobs.programs import run_job
 from tests.search.conftest import PASSAGES
-
-pytestmark = pytest.mark.usefixtures("warm")
 
 
 def fill(uri: Path, table: pa.Table) -> Path:
@@ -29,15 +26,15 @@ def fill(uri: Path, table: pa.Table) -> Path:
 
 def test_a_check_ends_with_status_1_where_something_is_wrong(tmp_path: Path) -> None:
     good = text_table(PASSAGES, "c")
-    done = job("inspect_index", "--index", fill(tmp_path / "good", good), "--verify")
-    assert done.returncode == 0, done.stderr
+    done = run_job("inspect_index", "--index", fill(tmp_path / "good", good), "--verify")
+    assert done.status == 0, done.stderr
     assert "problems: none" in done.stdout
     assert "appended, 60 rows (+60 -0)" in done.stdout
 
     texts = ["another text", *good.column("text").to_pylist()[1:]]
     bad = fill(tmp_path / "bad", good.set_column(3, TEXT_SCHEMA.field("text"), pa.array(texts)))
-    done = job("inspect_index", "--index", bad, "--verify", "--json-output")
-    assert done.returncode == 1, done.stderr
+    done = run_job("inspect_index", "--index", bad, "--verify", "--json-output")
+    assert done.status == 1, done.stderr
     report = IndexReport.model_validate_json(done.stdout)
     assert report.verification is not None
     assert [(p.total, p.first) for p in report.verification.problems] == [(1, ["d0"])]
@@ -48,8 +45,10 @@ def test_a_check_ends_with_status_1_where_something_is_wrong(tmp_path: Path) -> 
 def test_a_plan_for_a_collection_as_json(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("".join(json.dumps({"id": p.id, "title": p.title, "text": p.text}) + "\n" for p in PASSAGES))
-    done = job("plan", "--collection", corpus, "--budget", "q1p1,q4p16", "--rate", 2, "--bandwidth", 1, "--json-output")
-    assert done.returncode == 0, done.stderr
+    done = run_job(
+        "plan", "--collection", corpus, "--budget", "q1p1,q4p16", "--rate", 2, "--bandwidth", 1, "--json-output"
+    )
+    assert done.status == 0, done.stderr
     plan = CapacityPlan.model_validate_json(done.stdout)
     assert plan.passages == 60
     assert [b.budget for b in plan.budgets] == ["q1p1", "q4p16"]
@@ -57,6 +56,6 @@ def test_a_plan_for_a_collection_as_json(tmp_path: Path) -> None:
 
 
 def test_a_plan_for_nothing_is_a_wrong_command_line() -> None:
-    done = job("plan")
-    assert done.returncode == 2
+    done = run_job("plan")
+    assert done.status == 2
     assert "give --passages NUMBER, or --collection" in done.stderr
