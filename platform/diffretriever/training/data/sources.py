@@ -1,25 +1,14 @@
-"""Where training examples come from: files of records, folders of them, collections with judgements, docstrings.
+"""Sources of training examples: files of records, folders of them, collections with judgements.
 
-Reading a source in pieces is cheap and cannot be split; checking the records of a piece takes the time and can be done
-anywhere. The docstrings are those of installed libraries: a summary line is the query, the rest its passage. The
-standard library gives none: all of its documentation that has a text is in the built-in collection, as a passage if not
-as a question too, and that collection is there to measure on.
+Reading a source in pieces is cheap and cannot be split; checking the records of a piece takes the time and runs
+anywhere.
 """
 
 from __future__ import annotations
 
-import ast
-import hashlib
-import json
-import logging
-import sys
-import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from importlib import metadata
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -29,28 +18,13 @@ import pyarrow.parquet as pq
 
 from diffretriever.collections import BadRecord, Collection, Passage, Qrels, Query, open_collection
 from diffretriever.collections.base import FileCollection
-from diffretriever.collections.pydoc import PYDOC, passages_and_summaries
 from diffretriever.collections.records import Line, RefusedError, TextFile, decode, find_file, read_lines
-from diffretriever.files import cache_dir, file_state, files_in, is_file, is_folder, open_input, whole_file
+from diffretriever.files import file_state, files_in, is_file, is_folder, open_input
 from diffretriever.schemas.places import StorePath, as_place
-from diffretriever.training.data.examples import (
-    Checked,
-    are_in,
-    example_from_fields,
-    example_from_json,
-    example_from_tsv,
-    keys_of,
-    passage_key,
-    text_key,
-)
+from diffretriever.training.data.examples import Checked, example_from_fields, example_from_json, example_from_tsv
 
 RawKind: TypeAlias = Literal["jsonl", "tsv", "rows", "bad"]
 """What the records of a piece are: lines of a file, rows of a table, or unusable."""
-
-_Documented: TypeAlias = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-
-DOCSTRINGS = "docstrings"
-"""The source that is made of the documentation of installed libraries."""
 
 MAX_RECORD_BYTES = 16_000_000
 """A longer line is refused unparsed."""
@@ -72,56 +46,26 @@ _KINDS: dict[str, RawKind] = {
 
 _COLLECTION_FILES = ("corpus.jsonl", "collection.tsv")
 
-_DOCSTRINGS_FORMAT = 1
-"""Raise when the pairs change."""
-
-_DISTRIBUTIONS = {
-    "bm25s": "bm25s",
-    "huggingface_hub": "huggingface-hub",
-    "lance": "pylance",
-    "lancedb": "lancedb",
-    "matplotlib": "matplotlib",
-    "numba": "numba",
-    "numpy": "numpy",
-    "peft": "peft",
-    "pyarrow": "pyarrow",
-    "pydantic": "pydantic",
-    "ray": "ray",
-    "scipy": "scipy",
-    "torch": "torch",
-    "tqdm": "tqdm",
-    "transformers": "transformers",
-}
-"""Package → distribution: what this project requires, and is therefore installed wherever it runs."""
-
-_SKIPPED_FOLDERS = frozenset({"__pycache__", "_vendor", "test", "testing", "tests", "thirdparty_files"})
-
 
 def open_source(source: str, split: str) -> ExampleSource:
-    """Open a training source: a file, a folder of files, a collection, or `docstrings`; all but a zip may be a URI.
+    """Open a training source: a file, a folder of files, or a collection; all but a zip may be a URI.
 
     Raises:
-        ValueError: nothing there can be trained on; the message says what can be.
+        ValueError: The source cannot be trained on; the message says what can be.
     """
-    place = _place_of(source)
+    place = as_place(source)
+    place = place.absolute() if isinstance(place, Path) else place
     if source and is_file(place) and place.suffix != ".zip":
         if _kind_of(place) is None:
             raise ValueError(f"{source}: a training file must end in {', '.join(_KINDS)}; a collection in .zip")
         return FilesSource(source, (TextFile(place, source),))
     if is_folder(place) and not any(find_file(place, name, source) for name in _COLLECTION_FILES):
         return _folder(place, source.rstrip("/"), split)
-    if source == DOCSTRINGS:
-        return FilesSource(source, (TextFile(_docstrings_file(), source),))
     collection = open_collection(source)
     if split not in collection.splits():
         there = ", ".join(collection.splits()) or "none"
         raise ValueError(f"{source}: no split '{split}' to train on: say --split. Splits: {there}.")
     return CollectionSource(source, collection, split)
-
-
-def _place_of(source: str) -> Path | StorePath:
-    place = as_place(source)
-    return place.absolute() if isinstance(place, Path) else place
 
 
 def _folder(folder: Path | StorePath, shown: str, split: str) -> FilesSource:
@@ -303,99 +247,22 @@ def _bad_piece(bad: list[BadRecord]) -> RawPiece:
 
 
 def checked(piece: RawPiece) -> Iterator[Checked | BadRecord]:
-    """Yield every record of a piece, as an example or with the reason why it cannot be one."""
-    if piece.kind == "bad":
-        yield from (BadRecord(**row) for row in piece.records.to_pylist())
-        return
+    """Yield every record of a piece, as an example or with the reason why it is refused."""
     for row in piece.records.to_pylist():
-        yield _judge(piece.file, row, _PARSERS[piece.kind])
+        if piece.kind == "bad":
+            yield BadRecord(**row)
+            continue
+        try:
+            yield _parsed(piece.kind, row)
+        except RefusedError as refused:
+            raw = row["data"][: 4 * _RAW_CHARACTERS].decode(errors="replace") if "data" in row else repr(row["fields"])
+            yield BadRecord(piece.file, row["number"], str(refused), raw[:_RAW_CHARACTERS])
 
 
-def _judge(file: str, row: dict[str, Any], parse: Callable[[dict[str, Any]], Checked]) -> Checked | BadRecord:
-    try:
-        return parse(row)
-    except RefusedError as refused:
-        raw = row["data"][: 4 * _RAW_CHARACTERS].decode(errors="replace") if "data" in row else repr(row["fields"])
-        return BadRecord(file, row["number"], str(refused), raw[:_RAW_CHARACTERS])
-
-
-def _from_line(parse: Callable[[str], Checked], row: dict[str, Any]) -> Checked:
+def _parsed(kind: RawKind, row: dict[str, Any]) -> Checked:
+    if kind == "rows":
+        return example_from_fields(row["fields"])
     if not row["complete"]:
         raise RefusedError(f"too long: more than {MAX_RECORD_BYTES} bytes")
-    return parse(decode(Line(row["number"], row["data"], complete=True)))
-
-
-def _from_row(row: dict[str, Any]) -> Checked:
-    return example_from_fields(row["fields"])
-
-
-_PARSERS: dict[RawKind, Callable[[dict[str, Any]], Checked]] = {
-    "jsonl": partial(_from_line, example_from_json),
-    "tsv": partial(_from_line, example_from_tsv),
-    "rows": _from_row,
-}
-
-
-def _docstrings_file() -> Path:
-    """Return a file of records in Tevatron's layout; the first call with these versions of the libraries writes it."""
-    versions = [sys.version, *(f"{name} {metadata.version(name)}" for name in _DISTRIBUTIONS.values())]
-    key = hashlib.blake2b("\n".join(versions).encode(), digest_size=8).hexdigest()
-    target = cache_dir() / f"{DOCSTRINGS}-{key}-format{_DOCSTRINGS_FORMAT}.jsonl"
-    if not target.is_file():
-        logging.getLogger(__name__).info("reading the docstrings of %s", ", ".join(_DISTRIBUTIONS))
-        with whole_file(target) as stream:
-            docs = {name: doc for package in _DISTRIBUTIONS for name, doc in documented_in(_folder_of(package))}
-            stream.writelines(json.dumps(pair, ensure_ascii=False).encode() + b"\n" for pair in docstring_pairs(docs))
-    return target
-
-
-def docstring_pairs(docs: dict[str, str]) -> Iterator[dict[str, object]]:
-    """Yield a record for each docstring, of those by qualified name, whose summary asks for its rest alone.
-
-    Which do is decided as for the built-in collection, and none of that collection's texts is among them.
-    """
-    known = keys_of([open_collection(PYDOC)])
-    passages, summaries = passages_and_summaries(docs)
-    for passage in passages:
-        summary = summaries.get(passage.id)
-        if summary is None or are_in((text_key(summary), passage_key(passage)), known).any():
-            continue
-        positive = {"docid": passage.id, "title": passage.title, "text": passage.text}
-        yield {"query_id": f"summary:{passage.id}", "query": summary, "positive_passages": [positive]}
-
-
-def documented_in(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield qualified name and cleaned docstring of all that is documented in a package's Python sources."""
-    with warnings.catch_warnings():
-        # Else a filter that makes errors of warnings would make other pairs.
-        warnings.simplefilter("ignore")
-        for path in sorted(folder.rglob("*.py")):
-            inside = path.relative_to(folder.parent)
-            if _SKIPPED_FOLDERS & set(inside.parts):
-                continue
-            try:
-                tree = ast.parse(path.read_bytes())
-            except (SyntaxError, ValueError):
-                # Templates and sources for other interpreters.
-                continue
-            module = ".".join(inside.with_suffix("").parts).removesuffix(".__init__")
-            yield from _documented(tree, module)
-
-
-def _documented(node: _Documented, name: str) -> Iterator[tuple[str, str]]:
-    doc = ast.get_docstring(node)
-    if doc:
-        # A literal may hold lone surrogates, which no file can.
-        yield name, doc.encode("utf-8", "replace").decode()
-    if isinstance(node, ast.Module | ast.ClassDef):
-        for inner in node.body:
-            if isinstance(inner, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                yield from _documented(inner, f"{name}.{inner.name}")
-
-
-def _folder_of(package: str) -> Path:
-    # Of a package that is not imported, this finds the place without importing it.
-    spec = find_spec(package)
-    assert spec is not None, f"{package} is required and installed"
-    assert spec.submodule_search_locations, f"{package} is a package"
-    return Path(spec.submodule_search_locations[0])
+    line = decode(Line(row["number"], row["data"], complete=True))
+    return example_from_json(line) if kind == "jsonl" else example_from_tsv(line)
